@@ -1,0 +1,88 @@
+# Every target works from a clean clone: it creates .venv, installs what is missing and builds the extension.
+# PYTHON chooses the interpreter of a new .venv; afterwards .venv decides.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(shell tools/find-python)
+VENV := .venv
+STAMPS := $(VENV)/stamps
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --quiet
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+# What the extension is made of. A change of any of these rebuilds it; a change of Python code needs nothing.
+SOURCES := setup.py $(shell find src tests/native -name '*.pyx' -o -name '*.pxd')
+PROBE := $(if $(wildcard tests/native/_probe.pyx),1,0)
+UNIT := not integration and not slow and not stress
+
+.PHONY: help demo test test-quick bench lint sanitize coverage wheel docs build venv servers format clean distclean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 14
+
+demo: build  ## ten weighted queues, and the share each of them got
+	$(VENV)/bin/fairsched demo
+
+test: build servers  ## every test, RabbitMQ included
+	$(PY) -m pytest tests
+
+test-quick: build  ## the tests that need no server, in under three minutes
+	$(PY) -m pytest -m "$(UNIT)" tests
+
+bench: build servers $(STAMPS)/group-bench  ## the benchmarks beside their peers; numbers to build/benchmarks.json
+	mkdir -p build
+	$(PY) -m pytest --benchmark-columns=min,median,ops,rounds --benchmark-sort=name \
+	    --benchmark-json=build/benchmarks.json benchmarks
+
+lint: build $(STAMPS)/group-lint  ## style, types, stubs, spelling, workflows
+	tools/lint
+
+format: $(STAMPS)/group-lint  ## let ruff format the Python code
+	ruff check --fix-only --quiet .
+	ruff format .
+
+sanitize: build  ## unit tests under ASAN+UBSAN, stress tests looped under TSAN
+	tools/sanitize
+
+coverage: build $(STAMPS)/group-coverage  ## line coverage of the engine, headers included: at least 95 %
+	tools/coverage
+
+wheel: $(STAMPS)/group-wheel  ## sdist, wheel from it, repaired, checked, tested where there is no compiler
+	tools/wheel
+
+docs: build $(STAMPS)/group-docs  ## the manual in docs/_build/html; a warning is an error
+	$(PY) -m sphinx -n -W --keep-going -q -b html docs docs/_build/html
+
+venv: $(STAMPS)/created
+
+build: $(STAMPS)/built  ## the extension and its test probe, into .venv (editable)
+
+servers:
+	tools/install-servers rabbitmq java
+
+$(STAMPS)/created:
+	tools/install-servers python "$(PYTHON)"
+	test -x $(PY) || "$(PYTHON)" -m venv $(VENV)
+	$(PIP) install --upgrade "pip>=25.1"
+	mkdir -p $(STAMPS)
+	touch $@
+
+$(STAMPS)/group-%: pyproject.toml | $(STAMPS)/created
+	$(PIP) install --group $*
+	touch $@
+
+# The build tools are installed first and isolation is off, so that a rebuild takes seconds and needs no network.
+$(STAMPS)/built: $(SOURCES) pyproject.toml $(STAMPS)/group-build $(STAMPS)/group-test | $(STAMPS)/created
+	FAIRSCHED_PROBE=$(PROBE) $(PIP) install --no-build-isolation --editable ".[cli,metrics]"
+	touch $@
+
+clean:  ## remove what was built, but keep .venv
+	rm -rf build dist wheelhouse docs/_build docs/reference/generated src/*.egg-info $(STAMPS)/built
+	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache .benchmarks .coverage
+	find src tests -name '*.so' -delete -o -name '*.pyd' -delete -o -name '*.cpp' -delete
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean  ## remove .venv as well
+	rm -rf $(VENV)

@@ -1,0 +1,82 @@
+"""The compiled part of fairsched; everything else about the package is in pyproject.toml."""
+
+import os
+import sys
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+# Switches read from the environment, so that one set-up file serves every build:
+#   FAIRSCHED_SANITIZE=address|thread   compile with ASAN+UBSAN or TSAN (tools/sanitize preloads the runtime)
+#   FAIRSCHED_TRACE=1                   line tracing, for coverage of .pyx and .pxd
+#   FAIRSCHED_PROBE=1                   also build the test probe, which reaches C-level functions; never in a wheel
+SANITIZE = os.environ.get("FAIRSCHED_SANITIZE", "")
+TRACE = os.environ.get("FAIRSCHED_TRACE") == "1"
+PROBE = os.environ.get("FAIRSCHED_PROBE") == "1"
+
+# Division, bounds and wrap-around checks would take the GIL inside nogil code: off once, here, for all of the core.
+DIRECTIVES = {
+    "language_level": 3,
+    "cdivision": True,
+    "boundscheck": False,
+    "wraparound": False,
+    "initializedcheck": False,
+    "auto_pickle": False,
+    "embedsignature": False,
+    "freethreading_compatible": True,
+    "linetrace": TRACE,
+}
+
+
+def compiler_flags() -> tuple[list[str], list[str], list[tuple[str, str]]]:
+    """Return compile arguments, link arguments and macros for this platform and these switches."""
+    macros = [("CYTHON_TRACE_NOGIL", "1")] if TRACE else []
+    if sys.platform == "win32":
+        return ["/std:c++17", "/O2"], [], macros
+    compile_args, link_args = ["-std=c++17", "-O2", "-fno-exceptions", "-fvisibility=hidden"], []
+    if SANITIZE:
+        kinds = {"address": "address,undefined", "thread": "thread"}
+        if SANITIZE not in kinds:
+            raise SystemExit(f"FAIRSCHED_SANITIZE must be one of {sorted(kinds)}, got {SANITIZE!r}")
+        flag = f"-fsanitize={kinds[SANITIZE]}"
+        compile_args += [flag, "-g", "-O1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
+        link_args += [flag]
+    return compile_args, link_args, macros
+
+
+def extensions() -> list[Extension]:
+    """List the extension modules of this build: one for each `_name.pyx` of the package."""
+    sources = {
+        "fairsched._core": "src/fairsched/_core.pyx",
+        "fairsched._fairqueue": "src/fairsched/_fairqueue.pyx",
+        "fairsched._ackledger": "src/fairsched/_ackledger.pyx",
+    }
+    if PROBE:
+        sources["fairsched._probe"] = "tests/native/_probe.pyx"
+    compile_args, link_args, macros = compiler_flags()
+    return [
+        Extension(
+            name,
+            [path],
+            language="c++",
+            extra_compile_args=compile_args,
+            extra_link_args=link_args,
+            define_macros=macros,
+        )
+        for name, path in sources.items()
+    ]
+
+
+# The build back end runs this file as a script; tools/check_generated.py imports it for the directives.
+if __name__ == "__main__":
+    setup(
+        ext_modules=cythonize(
+            extensions(),
+            include_path=["src"],
+            compiler_directives=DIRECTIVES,
+            emit_linenums=bool(SANITIZE) or TRACE,
+            # Traced builds keep the generated code beside its source, where the coverage plugin looks for it.
+            build_dir=None if TRACE else "build",
+        )
+    )
