@@ -1,0 +1,437 @@
+"""The engine's Python face: check, release the GIL once, call the headers in core/."""
+
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+
+from fairsched._numbers cimport as_amount, as_count, as_int64, as_token
+from fairsched.core.dwrr cimport (
+    AMOUNT_MAX, dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_settle,
+)
+from fairsched.core.slots cimport (
+    NO_SLOT, Slot, slots_add, slots_clear, slots_has, slots_init, slots_remove, slots_unlink_head,
+)
+
+import operator
+
+import numpy as np
+
+from fairsched._arrays import as_costs, as_tokens
+from fairsched.slotstats import SlotStats
+
+
+def checked_quanta(quanta):
+    """List the (name, quantum) pairs of a mapping, all of them checked before anything is built."""
+    if not hasattr(quanta, "items"):
+        raise ValueError(f"quanta must map slot names to quanta, got {quanta!r}")
+    return [(name, as_amount(quantum, f"quantum of slot {name!r}")) for name, quantum in quanta.items()]
+
+
+cdef class NamedSlots:
+    """A slot table and the names of its slots: the base of `Dwrr` and `FairQueue`."""
+
+    def __cinit__(self, *args, **kwargs):
+        slots_init(&self.table)
+        self.index_of = {}
+        self.name_of = []
+
+    def __dealloc__(self):
+        slots_clear(&self.table)
+
+    cdef uint32_t add(self, object name, int64_t quantum, bint transient) except? 0xFFFFFFFF:
+        """Add a slot of a new name."""
+        cdef uint32_t index
+        hash(name)  # an unhashable name must fail before there is a slot for it
+        index = slots_add(&self.table, quantum, transient)
+        if index == NO_SLOT:
+            raise MemoryError()
+        if index == len(self.name_of):
+            self.name_of.append(name)
+        else:
+            self.name_of[index] = name
+        self.index_of[name] = index
+        if isinstance(name, int):
+            self.integer_names = True
+        return index
+
+    cdef int forget(self, uint32_t index) except -1:
+        """Remove an empty slot and its name."""
+        name = self.name_of[index]
+        del self.index_of[name]
+        self.name_of[index] = None
+        slots_remove(&self.table, index)
+        self.removals += 1
+        return 0
+
+    cdef dict all_stats(self):
+        """Figures by slot name."""
+        cdef Slot* slot
+        cdef uint32_t index
+        figures = {}
+        for name, index in self.index_of.items():
+            slot = &self.table.slots[index]
+            figures[name] = SlotStats(
+                slot.quantum, slot.deficit, slot.queued, slot.served, slot.work, slot.held != 0
+            )
+        return figures
+
+    cdef int settle_index(self, uint32_t index, object cost_difference) except -1:
+        cdef int64_t difference = as_int64(cost_difference, "cost difference", "an integer")
+        if not dwrr_settle(&self.table, index, difference):
+            raise OverflowError(
+                f"cost difference {cost_difference!r} would take the debt of slot {self.name_of[index]!r} "
+                f"past {AMOUNT_MAX}"
+            )
+        return 0
+
+
+@cython.final
+cdef class Dwrr(NamedSlots):
+    """Dwrr(quanta)
+    --
+
+    Schedule 64-bit tokens by deficit weighted round robin.
+
+    The engine to embed: tokens in, tokens out, no Python object kept but the slots' names. What a token stands for
+    (a delivery tag, an index, a row) is the caller's business.
+
+    Parameters
+    ----------
+    quanta : Mapping[Hashable, int]
+        Slot names and quanta. A slot's share of the cost served is its quantum over the sum of all backlogged quanta.
+
+    Raises
+    ------
+    ValueError
+        A quantum is not a positive integer.
+    OverflowError
+        A quantum is above 2**62 - 1.
+
+    Notes
+    -----
+    Complexity: push O(1). pop O(1) while no cost exceeds its slot's quantum; a cost above it is served every
+    ceil(cost / quantum) rounds, found in O(active slots) however large the ratio. Slots without messages cost nothing.
+
+    Thread safety: an instance belongs to one thread at a time. `push_many` and `pop_many` release the GIL; a call that
+    overlaps one of them raises RuntimeError. Use `FairQueue` between threads.
+
+    Source: Shreedhar and Varghese, "Efficient Fair Queuing using Deficit Round Robin", 1995.
+
+    Examples
+    --------
+    >>> scheduler = Dwrr({"gold": 2, "free": 1})
+    >>> scheduler.push_many(["gold"] * 4 + ["free"] * 4, range(8))
+    >>> [scheduler.pop() for _ in range(4)]
+    [('gold', 0), ('gold', 1), ('free', 4), ('gold', 2)]
+    """
+
+    cdef bint busy  # a call without the GIL is under way
+
+    def __init__(self, quanta):
+        for name, quantum in checked_quanta(quanta):
+            self.add_slot(name, quantum)
+
+    cdef int check_idle(self) except -1:
+        if self.busy:
+            raise RuntimeError("a Dwrr belongs to one thread at a time: another call is under way; use FairQueue")
+        return 0
+
+    cdef long resolve(self, object slot) except -1:
+        """Index of a slot by name, or, where no name is an integer, by index."""
+        cdef long found = slot_find(self, slot)
+        if found >= 0:
+            return found
+        if not self.integer_names and not isinstance(slot, bool) and hasattr(type(slot), "__index__"):
+            index = operator.index(slot)
+            if 0 <= index < self.table.size and slots_has(&self.table, index):
+                return index
+        raise KeyError(f"no slot is named {slot!r}; add it with add_slot")
+
+    def __len__(self):
+        return self.table.queued
+
+    @property
+    def names(self):
+        """Tuple of slot names by index; None at the index of a removed slot."""
+        return tuple(self.name_of)
+
+    def push(self, slot, token, cost=1):
+        """push($self, slot, token, cost=1)
+        --
+
+        Append a token to a slot.
+
+        Parameters
+        ----------
+        slot : Hashable
+            The slot's name (or its index, where no name is an integer).
+        token : int
+            0 to 2**64 - 1.
+        cost : int
+            What serving it costs: a positive integer, in the unit of the quanta.
+
+        Raises
+        ------
+        KeyError
+            There is no such slot.
+        ValueError
+            The cost is not a positive integer.
+        OverflowError
+            The token or the cost is out of range.
+
+        Notes
+        -----
+        Complexity O(1).
+        """
+        cdef int64_t amount = as_amount(cost, "cost")
+        cdef uint64_t number = as_token(token)
+        self.check_idle()
+        if not dwrr_push(&self.table, self.resolve(slot), number, amount):
+            raise MemoryError()
+
+    def push_many(self, slots, tokens, costs=None):
+        """push_many($self, slots, tokens, costs=None)
+        --
+
+        Append many tokens, all or (on an error) none.
+
+        Parameters
+        ----------
+        slots : array of integers, or sequence of Hashable
+            One slot for each token. An integer array holds slot indices (see `names`), anything else names.
+        tokens : array-like of int, shape (n,)
+            0 to 2**64 - 1 each.
+        costs : array-like of int, shape (n,), optional
+            Positive integers; 1 each by default.
+
+        Raises
+        ------
+        KeyError
+            There is no such slot.
+        ValueError
+            Lengths differ, or a cost is not a positive integer.
+        OverflowError
+            A token or a cost is out of range.
+
+        Notes
+        -----
+        Complexity O(n). The GIL is released once.
+        """
+        cdef const uint64_t[::1] token_view
+        cdef const int32_t[::1] slot_view
+        cdef const int64_t[::1] cost_view = None
+        cdef Py_ssize_t i, size
+        cdef bint ok, with_costs = costs is not None
+        self.check_idle()
+        token_view = as_tokens(tokens)
+        size = token_view.shape[0]
+        slot_view = self.slot_indices(slots)
+        if slot_view.shape[0] != size:
+            raise ValueError(f"slots must have one value for each token: {size} tokens, {slot_view.shape[0]} slots")
+        if with_costs:
+            cost_view = as_costs(costs, size)
+        self.busy = True
+        with nogil:
+            ok = dwrr_reserve(&self.table, size)
+            if ok:
+                for i in range(size):
+                    dwrr_push(&self.table, slot_view[i], token_view[i], cost_view[i] if with_costs else 1)
+        self.busy = False
+        if not ok:
+            raise MemoryError()
+
+    cdef object slot_indices(self, object slots):
+        """Make an int32 array of slot indices from indices or names."""
+        cdef const int64_t[::1] wide
+        cdef Py_ssize_t i
+        if getattr(getattr(slots, "dtype", None), "kind", "") not in ("i", "u"):
+            return np.array([self.resolve(slot) for slot in slots], dtype=np.int32)
+        wide = np.ascontiguousarray(slots, dtype=np.int64)
+        for i in range(wide.shape[0]):
+            if not slots_has(&self.table, wide[i]):
+                raise KeyError(f"no slot has index {wide[i]}; there are {len(self.index_of)} slots")
+        return np.asarray(wide).astype(np.int32)
+
+    def pop(self):
+        """pop($self)
+        --
+
+        Serve one token.
+
+        Returns
+        -------
+        tuple or None
+            (slot name, token), or None when nothing is queued.
+
+        Notes
+        -----
+        Complexity O(1) while no cost exceeds its slot's quantum.
+        """
+        cdef uint64_t token
+        cdef uint32_t index
+        self.check_idle()
+        index = dwrr_pop(&self.table, &token)
+        if index == NO_SLOT:
+            return None
+        return self.name_of[index], token
+
+    def pop_many(self, n):
+        """pop_many($self, n)
+        --
+
+        Serve up to `n` tokens.
+
+        Parameters
+        ----------
+        n : int
+            At most so many; not negative.
+
+        Returns
+        -------
+        slot_indices : numpy.ndarray of int32, shape (k,)
+            Indices into `names`; k <= n.
+        tokens : numpy.ndarray of uint64, shape (k,)
+
+        Raises
+        ------
+        ValueError
+            `n` is negative or not an integer.
+
+        Notes
+        -----
+        Complexity O(k). The GIL is released once.
+        """
+        cdef int64_t limit = as_count(n)
+        cdef int32_t[::1] slot_view
+        cdef uint64_t[::1] token_view
+        cdef Py_ssize_t i
+        self.check_idle()
+        limit = min(limit, self.table.queued)
+        indices = np.empty(limit, dtype=np.int32)
+        tokens = np.empty(limit, dtype=np.uint64)
+        slot_view = indices
+        token_view = tokens
+        self.busy = True
+        with nogil:
+            for i in range(limit):
+                slot_view[i] = <int32_t> dwrr_pop(&self.table, &token_view[i])
+        self.busy = False
+        return indices, tokens
+
+    def settle(self, slot, cost_difference):
+        """settle($self, slot, cost_difference)
+        --
+
+        Correct what a slot was charged, once the real cost is known.
+
+        Parameters
+        ----------
+        slot : Hashable
+            The slot's name.
+        cost_difference : int
+            Measured cost minus the cost given to `push`. May drive the deficit below zero: the debt is paid before
+            the slot's next turn. A refund is kept up to one quantum plus the largest cost, by a backlogged slot.
+
+        Raises
+        ------
+        KeyError
+            There is no such slot.
+        ValueError
+            The difference is not an integer.
+        OverflowError
+            The debt would exceed 2**62 - 1.
+        """
+        self.check_idle()
+        self.settle_index(self.resolve(slot), cost_difference)
+
+    def set_quantum(self, slot, quantum):
+        """set_quantum($self, slot, quantum)
+        --
+
+        Change a slot's quantum; takes effect on its backlog at once.
+
+        Raises
+        ------
+        KeyError
+            There is no such slot.
+        ValueError, OverflowError
+            The quantum is not a positive integer of at most 2**62 - 1.
+        """
+        self.check_idle()
+        dwrr_set_quantum(&self.table, self.resolve(slot), as_amount(quantum, f"quantum of slot {slot!r}"))
+
+    def add_slot(self, name, quantum):
+        """add_slot($self, name, quantum)
+        --
+
+        Add a slot and return its index (that of a removed slot, where there is one).
+
+        Raises
+        ------
+        ValueError
+            There is a slot of this name, or the quantum is not a positive integer.
+        OverflowError
+            The quantum is above 2**62 - 1.
+        """
+        self.check_idle()
+        amount = as_amount(quantum, f"quantum of slot {name!r}")
+        if name in self.index_of:
+            raise ValueError(f"there is a slot named {name!r} already")
+        return self.add(name, amount, False)
+
+    def remove_slot(self, slot):
+        """remove_slot($self, slot)
+        --
+
+        Remove a slot.
+
+        Returns
+        -------
+        numpy.ndarray of uint64
+            The tokens that were still queued in it, oldest first: nothing is lost.
+
+        Raises
+        ------
+        KeyError
+            There is no such slot.
+
+        Notes
+        -----
+        Complexity O(tokens queued in it + active slots).
+        """
+        cdef uint64_t[::1] view
+        cdef Py_ssize_t i
+        cdef uint32_t index
+        self.check_idle()
+        index = self.resolve(slot)
+        tokens = np.empty(self.table.slots[index].queued, dtype=np.uint64)
+        view = tokens
+        for i in range(view.shape[0]):
+            view[i] = slots_unlink_head(&self.table, &self.table.slots[index])
+        self.forget(index)
+        return tokens
+
+    def hold(self, slot, held):
+        """hold($self, slot, held)
+        --
+
+        Say whether a slot, when it runs empty here, still has a backlog upstream.
+
+        A held slot keeps its deficit (at most one quantum plus the largest cost) when it empties, so that shares do
+        not flatten while the next delivery is in flight. Letting go of an empty slot drops what it kept.
+
+        Raises
+        ------
+        KeyError
+            There is no such slot.
+        """
+        self.check_idle()
+        dwrr_hold(&self.table, self.resolve(slot), bool(held))
+
+    def stats(self):
+        """stats($self)
+        --
+
+        Figures by slot name: a dict of `SlotStats`. O(slots).
+        """
+        self.check_idle()
+        return self.all_stats()

@@ -1,0 +1,650 @@
+"""A thread-safe, blocking queue of Python objects, served by deficit weighted round robin.
+
+Exclusion. Everything but the waiting happens with the GIL held (on free-threaded builds: inside the object's critical
+section), and nothing between two reads of the state runs Python code or gives the GIL up. Threads wait in a `Parking`
+without the GIL; a put or get gives the GIL up around a wake-up only when somebody is registered to be woken.
+
+Ownership. The token of an entry is a pointer to the queued object, and the entry owns one reference to it. The
+garbage collector is shown those references by the traverse function at the end of this file.
+"""
+
+cimport cython
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.list cimport PyList_GET_ITEM, PyList_New, PyList_SET_ITEM
+from cpython.object cimport PyObject, visitproc
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
+
+from fairsched._core cimport NamedSlots, slot_find
+from fairsched._numbers cimport as_amount, as_count
+from fairsched.core.dwrr cimport (
+    dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum,
+)
+from fairsched.core.entrypool cimport Entry
+from fairsched.core.parking cimport Parking
+from fairsched.core.slots cimport NO_SLOT, Slot, SlotTable, slots_take_idle, slots_unlink_head
+
+import queue
+import threading
+import time
+
+import numpy as np
+
+from fairsched._arrays import as_costs
+from fairsched._core import checked_quanta
+from fairsched.batch import Batch
+from fairsched.errors import ShutDown
+
+ctypedef int (*traverse_t)(PyObject*, visitproc, void*) noexcept
+ctypedef int (*clear_t)(PyObject*) noexcept
+
+cdef extern from "Python.h":
+    ctypedef struct PyTypeObject:
+        traverse_t tp_traverse
+        clear_t tp_clear
+
+cdef enum:
+    # The main thread looks for signals this often while it waits: only it can run their handlers.
+    SIGNAL_CHECK_NS = 50_000_000
+    # A clock of the caller's own is looked at this often while a thread waits by it.
+    CLOCK_CHECK_NS = 1_000_000
+    NAME_CACHE = 16
+
+
+@cython.final
+cdef class FairQueue(NamedSlots):
+    """FairQueue(quanta=None, *, maxsize=0, default_quantum=None, clock=None)
+    --
+
+    A thread-safe queue that serves its slots fairly, where `queue.Queue` serves whoever floods it.
+
+    Parameters
+    ----------
+    quanta : Mapping[Hashable, int], optional
+        Slot names and quanta. A slot's share of the cost served is its quantum over the sum of all backlogged quanta.
+    maxsize : int
+        Most items in all slots together; 0 or less: no limit.
+    default_quantum : int, optional
+        Quantum of slots (tenants) not named in `quanta`: they appear on first use and are forgotten when idle and out
+        of debt. Without it an unknown slot is a KeyError.
+    clock : callable, optional
+        Returns seconds, for time-outs; `time.monotonic` by default. Blocked calls look at a clock of the caller's own
+        every millisecond.
+
+    Raises
+    ------
+    ValueError
+        A quantum is not a positive integer.
+    OverflowError
+        A quantum is above 2**62 - 1.
+
+    Notes
+    -----
+    Complexity: put and get O(1), as in `Dwrr`; tenants that are idle cost nothing.
+    Memory: 24 bytes an item queued, beyond the item.
+    Thread safety: every method may be called from any thread; each is atomic. One item put wakes one waiting thread.
+
+    Examples
+    --------
+    >>> tenants = FairQueue({"gold": 3}, default_quantum=1)
+    >>> for i in range(4):
+    ...     tenants.put("gold", i)
+    ...     tenants.put("free", i)
+    >>> [tenants.get() for _ in range(5)]
+    [('gold', 0), ('gold', 1), ('gold', 2), ('free', 0), ('gold', 3)]
+    """
+
+    cdef Parking* getters
+    cdef Parking* putters
+    cdef int64_t getters_waiting
+    cdef int64_t putters_waiting
+    cdef int64_t maxsize
+    cdef int64_t default_quantum  # 0: unknown slots are errors
+    cdef object clock
+    cdef bint own_clock
+    cdef bint is_shut_down
+    cdef object __weakref__
+
+    def __cinit__(self, *args, **kwargs):
+        self.getters = new Parking()
+        self.putters = new Parking()
+
+    def __init__(self, quanta=None, *, maxsize=0, default_quantum=None, clock=None):
+        if not isinstance(maxsize, int) or isinstance(maxsize, bool):
+            raise ValueError(f"maxsize must be an integer (0 or less: no limit), got {maxsize!r}")
+        if clock is not None and not callable(clock):
+            raise ValueError(f"clock must be callable and return seconds, got {clock!r}")
+        pairs = [] if quanta is None else checked_quanta(quanta)
+        self.maxsize = max(maxsize, 0)
+        self.default_quantum = 0 if default_quantum is None else as_amount(default_quantum, "default_quantum")
+        self.clock = time.monotonic if clock is None else clock
+        self.own_clock = clock is not None
+        for name, quantum in pairs:
+            self.add(name, quantum, False)
+
+    def __dealloc__(self):
+        drop_items(&self.table)
+        del self.getters
+        del self.putters
+
+    # -- putting ------------------------------------------------------------------------------------------------------
+
+    def put(self, slot, item, cost=1, block=True, timeout=None):
+        """put($self, slot, item, cost=1, block=True, timeout=None)
+        --
+
+        Append an item to a slot.
+
+        Parameters
+        ----------
+        slot : Hashable
+            The slot's name.
+        item : object
+        cost : int
+            What serving it costs: a positive integer, in the unit of the quanta.
+        block : bool
+            Whether to wait for room when the queue is full.
+        timeout : float, optional
+            Longest wait in seconds; None: as long as it takes.
+
+        Raises
+        ------
+        queue.Full
+            There is no room, and waiting was not wanted or took too long.
+        ShutDown
+            The queue is shut down.
+        KeyError
+            There is no such slot, and no default quantum.
+        ValueError, OverflowError
+            The cost is not a positive integer of at most 2**62 - 1, or the time-out is negative.
+        """
+        cdef int64_t amount = as_amount(cost, "cost")
+        cdef long index
+        with cython.critical_section(self):
+            if self.is_shut_down or self.maxsize:
+                self.wait_for_room(slot, 1, block, timeout)
+            index = slot_find(self, slot)
+            if index < 0:
+                index = self.admit(slot)
+            Py_INCREF(item)
+            if not dwrr_push(&self.table, index, <uint64_t> <uintptr_t> <PyObject*> item, amount):
+                Py_DECREF(item)
+                raise MemoryError()
+            if self.getters_waiting:
+                self.wake(self.getters, &self.getters_waiting, 1)
+
+    def put_many(self, slots, items, costs=None, block=True, timeout=None):
+        """put_many($self, slots, items, costs=None, block=True, timeout=None)
+        --
+
+        Append many items, all or (on an error) none.
+
+        Parameters
+        ----------
+        slots : list or numpy.ndarray, or Hashable
+            A list or an array names the slot of each item; anything else is the one slot of all of them.
+        items : Iterable
+        costs : array-like of int, optional
+            One positive integer an item; 1 each by default.
+        block, timeout
+            As for `put`: the wait is for room for all.
+
+        Raises
+        ------
+        queue.Full, ShutDown, KeyError, OverflowError
+            As for `put`.
+        ValueError
+            Lengths differ, the items outnumber `maxsize`, or as for `put`.
+        """
+        cdef const int64_t[::1] cost_view = None
+        cdef int32_t[::1] indices
+        cdef list objects = list(items)
+        cdef Py_ssize_t i, size = len(objects)
+        cdef bint with_costs = costs is not None
+        cdef list names = list(slots) if isinstance(slots, (list, np.ndarray)) else [slots] * size
+        if len(names) != size:
+            raise ValueError(f"slots must have one name for each item: {size} items, {len(names)} slots")
+        if with_costs:
+            cost_view = as_costs(costs, size)
+        if self.maxsize and size > self.maxsize:
+            raise ValueError(f"items must fit in maxsize={self.maxsize}, got {size}")
+        if size == 0:
+            return
+        indices = np.empty(size, dtype=np.int32)
+        with cython.critical_section(self):
+            if self.is_shut_down or self.maxsize:
+                self.wait_for_room(names[0], size, block, timeout)
+            self.find_many(names, indices)
+            if not dwrr_reserve(&self.table, size):
+                self.forget_unused(indices)
+                raise MemoryError()
+            for i in range(size):
+                Py_INCREF(<object> PyList_GET_ITEM(objects, i))
+                dwrr_push(
+                    &self.table, indices[i], <uint64_t> <uintptr_t> PyList_GET_ITEM(objects, i),
+                    cost_view[i] if with_costs else 1,
+                )
+            if self.getters_waiting:
+                self.wake(self.getters, &self.getters_waiting, size)
+
+    cdef uint32_t admit(self, object name) except? 0xFFFFFFFF:
+        """Add an unknown slot, where that is wanted."""
+        if not self.default_quantum:
+            raise KeyError(f"no slot is named {name!r}, and there is no default_quantum to add it with")
+        return self.add(name, self.default_quantum, True)
+
+    cdef int find_many(self, list names, int32_t[::1] indices) except -1:
+        """Find, or admit, every slot of a batch; on an error no slot is left over."""
+        cdef void* cached[NAME_CACHE]
+        cdef int32_t cached_index[NAME_CACHE]
+        cdef Py_ssize_t i = 0
+        cdef int64_t removals = self.removals
+        cdef uintptr_t name
+        cdef long index
+        indices[:] = -1
+        for i in range(NAME_CACHE):
+            cached[i] = NULL
+        i = 0
+        try:
+            while i < len(names):
+                name = <uintptr_t> PyList_GET_ITEM(names, i)
+                if cached[(name >> 4) % NAME_CACHE] == <void*> name:
+                    indices[i] = cached_index[(name >> 4) % NAME_CACHE]
+                    i += 1
+                    continue
+                index = slot_find(self, names[i])
+                if index < 0:
+                    index = self.admit(names[i])
+                indices[i] = index
+                cached[(name >> 4) % NAME_CACHE] = <void*> name
+                cached_index[(name >> 4) % NAME_CACHE] = index
+                i += 1
+            if self.removals != removals:  # a name's own __eq__ used this queue meanwhile: look again
+                return self.find_many(names, indices)
+        except BaseException:
+            self.forget_unused(indices)
+            raise
+        return 0
+
+    cdef int forget_unused(self, int32_t[::1] indices) except -1:
+        """Forget the transient slots of a failed batch that have nothing in them."""
+        cdef Py_ssize_t i
+        cdef Slot* slot
+        for i in range(indices.shape[0]):
+            if indices[i] < 0:
+                break
+            slot = &self.table.slots[indices[i]]
+            if slot.quantum and slot.transient and not slot.active and not slot.held:
+                self.forget(indices[i])
+        return 0
+
+    # -- getting ------------------------------------------------------------------------------------------------------
+
+    def get(self, block=True, timeout=None):
+        """get($self, block=True, timeout=None)
+        --
+
+        Serve one item.
+
+        Parameters
+        ----------
+        block : bool
+            Whether to wait for an item when there is none.
+        timeout : float, optional
+            Longest wait in seconds; None: as long as it takes.
+
+        Returns
+        -------
+        tuple
+            (slot name, item).
+
+        Raises
+        ------
+        queue.Empty
+            There is no item, and waiting was not wanted or took too long.
+        ShutDown
+            The queue is shut down and has no item left.
+        ValueError
+            The time-out is negative.
+        """
+        cdef uint64_t token
+        cdef uint32_t index
+        with cython.critical_section(self):
+            if self.table.queued == 0:
+                self.wait_for_item(block, timeout)
+            index = dwrr_pop(&self.table, &token)
+            name = <object> PyList_GET_ITEM(self.name_of, index)
+            item = <object> <PyObject*> <uintptr_t> token
+            Py_DECREF(item)  # the entry's reference; `item` holds one of its own
+            if self.table.forgettable != NO_SLOT:
+                self.forget_idle()
+            if self.putters_waiting:
+                self.wake(self.putters, &self.putters_waiting, self.putters_waiting)
+            return name, item
+
+    def get_many(self, n, timeout=None):
+        """get_many($self, n, timeout=None)
+        --
+
+        Wait for an item, then serve up to `n` without waiting for more.
+
+        Parameters
+        ----------
+        n : int
+            At most so many.
+        timeout : float, optional
+            Longest wait in seconds for the first; None: as long as it takes.
+
+        Returns
+        -------
+        Batch
+            A sequence of (slot name, item) pairs, with the lists `slots` and `items`.
+
+        Raises
+        ------
+        queue.Empty, ShutDown, ValueError
+            As for `get`.
+        """
+        cdef int64_t limit = as_count(n)
+        cdef int64_t size = 0
+        cdef list names = []
+        cdef list items = []
+        with cython.critical_section(self):
+            # Making a list may run finalizers, and those may use this queue: what counts is what is there afterwards.
+            while limit and size == 0:
+                if self.table.queued == 0:
+                    self.wait_for_item(True, timeout)
+                size = min(limit, self.table.queued)
+                names = [None] * size
+                items = [None] * size
+                size = min(size, self.table.queued)
+            self.take_many(names, items, size)
+            if self.table.forgettable != NO_SLOT:
+                self.forget_idle()
+            if self.putters_waiting:
+                self.wake(self.putters, &self.putters_waiting, self.putters_waiting)
+        if size < len(items):
+            del names[size:], items[size:]
+        return Batch(names, items)
+
+    cdef void take_many(self, list names, list items, int64_t size) noexcept:
+        """Serve `size` items into lists of None: no Python code runs in here."""
+        cdef uint64_t token
+        cdef uint32_t index
+        cdef int64_t i
+        for i in range(size):
+            index = dwrr_pop(&self.table, &token)
+            Py_INCREF(<object> PyList_GET_ITEM(self.name_of, index))
+            PyList_SET_ITEM(names, i, <object> PyList_GET_ITEM(self.name_of, index))
+            PyList_SET_ITEM(items, i, <object> <PyObject*> <uintptr_t> token)  # with the entry's reference
+
+    cdef int forget_idle(self) except -1:
+        """Forget the tenants that the last pop left idle and out of debt."""
+        cdef uint32_t index = slots_take_idle(&self.table)
+        while index != NO_SLOT:
+            self.forget(index)
+            index = slots_take_idle(&self.table)
+        return 0
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    cdef int wait_for_item(self, object block, object timeout) except -1:
+        """Return once something is queued."""
+        cdef object deadline = self.deadline(block, timeout)
+        while self.table.queued == 0:
+            if self.is_shut_down:
+                raise ShutDown("the queue is shut down and has no item left")
+            if not block or not (self.wait(self.getters, &self.getters_waiting, deadline) or self.table.queued):
+                if self.is_shut_down:
+                    raise ShutDown("the queue is shut down and has no item left")
+                raise queue.Empty
+        return 0
+
+    cdef int wait_for_room(self, object slot, int64_t count, object block, object timeout) except -1:
+        """Return once `count` more items fit."""
+        cdef object deadline = self.deadline(block, timeout)
+        if not self.default_quantum and slot_find(self, slot) < 0:
+            self.admit(slot)  # raises: an unknown slot is an error now, not when there is room
+        while not self.is_shut_down and self.maxsize and self.table.queued + count > self.maxsize:
+            if not block or not self.wait(self.putters, &self.putters_waiting, deadline):
+                if self.is_shut_down or self.table.queued + count <= self.maxsize:
+                    break
+                raise queue.Full
+        if self.is_shut_down:
+            raise ShutDown("the queue is shut down")
+        return 0
+
+    cdef object deadline(self, object block, object timeout):
+        """When a wait ends, by the clock; None: never."""
+        if not block or timeout is None:
+            return None
+        if not timeout >= 0:  # NaN too
+            raise ValueError(f"timeout must be a number of seconds, 0 or more, got {timeout!r}")
+        return self.clock() + timeout
+
+    cdef int64_t wait_slice(self, object deadline) except -2:
+        """Nanoseconds to wait before looking around again; 0 when the deadline has passed, -1 for as long as it takes.
+        """
+        cdef int64_t slice_ns = -1
+        if threading.current_thread() is threading.main_thread():
+            slice_ns = SIGNAL_CHECK_NS
+        if deadline is None:
+            return slice_ns
+        remaining = deadline - self.clock()
+        if not remaining > 0:
+            return 0
+        if self.own_clock:
+            return CLOCK_CHECK_NS
+        if slice_ns < 0 or remaining * 1e9 < slice_ns:
+            slice_ns = <int64_t> max(1, min(remaining * 1e9, 3.6e12))
+        return slice_ns
+
+    cdef bint wait(self, Parking* parking, int64_t* waiting, object deadline) except? -1:
+        """Wait for a wake-up; False when the deadline passed without one."""
+        cdef int64_t slice_ns
+        cdef bint woken = False
+        waiting[0] += 1
+        try:
+            while not woken:
+                slice_ns = self.wait_slice(deadline)
+                if slice_ns == 0:
+                    break
+                with nogil:
+                    woken = parking.park(slice_ns)
+                if not woken:
+                    PyErr_CheckSignals()
+        except BaseException:
+            if self.withdraw(parking, waiting) and self.table.queued and parking == self.getters:
+                self.wake(parking, waiting, 1)  # the wake-up was for an item that somebody must take
+            raise
+        return woken or self.withdraw(parking, waiting)
+
+    cdef bint withdraw(self, Parking* parking, int64_t* waiting) noexcept:
+        """Stop waiting; True when a wake-up was under way, which is taken."""
+        if waiting[0] > 0:
+            waiting[0] -= 1
+            return False
+        with nogil:
+            parking.park(-1)
+        return True
+
+    cdef void wake(self, Parking* parking, int64_t* waiting, int64_t wanted) noexcept:
+        """Wake up to `wanted` registered threads. The GIL is given up meanwhile, so that they can have it at once."""
+        cdef int64_t count = min(wanted, waiting[0])
+        if count:
+            waiting[0] -= count
+            with nogil:
+                parking.unpark(count)
+
+    # -- the rest -----------------------------------------------------------------------------------------------------
+
+    def qsize(self):
+        """qsize($self)
+        --
+
+        Number of items queued at this moment, in all slots.
+        """
+        return self.table.queued
+
+    def shutdown(self, immediate=False):
+        """shutdown($self, immediate=False)
+        --
+
+        Shut the queue down, as `queue.Queue.shutdown` does in Python 3.13.
+
+        Puts raise `ShutDown` from now on, those that wait included. Gets go on until nothing is queued, then raise it.
+
+        Parameters
+        ----------
+        immediate : bool
+            Drop what is queued, so that gets raise at once.
+        """
+        cdef SlotTable* table = &self.table
+        with cython.critical_section(self):
+            self.is_shut_down = True
+            if immediate:
+                drop_items(table)
+            self.wake(self.getters, &self.getters_waiting, self.getters_waiting)
+            self.wake(self.putters, &self.putters_waiting, self.putters_waiting)
+
+    def close(self):
+        """close($self)
+        --
+
+        Shut the queue down and let what is queued be got: `shutdown()`.
+        """
+        self.shutdown()
+
+    def set_quantum(self, slot, quantum):
+        """set_quantum($self, slot, quantum)
+        --
+
+        Change a slot's quantum; takes effect on its backlog at once.
+
+        With a default quantum an unknown slot is added, and either way the slot is no longer forgotten when idle.
+
+        Raises
+        ------
+        KeyError
+            There is no such slot, and no default quantum.
+        ValueError, OverflowError
+            The quantum is not a positive integer of at most 2**62 - 1.
+        """
+        cdef int64_t amount = as_amount(quantum, f"quantum of slot {slot!r}")
+        cdef long index
+        with cython.critical_section(self):
+            index = slot_find(self, slot)
+            if index < 0:
+                index = self.admit(slot)
+            self.table.slots[index].transient = False
+            dwrr_set_quantum(&self.table, index, amount)
+
+    def settle(self, slot, cost_difference):
+        """settle($self, slot, cost_difference)
+        --
+
+        Correct what a slot was charged, once the real cost is known.
+
+        Parameters
+        ----------
+        slot : Hashable
+            The slot's name. A tenant forgotten meanwhile comes back with its debt; a refund to it is void.
+        cost_difference : int
+            Measured cost minus the cost given to `put`. May drive the deficit below zero: the debt is paid before the
+            slot's next turn.
+
+        Raises
+        ------
+        KeyError
+            There is no such slot, and no default quantum.
+        ValueError
+            The difference is not an integer.
+        OverflowError
+            The debt would exceed 2**62 - 1.
+        """
+        cdef long index
+        with cython.critical_section(self):
+            index = slot_find(self, slot)
+            if index < 0:
+                index = self.admit(slot)
+            self.settle_index(index, cost_difference)
+            if self.table.slots[index].transient and not (self.table.slots[index].active or self.table.slots[index].held):
+                self.forget(index)
+
+    def hold(self, slot, held):
+        """hold($self, slot, held)
+        --
+
+        Say whether a slot, when it runs empty here, still has a backlog upstream.
+
+        A held slot keeps its deficit (at most one quantum plus the largest cost) when it empties, so that shares do
+        not flatten while the next delivery is in flight. Letting go of an empty slot drops what it kept.
+
+        Raises
+        ------
+        KeyError
+            There is no such slot.
+        """
+        cdef long index
+        with cython.critical_section(self):
+            index = slot_find(self, slot)
+            if index < 0:
+                raise KeyError(f"no slot is named {slot!r}")
+            dwrr_hold(&self.table, index, bool(held))
+            self.forget_idle()
+
+    def stats(self):
+        """stats($self)
+        --
+
+        Figures by slot name: a dict of `SlotStats`. O(slots).
+        """
+        with cython.critical_section(self):
+            return self.all_stats()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Garbage collection. Cython shows the collector a class's Python attributes; the references in the entries are ours to
+# show. Both functions are called with every other Python thread stopped or waiting for the GIL.
+
+cdef traverse_t base_traverse = (<PyTypeObject*> FairQueue).tp_traverse
+cdef clear_t base_clear = (<PyTypeObject*> FairQueue).tp_clear
+
+
+cdef void drop_items(SlotTable* table) noexcept:
+    """Take every item out, then let go of them: their finalizers may use the queue."""
+    cdef list dropped = []
+    cdef uint32_t i
+    for i in range(table.size):
+        while table.slots[i].quantum and table.slots[i].head != NULL:
+            item = <object> <PyObject*> <uintptr_t> slots_unlink_head(table, &table.slots[i])
+            Py_DECREF(item)
+            dropped.append(item)
+
+
+@cython.linetrace(False)
+@cython.profile(False)
+cdef int fairqueue_traverse(PyObject* self, visitproc visit, void* arg) noexcept:
+    cdef SlotTable* table = &(<FairQueue> self).table
+    cdef Entry* entry
+    cdef uint32_t i
+    cdef int stop
+    for i in range(table.size):
+        entry = table.slots[i].head if table.slots[i].quantum else NULL
+        while entry != NULL:
+            stop = visit(<PyObject*> <uintptr_t> entry.token, arg)
+            if stop:
+                return stop
+            entry = entry.next
+    return base_traverse(self, visit, arg)
+
+
+@cython.linetrace(False)
+@cython.profile(False)
+cdef int fairqueue_clear(PyObject* self) noexcept:
+    drop_items(&(<FairQueue> self).table)
+    return base_clear(self)
+
+
+(<PyTypeObject*> FairQueue).tp_traverse = fairqueue_traverse
+(<PyTypeObject*> FairQueue).tp_clear = fairqueue_clear

@@ -1,0 +1,52 @@
+"""Numbers from Python: integers only, checked, with errors that name the value and the rule."""
+
+from cpython.long cimport PyLong_CheckExact
+from libc.stdint cimport int64_t, uint64_t
+
+from fairsched.core.dwrr cimport AMOUNT_MAX
+
+cdef extern from "Python.h":
+    long long PyLong_AsLongLongAndOverflow(object o, int* overflow) except? -1
+
+
+cdef inline int64_t as_int64(object value, str what, str rule) except? -1:
+    """Convert an integer, or what says it is one by __index__."""
+    cdef int overflow = 0
+    cdef int64_t result
+    cdef object number = value
+    if not PyLong_CheckExact(value):
+        if isinstance(value, bool) or not hasattr(type(value), "__index__"):
+            raise ValueError(f"{what} must be {rule}, got {value!r}")
+        number = value.__index__()
+    result = PyLong_AsLongLongAndOverflow(number, &overflow)
+    if overflow or not -AMOUNT_MAX <= result <= AMOUNT_MAX:
+        raise OverflowError(f"{what} must be {rule} of at most {AMOUNT_MAX}, got {value!r}")
+    return result
+
+
+cdef inline int64_t as_amount(object value, str what) except -1:
+    """Convert a quantum or a cost."""
+    cdef int64_t result
+    if value is 1:
+        return 1
+    result = as_int64(value, what, "a positive integer")
+    if result <= 0:
+        raise ValueError(f"{what} must be a positive integer, got {value!r}")
+    return result
+
+
+cdef inline int64_t as_count(object value) except -1:
+    """Convert a number of messages."""
+    cdef int64_t result = as_int64(value, "n", "an integer of 0 or more,")
+    if result < 0:
+        raise ValueError(f"n must be an integer of 0 or more, got {value!r}")
+    return result
+
+
+cdef inline uint64_t as_token(object value) except? 0:
+    """Convert a token."""
+    try:
+        return value
+    except (OverflowError, TypeError):
+        kind = OverflowError if isinstance(value, int) else ValueError
+        raise kind(f"token must be an integer from 0 to 2**64 - 1, got {value!r}") from None

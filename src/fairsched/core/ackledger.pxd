@@ -1,0 +1,127 @@
+"""Exact coalescing of the settlements of one channel.
+
+Delivery tags of a channel run 1, 2, 3, …; an acknowledgement with multiple=True settles every outstanding tag up to
+its own. It is used for a contiguous settled prefix only, and what was refused inside that prefix has left before it:
+nothing that was not processed is ever acknowledged.
+
+A byte per tag in a ring from the oldest tag in doubt to the newest delivered. Thread safety: none; the owner excludes.
+Complexity: O(1) a tag, amortised; memory one byte a tag in the window and 8 a settlement not yet flushed.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+
+cdef enum TagState:
+    TAG_OUTSTANDING = 0  # delivered, the handler has it
+    TAG_ACKED = 1        # settled; the acknowledgement is not sent yet
+    TAG_DONE = 2         # its own frame is sent or stands in `refused`
+
+cdef struct Refusal:
+    uint64_t tag
+    int64_t verdict
+
+cdef struct AckLedger:
+    uint8_t* states      # TagState by tag & (capacity - 1)
+    uint64_t capacity    # a power of two
+    uint64_t base        # oldest tag in doubt: everything below is settled and sent
+    uint64_t high        # one past the newest tag delivered
+    uint64_t outstanding
+    uint64_t* acked      # acknowledged since the last flush, in order of settlement
+    uint64_t acked_size
+    uint64_t acked_capacity
+    Refusal* refused     # refused since the last flush, in order of settlement
+    uint64_t refused_size
+    uint64_t refused_capacity
+
+cdef inline void ackledger_init(AckLedger* a) noexcept nogil:
+    a.states = NULL
+    a.acked = NULL
+    a.refused = NULL
+    a.capacity = a.outstanding = a.acked_size = a.acked_capacity = a.refused_size = a.refused_capacity = 0
+    a.base = a.high = 1
+
+cdef inline void ackledger_clear(AckLedger* a) noexcept nogil:
+    free(a.states)
+    free(a.acked)
+    free(a.refused)
+    ackledger_init(a)
+
+cdef inline uint8_t* ackledger_state(const AckLedger* a, uint64_t tag) noexcept nogil:
+    return &a.states[tag & (a.capacity - 1)]
+
+cdef inline bint ackledger_grow(AckLedger* a) noexcept nogil:
+    cdef uint64_t capacity = 64 if a.capacity == 0 else 2 * a.capacity
+    cdef uint8_t* states = <uint8_t*> calloc(capacity, 1)
+    cdef uint64_t tag
+    if states == NULL:
+        return False
+    for tag in range(a.base, a.high):
+        states[tag & (capacity - 1)] = ackledger_state(a, tag)[0]
+    free(a.states)
+    a.states = states
+    a.capacity = capacity
+    return True
+
+cdef inline bint ackledger_deliver(AckLedger* a) noexcept nogil:
+    """Book the next tag as outstanding; False when memory is exhausted."""
+    if a.high - a.base == a.capacity and not ackledger_grow(a):
+        return False
+    ackledger_state(a, a.high)[0] = TAG_OUTSTANDING
+    a.high += 1
+    a.outstanding += 1
+    return True
+
+cdef inline bint ackledger_is_outstanding(const AckLedger* a, uint64_t tag) noexcept nogil:
+    return a.base <= tag < a.high and ackledger_state(a, tag)[0] == TAG_OUTSTANDING
+
+cdef inline bint ackledger_ack(AckLedger* a, uint64_t tag) noexcept nogil:
+    """Settle an outstanding tag as processed; False when memory is exhausted."""
+    cdef uint64_t capacity
+    cdef void* block
+    if a.acked_size == a.acked_capacity:
+        capacity = 2 * a.acked_capacity + 16
+        block = realloc(a.acked, capacity * sizeof(uint64_t))
+        if block == NULL:
+            return False
+        a.acked = <uint64_t*> block
+        a.acked_capacity = capacity
+    a.acked[a.acked_size] = tag
+    a.acked_size += 1
+    ackledger_state(a, tag)[0] = TAG_ACKED
+    a.outstanding -= 1
+    return True
+
+cdef inline bint ackledger_refuse(AckLedger* a, uint64_t tag, int64_t verdict) noexcept nogil:
+    """Settle an outstanding tag by a frame of its own; False when memory is exhausted."""
+    cdef uint64_t capacity
+    cdef void* block
+    if a.refused_size == a.refused_capacity:
+        capacity = 2 * a.refused_capacity + 16
+        block = realloc(a.refused, capacity * sizeof(Refusal))
+        if block == NULL:
+            return False
+        a.refused = <Refusal*> block
+        a.refused_capacity = capacity
+    a.refused[a.refused_size].tag = tag
+    a.refused[a.refused_size].verdict = verdict
+    a.refused_size += 1
+    ackledger_state(a, tag)[0] = TAG_DONE
+    a.outstanding -= 1
+    return True
+
+cdef inline uint64_t ackledger_advance(AckLedger* a, uint64_t* last) noexcept nogil:
+    """Move the base past the contiguous settled prefix; return how many of it await their acknowledgement.
+
+    `last` is set to the newest of them. The refusals of the prefix must be sent before that acknowledgement.
+    """
+    cdef uint64_t acked = 0
+    cdef uint8_t state
+    while a.base < a.high:
+        state = ackledger_state(a, a.base)[0]
+        if state == TAG_OUTSTANDING:
+            break
+        if state == TAG_ACKED:
+            acked += 1
+            last[0] = a.base
+        a.base += 1
+    return acked

@@ -1,0 +1,64 @@
+"""Where threads wait for a wake-up, without the GIL.
+
+A counting semaphore: `unpark(n)` leaves n permits, `park` takes one or times out. The owner counts, under its own
+exclusion (the GIL, or the object's critical section on free-threaded builds), who is registered to wait:
+
+    waiter: registered += 1 (exclusion held) -> park() -> got a permit, or timed out
+    waker:  n = min(wanted, registered); registered -= n (exclusion held) -> unpark(n)
+
+So a wake-up sent before the waiter reaches park is not lost (the permit stays), nobody is woken who did not register,
+and a waiter that timed out finds either its registration (it withdraws it) or, if a waker took that, a permit under
+way, which it must collect with park(-1): permits never outlive the registrations they were made for.
+
+Synchronization: `permits` is written and read under `mutex` only. The mutex is never held while Python code can run,
+so park and unpark may be called with or without the GIL; park without it, because it blocks.
+"""
+
+from libc.stdint cimport int64_t
+
+cdef extern from *:
+    """
+    #include <chrono>
+    #include <condition_variable>
+    #include <cstdint>
+    #include <mutex>
+
+    namespace fairsched {
+
+    class Parking {
+        std::mutex mutex;
+        std::condition_variable arrived;
+        int64_t permits = 0;
+
+    public:
+        // Take a permit, waiting at most `ns` nanoseconds (negative: as long as it takes).
+        bool park(int64_t ns) {
+            std::unique_lock<std::mutex> lock(mutex);
+            auto ready = [this] { return permits > 0; };
+            if (ns < 0) {
+                arrived.wait(lock, ready);
+            } else if (!arrived.wait_for(lock, std::chrono::nanoseconds(ns), ready)) {
+                return false;
+            }
+            permits -= 1;
+            return true;
+        }
+
+        void unpark(int64_t count) {
+            // Notified under the mutex: the woken thread cannot free this object before we let go of it.
+            std::lock_guard<std::mutex> lock(mutex);
+            permits += count;
+            if (count == 1) {
+                arrived.notify_one();
+            } else {
+                arrived.notify_all();
+            }
+        }
+    };
+
+    }  // namespace fairsched
+    """
+    cdef cppclass Parking "fairsched::Parking":
+        Parking() nogil
+        bint park(int64_t ns) noexcept nogil
+        void unpark(int64_t count) noexcept nogil

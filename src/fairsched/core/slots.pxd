@@ -1,0 +1,212 @@
+"""The slots: one FIFO of tokens each, and the circular list of those that have work or debt.
+
+Which slot's turn it is, is the business of dwrr.pxd; this is what it turns over. Empty slots stand in no list and are
+never looked at, so that nothing costs more because there are many of them.
+
+Indices are stable; an index given back by slots_remove is used again. Thread safety: none; the owner excludes.
+Complexity: O(1), but slots_remove of an active slot (O(active slots)) and the growing of the table (amortised).
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from fairsched.core.entrypool cimport (
+    Entry, EntryPool, entrypool_clear, entrypool_give, entrypool_init, entrypool_take, entrypool_valid,
+)
+
+cdef enum:
+    CACHE_LINE = 64
+    NO_SLOT = 0xFFFFFFFF
+
+cdef struct Slot:  # one cache line
+    int64_t quantum    # 0: the index is not in use
+    int64_t deficit
+    Entry* head
+    Entry* tail
+    uint64_t served    # messages, since the slot was added
+    int64_t work       # cost served, settlements included
+    uint32_t queued
+    uint32_t next      # following slot in the active, the free or the forgettable list
+    uint8_t active     # in the active list: it has messages, or debt
+    uint8_t granted    # its turn has begun: the quantum of this turn is in the deficit
+    uint8_t held       # empty here, backlogged upstream
+    uint8_t transient  # goes to `forgettable` when it becomes idle
+
+cdef struct SlotTable:
+    Slot* slots           # aligned to the cache line
+    void* block           # what malloc returned for it
+    uint32_t size         # indices handed out so far
+    uint32_t capacity
+    uint32_t free_slot    # first of the removed indices
+    uint32_t forgettable  # first of the transient slots that became idle
+    uint32_t active_tail  # the active list is circular: the first is the tail's next
+    uint32_t active_count
+    int64_t queued        # messages in all slots
+    int64_t max_cost      # largest cost pushed so far
+    EntryPool pool
+
+cdef inline void slots_init(SlotTable* t) noexcept nogil:
+    t.slots = NULL
+    t.block = NULL
+    t.size = t.capacity = t.active_count = 0
+    t.free_slot = t.forgettable = t.active_tail = NO_SLOT
+    t.queued = 0
+    t.max_cost = 1
+    entrypool_init(&t.pool)
+
+cdef inline void slots_clear(SlotTable* t) noexcept nogil:
+    """Free everything: the table is as new."""
+    free(t.block)
+    entrypool_clear(&t.pool)
+    slots_init(t)
+
+cdef inline bint slots_grow(SlotTable* t) noexcept nogil:
+    """Double the table; False when memory is exhausted."""
+    cdef uint32_t capacity = 8 if t.capacity == 0 else 2 * t.capacity
+    cdef void* block = malloc(<size_t> capacity * sizeof(Slot) + CACHE_LINE)
+    cdef Slot* slots
+    if block == NULL:
+        return False
+    slots = <Slot*> ((<uintptr_t> block + CACHE_LINE - 1) & ~<uintptr_t> (CACHE_LINE - 1))
+    if t.size:
+        memcpy(slots, t.slots, t.size * sizeof(Slot))
+    free(t.block)
+    t.block = block
+    t.slots = slots
+    t.capacity = capacity
+    return True
+
+cdef inline uint32_t slots_add(SlotTable* t, int64_t quantum, bint transient) noexcept nogil:
+    """Add a slot; return its index, or NO_SLOT when memory is exhausted."""
+    cdef uint32_t index = t.free_slot
+    cdef Slot* slot
+    if index != NO_SLOT:
+        t.free_slot = t.slots[index].next
+    else:
+        if t.size == t.capacity and not slots_grow(t):
+            return NO_SLOT
+        index = t.size
+        t.size += 1
+    slot = &t.slots[index]
+    slot.quantum = quantum
+    slot.deficit = 0
+    slot.head = slot.tail = NULL
+    slot.served = 0
+    slot.queued = 0
+    slot.work = 0
+    slot.next = NO_SLOT
+    slot.active = slot.granted = slot.held = 0
+    slot.transient = transient
+    return index
+
+cdef inline bint slots_has(const SlotTable* t, int64_t index) noexcept nogil:
+    """True when `index` is that of a slot."""
+    return 0 <= index < t.size and t.slots[index].quantum != 0
+
+cdef inline uint32_t slots_first(const SlotTable* t) noexcept nogil:
+    """Index of the first active slot; needs active_count > 0."""
+    return t.slots[t.active_tail].next
+
+cdef inline void slots_activate(SlotTable* t, uint32_t index) noexcept nogil:
+    """Append a slot to the active list."""
+    cdef Slot* slot = &t.slots[index]
+    if t.active_count == 0:
+        slot.next = index
+    else:
+        slot.next = t.slots[t.active_tail].next
+        t.slots[t.active_tail].next = index
+    t.active_tail = index
+    t.active_count += 1
+    slot.active = 1
+    slot.granted = 0
+
+cdef inline void slots_deactivate_after(SlotTable* t, uint32_t before) noexcept nogil:
+    """Take the successor of `before` off the active list."""
+    cdef uint32_t index = t.slots[before].next
+    cdef Slot* slot = &t.slots[index]
+    t.slots[before].next = slot.next
+    if t.active_tail == index:
+        t.active_tail = before
+    t.active_count -= 1
+    slot.active = slot.granted = 0
+
+cdef inline void slots_report_idle(SlotTable* t, uint32_t index) noexcept nogil:
+    """Put a transient slot that went idle where the owner finds it."""
+    if t.slots[index].transient and not t.slots[index].held:
+        t.slots[index].next = t.forgettable
+        t.forgettable = index
+
+cdef inline uint32_t slots_take_idle(SlotTable* t) noexcept nogil:
+    """Take one reported slot, or NO_SLOT. Reports must be taken before anything else is pushed."""
+    cdef uint32_t index = t.forgettable
+    if index != NO_SLOT:
+        t.forgettable = t.slots[index].next
+    return index
+
+cdef inline void slots_remove(SlotTable* t, uint32_t index) noexcept nogil:
+    """Remove a slot without messages."""
+    cdef uint32_t before = t.active_tail
+    if t.slots[index].active:
+        while t.slots[before].next != index:
+            before = t.slots[before].next
+        slots_deactivate_after(t, before)
+    t.slots[index].quantum = 0
+    t.slots[index].next = t.free_slot
+    t.free_slot = index
+
+cdef inline bint slots_append(SlotTable* t, uint32_t index, uint64_t token, int64_t cost) noexcept nogil:
+    """Append a message to a slot's FIFO; False when memory is exhausted."""
+    cdef Slot* slot = &t.slots[index]
+    cdef Entry* entry = entrypool_take(&t.pool)
+    if entry == NULL:
+        return False
+    entry.next = NULL
+    entry.token = token
+    entry.cost = cost
+    if slot.head == NULL:
+        slot.head = entry
+    else:
+        slot.tail.next = entry
+    slot.tail = entry
+    slot.queued += 1
+    t.queued += 1
+    return True
+
+cdef inline uint64_t slots_unlink_head(SlotTable* t, Slot* slot) noexcept nogil:
+    """Remove a slot's oldest message and return its token."""
+    cdef Entry* entry = slot.head
+    cdef uint64_t token = entry.token
+    slot.head = entry.next
+    slot.queued -= 1
+    t.queued -= 1
+    entrypool_give(&t.pool, entry)
+    return token
+
+cdef inline bint slots_valid(const SlotTable* t) noexcept nogil:
+    """True when counters, lists and flags agree. For tests: O(slots + messages + pool)."""
+    cdef int64_t queued = 0, in_slot
+    cdef uint32_t i, active = 0, index = t.active_tail
+    cdef const Slot* slot
+    cdef const Entry* entry
+    for i in range(t.size):
+        slot = &t.slots[i]
+        if slot.quantum == 0:
+            continue
+        in_slot = 0
+        entry = slot.head
+        while entry != NULL:
+            in_slot += 1
+            entry = entry.next
+        queued += in_slot
+        active += slot.active
+        if in_slot != slot.queued or ((in_slot > 0 or slot.deficit < 0) and not slot.active):
+            return False
+    for i in range(t.active_count):
+        if not t.slots[index].active:
+            return False
+        index = t.slots[index].next
+    return (
+        queued == t.queued and queued == t.pool.used and active == t.active_count
+        and (active == 0 or index == t.active_tail) and entrypool_valid(&t.pool)
+    )

@@ -1,0 +1,29 @@
+"""Exceptions: one base, and a child only where somebody would catch it apart."""
+
+from __future__ import annotations
+
+import queue
+
+
+class FairschedError(Exception):
+    """Base of every error that fairsched itself defines."""
+
+
+# Python 3.13 gave queues a shutdown; code written for it catches ours too.
+_QueueShutDown: type[Exception] = getattr(queue, "ShutDown", Exception)
+
+
+class ShutDown(FairschedError, _QueueShutDown):
+    """A FairQueue that was shut down takes no more items, or has none left."""
+
+
+class ConfigurationError(FairschedError, ValueError):
+    """A setting has a value that is not allowed; the message names the value, its source and the rule."""
+
+
+class ConnectionFailed(FairschedError):
+    """No broker could be reached, or it refused; the message names host and port, never a password."""
+
+
+class QueueNotFound(ConnectionFailed):
+    """A queue to consume from does not exist on the broker."""
