@@ -1,0 +1,156 @@
+"""What the value of each setting may be, and how text from the environment becomes one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from fairsched.durations import RULE as DURATION
+from fairsched.durations import parse_duration
+from fairsched.frozenmapping import FrozenMapping
+
+#: basic.qos carries a prefetch in sixteen bits, but a total may be divided over many queues.
+LARGEST_PREFETCH = 65_535
+LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
+
+
+class Rule(NamedTuple):
+    """How a value is converted and, for messages, what is allowed.
+
+    Parameters
+    ----------
+    convert : callable
+        Raw value to checked value, raising ValueError; applied to its own result it changes nothing.
+    allowed : str
+        Completes the sentence "<key> must be …".
+    """
+
+    convert: Callable[[Any], Any]
+    allowed: str
+
+
+def masked(value: Any) -> Any:
+    """Return a value that is safe to show: text, or a tuple of one, is masked where it holds a password."""
+    from fairsched.consumer.urls import mask_url  # it needs pika, which must not be loaded just to read a file
+
+    if isinstance(value, str):
+        return mask_url(value)
+    if isinstance(value, tuple | list):
+        return type(value)(masked(entry) for entry in value)
+    if isinstance(value, Mapping):
+        return {masked(key): masked(entry) for key, entry in value.items()}
+    return value
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Tell whether the whole of `text` matches."""
+    return re.fullmatch(pattern, text) is not None
+
+
+def _urls(value: Any) -> tuple[str, ...]:
+    from fairsched.consumer.urls import check_urls
+
+    if isinstance(value, str):
+        # A comma is legal in a password, so it separates only in front of another URL.
+        value = re.split(r"[\s,;]+(?=amqps?://)", value.strip())
+    urls = _names(value)
+    if not all(matches(r"amqps?://\S*", url) for url in urls):
+        raise ValueError
+    return check_urls(urls)
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
+        raise ValueError
+    names = tuple(value)
+    if not names or len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):
+        raise ValueError
+    return names
+
+
+def _whole(value: Any, least: int = 1, most: float = float("inf")) -> int:
+    if isinstance(value, str) and matches(r"\s*\d+(_\d+)*\s*", value):
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError
+    return value
+
+
+def _text_table(text: str) -> Any:
+    """Read "gold=40,free=4", "gold,free", or JSON for names in which , or = occur."""
+    if text.lstrip()[:1] in ("{", "["):
+        return json.loads(text)
+    parts = [part.strip() for part in text.split(",")]
+    if any("=" in part for part in parts):
+        pairs = [part.rpartition("=") for part in parts]
+        table = {name.strip(): number.strip() for name, _, number in pairs}
+        if len(table) < len(pairs):  # the same name twice
+            raise ValueError
+        return table
+    return parts
+
+
+def _numbers(value: Any, most: float = float("inf")) -> FrozenMapping[str, int]:
+    if isinstance(value, str):
+        value = _text_table(value)
+    if not isinstance(value, Mapping):
+        raise ValueError
+    numbers = [_whole(number, most=most) for number in value.values()]
+    return FrozenMapping(zip(_names(list(value)), numbers, strict=True))
+
+
+def _queues(value: Any) -> FrozenMapping[str, int] | tuple[str, ...]:
+    if isinstance(value, str):
+        value = _text_table(value)
+    return _numbers(value) if isinstance(value, Mapping) else _names(value)
+
+
+def _prefetch(value: Any) -> int | FrozenMapping[str, int]:
+    if isinstance(value, Mapping) or (isinstance(value, str) and not matches(r"\s*[\d_]+\s*", value)):
+        return _numbers(value, most=LARGEST_PREFETCH)
+    return _whole(value)
+
+
+def _key(value: Any) -> str:
+    from fairsched.consumer.keys import key_function
+
+    if not isinstance(value, str) or not matches(r"queue|(header|property):.+", value):
+        raise ValueError
+    if value != "queue":
+        key_function(value)  # knows the properties there are
+    return value
+
+
+def _positive_duration(value: Any) -> float:
+    seconds = parse_duration(value)
+    if not seconds:
+        raise ValueError
+    return seconds
+
+
+def _one_of(*words: str) -> Rule:
+    def convert(value: Any) -> str:
+        word = value.strip().lower() if isinstance(value, str) else ""
+        if word not in words:
+            raise ValueError
+        return word
+
+    return Rule(convert, "one of " + ", ".join(words))
+
+
+URLS = Rule(_urls, "one or more URLs that start with amqp:// or amqps://")
+QUEUES = Rule(_queues, "different names of queues, or names with weights (whole numbers of at least 1)")
+PREFETCH = Rule(
+    _prefetch, f"a whole number of at least 1, or one from 1 to {LARGEST_PREFETCH} for each of some names of queues"
+)
+WORKERS = Rule(_whole, "a whole number of at least 1")
+COST = _one_of("constant", "bytes", "time")
+KEY = Rule(_key, "'queue', 'header:NAME' or 'property:NAME'")
+WEIGHTS = Rule(_numbers, "names of tenants with weights (whole numbers of at least 1)")
+DEFAULT_WEIGHT = Rule(_whole, "a whole number of at least 1")
+ON_ERROR = _one_of("requeue", "reject", "dead-letter")
+SHUTDOWN_TIMEOUT = Rule(parse_duration, DURATION)
+CONNECT_TIMEOUT = Rule(_positive_duration, "positive: " + DURATION)
+LOG_LEVEL = _one_of(*LOG_LEVELS)
