@@ -47,11 +47,7 @@ def compiler_flags() -> tuple[list[str], list[str], list[tuple[str, str]]]:
 
 def extensions() -> list[Extension]:
     """List the extension modules of this build: one for each `_name.pyx` of the package."""
-    sources = {
-        "fairsched._core": "src/fairsched/_core.pyx",
-        "fairsched._fairqueue": "src/fairsched/_fairqueue.pyx",
-        "fairsched._ackledger": "src/fairsched/_ackledger.pyx",
-    }
+    sources = {f"fairsched.{path.stem}": path.as_posix() for path in sorted(Path("src/fairsched").glob("_*.pyx"))}
     if PROBE:
         sources["fairsched._probe"] = "tests/native/_probe.pyx"
     compile_args, link_args, macros = compiler_flags()

@@ -1,0 +1,32 @@
+"""Configuration of the manual: Markdown through MyST, docstrings through numpydoc; built with -n -W."""
+
+from __future__ import annotations
+
+import fairsched
+
+project = "fairsched"
+author = "The fairsched maintainers"
+version = release = fairsched.__version__
+
+extensions = [
+    "myst_parser",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.viewcode",
+]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = f"fairsched {release}"
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+numpydoc_show_class_members = False
+numpydoc_xref_param_type = False
+
+# The manual is built without a network, so names of other projects are text and cannot be links. Our own must resolve.
+nitpick_ignore_regex = [(r"py:.*", r"(?!fairsched).*")]

@@ -1,0 +1,20 @@
+"""Hypothesis profiles, chosen by HYPOTHESIS_PROFILE: default, ci, expensive, sanitize."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# No profile has a deadline: a time limit per example says more about the machine than about the code. Too slow a test is
+# caught by pytest-timeout.
+settings.register_profile("default", deadline=None, print_blob=True)
+settings.register_profile("ci", parent=settings.get_profile("default"), max_examples=200)
+settings.register_profile("expensive", parent=settings.get_profile("default"), max_examples=3000)
+settings.register_profile(
+    "sanitize",
+    parent=settings.get_profile("default"),
+    max_examples=25,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
