@@ -1,0 +1,247 @@
+"""The asyncio face of the consumer: ``async for`` and coroutine handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from fairsched.consumer.machine import Machine
+from fairsched.consumer.settings import OnError, make_settings
+from fairsched.errors import ShutDown
+
+if TYPE_CHECKING:
+    from fairsched.consumer.message import Message
+
+__all__ = ["Consumer"]
+
+
+class Consumer:
+    """Consumer(url, queues, **options)
+    --
+
+    Consume RabbitMQ queues in weighted fair order from asyncio.
+
+    Parameters
+    ----------
+    url, queues, **options
+        As for `fairsched.Consumer`; `workers` is the number of handlers that `run` awaits at a time.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is not allowed.
+
+    Notes
+    -----
+    Belongs to the event loop it is entered in; only `stop` and `stats`, and settling messages, are safe from other
+    threads. Broker traffic runs in the same thread of its own as for the blocking consumer, so a handler that blocks
+    the event loop delays neither heartbeats nor recovery. The loop is woken when somebody waits for a message, and
+    never polls.
+
+    Examples
+    --------
+    >>> async def main():  # doctest: +SKIP
+    ...     async with Consumer(url, {"gold": 40, "free": 4}) as consumer:
+    ...         async for message in consumer:
+    ...             with message:
+    ...                 await work(message.body)
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        queues: Mapping[str, int] | Sequence[str],
+        *,
+        prefetch: int | Mapping[str, int] | None = None,
+        cost: str | Callable[[Message], int] | None = None,
+        key: str | Callable[[Message], object] | None = None,
+        weights: Mapping[Any, int] | None = None,
+        default_weight: int = 1,
+        workers: int = 1,
+        on_error: OnError = "requeue",
+        shutdown_timeout: float = 25.0,
+        connect_timeout: float = 30.0,
+    ) -> None:
+        settings = make_settings(
+            url, queues, prefetch=prefetch, cost=cost, key=key, weights=weights, default_weight=default_weight,
+            workers=workers, on_error=on_error, shutdown_timeout=shutdown_timeout, connect_timeout=connect_timeout,
+        )  # fmt: skip
+        self._machine = Machine(settings)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting = 0
+        self._wake = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._left = asyncio.Event()
+
+    async def __aenter__(self) -> Consumer:
+        self._loop = asyncio.get_running_loop()
+        self._machine.on_change = self._on_change
+        self._machine.pump.intake.on_batch = self._notify
+        await asyncio.to_thread(self._machine.start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self._machine.close)
+
+    def _notify(self) -> None:
+        # Called in the I/O thread after a put. A getter announces itself before it looks a last time, so either it
+        # finds the message or it is seen waiting here.
+        if self._waiting:
+            self._call(self._wake.set)
+
+    def _on_change(self) -> None:
+        self._call(self._look)
+
+    def _call(self, function: Callable[[], object]) -> None:
+        loop = self._loop
+        if loop is not None:
+            # A closed loop has nobody left to wake.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(function)
+
+    def _look(self) -> None:
+        self._wake.set()
+        if self._machine.stopping.is_set():
+            self._stopped.set()
+        if self._machine.abandoned:
+            self._left.set()
+
+    async def get(self) -> Message:
+        """get()
+        --
+
+        Return the next message in fair order, waiting for it.
+
+        Returns
+        -------
+        Message
+            To be settled by the caller.
+
+        Raises
+        ------
+        ShutDown
+            If the consumer was stopped and nothing is buffered.
+        FairschedError
+            If consuming cannot go on.
+
+        Notes
+        -----
+        O(1). Cancelling it loses no message.
+        """
+        machine = self._machine
+        self._waiting += 1
+        try:
+            while True:
+                self._wake.clear()
+                message = machine.try_get()
+                if message is not None:
+                    return message
+                machine.pump.request_flush()
+                await self._wake.wait()
+        except ShutDown:
+            if machine.error is not None:
+                raise machine.error from None
+            raise
+        finally:
+            self._waiting -= 1
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Yield messages in fair order until `stop`; the caller settles each, or uses it in a ``with``."""
+        while True:
+            try:
+                message = await self.get()
+            except ShutDown:
+                return
+            yield message
+            # An iteration that always finds a message would otherwise never let other tasks run.
+            await asyncio.sleep(0)
+
+    async def run(self, handler: Callable[[Message], Awaitable[object]]) -> None:
+        """run(handler)
+        --
+
+        Await a handler for each message, `workers` of them at a time, until `stop`.
+
+        Parameters
+        ----------
+        handler : coroutine function
+            Called with one `Message`. Returning acks it unless it was settled or deferred; raising settles it as
+            `on_error` says.
+
+        Raises
+        ------
+        FairschedError
+            If consuming cannot go on.
+
+        Notes
+        -----
+        Inside ``async with``. After a stop, handlers have `shutdown_timeout` to finish; then they are cancelled and
+        their messages requeued. So they are when `run` itself is cancelled.
+        """
+        if self._loop is None:
+            raise RuntimeError("run inside 'async with consumer:', which connects and closes")
+        work = asyncio.gather(*(self._work(handler) for _ in range(self._machine.settings.workers)))
+        deadline = asyncio.create_task(self._deadline())
+        try:
+            await asyncio.wait([work, deadline], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            deadline.cancel()
+            finished = work.done()
+            work.cancel()
+            results = await asyncio.gather(work, return_exceptions=True)
+        if finished and isinstance(results[0], Exception):
+            raise results[0]
+        if self._machine.error is not None:
+            raise self._machine.error
+
+    async def _deadline(self) -> None:
+        """Return when a stopped consumer has used up its time."""
+        await self._stopped.wait()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._left.wait(), self._machine.remaining())
+
+    async def _work(self, handler: Callable[[Message], Awaitable[object]]) -> None:
+        machine = self._machine
+        while True:
+            try:
+                message = await self.get()
+            except ShutDown:
+                return
+            begin = time.perf_counter_ns()
+            try:
+                await handler(message)
+            except Exception as error:
+                machine.settle_failure(message, error)
+            except BaseException:
+                message.nack()
+                raise
+            else:
+                message.finish()
+            machine.handled(message, time.perf_counter_ns() - begin)
+
+    def stop(self, now: bool = False) -> None:
+        """stop(now=False)
+        --
+
+        Ask the consumer to end, as `fairsched.Consumer.stop` does.
+
+        Parameters
+        ----------
+        now : bool
+            Requeue what is buffered. So does a second call.
+
+        Notes
+        -----
+        Returns at once. Safe from any thread, and from a handler.
+        """
+        self._machine.stop(now)
+
+    def stats(self) -> dict[str, Any]:
+        """Return the figures of this consumer, as `fairsched.Consumer.stats` does."""
+        return self._machine.stats()

@@ -1,0 +1,179 @@
+"""Handlers declared by decorator, for ``fairsched run module:app``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fairsched.consumer.consumer import Consumer
+from fairsched.consumer.signals import graceful
+from fairsched.consumer.urls import URL_VARIABLES, default_url
+from fairsched.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from fairsched.consumer.message import Message
+
+Handler = Callable[["Message"], object]
+_H = TypeVar("_H", bound=Handler)
+
+
+class App:
+    """App(url=None, **options)
+    --
+
+    Queues, their weights and their handlers, gathered by decorators.
+
+    Parameters
+    ----------
+    url : str or sequence of str, optional
+        The broker; by default whatever the environment names (``FAIRSCHED_URL``, ``RABBITMQ_URL``, ``AMQP_URL``,
+        ``CLOUDAMQP_URL``).
+    **options
+        As for `Consumer`.
+
+    Attributes
+    ----------
+    weights : dict
+        Weight per declared queue.
+    handlers : dict
+        Handler per declared queue.
+    options : dict
+        As given.
+
+    Notes
+    -----
+    Declare in one thread, before `run`. `stop` and `stats` are safe from any thread.
+
+    Examples
+    --------
+    >>> app = App()
+    >>> @app.consumer("gold", weight=40)
+    ... def gold(message):
+    ...     print(message.body)
+    """
+
+    def __init__(self, url: str | Sequence[str] | None = None, **options: Any) -> None:
+        self.url = url
+        self.options = options
+        self.weights: dict[str, int] = {}
+        self.handlers: dict[str, Handler] = {}
+        self._consumer: Consumer | None = None
+
+    def consumer(self, queue: str, *, weight: int = 1) -> Callable[[_H], _H]:
+        """consumer(queue, *, weight=1)
+        --
+
+        Declare the decorated function to be the handler of a queue.
+
+        Parameters
+        ----------
+        queue : str
+            The queue's name.
+        weight : int
+            Its weight.
+
+        Returns
+        -------
+        callable
+            The decorator; it returns the function unchanged, so that one function may handle several queues.
+
+        Raises
+        ------
+        ConfigurationError
+            If the queue has a handler already.
+        """
+        if queue in self.handlers:
+            raise ConfigurationError(f"queue {queue!r} has a handler already: {self.handlers[queue]!r}")
+
+        def declare(handler: _H) -> _H:
+            self.weights[queue] = weight
+            self.handlers[queue] = handler
+            return handler
+
+        return declare
+
+    def make_consumer(self, url: str | Sequence[str] | None = None, **overrides: Any) -> Consumer:
+        """make_consumer(url=None, **overrides)
+        --
+
+        Return the consumer that `run` would use, not yet connected.
+
+        Parameters
+        ----------
+        url : str or sequence of str, optional
+            Overrides the URL of the app.
+        **overrides
+            Override the options of the app. ``queues`` selects some of the declared queues: a mapping gives them
+            other weights, a list keeps theirs.
+
+        Returns
+        -------
+        Consumer
+            Ready to be run with `dispatch`.
+
+        Raises
+        ------
+        ConfigurationError
+            If no URL is known, no queue is declared, or an option is not allowed.
+        """
+        found = url or self.url or default_url()
+        if not found:
+            raise ConfigurationError(f"no broker URL: give one, or set one of {', '.join(URL_VARIABLES)}")
+        options = {**self.options, **overrides}
+        return Consumer(found, self._selected(options.pop("queues", None)), **options)
+
+    def _selected(self, queues: Mapping[str, int] | Sequence[str] | None) -> dict[str, int]:
+        if queues is None:
+            return dict(self.weights)
+        unknown = [name for name in queues if name not in self.handlers]
+        if unknown:
+            raise ConfigurationError(f"no handler for queue {unknown[0]!r}; there are {sorted(self.handlers)}")
+        if isinstance(queues, Mapping):
+            return dict(queues)
+        return {name: self.weights[name] for name in queues}
+
+    def dispatch(self, message: Message) -> object:
+        """Give a message to the handler of its queue."""
+        return self.handlers[message.queue](message)
+
+    def run(self, url: str | Sequence[str] | None = None, **overrides: Any) -> None:
+        """run(url=None, **overrides)
+        --
+
+        Consume until SIGTERM, SIGINT or `stop`.
+
+        Parameters
+        ----------
+        url, **overrides
+            As for `make_consumer`.
+
+        Raises
+        ------
+        ConfigurationError
+            As `make_consumer`.
+        ConnectionFailed, QueueNotFound
+            If consuming cannot begin.
+
+        Notes
+        -----
+        Blocks. The first signal finishes what is buffered, acks and closes; the second requeues and leaves. In a
+        thread other than the main one signals are left alone.
+        """
+        consumer = self._consumer = self.make_consumer(url, **overrides)
+        in_main = threading.current_thread() is threading.main_thread()
+        try:
+            with graceful(consumer.stop) if in_main else nullcontext():
+                consumer.run(self.dispatch)
+        finally:
+            self._consumer = None
+
+    def stop(self, now: bool = False) -> None:
+        """Stop the running consumer, if there is one, as `Consumer.stop` does."""
+        if self._consumer is not None:
+            self._consumer.stop(now)
+
+    def stats(self) -> dict[str, Any]:
+        """Return the figures of the running consumer, or nothing when there is none."""
+        return {} if self._consumer is None else self._consumer.stats()

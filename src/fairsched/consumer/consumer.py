@@ -1,0 +1,208 @@
+"""The blocking face: a context manager, an iterator, and a pool of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from fairsched.consumer.machine import Machine
+from fairsched.consumer.settings import OnError, make_settings
+from fairsched.consumer.workers import Pool
+from fairsched.errors import ShutDown
+
+if TYPE_CHECKING:
+    from fairsched.consumer.message import Message
+
+#: How often a waiting iterator looks whether the shutdown timeout is over, in seconds.
+_SLICE = 1.0
+
+
+class Consumer:
+    """Consumer(url, queues, *, prefetch=None, cost=None, key=None, weights=None, default_weight=1, workers=1, ...)
+    --
+
+    Consume RabbitMQ queues in weighted fair order.
+
+    Parameters
+    ----------
+    url : str or sequence of str
+        ``amqp://`` or ``amqps://``; several are tried in turn.
+    queues : mapping of str to int, or sequence of str
+        Weight per queue, or names of queues that weigh the same.
+    prefetch : int or mapping, optional
+        Unsettled messages in all, divided in proportion to the weights, or per queue. By default chosen so that
+        shares do not flatten at a round trip of a millisecond.
+    cost : None, "bytes", "time" or callable
+        What a message is charged: one, its length, its handler's time, or ``cost(message)``.
+    key : str or callable, optional
+        ``"header:NAME"``, ``"property:NAME"`` or ``key(message)``: be fair to tenants inside the queues instead of
+        to queues. Messages without a key belong to the tenant ``""``.
+    weights : mapping, optional
+        Weights of tenants, with `key`.
+    default_weight : int
+        Weight of every other tenant.
+    workers : int
+        Threads that `run` gives the handler.
+    on_error : "requeue", "reject", "dead-letter" or callable
+        What becomes of a message whose handler raised. "reject" and "dead-letter" send the same frame: the broker
+        dead-letters what it can and drops the rest. A callable gets ``(message, exception)`` and settles the message,
+        which is requeued if it does not. Note that "requeue" returns a message that always fails at once: use a
+        dead-letter exchange or a delivery limit against it.
+    shutdown_timeout : float
+        Seconds that a stop waits for what is buffered and running.
+    connect_timeout : float
+        Seconds until a first connection that does not come about is an error.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is not allowed.
+
+    Notes
+    -----
+    All methods are safe from any thread. Heartbeats, recovery and settlement run in a thread of their own, so
+    handlers may take as long as they like. Delivery is at least once: after a lost connection the broker delivers
+    again what was not acked, and settling the earlier delivery does nothing.
+
+    Examples
+    --------
+    >>> with Consumer(url, {"gold": 40, "free": 4}) as consumer:  # doctest: +SKIP
+    ...     for message in consumer:
+    ...         with message:
+    ...             work(message.body)
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        queues: Mapping[str, int] | Sequence[str],
+        *,
+        prefetch: int | Mapping[str, int] | None = None,
+        cost: str | Callable[[Message], int] | None = None,
+        key: str | Callable[[Message], object] | None = None,
+        weights: Mapping[Any, int] | None = None,
+        default_weight: int = 1,
+        workers: int = 1,
+        on_error: OnError = "requeue",
+        shutdown_timeout: float = 25.0,
+        connect_timeout: float = 30.0,
+    ) -> None:
+        settings = make_settings(
+            url, queues, prefetch=prefetch, cost=cost, key=key, weights=weights, default_weight=default_weight,
+            workers=workers, on_error=on_error, shutdown_timeout=shutdown_timeout, connect_timeout=connect_timeout,
+        )  # fmt: skip
+        self._machine = Machine(settings)
+        self._pool: Pool | None = None
+        self._entered = False
+
+    def __enter__(self) -> Consumer:
+        self._machine.start()
+        self._entered = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._machine.close()
+
+    def __iter__(self) -> Iterator[Message]:
+        """Yield messages in fair order until `stop`; the caller settles each, or uses it in a ``with``.
+
+        Raises
+        ------
+        FairschedError
+            If consuming cannot go on.
+        """
+        machine, pump = self._machine, self._machine.pump
+        if not self._entered:
+            raise RuntimeError("iterate inside 'with consumer:', which connects and closes")
+        while not (machine.stopping.is_set() and machine.remaining() == 0.0):
+            try:
+                message = machine.get(_SLICE)
+            except ShutDown:
+                break
+            if message is None:
+                continue
+            yield message
+            if pump.flush_requested:
+                pump.give_way()
+        if machine.error is not None:
+            raise machine.error
+
+    def run(self, handler: Callable[[Message], object]) -> None:
+        """run(handler)
+        --
+
+        Give messages to a handler in `workers` threads until `stop`, then close.
+
+        Parameters
+        ----------
+        handler : callable
+            Called with one `Message`. Returning acks it unless it was settled or deferred; raising settles it as
+            `on_error` says.
+
+        Raises
+        ------
+        ConnectionFailed, QueueNotFound
+            If consuming cannot begin.
+        BaseException
+            Whatever ended a worker, such as SystemExit raised by the handler.
+
+        Notes
+        -----
+        Connects first unless the consumer was entered as a context manager. Blocks; signals are handled meanwhile.
+        """
+        machine = self._machine
+        if not self._entered:
+            self._machine.start()
+        self._pool = Pool(machine, handler, machine.settings.workers)
+        machine.on_change = self._on_change
+        try:
+            self._pool.start()
+            self._pool.wait()
+        finally:
+            machine.close()
+        if machine.error is not None:
+            raise machine.error
+
+    def _on_change(self) -> None:
+        if self._machine.abandoned and self._pool is not None:
+            self._pool.release()
+
+    def stop(self, now: bool = False) -> None:
+        """stop(now=False)
+        --
+
+        Ask the consumer to end: take no more deliveries, finish what is buffered, ack, close.
+
+        Parameters
+        ----------
+        now : bool
+            Requeue what is not running and leave. So does a second call.
+
+        Notes
+        -----
+        Returns at once; `run` returns, and an iteration ends, when the work is done or `shutdown_timeout` is over.
+        Safe from any thread and from handlers. From a signal handler use `fairsched.consumer.signals`.
+        """
+        self._machine.stop(now)
+
+    def stats(self) -> dict[str, Any]:
+        """stats()
+        --
+
+        Return the figures of this consumer.
+
+        Returns
+        -------
+        dict
+            ``received``, ``acked``, ``nacked`` (requeued), ``rejected``, ``errors`` (handlers that raised),
+            ``stale_settlements`` (settled after their channel was gone), ``reconnects``, ``buffered``, and ``slots``:
+            a `SlotStats` per queue or tenant.
+
+        Notes
+        -----
+        O(number of slots).
+        """
+        return self._machine.stats()

@@ -1,0 +1,158 @@
+"""What a message costs its slot: one, its bytes, the time its handler takes, or what a function says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING
+
+from fairsched.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from fairsched.consumer.message import Message
+
+_log = logging.getLogger(__name__)
+
+#: Largest cost that is passed on; the engine counts in 64 bits and adds costs up.
+LARGEST = 1 << 40
+#: Estimates are kept for at most this many slots; beyond it they start anew from the common mean.
+_REMEMBERED = 65_536
+
+
+class ConstantCost:
+    """Every message costs 1: shares are shares of messages."""
+
+    #: Quantum of a slot of weight 1.
+    unit = 1
+    #: Whether the cost varies, so that it has to be given with each message.
+    varies = False
+    #: Whether handler time has to be reported back.
+    measures = False
+    #: Cost that a message is expected to have, for the arithmetic of windows.
+    expected = 1.0
+
+    def estimate(self, message: Message) -> int:
+        """Return the cost charged when the message is queued."""
+        return 1
+
+    def correction(self, message: Message, elapsed: int) -> int:
+        """Return what to add to the charge once the handler took `elapsed` nanoseconds."""
+        return 0
+
+
+class BytesCost(ConstantCost):
+    """A message costs the bytes of its body, at least 1: shares are shares of volume."""
+
+    unit = 1024
+    varies = True
+    expected = 1024.0
+
+    def estimate(self, message: Message) -> int:
+        """Return the length of the body."""
+        return len(message.body) or 1
+
+
+class TimeCost(ConstantCost):
+    """TimeCost()
+    --
+
+    A message costs the nanoseconds its handler takes: shares are shares of working time.
+
+    Notes
+    -----
+    The time is known only afterwards, so a mean of the slot's recent messages is charged first and the difference
+    is settled when the handler returns (surplus round robin). `estimate` runs in the I/O thread and `correction`
+    in any worker; they share one dict of numbers, in which a lost update costs a little precision and nothing else.
+    """
+
+    unit = 100_000
+    varies = True
+    measures = True
+    expected = 20_000.0
+
+    #: Weight of the newest measurement in the mean.
+    _GAIN = 0.1
+
+    def __init__(self) -> None:
+        self._means: dict[Hashable, float] = {}
+        self._common = 100_000.0
+
+    def estimate(self, message: Message) -> int:
+        """Return the mean of the slot's recent messages."""
+        return max(1, int(self._means.get(message.slot, self._common)))
+
+    def correction(self, message: Message, elapsed: int) -> int:
+        """Learn from the measurement and return its difference from the charge."""
+        measured = min(LARGEST, max(1, elapsed))
+        means = self._means
+        before = means.get(message.slot)
+        if before is None and len(means) >= _REMEMBERED:
+            means.clear()
+        means[message.slot] = measured if before is None else before + self._GAIN * (measured - before)
+        self._common += self._GAIN * (measured - self._common)
+        return measured - message.cost
+
+
+class FunctionCost(ConstantCost):
+    """FunctionCost(function)
+    --
+
+    A message costs what a function of it says.
+
+    Parameters
+    ----------
+    function : callable
+        Message to positive whole number. It runs in the I/O thread, so it must be quick and must not block. If it
+        raises or returns anything else, that is logged once and the message costs 1.
+    """
+
+    varies = True
+
+    def __init__(self, function: Callable[[Message], int]) -> None:
+        self._function = function
+        self._reported = False
+
+    def estimate(self, message: Message) -> int:
+        """Return the function's answer, or 1 if it is not a possible cost."""
+        try:
+            cost = int(self._function(message))
+            if not 1 <= cost <= LARGEST:
+                raise ValueError(f"cost must be from 1 to {LARGEST}, got {cost}")
+        except Exception:
+            if not self._reported:
+                self._reported = True
+                _log.exception("cost function failed on a message of queue %r; such messages cost 1", message.queue)
+            return 1
+        return cost
+
+
+def cost_model(cost: str | Callable[[Message], int] | None) -> ConstantCost:
+    """cost_model(cost)
+    --
+
+    Return the model for a ``cost=`` argument.
+
+    Parameters
+    ----------
+    cost : None, "bytes", "time" or callable
+        What a message is charged.
+
+    Returns
+    -------
+    ConstantCost
+        The model; the class stands for the interface.
+
+    Raises
+    ------
+    ConfigurationError
+        If `cost` is none of these.
+    """
+    if cost is None:
+        return ConstantCost()
+    if cost == "bytes":
+        return BytesCost()
+    if cost == "time":
+        return TimeCost()
+    if callable(cost):
+        return FunctionCost(cost)
+    raise ConfigurationError(f"cost must be None, 'bytes', 'time' or a function of the message, got {cost!r}")

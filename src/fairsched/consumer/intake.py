@@ -1,0 +1,91 @@
+"""From pika's delivery callback into the fair queue, one put per batch of deliveries."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING
+
+from fairsched.errors import ShutDown
+
+if TYPE_CHECKING:
+    from fairsched._fairqueue import FairQueue
+    from fairsched.consumer.cost import ConstantCost
+    from fairsched.consumer.counters import Counters
+    from fairsched.consumer.keys import Key
+    from fairsched.consumer.message import Message
+
+_log = logging.getLogger(__name__)
+
+
+class Intake:
+    """Intake(queue, counters, *, key, cost, defer)
+    --
+
+    Collects the deliveries of one turn of the I/O loop and queues them together.
+
+    Parameters
+    ----------
+    queue : FairQueue
+        Where they go.
+    counters : Counters
+        Counts what was received.
+    key : callable or None
+        Names a message's tenant.
+    cost : ConstantCost
+        Prices a message.
+    defer : callable
+        ``defer(function)`` has the I/O loop call it at the end of its turn.
+
+    Notes
+    -----
+    For the I/O thread alone. One put per turn instead of one per message: a put that finds a worker waiting hands
+    it the GIL, and a worker that is handed one message at a time would serve them in the order of arrival.
+    """
+
+    def __init__(
+        self,
+        queue: FairQueue,
+        counters: Counters,
+        *,
+        key: Key | None,
+        cost: ConstantCost,
+        defer: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._queue = queue
+        self._counters = counters
+        self._key = key
+        self._cost = cost
+        self._defer = defer
+        self._plain = key is None and not cost.varies
+        self._messages: list[Message] = []
+        self._slots: list[Hashable] = []
+        #: Called after each batch; the asyncio face wakes its waiters here.
+        self.on_batch: Callable[[], None] | None = None
+
+    def add(self, message: Message) -> None:
+        """Take one delivery."""
+        if not self._plain:
+            if self._key is not None:
+                message.slot = self._key(message)
+            message.cost = self._cost.estimate(message)
+        if not self._messages:
+            self._defer(self.drain)
+        self._messages.append(message)
+        self._slots.append(message.slot)
+
+    def drain(self) -> None:
+        """Queue what was taken since the last call."""
+        messages, slots = self._messages, self._slots
+        if not messages:
+            return
+        self._messages, self._slots = [], []
+        self._counters.add("received", len(messages))
+        costs = [message.cost for message in messages] if self._cost.varies else None
+        try:
+            self._queue.put_many(slots, messages, costs)
+        except ShutDown:
+            # Nobody will take them any more; closing the channel gives them back to the broker.
+            _log.debug("%d deliveries came after the end and return to the broker", len(messages))
+        if self.on_batch is not None:
+            self.on_batch()

@@ -1,0 +1,256 @@
+"""What the blocking and the asyncio consumer share: start, settlement of failures, stop, figures."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fairsched._fairqueue import FairQueue
+from fairsched.consumer.connection import Listener, Pump
+from fairsched.consumer.counters import Counters
+from fairsched.consumer.settings import Settings
+from fairsched.consumer.urls import endpoint
+from fairsched.consumer.window import shortfall
+from fairsched.errors import ConnectionFailed, ShutDown
+
+if TYPE_CHECKING:
+    from fairsched.consumer.message import Message
+
+_log = logging.getLogger(__name__)
+
+#: Handled messages after which measured round trip and handler time are held against the windows.
+_LOOK_AFTER = 1000
+#: Seconds that the broker has to confirm a close.
+_CLOSE_TIMEOUT = 5.0
+
+
+class Machine(Listener):
+    """Machine(settings)
+    --
+
+    One consumer without a face: fair queue, I/O thread, counters and the way they begin and end.
+
+    Parameters
+    ----------
+    settings : Settings
+        What to consume, and how.
+
+    Notes
+    -----
+    Every public method is safe from any thread. `ready`, `failed` and `intake_closed` are called by the I/O thread.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.queue = FairQueue(settings.quanta, default_quantum=settings.default_quantum)
+        self.counters = Counters()
+        self.pump = Pump(settings, self.queue, self.counters, self, self.settle_failure)
+        #: What made consuming impossible, if anything did.
+        self.error: BaseException | None = None
+        #: Whether workers leave what is buffered.
+        self.abandoned = False
+        #: Set by the first stop, or by a failure.
+        self.stopping = threading.Event()
+        #: Called, in whatever thread, when getters should look again.
+        self.on_change: Callable[[], None] | None = None
+        self._begun = threading.Event()
+        self._started = self._closed = False
+        self._stop_at: float | None = None
+        self._guard = threading.Lock()
+        self._handled = 0
+        self._service = 0.0
+
+    # Beginning ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Connect and consume; returns when every queue is consumed, raises when that cannot be."""
+        with self._guard:
+            if self._started:
+                raise RuntimeError("a consumer can be started once; make another")
+            self._started = True
+        self.pump.start()
+        try:
+            in_time = self._begun.wait(self.settings.connect_timeout)
+            if not in_time:
+                hosts = ", ".join(endpoint(url) for url in self.settings.urls)
+                self.error = ConnectionFailed(
+                    f"no connection to {hosts} within {self.settings.connect_timeout:g} s; "
+                    f"last error: {self.pump.last_error or 'no answer'}"
+                )
+            if self.error is not None:
+                raise self.error
+        except BaseException:
+            self.stop(now=True)
+            self.close()
+            raise
+
+    def ready(self) -> None:
+        """Let `start` return."""
+        self._begun.set()
+
+    def failed(self, error: BaseException) -> None:
+        """Let `start`, or whoever consumes, raise."""
+        if self.error is None:
+            self.error = error
+        self.abandoned = True
+        self.stopping.set()
+        self._begun.set()
+        self.intake_closed()
+
+    def intake_closed(self) -> None:
+        """Let getters leave once the buffer is empty."""
+        self.queue.shutdown()
+        self._changed()
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
+
+    # Messages ----------------------------------------------------------------------------------------------------
+
+    def try_get(self) -> Message | None:
+        """Return the next message of a living channel, or None if there is none now.
+
+        Raises
+        ------
+        ShutDown
+            If there will be none.
+        """
+        while True:
+            if self.abandoned:
+                raise ShutDown("the consumer was stopped")
+            try:
+                slot, message = self.queue.get(False)
+            except queue.Empty:
+                return None
+            if message.alive:
+                return message  # type: ignore[no-any-return]
+            self._refund(slot, message)
+
+    def get(self, timeout: float | None = None) -> Message | None:
+        """Return the next message, waiting for it; None if the time is over.
+
+        Raises
+        ------
+        ShutDown
+            If there will be none.
+        """
+        while True:
+            message = self.try_get()
+            if message is not None:
+                return message
+            # About to wait: the broker may be waiting too, for what is settled but not sent.
+            self.pump.request_flush()
+            try:
+                slot, message = self.queue.get(True, timeout)
+            except queue.Empty:
+                return None
+            if self.abandoned:
+                message.nack()
+            elif message.alive:
+                return message
+            else:
+                self._refund(slot, message)
+
+    def _refund(self, slot: Any, message: Message) -> None:
+        # Its channel is gone, so it was charged for nothing: the broker delivers it again.
+        self.charge(slot, -message.cost)
+
+    def charge(self, slot: Any, difference: int) -> None:
+        """Correct what a slot was charged; a tenant forgotten meanwhile has nothing to correct."""
+        if difference:
+            try:
+                self.queue.settle(slot, difference)
+            except KeyError:
+                _log.debug("slot %r is gone; its correction of %d is dropped", slot, difference)
+
+    def handled(self, message: Message, elapsed: int) -> None:
+        """Note that a handler took `elapsed` nanoseconds."""
+        cost = self.settings.cost
+        if cost.measures:
+            self.charge(message.slot, cost.correction(message, elapsed))
+        # Several workers may lose an update here; the mean and the moment of the look need not be exact.
+        self._service += (elapsed - self._service) / min(100, self._handled + 1)
+        self._handled += 1
+        if self._handled == _LOOK_AFTER:
+            self._look_at_windows()
+
+    def _look_at_windows(self) -> None:
+        """Say once, with the arithmetic, if the windows are too small for what was measured."""
+        round_trip = self.pump.round_trip()
+        if self.settings.key is None and round_trip is not None:
+            service = self._service * 1e-9 / self.settings.workers
+            reason = shortfall(self.settings.windows, self.settings.units, round_trip, service)
+            if reason:
+                _log.warning("shares will flatten under load: %s; raise prefetch=", reason)
+
+    def settle_failure(self, message: Message, error: BaseException) -> None:
+        """Settle a message whose handler raised, as ``on_error`` says; log it once, without its body."""
+        self.counters.add("errors")
+        policy = self.settings.on_error
+        what = policy if isinstance(policy, str) else "on_error function"
+        # A message that fails again and again would bury the log under its traceback.
+        trace = None if message.redelivered else (type(error), error, error.__traceback__)
+        _log.error(
+            "handler failed on message %d of queue %r (%s: %s); settled by: %s",
+            message.delivery_tag, message.queue, type(error).__name__, error, what, exc_info=trace,
+        )  # fmt: skip
+        if callable(policy):
+            try:
+                policy(message, error)
+            except Exception:
+                _log.exception("on_error function failed; message %d is requeued", message.delivery_tag)
+            if not (message.settled or message.deferred):
+                message.nack()
+        else:
+            message.nack(requeue=policy == "requeue")
+
+    # End ---------------------------------------------------------------------------------------------------------
+
+    def stop(self, now: bool = False) -> None:
+        """Stop deliveries; a second call, or `now`, also leaves what is buffered."""
+        if now or self.stopping.is_set():
+            self.abandoned = True
+            self.queue.shutdown()
+        if self._stop_at is None:
+            self._stop_at = time.monotonic()
+        self.stopping.set()
+        if self._started:
+            self.pump.stop_intake()
+        else:
+            self.queue.shutdown()
+        self._changed()
+
+    def remaining(self) -> float:
+        """Return the seconds left of the shutdown timeout."""
+        began = time.monotonic() if self._stop_at is None else self._stop_at
+        return max(0.0, began + self.settings.shutdown_timeout - time.monotonic())
+
+    def close(self) -> None:
+        """Give back what is buffered, send what is settled, close the connection, end the thread."""
+        with self._guard:
+            if self._closed or not self._started:
+                return
+            self._closed = True
+        self.stop(now=True)
+        returned = 0
+        for message in self._leftovers():
+            returned += message.nack()
+        if returned:
+            _log.info("%d messages that were not handled return to their queues", returned)
+        self.pump.close(_CLOSE_TIMEOUT)
+
+    def _leftovers(self) -> Any:
+        while True:
+            try:
+                yield self.queue.get(False)[1]
+            except (queue.Empty, ShutDown):
+                return
+
+    def stats(self) -> dict[str, Any]:
+        """Return counters, what is buffered, and the figures of every slot."""
+        return {**self.counters.snapshot(), "buffered": self.queue.qsize(), "slots": self.queue.stats()}

@@ -1,0 +1,198 @@
+"""One delivery, in the hands of a handler."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fairsched._ackledger import AckLedger
+
+if TYPE_CHECKING:
+    from pika.spec import Basic, BasicProperties
+
+
+class Origin(Protocol):
+    """Where a message came from and where its settlement goes: one subscription on one channel."""
+
+    queue: str
+    alive: bool
+
+    def settle(self, tag: int, verdict: int) -> bool:
+        """Settle one delivery; False if it was settled before."""
+
+    def failed(self, message: Message, error: BaseException) -> None:
+        """Settle a message whose handler raised, as the consumer's ``on_error`` says."""
+
+
+class Message:
+    """A delivered message, to be settled once: by `ack`, `nack` or `reject`, from any thread.
+
+    Attributes
+    ----------
+    body : bytes
+        The content.
+    properties : pika.BasicProperties
+        What the publisher said about it.
+    slot : hashable
+        Whom it is charged to: its queue, or its tenant when the consumer has a ``key``.
+    cost : int
+        What it is charged.
+
+    Notes
+    -----
+    Settling twice is allowed: the first call decides, later ones do nothing and return False. Settling a message
+    whose channel is gone does nothing either, since the broker delivers it again; ``stats()`` counts such calls.
+
+    As a context manager a message is acked when the block ends, unless the block settled it, and settled as the
+    consumer's ``on_error`` says when the block raises; the exception goes on.
+    """
+
+    __slots__ = ("_origin", "body", "cost", "deferred", "delivery", "properties", "settled", "slot")
+
+    def __init__(
+        self, body: bytes, properties: BasicProperties, delivery: Basic.Deliver, origin: Origin, slot: Hashable
+    ) -> None:
+        self.body = body
+        self.properties = properties
+        self.delivery = delivery
+        self._origin = origin
+        self.slot = slot
+        self.cost = 1
+        #: Whether this message was settled, here or by the handler.
+        self.settled = False
+        #: Whether it stays unsettled when the handler returns; see `defer`.
+        self.deferred = False
+
+    @property
+    def queue(self) -> str:
+        """The queue it was consumed from."""
+        return self._origin.queue
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The publisher's headers; empty when there are none."""
+        return self.properties.headers or {}
+
+    @property
+    def exchange(self) -> str:
+        """The exchange it was published to; empty for the default exchange."""
+        return str(self.delivery.exchange)
+
+    @property
+    def routing_key(self) -> str:
+        """The routing key it was published with."""
+        return str(self.delivery.routing_key)
+
+    @property
+    def delivery_tag(self) -> int:
+        """The broker's number for this delivery, counted per channel."""
+        return int(self.delivery.delivery_tag)
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether the broker may have delivered it before."""
+        return bool(self.delivery.redelivered)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the channel it came on still stands, so that settling it has an effect."""
+        return self._origin.alive
+
+    def ack(self) -> bool:
+        """ack()
+        --
+
+        Say that the message was processed; the broker forgets it.
+
+        Returns
+        -------
+        bool
+            Whether this call settled it.
+
+        Notes
+        -----
+        O(1) amortised, never waits for the network. Safe from any thread.
+        """
+        return self._settle(AckLedger.ACK)
+
+    def nack(self, requeue: bool = True) -> bool:
+        """nack(requeue=True)
+        --
+
+        Give the message back.
+
+        Parameters
+        ----------
+        requeue : bool
+            True puts it back into its queue; False drops it, or dead-letters it where the queue says so.
+
+        Returns
+        -------
+        bool
+            Whether this call settled it.
+
+        Notes
+        -----
+        As `ack`. It is sent as ``basic.nack``: RabbitMQ counts ``basic.reject`` towards the delivery limit of a
+        quorum queue.
+        """
+        return self._settle(AckLedger.REQUEUE if requeue else AckLedger.REJECT)
+
+    def reject(self, requeue: bool = False) -> bool:
+        """reject(requeue=False)
+        --
+
+        Refuse the message: drop it, or dead-letter it where the queue says so.
+
+        Parameters
+        ----------
+        requeue : bool
+            True puts it back into its queue instead.
+
+        Returns
+        -------
+        bool
+            Whether this call settled it.
+
+        Notes
+        -----
+        As `nack`, with the other default.
+        """
+        return self.nack(requeue)
+
+    def defer(self) -> None:
+        """Keep the message unsettled when the handler returns: somebody settles it later, from whatever thread.
+
+        Notes
+        -----
+        O(1). Until it is settled it takes one place of its queue's window.
+        """
+        self.deferred = True
+
+    def finish(self) -> None:
+        """Ack the message unless it was settled or deferred; what returning from a handler means."""
+        if not (self.settled or self.deferred):
+            self._settle(AckLedger.ACK)
+
+    def _settle(self, verdict: int) -> bool:
+        if self.settled:
+            return False
+        self.settled = True
+        return self._origin.settle(int(self.delivery.delivery_tag), verdict)
+
+    def __enter__(self) -> Message:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.finish()
+        else:
+            self._origin.failed(self, error)
+
+    def __repr__(self) -> str:
+        # Bodies may be large or secret: never shown.
+        state = "settled" if self.settled else "unsettled"
+        return f"<Message {self.delivery_tag} of queue {self.queue!r}, {len(self.body)} bytes, {state}>"

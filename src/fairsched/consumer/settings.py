@@ -1,0 +1,160 @@
+"""The arguments of a consumer, checked once and frozen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fairsched.consumer.cost import ConstantCost, cost_model
+from fairsched.consumer.keys import Key, key_function
+from fairsched.consumer.urls import check_urls
+from fairsched.consumer.window import normalise, windows_for
+from fairsched.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from fairsched.consumer.message import Message
+
+#: What may happen to a message whose handler raised.
+ON_ERROR = ("requeue", "reject", "dead-letter")
+
+OnError = str | Callable[["Message", BaseException], object]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a consumer was asked to do.
+
+    Attributes
+    ----------
+    urls : tuple of str
+        Brokers in the order in which they are tried.
+    quanta : dict
+        Quantum per slot that is known beforehand: queues, or tenants with a weight.
+    default_quantum : int or None
+        Quantum of any other tenant; None when slots are queues.
+    units : dict
+        Messages that a queue is served per round, for the arithmetic of windows.
+    windows : dict
+        Unsettled messages per queue.
+    key, cost, workers, on_error, shutdown_timeout, connect_timeout
+        As given to `Consumer`.
+    """
+
+    urls: tuple[str, ...]
+    quanta: dict[Hashable, int]
+    default_quantum: int | None
+    units: dict[str, float]
+    windows: dict[str, int]
+    key: Key | None
+    cost: ConstantCost
+    workers: int
+    on_error: OnError
+    shutdown_timeout: float
+    connect_timeout: float
+
+
+def make_settings(
+    url: str | Sequence[str],
+    queues: Mapping[str, int] | Sequence[str],
+    *,
+    prefetch: int | Mapping[str, int] | None = None,
+    cost: str | Callable[[Message], int] | None = None,
+    key: str | Callable[[Message], object] | None = None,
+    weights: Mapping[Any, int] | None = None,
+    default_weight: int = 1,
+    workers: int = 1,
+    on_error: OnError = "requeue",
+    shutdown_timeout: float = 25.0,
+    connect_timeout: float = 30.0,
+) -> Settings:
+    """make_settings(url, queues, **options)
+    --
+
+    Check the arguments of a consumer.
+
+    Parameters
+    ----------
+    url, queues, **options
+        As `Consumer` documents them.
+
+    Returns
+    -------
+    Settings
+        The same, frozen.
+
+    Raises
+    ------
+    ConfigurationError
+        If any of them is not allowed; the message names the value and the rule.
+
+    Notes
+    -----
+    O(number of queues and weights).
+    """
+    queue_weights = normalise(_named(queues))
+    model = cost_model(cost)
+    units = {name: weight * model.unit / model.expected for name, weight in queue_weights.items()}
+    if key is None:
+        if weights is not None:
+            raise ConfigurationError("weights= are weights of tenants and need key=; queues take theirs in queues=")
+        quanta: dict[Hashable, int] = {name: weight * model.unit for name, weight in queue_weights.items()}
+        default_quantum = None
+    else:
+        quanta, default_quantum = _tenants(weights or {}, default_weight, model.unit)
+    return Settings(
+        urls=check_urls(url),
+        quanta=quanta,
+        default_quantum=default_quantum,
+        units=units,
+        windows=windows_for(prefetch, queue_weights, units),
+        key=None if key is None else key_function(key),
+        cost=model,
+        workers=_workers(workers),
+        on_error=_on_error(on_error),
+        shutdown_timeout=_seconds("shutdown_timeout", shutdown_timeout),
+        connect_timeout=_seconds("connect_timeout", connect_timeout),
+    )
+
+
+def _named(queues: Mapping[str, int] | Sequence[str]) -> dict[str, int]:
+    if isinstance(queues, str | bytes):
+        raise ConfigurationError(f"queues must be a mapping of names to weights or a list of names, got {queues!r}")
+    named = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues, 1)
+    if not named:
+        raise ConfigurationError("at least one queue is needed, got none")
+    for name in named:
+        if not isinstance(name, str) or not 1 <= len(name.encode()) <= 255:
+            raise ConfigurationError(f"a queue name has 1 to 255 bytes of text, got {name!r}")
+    if len(named) != len(queues):
+        raise ConfigurationError(f"queues must differ, got {list(queues)!r}")
+    return named
+
+
+def _tenants(weights: Mapping[Any, int], default_weight: int, unit: int) -> tuple[dict[Hashable, int], int]:
+    """Bring the weights of tenants and of everybody else into the smallest whole numbers together."""
+    # The default takes part under a name that no tenant can have.
+    everybody = object()
+    together: dict[Any, int] = normalise({**weights, everybody: default_weight})  # type: ignore[dict-item]
+    default_quantum = together.pop(everybody) * unit
+    return {name: weight * unit for name, weight in together.items()}, default_quantum
+
+
+def _workers(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigurationError(f"workers must be a whole number of at least 1, got {value!r}")
+    return value
+
+
+def _on_error(value: OnError) -> OnError:
+    if callable(value) or value in ON_ERROR:
+        return value
+    raise ConfigurationError(f"on_error must be one of {', '.join(ON_ERROR)} or a function, got {value!r}")
+
+
+def _seconds(name: str, value: float) -> float:
+    # `not >=` also refuses NaN.
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0 or math.isinf(value):
+        raise ConfigurationError(f"{name} must be a number of seconds, 0 or more, got {value!r}")
+    return float(value)

@@ -1,0 +1,182 @@
+"""One queue consumed on one channel, from its opening to its end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pika.exceptions
+
+from fairsched._ackledger import AckLedger
+from fairsched.consumer.message import Message
+
+if TYPE_CHECKING:
+    from pika.channel import Channel
+    from pika.frame import Method
+    from pika.spec import Basic, BasicProperties
+
+    from fairsched.consumer.connection import Pump
+
+_log = logging.getLogger(__name__)
+
+_VERDICTS = {AckLedger.ACK: "acked", AckLedger.REQUEUE: "nacked", AckLedger.REJECT: "rejected"}
+
+#: Settlements are sent when this many wait on one channel, or a quarter of its window if that is less.
+_FLUSH_AT = 32
+
+
+class Subscription:
+    """Subscription(pump, queue, window)
+    --
+
+    One queue on one channel of its own, so that messages are popped in the order of their tags, a contiguous prefix
+    can be acked by one frame, and a channel error hurts one queue only.
+
+    Parameters
+    ----------
+    pump : Pump
+        The I/O thread that this belongs to.
+    queue : str
+        The queue's name.
+    window : int
+        Unsettled messages that the broker may send.
+
+    Notes
+    -----
+    `settle` and `failed` are safe from any thread, the rest is for the I/O thread. A subscription lives as long as
+    its channel; after that it is only remembered by its undelivered messages, whose settlement it ignores.
+    """
+
+    def __init__(self, pump: Pump, queue: str, window: int) -> None:
+        self.queue = queue
+        self.window = window
+        self.ledger = AckLedger()
+        #: Cleared when the channel is gone: what it delivered belongs to the broker again.
+        self.alive = True
+        #: Whether the broker confirmed the consumer and has not cancelled it since.
+        self.consuming = False
+        self.round_trip: float | None = None
+        #: Whether deliveries have filled the window since the last look, so that more presumably wait upstream.
+        self.filled = False
+        #: Whether anything was delivered since the last look.
+        self.arrived = False
+        self._pump = pump
+        self._flush_at = max(1, min(_FLUSH_AT, window // 4))
+        self._channel: Channel | None = None
+        self._tag = ""
+        self._asked = 0.0
+        self._take = pump.intake.add
+        self._note = pump.note_fill
+
+    # Opening -----------------------------------------------------------------------------------------------------
+
+    def opened(self, channel: Channel) -> None:
+        """Set the window on a fresh channel, then consume: basic.qos governs only later consumers."""
+        self._channel = channel
+        channel.add_on_close_callback(self._on_close)
+        channel.add_on_cancel_callback(self._on_cancel)
+        self._asked = time.monotonic()
+        channel.basic_qos(prefetch_count=self.window, callback=self._on_qos)
+
+    def consume(self) -> None:
+        """Start consuming, the first time or after the broker cancelled it; a lost channel makes this a no-op."""
+        if self.alive and self._channel is not None and self._channel.is_open:
+            self._tag = self._channel.basic_consume(self.queue, self._on_message, callback=self._on_consume_ok)
+
+    def _on_qos(self, _frame: Method[Basic.QosOk]) -> None:
+        self.round_trip = time.monotonic() - self._asked
+        self.consume()
+
+    def _on_consume_ok(self, _frame: Method[Basic.ConsumeOk]) -> None:
+        self.consuming = True
+        self._pump.subscribed(self)
+
+    @property
+    def full(self) -> bool:
+        """Whether the broker may send hardly anything before it hears from us."""
+        ledger = self.ledger
+        return ledger.outstanding + ledger.pending > self.window - self._flush_at
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is unsettled here or settled but not sent."""
+        return bool(self.ledger.outstanding or self.ledger.pending)
+
+    # Deliveries --------------------------------------------------------------------------------------------------
+
+    def _on_message(self, _channel: Channel, delivery: Basic.Deliver, properties: BasicProperties, body: bytes) -> None:
+        ledger = self.ledger
+        ledger.deliver(delivery.delivery_tag)
+        self.arrived = True
+        self._take(Message(body, properties, delivery, self, self.queue))
+        if not self.filled and self.full:
+            self.filled = True
+            self._note(self)
+
+    # Settlement --------------------------------------------------------------------------------------------------
+
+    def settle(self, tag: int, verdict: int) -> bool:
+        """Note a settlement, and see to it that it is sent soon; False if it has no effect."""
+        pump = self._pump
+        if not self.alive:
+            pump.counters.add("stale_settlements")
+            return False
+        if not self.ledger.settle(tag, verdict):
+            return False
+        pump.counters.add(_VERDICTS[verdict])
+        pump.unsent.add(self)
+        if self.ledger.pending >= self._flush_at:
+            pump.request_flush()
+        return True
+
+    def failed(self, message: Message, error: BaseException) -> None:
+        """Settle a message whose handler raised."""
+        self._pump.on_error(message, error)
+
+    def flush(self) -> None:
+        """Send what was settled since the last call, in as few frames as are exact."""
+        channel = self._channel
+        if not self.alive or channel is None or not channel.is_open:
+            return
+        for verdict, tag, multiple in self.ledger.flush():
+            if verdict == AckLedger.ACK:
+                channel.basic_ack(tag, multiple)
+            else:
+                channel.basic_nack(tag, multiple, requeue=verdict == AckLedger.REQUEUE)
+
+    # The end -----------------------------------------------------------------------------------------------------
+
+    def cancel(self, done: Callable[[], None]) -> bool:
+        """Stop deliveries and call `done` when they have stopped; False if there is nothing to stop."""
+        channel = self._channel
+        if not self.alive or not self.consuming or channel is None or not channel.is_open:
+            return False
+        self.consuming = False
+        channel.basic_cancel(self._tag, callback=lambda _frame: done())
+        return True
+
+    def abandon(self) -> None:
+        """Forget the channel: the connection is gone."""
+        self.alive = self.consuming = False
+
+    def close(self) -> None:
+        """Close the channel if it is open; what is unsettled returns to the broker."""
+        if self._channel is not None and self._channel.is_open:
+            self._channel.close()
+
+    def _on_cancel(self, _frame: Method[Basic.Cancel]) -> None:
+        # Sent by the broker when the queue is deleted or moves. What was delivered can still be settled.
+        self.consuming = False
+        _log.warning("the broker cancelled the consumer of queue %r; consuming again shortly", self.queue)
+        self._pump.cancelled(self)
+
+    def _on_close(self, _channel: Channel, reason: Any) -> None:
+        self.abandon()
+        self._pump.channel_lost(self, reason)
+
+
+def is_missing(reason: BaseException) -> bool:
+    """Whether a channel was closed because its queue does not exist."""
+    return isinstance(reason, pika.exceptions.ChannelClosedByBroker) and reason.reply_code == 404

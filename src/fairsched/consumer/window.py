@@ -1,0 +1,239 @@
+"""How many unsettled messages each queue may have here: the arithmetic of prefetch under weighted fairness.
+
+A queue whose messages all sit at the broker when its turn comes loses that turn, so shares flatten towards equal.
+They do not as long as every queue's window covers what it is served while one replacement travels:
+
+    P_i >= u_i * (1 + ceil(RTT / round)),   round = sum(u) * service
+
+where u_i is the number of messages queue i is served in a round and service is the time one of them takes.
+The windows are given in proportion to the weights, so that they run dry together if they do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+
+from fairsched.errors import ConfigurationError
+
+#: Round trip that the default windows are made for, in seconds.
+ASSUMED_ROUND_TRIP = 1e-3
+#: Handler time that the default windows are made for, in seconds.
+ASSUMED_SERVICE = 20e-6
+#: The default windows add up to at least this many messages: the knee of throughput against prefetch on one machine.
+LEAST_TOTAL = 250
+#: basic.qos carries the count in sixteen bits.
+LARGEST = 65_535
+
+
+def normalise(weights: Mapping[str, int]) -> dict[str, int]:
+    """normalise(weights)
+    --
+
+    Divide weights by their greatest common divisor.
+
+    Parameters
+    ----------
+    weights : mapping
+        Positive whole numbers.
+
+    Returns
+    -------
+    dict
+        The same ratios in the smallest whole numbers, hence the shortest round.
+
+    Raises
+    ------
+    ConfigurationError
+        If a weight is not a positive whole number; the message names it.
+
+    Notes
+    -----
+    O(n). Pure.
+    """
+    for name, weight in weights.items():
+        if not isinstance(weight, int) or isinstance(weight, bool) or weight <= 0:
+            raise ConfigurationError(f"weight of {name!r} must be a whole number of at least 1, got {weight!r}")
+    divisor = math.gcd(*weights.values())
+    return {name: weight // divisor for name, weight in weights.items()}
+
+
+def split(total: int, weights: Mapping[str, int]) -> dict[str, int]:
+    """split(total, weights)
+    --
+
+    Divide a total window over the queues in proportion to their weights, at least 1 each.
+
+    Parameters
+    ----------
+    total : int
+        Messages that may be unsettled in all.
+    weights : mapping
+        Weight per queue.
+
+    Returns
+    -------
+    dict
+        Window per queue. They add up to `total` unless the minimum of 1 each needs more.
+
+    Notes
+    -----
+    O(n log n), by largest remainder; ties go to the queue named first. Pure.
+    """
+    whole = sum(weights.values())
+    exact = {name: Fraction(total * weight, whole) for name, weight in weights.items()}
+    result = {name: max(1, math.floor(share)) for name, share in exact.items()}
+    left = total - sum(result.values())
+    by_remainder = sorted(exact, key=lambda name: math.floor(exact[name]) - exact[name])
+    for name in by_remainder[: max(0, left)]:
+        result[name] += 1
+    # The minimum of 1 may have taken more than there was: give it back where there is most.
+    while left < 0 and max(result.values()) > 1:
+        largest = max(result, key=lambda name: result[name])
+        result[largest] -= 1
+        left += 1
+    return {name: min(LARGEST, window) for name, window in result.items()}
+
+
+def needed(units: Mapping[str, float], round_trip: float, service: float) -> dict[str, int]:
+    """needed(units, round_trip, service)
+    --
+
+    Return the smallest windows at which shares do not flatten.
+
+    Parameters
+    ----------
+    units : mapping
+        Messages per round, per queue: quantum divided by mean cost.
+    round_trip : float
+        Seconds from an acknowledgement to the delivery that replaces it.
+    service : float
+        Seconds that one message occupies the worker pool.
+
+    Returns
+    -------
+    dict
+        Window per queue, at most `LARGEST`.
+
+    Notes
+    -----
+    O(n). Pure.
+    """
+    turn = sum(units.values()) * service
+    rounds = 1 + (math.ceil(round_trip / turn) if turn > 0 else LARGEST)
+    return {name: min(LARGEST, math.ceil(unit * rounds)) for name, unit in units.items()}
+
+
+def default_windows(units: Mapping[str, float]) -> dict[str, int]:
+    """default_windows(units)
+    --
+
+    Return the windows used when the user names none.
+
+    Parameters
+    ----------
+    units : mapping
+        Messages per round, per queue.
+
+    Returns
+    -------
+    dict
+        What `needed` asks for at `ASSUMED_ROUND_TRIP` and `ASSUMED_SERVICE`, scaled up in proportion until the
+        total reaches `LEAST_TOTAL`.
+
+    Notes
+    -----
+    O(n). Pure.
+    """
+    least = needed(units, ASSUMED_ROUND_TRIP, ASSUMED_SERVICE)
+    whole = sum(units.values())
+    return {name: min(LARGEST, max(least[name], math.ceil(LEAST_TOTAL * unit / whole))) for name, unit in units.items()}
+
+
+def windows_for(
+    prefetch: int | Mapping[str, int] | None, weights: Mapping[str, int], units: Mapping[str, float]
+) -> dict[str, int]:
+    """windows_for(prefetch, weights, units)
+    --
+
+    Return every queue's window for a ``prefetch=`` argument.
+
+    Parameters
+    ----------
+    prefetch : int, mapping or None
+        A total, a window per queue, or the default.
+    weights : mapping
+        Weight per queue.
+    units : mapping
+        Messages per round, per queue.
+
+    Returns
+    -------
+    dict
+        Window per queue.
+
+    Raises
+    ------
+    ConfigurationError
+        If a window is not a whole number between 1 and 65535, or a queue is missing or unknown.
+
+    Notes
+    -----
+    O(n log n). Pure.
+    """
+    if prefetch is None:
+        return default_windows(units)
+    if isinstance(prefetch, Mapping):
+        odd = sorted(map(str, set(prefetch) ^ set(weights)))
+        if odd:
+            raise ConfigurationError(f"prefetch must name every queue and no other; it differs in {', '.join(odd)}")
+        return {name: _window(prefetch[name], f"prefetch of {name!r}", LARGEST) for name in weights}
+    return split(_window(prefetch, "prefetch", LARGEST * len(weights)), weights)
+
+
+def shortfall(windows: Mapping[str, int], units: Mapping[str, float], round_trip: float, service: float) -> str | None:
+    """shortfall(windows, units, round_trip, service)
+    --
+
+    Return the arithmetic by which shares will flatten, or None if they will not.
+
+    Parameters
+    ----------
+    windows : mapping
+        Window per queue.
+    units : mapping
+        Messages per round, per queue.
+    round_trip, service : float
+        Measured, in seconds.
+
+    Returns
+    -------
+    str or None
+        One sentence naming the queue that falls shortest, with the numbers.
+
+    Notes
+    -----
+    O(n). Pure.
+    """
+    least = needed(units, round_trip, service)
+    short = [name for name in windows if windows[name] < least[name]]
+    if not short:
+        return None
+    worst = max(short, key=lambda name: least[name] / windows[name])
+    turn = sum(units.values()) * service
+    return (
+        f"{len(short)} of {len(windows)} queues have too small a window: {worst!r} has {windows[worst]} and needs "
+        f"{units[worst]:g} * (1 + ceil({round_trip * 1e3:.3g} ms / {turn * 1e3:.3g} ms)) = {least[worst]} "
+        f"(messages per round, round trip, {sum(units.values()):g} messages per round at {service * 1e6:.3g} us each)"
+    )
+
+
+def _window(value: object, what: str, largest: int) -> int:
+    """Return `value` if it is a possible window, else say why it is not."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= largest:
+        raise ConfigurationError(
+            f"{what} must be a whole number from 1 to {largest}, got {value!r} "
+            "(0 would mean unlimited in AMQP, which empties the queue into this process)"
+        )
+    return value

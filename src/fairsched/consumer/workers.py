@@ -1,0 +1,113 @@
+"""The pool of threads that run handlers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fairsched.errors import ShutDown
+
+if TYPE_CHECKING:
+    from fairsched.consumer.machine import Machine
+    from fairsched.consumer.message import Message
+
+_log = logging.getLogger(__name__)
+
+#: A handler that ran longer than this, in nanoseconds, has its settlement sent at once.
+_LONG = 5_000_000
+
+
+class Pool:
+    """Pool(machine, handler, size)
+    --
+
+    Threads that take messages in fair order, run the handler and settle.
+
+    Parameters
+    ----------
+    machine : Machine
+        Where messages come from.
+    handler : callable
+        Called with one message at a time in each thread. Returning acks, raising settles by ``on_error``.
+    size : int
+        Number of threads.
+
+    Notes
+    -----
+    `start` and `wait` are for one thread. The threads are daemons: a handler that never returns cannot keep the
+    process from leaving after the shutdown timeout; its message returns to the broker with the connection.
+    """
+
+    def __init__(self, machine: Machine, handler: Callable[[Message], object], size: int) -> None:
+        self._machine = machine
+        self._handler = handler
+        self._left = size
+        self._guard = threading.Lock()
+        self._all_left = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"fairsched-worker-{number}", daemon=True)
+            for number in range(size)
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self) -> None:
+        """Wait until the threads have left, or the consumer is abandoned, or its shutdown timeout is over."""
+        machine = self._machine
+        machine.stopping.wait()
+        if self._all_left.wait(0 if machine.abandoned else machine.remaining()):
+            for thread in self._threads:
+                thread.join()
+        elif not machine.abandoned:
+            _log.warning("handlers did not finish within the shutdown timeout; their messages are requeued")
+
+    def release(self) -> None:
+        """Let `wait` return although handlers run."""
+        self._all_left.set()
+
+    def _work(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:
+            # SystemExit, KeyboardInterrupt, or a fault of our own: the consumer ends with it.
+            self._machine.failed(error)
+        finally:
+            with self._guard:
+                self._left -= 1
+                last = self._left == 0
+            if last:
+                self._machine.stopping.set()
+                self._all_left.set()
+
+    def _serve(self) -> None:
+        machine, handler, clock = self._machine, self._handler, time.perf_counter_ns
+        get, handled, pump = machine.get, machine.handled, machine.pump
+        while True:
+            try:
+                message = get()
+            except ShutDown:
+                return
+            if message is None:
+                continue
+            begin = clock()
+            try:
+                handler(message)
+            except Exception as error:
+                machine.settle_failure(message, error)
+            except BaseException:
+                message.nack()
+                raise
+            else:
+                message.finish()
+            elapsed = clock() - begin
+            handled(message, elapsed)
+            if elapsed > _LONG:
+                pump.request_flush()
+            if pump.flush_requested:
+                pump.give_way()

@@ -1,0 +1,42 @@
+"""Fixtures for tests against a real broker."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from integration.rabbitmq import Node
+
+_numbers = itertools.count()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.integration)
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Node]:
+    """A node for tests that leave it running."""
+    node = Node()
+    try:
+        node.start()
+        yield node
+    finally:
+        node.close()
+
+
+@pytest.fixture
+def new_queue(broker: Node) -> Callable[..., str]:
+    """Declares queues that no other test uses."""
+
+    def declare(prefix: str = "q", **options: object) -> str:
+        name = f"{prefix}-{next(_numbers)}"
+        broker.declare(name, **options)
+        return name
+
+    return declare

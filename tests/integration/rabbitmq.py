@@ -1,0 +1,229 @@
+"""A private RabbitMQ node with its own name, ports, data and cookie: nothing of the machine's own broker is touched."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pika
+
+REMEDY = (
+    "RabbitMQ is needed for these tests and was not found. On Debian or Ubuntu: apt-get install rabbitmq-server; "
+    "elsewhere put rabbitmq-server on PATH. 'make test-quick' runs the tests that need no server."
+)
+BOOT_TIMEOUT = 90.0
+
+
+def eventually(condition: Callable[[], object], timeout: float = 30.0, what: str = "") -> None:
+    """Return once `condition()` is true; fail when that takes longer than `timeout` seconds."""
+    pause = threading.Event()
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what or condition}"
+        pause.wait(0.01)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody listens on, all different."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def find_program(name: str, *places: str) -> str:
+    """Return the path of a program; prefer `places`, whose scripts do not change the user."""
+    for place in places:
+        if os.access(f"{place}/{name}", os.X_OK):
+            return f"{place}/{name}"
+    found = shutil.which(name)
+    if found is None:
+        raise RuntimeError(REMEDY)
+    return found
+
+
+class Node:
+    """One broker, started, killed and started again over the same data."""
+
+    def __init__(self, *, tls: bool = False) -> None:
+        self.server = find_program("rabbitmq-server", "/usr/lib/rabbitmq/bin")
+        self.epmd_program = find_program("epmd", "/usr/bin")
+        self.home = Path(tempfile.mkdtemp(prefix="fairsched-rabbitmq-"))
+        self.port, self.dist_port, self.epmd_port, self.tls_port = free_ports(4)
+        self.name = f"fairsched-{os.getpid()}-{self.port}@localhost"
+        self.tls = tls
+        self._process: subprocess.Popen[bytes] | None = None
+        self._epmd: subprocess.Popen[bytes] | None = None
+        self._write_files()
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/%2F"
+
+    @property
+    def tls_url(self) -> str:
+        return f"amqps://guest:guest@localhost:{self.tls_port}/%2F"
+
+    @property
+    def certificate(self) -> Path:
+        return self.home / "server.pem"
+
+    def _write_files(self) -> None:
+        cookie = self.home / ".erlang.cookie"
+        cookie.write_text(secrets.token_hex(16))
+        cookie.chmod(0o400)
+        (self.home / "env.conf").touch()
+        (self.home / "plugins").write_text("[].\n")
+        lines = [
+            f"listeners.tcp.1 = 127.0.0.1:{self.port}",
+            "log.file.level = warning",
+            # Alarms must come from the tests alone, however full the disk is.
+            "disk_free_limit.absolute = 1MB",
+        ]
+        if self.tls:
+            self._make_certificate()
+            lines += [
+                f"listeners.ssl.1 = 127.0.0.1:{self.tls_port}",
+                f"ssl_options.cacertfile = {self.certificate}",
+                f"ssl_options.certfile = {self.certificate}",
+                f"ssl_options.keyfile = {self.home / 'key.pem'}",
+                "ssl_options.verify = verify_none",
+                "ssl_options.fail_if_no_peer_cert = false",
+            ]
+        (self.home / "rabbitmq.conf").write_text("\n".join(lines) + "\n")
+
+    def _make_certificate(self) -> None:
+        subprocess.run(
+            [
+                "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+                "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+                "-keyout", str(self.home / "key.pem"), "-out", str(self.certificate),
+            ],
+            check=True, capture_output=True,
+        )  # fmt: skip
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "PATH": f"{Path(self.server).parent}:{os.environ.get('PATH', '')}",
+            "HOME": str(self.home),
+            "LANG": "C.UTF-8",
+            "ERL_EPMD_PORT": str(self.epmd_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODENAME": self.name,
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(self.dist_port),
+            "RABBITMQ_MNESIA_BASE": str(self.home / "data"),
+            "RABBITMQ_LOG_BASE": str(self.home / "log"),
+            "RABBITMQ_PID_FILE": str(self.home / "pid"),
+            "RABBITMQ_CONF_ENV_FILE": str(self.home / "env.conf"),
+            "RABBITMQ_CONFIG_FILE": str(self.home / "rabbitmq.conf"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.home / "plugins"),
+            "RABBITMQ_GENERATED_CONFIG_DIR": str(self.home / "config"),
+        }
+
+    def start(self) -> None:
+        """Start the broker and return when it accepts connections."""
+        if self._epmd is None:
+            # Without -daemon it is our child, and ends with us.
+            self._epmd = subprocess.Popen([self.epmd_program, "-port", str(self.epmd_port)], env=self.environment)
+        (self.home / "pid").unlink(missing_ok=True)
+        with (self.home / "console.log").open("ab") as console:
+            self._process = subprocess.Popen(
+                [self.server], env=self.environment, stdin=subprocess.DEVNULL, stdout=console, stderr=console,
+                start_new_session=True, cwd=self.home,
+            )  # fmt: skip
+        eventually(self._answers, BOOT_TIMEOUT, f"RabbitMQ boots; see {self.home}/console.log")
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError(f"RabbitMQ ended while booting:\n{(self.home / 'console.log').read_text()[-2000:]}")
+        try:
+            with self.connect():
+                return True
+        except pika.exceptions.AMQPError:
+            return False
+
+    def kill(self) -> None:
+        """End the broker as a power cut would."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(30)
+            self._process = None
+
+    def restart(self) -> None:
+        """Kill the broker and start it again over the same data."""
+        self.kill()
+        self.start()
+
+    def close(self) -> None:
+        """End broker and port mapper, and remove their files."""
+        self.kill()
+        if self._epmd is not None:
+            self._epmd.kill()
+            self._epmd.wait(30)
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def control(self, *arguments: str) -> str:
+        """Run rabbitmqctl on this node and return what it prints."""
+        program = find_program("rabbitmqctl", "/usr/lib/rabbitmq/bin")
+        done = subprocess.run(
+            [program, "--quiet", "-n", self.name, *arguments], env=self.environment, capture_output=True, text=True,
+            timeout=60, check=True,
+        )  # fmt: skip
+        return done.stdout
+
+    # What tests do at the broker ----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def connect(self) -> Iterator[pika.adapters.blocking_connection.BlockingChannel]:
+        """A channel of a connection of its own."""
+        connection = pika.BlockingConnection(pika.URLParameters(self.url))
+        try:
+            yield connection.channel()
+        finally:
+            if connection.is_open:
+                connection.close()
+
+    def declare(self, *queues: str, **options: object) -> None:
+        with self.connect() as channel:
+            for queue in queues:
+                channel.queue_declare(queue, durable=True, **options)
+
+    def delete(self, *queues: str) -> None:
+        with self.connect() as channel:
+            for queue in queues:
+                channel.queue_delete(queue)
+
+    def publish(self, queue: str, bodies: Iterable[bytes], *, confirm: bool = False, **properties: object) -> None:
+        """Fill a queue through the default exchange; fast, because nothing is flushed in between."""
+        settings = pika.BasicProperties(**properties)
+        with self.connect() as channel:
+            if confirm:
+                channel.confirm_delivery()
+            raw = channel._impl
+            for number, body in enumerate(bodies):
+                raw.basic_publish("", queue, body, settings)
+                if number % 500 == 499:
+                    channel.connection.process_data_events(0)
+            # A synchronous call comes back only after the broker has taken everything before it.
+            channel.queue_declare(queue, passive=True)
+
+    def count(self, queue: str) -> int:
+        """Messages that are ready in a queue."""
+        with self.connect() as channel:
+            return int(channel.queue_declare(queue, passive=True).method.message_count)
