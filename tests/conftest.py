@@ -6,8 +6,8 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-# No profile has a deadline: a time limit per example says more about the machine than about the code. Too slow a test is
-# caught by pytest-timeout.
+# No profile has a deadline: a time limit per example says more about the machine than about the code. Too slow a test
+# is caught by pytest-timeout.
 settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile("ci", parent=settings.get_profile("default"), max_examples=200)
 settings.register_profile("expensive", parent=settings.get_profile("default"), max_examples=3000)

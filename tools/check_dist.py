@@ -11,7 +11,14 @@ from pathlib import PurePosixPath
 SOURCE_SUFFIXES = {".pyx", ".pxd", ".pxi"}
 GENERATED_SUFFIXES = {".c", ".cpp", ".so", ".pyd", ".pyc"}
 #: Files of the sdist without which its build or its tests would fail.
-SDIST_FILES = ("LICENSE", "README.md", "pyproject.toml", "setup.py", "src/fairsched/_core.pyx", "src/fairsched/py.typed")
+SDIST_FILES = (
+    "LICENSE",
+    "README.md",
+    "pyproject.toml",
+    "setup.py",
+    "src/fairsched/_core.pyx",
+    "src/fairsched/py.typed",
+)
 WHEEL_FILES = ("fairsched/__init__.py", "fairsched/_core.pyi", "fairsched/py.typed")
 
 

@@ -1,7 +1,9 @@
 """Check the C++ that Cython generates: no performance hints, and nothing in core/ that takes the GIL.
 
+    check_generated.py [PROJECT]
+
 Cython reports an exception check that needs the GIL as a hint, which no compiler flag turns into an error; a division
-without `cdivision` reacquires the GIL without any word. Both would be found only as a slow program, so they are counted.
+without `cdivision` takes the GIL back without any word. Both would show only as a slow program, so they are counted.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from typing import NamedTuple
 
 from Cython.Build import cythonize
 
-ROOT = Path(__file__).resolve().parent.parent
 #: A comment that Cython writes above the code of each source line: the file it came from, and the line.
 ORIGIN = re.compile(r'^\s*/\* "([^"]+\.(?:pyx|pxd|pxi|pyd))":(\d+)')
 ACQUISITION = "= __Pyx_PyGILState_Ensure();"
@@ -33,20 +34,21 @@ class Report(NamedTuple):
     acquisitions: list[str]
 
 
-def load_setup() -> ModuleType:
-    """Import setup.py for its extensions and directives; imported, it builds nothing."""
-    spec = importlib.util.spec_from_file_location("fairsched_setup", ROOT / "setup.py")
-    assert spec is not None and spec.loader is not None
+def load_setup(project: Path) -> ModuleType:
+    """Import the project's setup.py for its extensions and directives; imported, it builds nothing."""
+    spec = importlib.util.spec_from_file_location("fairsched_setup", project / "setup.py")
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def generate(target: Path) -> tuple[list[Path], str]:
+def generate(project: Path, target: Path) -> tuple[list[Path], str]:
     """Translate every extension into `target`; return the generated files and what Cython said meanwhile."""
-    setup = load_setup()
+    setup = load_setup(project)
     said = io.StringIO()
-    with contextlib.chdir(ROOT), contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+    with contextlib.chdir(project), contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         extensions = cythonize(
             setup.extensions(),
             include_path=["src"],
@@ -69,18 +71,20 @@ def acquisitions_from_core(generated: Path) -> list[str]:
     return found
 
 
-def check() -> Report:
-    """Generate into a temporary folder, and count."""
+def check(project: Path) -> Report:
+    """Generate into a temporary folder, and count. Once in a process: Cython remembers the files of the first time."""
     with tempfile.TemporaryDirectory() as folder:
-        files, said = generate(Path(folder))
+        files, said = generate(project, Path(folder))
         acquisitions = [origin for file in files for origin in acquisitions_from_core(file)]
     hints = [line for line in said.splitlines() if HINT in line]
     return Report([file.stem for file in files], hints, acquisitions)
 
 
-def main() -> int:
-    """Print what was found; return 1 if anything was."""
-    report = check()
+def main(arguments: list[str]) -> int:
+    """Print what was checked and what was found; return 1 if anything was."""
+    project = Path(arguments[0]) if arguments else Path(__file__).parent.parent
+    report = check(project.resolve())
+    print("checked:", *report.modules)
     for hint in report.hints:
         print(hint, file=sys.stderr)
     for origin in report.acquisitions:
@@ -89,4 +93,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
