@@ -45,8 +45,8 @@ cdef inline int64_t as_count(object value) except -1:
 
 cdef inline uint64_t as_token(object value) except? 0:
     """Convert a token."""
-    try:
-        return value
-    except (OverflowError, TypeError):
-        kind = OverflowError if isinstance(value, int) else ValueError
-        raise kind(f"token must be an integer from 0 to 2**64 - 1, got {value!r}") from None
+    if not isinstance(value, bool) and hasattr(type(value), "__index__"):
+        if 0 <= value <= 0xFFFFFFFFFFFFFFFF:
+            return value
+        raise OverflowError(f"token must be an integer from 0 to 2**64 - 1, got {value!r}")
+    raise ValueError(f"token must be an integer from 0 to 2**64 - 1, got {value!r}")

@@ -1,0 +1,135 @@
+"""The algorithms in plain Python, written for reading: the oracle that the compiled engine is held against."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass
+class ReferenceSlot:
+    """One slot: its FIFO of (token, cost) and its account."""
+
+    quantum: int
+    deficit: int = 0
+    fifo: deque[tuple[int, int]] = field(default_factory=deque)
+    granted: bool = False
+    held: bool = False
+    served: int = 0
+    work: int = 0
+
+
+class ReferenceDwrr:
+    """Deficit weighted round robin, round by round: no round is ever skipped."""
+
+    def __init__(self, quanta: Mapping[Hashable, int]) -> None:
+        self.slots = {name: ReferenceSlot(quantum) for name, quantum in quanta.items()}
+        self.active: deque[Hashable] = deque()
+        self.max_cost = 1
+
+    def __len__(self) -> int:
+        return sum(len(slot.fifo) for slot in self.slots.values())
+
+    def trim(self, slot: ReferenceSlot) -> None:
+        """Credit: none for an idle slot, one quantum plus the largest cost for any other."""
+        limit = slot.quantum + self.max_cost if slot.fifo or slot.held else 0
+        slot.deficit = min(slot.deficit, limit)
+
+    def push(self, name: Hashable, token: int, cost: int = 1) -> None:
+        self.slots[name].fifo.append((token, cost))
+        self.max_cost = max(self.max_cost, cost)
+        if name not in self.active:
+            self.active.append(name)
+
+    def retire_first(self) -> None:
+        slot = self.slots[self.active.popleft()]
+        slot.granted = False
+        self.trim(slot)
+
+    def pop(self) -> tuple[Hashable, int] | None:
+        while len(self):
+            name = self.active[0]
+            slot = self.slots[name]
+            if not slot.granted:
+                slot.granted = True
+                slot.deficit += slot.quantum
+            if not slot.fifo and slot.deficit >= 0:
+                self.retire_first()
+            elif slot.fifo and slot.fifo[0][1] <= slot.deficit:
+                return self.serve(name, slot)
+            else:
+                slot.granted = False
+                self.active.rotate(-1)
+        return None
+
+    def serve(self, name: Hashable, slot: ReferenceSlot) -> tuple[Hashable, int]:
+        token, cost = slot.fifo.popleft()
+        slot.deficit -= cost
+        slot.served += 1
+        slot.work += cost
+        if not slot.fifo:
+            self.retire_first()
+        return name, token
+
+    def settle(self, name: Hashable, difference: int) -> None:
+        slot = self.slots[name]
+        slot.deficit -= difference
+        slot.work = max(slot.work + difference, 0)
+        self.trim(slot)
+        if slot.deficit < 0 and name not in self.active:
+            self.active.append(name)
+            slot.granted = False
+
+    def set_quantum(self, name: Hashable, quantum: int) -> None:
+        self.slots[name].quantum = quantum
+        self.trim(self.slots[name])
+
+    def hold(self, name: Hashable, held: bool) -> None:
+        self.slots[name].held = held
+        self.trim(self.slots[name])
+
+    def remove_slot(self, name: Hashable) -> list[int]:
+        slot = self.slots.pop(name)
+        if name in self.active:
+            self.active.remove(name)
+        return [token for token, _ in slot.fifo]
+
+
+def seed_loop(fifos: list[deque[int]], quanta: list[int], weight: int = 1) -> list[int]:
+    """Drain per-slot deques by the seed article's main loop; the order of service, as slot indices."""
+    deficits = [0] * len(fifos)
+    order: list[int] = []
+    while any(fifos):
+        for i, fifo in enumerate(fifos):
+            deficits[i] += quanta[i]
+            while fifo and deficits[i] >= weight:
+                fifo.popleft()
+                deficits[i] -= weight
+                order.append(i)
+            if not fifo:
+                deficits[i] = 0
+    return order
+
+
+class ReferenceLedger:
+    """A channel as the broker sees it: what is outstanding, and what each settlement frame settles."""
+
+    def __init__(self) -> None:
+        self.outstanding: set[int] = set()
+        self.outcome: dict[int, int] = {}
+        self.newest = 0
+
+    def deliver(self) -> int:
+        self.newest += 1
+        self.outstanding.add(self.newest)
+        return self.newest
+
+    def receive(self, verdict: int, tag: int, multiple: bool) -> None:
+        """Apply one frame; an unknown tag is the channel error it would be on a broker."""
+        settled = {t for t in self.outstanding if t <= tag} if multiple else {tag} & self.outstanding
+        if not settled:
+            raise AssertionError(f"PRECONDITION_FAILED - unknown delivery tag {tag}")
+        for t in settled:
+            self.outcome[t] = verdict
+        self.outstanding -= settled
