@@ -115,8 +115,7 @@ class Settings:
         for key in RULES:
             value = getattr(self, key)
             if value is not None and value != ():
-                shown = values.masked(value)
-                parts.append(f"{key}={(shown[0] if key == 'url' and len(shown) == 1 else shown)!r}")
+                parts.append(f"{key}={values.masked(value)!r}")
         return f"Settings({', '.join(parts)})"
 
     def source(self, key: str) -> str:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict, TypeVar
 
 __all__ = ["QueueReport", "Report", "Share", "jain", "report", "shares", "weighted_jain"]
+
+K = TypeVar("K", bound=Hashable)
 
 
 class Share(NamedTuple):
@@ -105,7 +107,7 @@ def jain(values: Iterable[float]) -> float:
     return min(1.0, index)  # rounding may lift it a last digit above one
 
 
-def weighted_jain(served: Mapping[Hashable, int], quanta: Mapping[Hashable, int]) -> float:
+def weighted_jain(served: Mapping[K, int], quanta: Mapping[K, int]) -> float:
     """Compute Jain's index of what each queue was served per unit of its quantum.
 
     Parameters
@@ -137,7 +139,7 @@ def weighted_jain(served: Mapping[Hashable, int], quanta: Mapping[Hashable, int]
     return jain(row.served / row.quantum for row in shares(served, quanta))
 
 
-def shares(served: Mapping[Hashable, int], quanta: Mapping[Hashable, int]) -> list[Share]:
+def shares(served: Mapping[K, int], quanta: Mapping[K, int]) -> list[Share]:
     """Set what each queue was served beside what its quantum entitles it to.
 
     Parameters
@@ -187,7 +189,7 @@ def shares(served: Mapping[Hashable, int], quanta: Mapping[Hashable, int]) -> li
     return rows
 
 
-def report(served: Mapping[Hashable, int], quanta: Mapping[Hashable, int], seconds: float) -> Report:
+def report(served: Mapping[K, int], quanta: Mapping[K, int], seconds: float) -> Report:
     """Sum up an experiment in a JSON-serialisable object.
 
     Parameters

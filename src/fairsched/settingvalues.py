@@ -32,13 +32,14 @@ class Rule(NamedTuple):
 
 
 def masked(value: Any) -> Any:
-    """Return a value that is safe to show: text, or a tuple of one, is masked where it holds a password."""
+    """Return a value as it may be shown: passwords masked, a tuple as a list or, when it is of one, as its entry."""
     from fairsched.consumer.urls import mask_url  # it needs pika, which must not be loaded just to read a file
 
     if isinstance(value, str):
         return mask_url(value)
     if isinstance(value, tuple | list):
-        return type(value)(masked(entry) for entry in value)
+        shown = [masked(entry) for entry in value]
+        return shown[0] if isinstance(value, tuple) and len(shown) == 1 else shown
     if isinstance(value, Mapping):
         return {masked(key): masked(entry) for key, entry in value.items()}
     return value

@@ -1,0 +1,38 @@
+"""The command line: ``fairsched demo``, ``run`` and ``check``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+#: What this package needs and a plain installation of fairsched does not bring.
+_EXTRA = frozenset({"click", "rich"})
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Instead of those of the process.
+
+    Raises
+    ------
+    SystemExit
+        Always; ``fairsched --help`` lists the codes.
+
+    Notes
+    -----
+    To be called in the main thread, which handles signals.
+    """
+    try:
+        from fairsched.cli.group import cli
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRA:
+            raise
+        print(f"fairsched: the command line needs {error.name}: pip install 'fairsched[cli]'", file=sys.stderr)
+        raise SystemExit(3) from None
+    cli.main(args=None if arguments is None else list(arguments), prog_name="fairsched")

@@ -1,0 +1,193 @@
+"""What the command line does to a broker besides consuming: look at queues, declare, fill and delete them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import pika
+import pika.exceptions
+
+from fairsched.consumer.connection import describe
+from fairsched.consumer.urls import endpoint, mask_url, parameters
+from fairsched.errors import ConnectionFailed, QueueNotFound
+
+#: Messages published before their confirmations are waited for.
+_BATCH = 1000
+
+
+class QueueFound(NamedTuple):
+    """An existing queue: messages ready in it, and consumers."""
+
+    messages: int
+    consumers: int
+
+
+class Session:
+    """A connection with one channel, used step by step.
+
+    Parameters
+    ----------
+    url : str
+        The broker.
+    timeout : float
+        Seconds that each step may take.
+
+    Raises
+    ------
+    ConnectionFailed
+        By any step, if the broker cannot be reached, refuses, goes away, or does not answer in time. The message
+        names host and port, never a password.
+
+    Notes
+    -----
+    pika's `SelectConnection` with its loop run, in the caller's thread, until the step under way has its answer;
+    `BlockingConnection` has no future in pika. Between steps nothing is sent, no heartbeat either, so a session is
+    for doing a few things and closing. Belongs to one thread.
+    """
+
+    def __init__(self, url: str, timeout: float = 10.0) -> None:
+        self._url = url
+        self._timeout = timeout
+        self._address = endpoint(url)
+        self._connection: Any = None
+        self._channel: Any = None
+        self._answer: Any = None
+        self._failure: BaseException | None = None
+        self._waiting = False
+
+    def __enter__(self) -> Session:
+        found = parameters(self._url)
+        found.connection_attempts = 1
+        found.socket_timeout = found.stack_timeout = found.blocked_connection_timeout = self._timeout
+        try:
+            self._step(lambda: self._connect(found))
+        except ConnectionFailed:
+            self._connection.ioloop.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if self._connection.is_open:
+                self._step(self._connection.close)
+        except ConnectionFailed:
+            pass  # it is gone, which is what was wanted
+        finally:
+            self._connection.ioloop.close()
+
+    @property
+    def server(self) -> str:
+        """Product and version, as the broker introduced itself."""
+        found = self._connection.server_properties or {}
+        return " ".join(str(found[key]) for key in ("product", "version") if key in found) or "an AMQP broker"
+
+    def find(self, queue: str) -> QueueFound:
+        """Look at a queue.
+
+        Parameters
+        ----------
+        queue : str
+            Its name.
+
+        Returns
+        -------
+        QueueFound
+            What is in it and who consumes it.
+
+        Raises
+        ------
+        QueueNotFound
+            If it does not exist.
+        ConnectionFailed
+            If the broker refuses to tell.
+        """
+        answer = self._on_channel(lambda done: self._channel.queue_declare(queue, passive=True, callback=done))
+        return QueueFound(answer.method.message_count, answer.method.consumer_count)
+
+    def declare(self, queue: str, arguments: Mapping[str, Any]) -> None:
+        """Create a durable queue with these arguments."""
+        self._on_channel(
+            lambda done: self._channel.queue_declare(queue, durable=True, arguments=dict(arguments), callback=done)
+        )
+
+    def delete(self, queue: str) -> None:
+        """Delete a queue and what is in it; one that does not exist is no error."""
+        self._on_channel(lambda done: self._channel.queue_delete(queue, callback=done))
+
+    def publish(self, queue: str, bodies: Iterable[bytes]) -> None:
+        """Put transient messages into a queue; returns when the broker has confirmed them all."""
+        everything = iter(bodies)
+        if self._channel is None or not self._channel.is_open:
+            self._step(self._open_channel)
+        while batch := [body for body, _ in zip(everything, range(_BATCH), strict=False)]:
+            self._publish_batch(queue, batch)
+
+    def _publish_batch(self, queue: str, batch: list[bytes]) -> None:
+        """Publish, then ask something that the broker answers only after it has read everything."""
+        for body in batch:
+            self._channel.basic_publish("", queue, body)
+        self.find(queue)
+
+    # One step: start it, run the loop until there is an answer ---------------------------------------------------
+
+    def _step(self, begin: Callable[[], object]) -> Any:
+        loop = self._connection.ioloop if self._connection else None
+        self._answer = self._failure = None
+        self._waiting = True
+        begin()
+        loop = loop or self._connection.ioloop
+        deadline = loop.call_later(self._timeout, self._on_timeout)
+        if self._waiting:
+            loop.start()
+        loop.remove_timeout(deadline)
+        if self._failure is not None:
+            raise self._explained(self._failure) from None
+        return self._answer
+
+    def _done(self, answer: Any = None) -> None:
+        self._answer, self._waiting = answer, False
+        self._connection.ioloop.stop()
+
+    def _fail(self, error: BaseException) -> None:
+        if self._waiting:
+            self._failure, self._waiting = error, False
+            self._connection.ioloop.stop()
+
+    def _on_timeout(self) -> None:
+        self._fail(TimeoutError(f"no answer within {self._timeout:g} s"))
+
+    def _explained(self, error: BaseException) -> ConnectionFailed:
+        text = f"{self._address}: {mask_url(describe(error))}"
+        if isinstance(error, pika.exceptions.ChannelClosedByBroker) and error.reply_code == 404:
+            return QueueNotFound(f"{self._address}: {error.reply_text}")
+        return ConnectionFailed(text)
+
+    def _connect(self, found: pika.URLParameters) -> None:
+        self._connection = pika.SelectConnection(
+            found,
+            on_open_callback=self._done,
+            on_open_error_callback=lambda _connection, error: self._fail(error),
+            on_close_callback=self._on_connection_closed,
+        )
+
+    def _on_connection_closed(self, connection: Any, error: BaseException) -> None:
+        if connection.is_closed and isinstance(error, pika.exceptions.ConnectionClosedByClient):
+            self._done()
+        else:
+            self._fail(error)
+
+    def _on_channel(self, begin: Callable[[Callable[[Any], None]], object]) -> Any:
+        if self._channel is None or not self._channel.is_open:
+            self._step(self._open_channel)
+        return self._step(lambda: begin(self._done))
+
+    def _open_channel(self) -> None:
+        self._channel = self._connection.channel(on_open_callback=self._on_channel_open)
+
+    def _on_channel_open(self, channel: Any) -> None:
+        channel.add_on_close_callback(lambda _channel, error: self._fail(error))
+        self._done(channel)

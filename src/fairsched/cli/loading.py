@@ -1,0 +1,68 @@
+"""From ``module:app`` to the app."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from importlib import import_module
+from pathlib import Path
+
+from fairsched.cli import exits
+from fairsched.consumer import App
+
+
+def load_app(reference: str) -> App:
+    """Import an app.
+
+    Parameters
+    ----------
+    reference : str
+        ``package.module:attribute``; the attribute may be dotted, and is ``app`` when left out.
+
+    Returns
+    -------
+    App
+        It.
+
+    Raises
+    ------
+    Failure
+        With the code for import errors, if the module cannot be imported, lacks the attribute, or the attribute is
+        not an `App`. When the module itself fails, its traceback is printed first.
+
+    Notes
+    -----
+    The current directory is put at the front of the path, as ``python -m`` does. Runs the module.
+    """
+    module_name, _, attribute = reference.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    found = _module(module_name)
+    for name in (attribute or "app").split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise exits.Failure(
+                f"module {module_name!r} has no attribute {attribute or 'app'!r}", exits.IMPORT
+            ) from None
+    if not isinstance(found, App):
+        raise exits.Failure(f"{reference!r} is not a fairsched.App but {type(found).__name__!r}", exits.IMPORT)
+    return found
+
+
+def _module(name: str) -> object:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        # The module asked for, or a package it is in; anything else is missing inside it.
+        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            raise exits.Failure(f"there is no module {name!r} here or on the path", exits.IMPORT) from None
+        return _failed(name)
+    except (Exception, SystemExit):
+        return _failed(name)
+
+
+def _failed(name: str) -> object:
+    traceback.print_exc()
+    raise exits.Failure(f"importing {name!r} failed: {sys.exc_info()[1]!r}", exits.IMPORT) from None

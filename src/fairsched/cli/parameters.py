@@ -1,0 +1,60 @@
+"""Parameters that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fairsched.durations import parse_duration
+
+
+class Duration(click.ParamType[float]):
+    """Seconds, written as people write them."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return seconds, or fail with the rule."""
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+_Command = Callable[..., Any]
+
+
+def config_option(command: _Command) -> _Command:
+    """Add ``--config``."""
+    return click.option(
+        "--config",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Read settings from FILE. Without it: fairsched.toml here, or [tool.fairsched] of pyproject.toml.",
+    )(command)
+
+
+def urls_option(command: _Command) -> _Command:
+    """Add ``--url``, which may be repeated."""
+    return click.option(
+        "--url",
+        "urls",
+        multiple=True,
+        metavar="URL",
+        help="Broker, amqp:// or amqps://. Repeat it for more brokers, tried in this order. "
+        "[env: FAIRSCHED_URL, RABBITMQ_URL, AMQP_URL, CLOUDAMQP_URL]",
+    )(command)
+
+
+def queues_option(command: _Command) -> _Command:
+    """Add ``--queues``, which may be repeated."""
+    return click.option(
+        "-Q",
+        "--queues",
+        multiple=True,
+        metavar="NAME[=WEIGHT],...",
+        help="Queues, separated by commas or repeated; all of them with weights, or none. [env: FAIRSCHED_QUEUES]",
+    )(command)

@@ -1,0 +1,98 @@
+"""Share and ideal of each queue as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg  # draws without a display
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from fairsched.cli.table import GOOD, TOLERABLE, ratio
+from fairsched.fairness import Report
+
+SHARE, IDEAL, INK, GRID = "#3b7dd8", "#1b2a41", "#222222", "#e3e6ea"
+ERRORS = {"good": "#2e7d4f", "tolerable": "#b07400", "bad": "#b3261e"}
+
+
+def draw_shares(report: Report, path: Path) -> None:
+    """Draw a bar for the share of each queue, a mark for its ideal, and the error above them.
+
+    Parameters
+    ----------
+    report : Report
+        What `fairsched.fairness.report` returned.
+    path : Path
+        The PNG file to write.
+
+    Notes
+    -----
+    Touches no global state of matplotlib.
+    """
+    figure = Figure(figsize=(9, 5), dpi=160, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    _bars(axes, report)
+    _frame(axes, report)
+    figure.savefig(path, format="png")
+
+
+def _bars(axes: Axes, report: Report) -> None:
+    rows = report["queues"]
+    places = range(len(rows))
+    axes.bar(places, [row["share"] for row in rows], width=0.62, color=SHARE, label="share received", zorder=2)
+    ideals = [row["ideal"] for row in rows]
+    axes.hlines(
+        ideals,
+        [place - 0.42 for place in places],
+        [place + 0.42 for place in places],
+        color=IDEAL,
+        linewidth=2.2,
+        label="ideal (its quantum over the sum)",
+        zorder=3,
+    )
+    for place, row in zip(places, rows, strict=True):
+        axes.annotate(
+            f"{row['error']:+.1%}" if row["error"] else "exact",
+            (place, max(row["share"], row["ideal"])),
+            xytext=(0, 6),
+            textcoords="offset points",
+            ha="center",
+            fontsize=9,
+            color=ERRORS[_grade(row["error"])],
+        )
+    axes.set_xticks(places, [f"{row['name']}\n{row['quantum']}" for row in rows], color=INK)
+    axes.set_xlabel("queue, and its quantum", color=INK)
+
+
+def _grade(error: float) -> str:
+    return "good" if abs(error) <= GOOD else "tolerable" if abs(error) <= TOLERABLE else "bad"
+
+
+def _frame(axes: Axes, report: Report) -> None:
+    first, last = report["queues"][0], report["queues"][-1]
+    quotient = ratio(report)
+    shown = "undefined" if quotient is None else f"{quotient:.2f}"
+    axes.set_title(
+        "What each queue received, and what its quantum entitles it to", loc="left", fontsize=13, weight="bold", pad=26
+    )
+    axes.text(
+        0,
+        1.03,
+        f"{report['total']:,} messages in {report['seconds']:.1f} s    Jain's index {report['jain']:.5f}    "
+        f"{last['name']}/{first['name']} = {shown} (ideal {last['quantum'] / first['quantum']:.2f})",
+        transform=axes.transAxes,
+        fontsize=9.5,
+        color="#555555",
+    )
+    axes.set_ylabel("share of all messages", color=INK)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+    axes.margins(y=0.12)
+    axes.set_ylim(bottom=0)
+    axes.grid(axis="y", color=GRID, zorder=0)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(length=0)
+    axes.legend(frameon=False, loc="upper left", fontsize=9.5)
