@@ -189,7 +189,7 @@ class Consumer:
         work = asyncio.gather(*(self._work(handler) for _ in range(self._machine.settings.workers)))
         deadline = asyncio.create_task(self._deadline())
         try:
-            await asyncio.wait([work, deadline], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({asyncio.ensure_future(work), deadline}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             deadline.cancel()
             finished = work.done()

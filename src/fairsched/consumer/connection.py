@@ -1,22 +1,20 @@
-"""The I/O thread: one pika connection at a time, kept alive, lost and found again."""
+"""The I/O thread: the connection, a channel per queue, deliveries in and settlements out."""
 
 from __future__ import annotations
 
 import logging
-import ssl
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pika.exceptions
 from pika.adapters.select_connection import IOLoop
 
 from fairsched.consumer.backoff import Backoff
 from fairsched.consumer.intake import Intake
+from fairsched.consumer.link import Link, describe
 from fairsched.consumer.pace import Pace
 from fairsched.consumer.subscription import Subscription, is_missing
-from fairsched.consumer.transport import Transport
-from fairsched.consumer.urls import endpoint, mask_url, parameters
+from fairsched.consumer.urls import mask_url
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 
 if TYPE_CHECKING:
@@ -24,17 +22,12 @@ if TYPE_CHECKING:
     from fairsched.consumer.counters import Counters
     from fairsched.consumer.message import Message
     from fairsched.consumer.settings import Settings
+    from fairsched.consumer.transport import Sink, Transport
 
 _log = logging.getLogger(__name__)
 
-#: Answers that no retry will change.
-_REFUSALS = (
-    pika.exceptions.AuthenticationError,
-    pika.exceptions.ProbableAuthenticationError,
-    pika.exceptions.ProbableAccessDeniedError,
-    pika.exceptions.IncompatibleProtocolError,
-    ssl.SSLCertVerificationError,
-)
+#: Longest time that a worker gives way to the I/O thread, in seconds.
+_COURTESY = 0.001
 
 
 class Listener:
@@ -72,8 +65,8 @@ class Pump:
     Notes
     -----
     Handlers never run in this thread, so they cannot delay heartbeats. `start`, `request_flush`, `give_way`,
-    `stop_intake` and `close` are safe from any thread; everything else belongs to the I/O thread. None of them
-    waits for the network except `close`.
+    `stop_intake`, `close`, `round_trip` and `last_error` are safe from any thread; everything else belongs to the
+    I/O thread. None of them waits for the network except `close`.
     """
 
     def __init__(
@@ -86,24 +79,23 @@ class Pump:
     ) -> None:
         self.counters = counters
         self.on_error = on_error
-        self.last_error: str | None = None
-        self._settings = settings
-        self._listener = listener
-        self._loop = IOLoop()
-        self._pace = Pace(self._loop, queue, self._subscriptions, self._flush, holds=settings.key is None)
-        self.intake = Intake(queue, counters, key=settings.key, cost=settings.cost, defer=self._pace.defer)
-        self.note_fill = self._pace.hold
+        #: Where deliveries go, per channel of the present connection.
+        self.sinks: dict[int, Sink] = {}
         #: Subscriptions with settlements not yet sent; any thread adds, the I/O thread takes out.
         self.unsent: set[Subscription] = set()
         self.flush_requested = False
+        self._settings = settings
+        self._listener = listener
+        self._loop = IOLoop()
+        self._link = Link(self._loop, settings.urls, self)
+        self._pace = Pace(self._loop, queue, self._subscriptions, self._flush, holds=settings.key is None)
+        self.intake = Intake(queue, counters, key=settings.key, cost=settings.cost, defer=self._pace.defer)
+        self.note_fill = self._pace.hold
         self._flushed = threading.Event()
         self._current: dict[str, Subscription] = {}
         self._backoffs = {name: Backoff() for name in settings.windows}
-        self._connection: Transport | None = None
-        self._backoff = Backoff()
-        self._attempts = 0
-        self._ready = self._was_open = self._stopping = self._closing = self._intake_closed = False
         self._cancelling: set[Subscription] = set()
+        self._ready = self._stopping = self._intake_closed = False
         self._thread = threading.Thread(target=self._run, name="fairsched-io", daemon=True)
 
     # From any thread ---------------------------------------------------------------------------------------------
@@ -111,6 +103,11 @@ class Pump:
     def start(self) -> None:
         """Start the thread; it connects at once."""
         self._thread.start()
+
+    @property
+    def last_error(self) -> str | None:
+        """Why there was no connection, the last time there was none."""
+        return self._link.last_error
 
     def request_flush(self) -> None:
         """Have settlements sent as soon as the I/O thread can; one request at a time."""
@@ -126,7 +123,7 @@ class Pump:
         I/O thread needs it several times per exchange with the broker. Without this, local buffers run dry.
         """
         if self.flush_requested:
-            self._flushed.wait(0.001)
+            self._flushed.wait(_COURTESY)
 
     def stop_intake(self) -> None:
         """Cancel every consumer; the listener hears when deliveries have ended."""
@@ -152,14 +149,13 @@ class Pump:
 
     def _run(self) -> None:
         try:
-            self._connect()
+            self._link.connect()
             self._loop.start()
         except Exception as error:
             _log.critical("the I/O thread failed", exc_info=True)
             self._listener.failed(error)
         finally:
-            for found in self._current.values():
-                found.abandon()
+            self.link_down()
             self._end_intake()
             self._loop.close()
 
@@ -168,103 +164,54 @@ class Pump:
 
     def _flush(self) -> None:
         self.flush_requested = False
-        connection = self._connection
-        if connection is not None and connection.is_open:
+        connection = self._link.connection
+        if connection is None:
+            self.unsent.clear()
+        else:
             with connection:
                 while self.unsent:
                     self.unsent.pop().flush()
-        else:
-            self.unsent.clear()
         self._flushed.set()
 
-    # Connecting --------------------------------------------------------------------------------------------------
+    # The connection ----------------------------------------------------------------------------------------------
 
-    def _connect(self) -> None:
-        if self._closing or self._stopping:
-            return
-        url = self._settings.urls[self._attempts % len(self._settings.urls)]
-        self._attempts += 1
-        self._address = endpoint(url)
-        _log.debug("connecting to %s", mask_url(url))
-        try:
-            self._connection = Transport(
-                parameters(url),
-                on_open_callback=self._on_open,
-                on_open_error_callback=self._on_open_error,
-                on_close_callback=self._on_close,
-                custom_ioloop=self._loop,
-            )
-        except Exception as error:
-            self._on_open_error(None, error)
-
-    def _on_open(self, connection: Any) -> None:
-        if self._closing or self._stopping:
-            connection.close()
-            return
-        limit = connection.params.channel_max
-        wanted = len(self._settings.windows)
+    def link_up(self, connection: Transport, again: bool) -> None:
+        """Open a channel for every queue."""
+        if again:
+            self.counters.add("reconnects")
+        limit, wanted = connection.params.channel_max, len(self._settings.windows)
         if limit and wanted > limit:
             self._fail(
                 ConfigurationError(
-                    f"{wanted} queues need {wanted} channels, but {self._address} allows {limit} on one connection "
-                    "(channel_max); consume fewer queues per consumer or raise the broker's limit"
+                    f"{wanted} queues need {wanted} channels, but {self._link.address} allows {limit} on one "
+                    "connection (channel_max); consume fewer queues per consumer or raise the limit"
                 )
             )
             return
-        connection.widen()
-        connection.add_on_connection_blocked_callback(self._on_blocked)
-        connection.add_on_connection_unblocked_callback(self._on_unblocked)
-        self._backoff.succeeded()
-        if self._was_open:
-            self.counters.add("reconnects")
-        self._was_open = True
-        _log.info("connected to %s", self._address)
+        self.sinks = connection.sinks
         for name in self._settings.windows:
-            self._open_channel(name)
+            self._open_channel(connection, name)
 
-    def _on_open_error(self, _connection: Any, error: BaseException) -> None:
-        self._connection = None
-        self.last_error = f"{self._address}: {mask_url(describe(error))}"
-        if self._closing:
-            self._loop.stop()
-        elif not self._was_open and _refused(error):
-            self._fail(ConnectionFailed(f"the broker refused the connection: {self.last_error}"))
-        else:
-            self._retry()
-
-    def _on_close(self, _connection: Any, error: BaseException) -> None:
-        self._connection = None
+    def link_down(self) -> None:
+        """Forget what was delivered: the broker delivers it again."""
         for found in self._current.values():
             found.abandon()
-        if self._closing:
-            self._loop.stop()
-            return
-        self.last_error = f"{self._address}: {mask_url(describe(error))}"
         if self._stopping:
             self._end_intake()
-        else:
-            self._retry()
 
-    def _retry(self) -> None:
-        # The other URLs are tried at once; only a whole round of failures makes us wait.
-        another = self._attempts % len(self._settings.urls) != 0
-        delay = 0.0 if another else self._backoff.failed()
-        _log.warning("no connection, trying again in %.2f s: %s", delay, self.last_error)
-        self._loop.call_later(delay, self._connect)
+    def link_refused(self, error: ConnectionFailed) -> None:
+        """Give up."""
+        self._fail(error)
 
-    def _on_blocked(self, _connection: Any, frame: Any) -> None:
-        _log.warning("%s blocked the connection: %s; consuming goes on", self._address, frame.method.reason)
-
-    def _on_unblocked(self, _connection: Any, _frame: Any) -> None:
-        _log.info("%s unblocked the connection", self._address)
+    def link_closed(self) -> None:
+        """End the thread."""
+        self._loop.stop()
 
     # Subscriptions -----------------------------------------------------------------------------------------------
 
-    def _open_channel(self, name: str) -> None:
-        found = Subscription(self, name, self._settings.windows[name])
-        self._current[name] = found
-        if self._connection is not None:
-            self._connection.channel(on_open_callback=found.opened)
+    def _open_channel(self, connection: Transport, name: str) -> None:
+        found = self._current[name] = Subscription(self, name, self._settings.windows[name])
+        connection.channel(on_open_callback=found.opened)
 
     def subscribed(self, found: Subscription) -> None:
         """Note that the broker confirmed a consumer."""
@@ -284,45 +231,44 @@ class Pump:
 
     def channel_lost(self, found: Subscription, reason: BaseException) -> None:
         """Open another channel for a queue whose channel the broker closed."""
-        if self._connection is None or not self._connection.is_open or self._closing:
+        if self._link.connection is None:
             return
         if self._stopping:
             self._cancel_done(found)
         elif not self._ready:
             kind = QueueNotFound if is_missing(reason) else ConnectionFailed
             what = "does not exist" if is_missing(reason) else "cannot be consumed"
-            self._fail(kind(f"queue {found.queue!r} {what} on {self._address}: {mask_url(describe(reason))}"))
+            self._fail(kind(f"queue {found.queue!r} {what} on {self._link.address}: {mask_url(describe(reason))}"))
         else:
             delay = self._backoffs[found.queue].failed()
             _log.warning("channel of queue %r lost, another in %.2f s: %s", found.queue, delay, describe(reason))
             self._loop.call_later(delay, lambda: self._reopen(found))
 
     def _reopen(self, lost: Subscription) -> None:
-        usable = self._connection is not None and self._connection.is_open and not self._stopping
+        connection = self._link.connection
         # A new connection meanwhile has opened every channel itself.
-        if usable and self._current[lost.queue] is lost:
-            self._open_channel(lost.queue)
+        if connection is not None and not self._stopping and self._current[lost.queue] is lost:
+            self._open_channel(connection, lost.queue)
 
     # The end -----------------------------------------------------------------------------------------------------
 
     def _fail(self, error: Exception) -> None:
         self._listener.failed(error)
-        self._stop_intake()
         self._close()
 
     def _stop_intake(self) -> None:
         if self._stopping:
             return
         self._stopping = True
+        self._link.give_up()
         for found in list(self._current.values()):
             self._cancel(found)
         if not self._cancelling:
             self._end_intake()
 
     def _cancel(self, found: Subscription) -> None:
-        self._cancelling.add(found)
-        if not found.cancel(lambda: self._cancel_done(found)):
-            self._cancelling.discard(found)
+        if found.cancel(lambda: self._cancel_done(found)):
+            self._cancelling.add(found)
 
     def _cancel_done(self, found: Subscription) -> None:
         self._cancelling.discard(found)
@@ -336,31 +282,6 @@ class Pump:
             self._listener.intake_closed()
 
     def _close(self) -> None:
-        if self._closing:
-            return
-        self._stopping = self._closing = True
+        self._stop_intake()
         self._flush()
-        connection = self._connection
-        if connection is None or connection.is_closed:
-            self._loop.stop()
-        elif not connection.is_closing:
-            connection.close()
-
-
-def describe(error: BaseException) -> str:
-    """Return what went wrong in words; pika's exceptions often carry theirs only in their repr."""
-    causes = [one for one in _causes(error) if str(one)]
-    return f"{type(causes[-1]).__name__}: {causes[-1]}" if causes else repr(error)
-
-
-def _refused(error: BaseException) -> bool:
-    return any(isinstance(one, _REFUSALS) for one in _causes(error))
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and those it wraps: pika nests them in `exceptions`, `exception` and `args`."""
-    yield error
-    nested = [*getattr(error, "exceptions", ()), getattr(error, "exception", None), *error.args]
-    for one in nested:
-        if isinstance(one, BaseException):
-            yield from _causes(one)
+        self._link.close()

@@ -152,7 +152,7 @@ class Machine(Listener):
             if self.abandoned:
                 message.nack()
             elif message.alive:
-                return message
+                return message  # type: ignore[no-any-return]
             else:
                 self._refund(slot, message)
 

@@ -6,6 +6,8 @@ from collections.abc import Hashable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pika import spec
+
 from fairsched._ackledger import AckLedger
 
 if TYPE_CHECKING:
@@ -32,12 +34,18 @@ class Message:
     ----------
     body : bytes
         The content.
-    properties : pika.BasicProperties
-        What the publisher said about it.
+    delivery_tag : int
+        The broker's number for this delivery, counted per channel.
+    redelivered : bool
+        Whether the broker may have delivered it before.
     slot : hashable
         Whom it is charged to: its queue, or its tenant when the consumer has a ``key``.
     cost : int
         What it is charged.
+    settled : bool
+        Whether it was settled, by the handler or for it.
+    deferred : bool
+        Whether it stays unsettled when the handler returns; see `defer`.
 
     Notes
     -----
@@ -48,21 +56,57 @@ class Message:
     consumer's ``on_error`` says when the block raises; the exception goes on.
     """
 
-    __slots__ = ("_origin", "body", "cost", "deferred", "delivery", "properties", "settled", "slot")
+    __slots__ = (
+        "_delivery",
+        "_origin",
+        "_properties",
+        "body",
+        "cost",
+        "deferred",
+        "delivery_tag",
+        "redelivered",
+        "settled",
+        "slot",
+    )
 
     def __init__(
-        self, body: bytes, properties: BasicProperties, delivery: Basic.Deliver, origin: Origin, slot: Hashable
+        self,
+        body: bytes,
+        delivery_tag: int,
+        redelivered: bool,
+        delivery: Basic.Deliver | bytes,
+        properties: BasicProperties | bytes,
+        origin: Origin,
+        slot: Hashable,
     ) -> None:
         self.body = body
-        self.properties = properties
-        self.delivery = delivery
+        self.delivery_tag = delivery_tag
+        self.redelivered = redelivered
+        self._delivery = delivery
+        self._properties = properties
         self._origin = origin
         self.slot = slot
         self.cost = 1
-        #: Whether this message was settled, here or by the handler.
         self.settled = False
-        #: Whether it stays unsettled when the handler returns; see `defer`.
         self.deferred = False
+
+    @property
+    def delivery(self) -> Basic.Deliver:
+        """The method as pika's ``Basic.Deliver``; decoded on first use."""
+        found = self._delivery
+        if isinstance(found, bytes):
+            # Behind class and method number.
+            found = self._delivery = spec.Basic.Deliver().decode(found, 4)
+        return found
+
+    @property
+    def properties(self) -> BasicProperties:
+        """What the publisher said about it, as pika's ``BasicProperties``; decoded on first use."""
+        found = self._properties
+        if isinstance(found, bytes):
+            # Behind class, weight and body size.
+            found = self._properties = spec.BasicProperties().decode(found, 12)
+        return found
 
     @property
     def queue(self) -> str:
@@ -83,16 +127,6 @@ class Message:
     def routing_key(self) -> str:
         """The routing key it was published with."""
         return str(self.delivery.routing_key)
-
-    @property
-    def delivery_tag(self) -> int:
-        """The broker's number for this delivery, counted per channel."""
-        return int(self.delivery.delivery_tag)
-
-    @property
-    def redelivered(self) -> bool:
-        """Whether the broker may have delivered it before."""
-        return bool(self.delivery.redelivered)
 
     @property
     def alive(self) -> bool:
@@ -179,7 +213,7 @@ class Message:
         if self.settled:
             return False
         self.settled = True
-        return self._origin.settle(int(self.delivery.delivery_tag), verdict)
+        return self._origin.settle(self.delivery_tag, verdict)
 
     def __enter__(self) -> Message:
         return self

@@ -83,6 +83,7 @@ class Subscription:
     def consume(self) -> None:
         """Start consuming, the first time or after the broker cancelled it; a lost channel makes this a no-op."""
         if self.alive and self._channel is not None and self._channel.is_open:
+            self._pump.sinks[self._channel.channel_number] = self._on_delivery
             self._tag = self._channel.basic_consume(self.queue, self._on_message, callback=self._on_consume_ok)
 
     def _on_qos(self, _frame: Method[Basic.QosOk]) -> None:
@@ -107,10 +108,19 @@ class Subscription:
     # Deliveries --------------------------------------------------------------------------------------------------
 
     def _on_message(self, _channel: Channel, delivery: Basic.Deliver, properties: BasicProperties, body: bytes) -> None:
-        ledger = self.ledger
-        ledger.deliver(delivery.delivery_tag)
+        self._on_delivery(delivery.delivery_tag, delivery.redelivered, delivery, properties, body)
+
+    def _on_delivery(
+        self,
+        tag: int,
+        redelivered: int,
+        delivery: Basic.Deliver | bytes,
+        properties: BasicProperties | bytes,
+        body: bytes,
+    ) -> None:
+        self.ledger.deliver(tag)
         self.arrived = True
-        self._take(Message(body, properties, delivery, self, self.queue))
+        self._take(Message(body, tag, bool(redelivered), delivery, properties, self, self.queue))
         if not self.filled and self.full:
             self.filled = True
             self._note(self)
@@ -158,7 +168,9 @@ class Subscription:
         return True
 
     def abandon(self) -> None:
-        """Forget the channel: the connection is gone."""
+        """Forget the channel: it is gone."""
+        if self.alive and self._channel is not None:
+            self._pump.sinks.pop(self._channel.channel_number, None)
         self.alive = self.consuming = False
 
     def close(self) -> None:

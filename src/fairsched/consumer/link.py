@@ -1,0 +1,195 @@
+"""One pika connection at a time: made, lost, and made again."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pika.exceptions
+
+from fairsched.consumer.backoff import Backoff
+from fairsched.consumer.transport import Transport
+from fairsched.consumer.urls import endpoint, mask_url, parameters
+from fairsched.errors import ConnectionFailed
+
+if TYPE_CHECKING:
+    from pika.adapters.select_connection import IOLoop
+
+_log = logging.getLogger(__name__)
+
+#: Answers that no retry will change.
+_REFUSALS = (
+    pika.exceptions.AuthenticationError,
+    pika.exceptions.ProbableAuthenticationError,
+    pika.exceptions.ProbableAccessDeniedError,
+    pika.exceptions.IncompatibleProtocolError,
+    ssl.SSLCertVerificationError,
+)
+
+
+class LinkOwner(Protocol):
+    """What a link tells its owner, in the I/O thread."""
+
+    def link_up(self, connection: Transport, again: bool) -> None:
+        """Use an open connection; `again` if it is not the first."""
+
+    def link_down(self) -> None:
+        """Do without the connection: it is gone."""
+
+    def link_refused(self, error: ConnectionFailed) -> None:
+        """Give up: the broker will not have us."""
+
+    def link_closed(self) -> None:
+        """Finish: the connection ended because `Link.close` was called."""
+
+
+class Link:
+    """Link(loop, urls, owner)
+    --
+
+    Keeps one connection to one of several brokers.
+
+    Parameters
+    ----------
+    loop : pika IOLoop
+        Shared by all connections, one after the other, so that other threads always know where to call.
+    urls : tuple of str
+        Tried in turn. Only a whole round of failures is followed by a pause.
+    owner : LinkOwner
+        Told what happens.
+
+    Notes
+    -----
+    For the I/O thread alone, except `last_error`.
+    """
+
+    def __init__(self, loop: IOLoop, urls: tuple[str, ...], owner: LinkOwner) -> None:
+        self.address = ""
+        self.last_error: str | None = None
+        self._loop = loop
+        self._urls = urls
+        self._owner = owner
+        self._backoff = Backoff()
+        self._attempts = 0
+        self._connection: Transport | None = None
+        self._was_open = self._wanted = self._closing = False
+
+    @property
+    def connection(self) -> Transport | None:
+        """The connection if it is open."""
+        found = self._connection
+        return found if found is not None and found.is_open else None
+
+    def connect(self) -> None:
+        """Connect, and go on trying until `close` or `give_up`."""
+        self._wanted = True
+        self._attempt()
+
+    def give_up(self) -> None:
+        """Make no further attempt; an open connection stays."""
+        self._wanted = False
+
+    def close(self) -> None:
+        """Close the connection; the owner hears when it is closed."""
+        self._wanted = False
+        if self._closing:
+            return
+        self._closing = True
+        if self._connection is None or self._connection.is_closed:
+            self._owner.link_closed()
+        elif not self._connection.is_closing:
+            self._connection.close()
+
+    def _attempt(self) -> None:
+        if not self._wanted:
+            return
+        url = self._urls[self._attempts % len(self._urls)]
+        self._attempts += 1
+        self.address = endpoint(url)
+        _log.debug("connecting to %s", mask_url(url))
+        try:
+            self._connection = Transport(
+                parameters(url),
+                on_open_callback=self._on_open,
+                on_open_error_callback=self._on_open_error,
+                on_close_callback=self._on_close,
+                custom_ioloop=self._loop,
+            )
+        except Exception as error:
+            self._on_open_error(None, error)
+
+    def _on_open(self, connection: Any) -> None:
+        if not self._wanted:
+            connection.close()
+            return
+        connection.open_shortcut()
+        connection.add_on_connection_blocked_callback(self._on_blocked)
+        connection.add_on_connection_unblocked_callback(self._on_unblocked)
+        self._backoff.succeeded()
+        _log.info("connected to %s", self.address)
+        again, self._was_open = self._was_open, True
+        self._owner.link_up(connection, again)
+
+    def _on_open_error(self, _connection: Any, error: BaseException) -> None:
+        self._connection = None
+        self.last_error = f"{self.address}: {mask_url(describe(error))}"
+        if self._closing:
+            self._owner.link_closed()
+        elif not self._was_open and any(isinstance(one, _REFUSALS) for one in _causes(error)):
+            self._wanted = False
+            self._owner.link_refused(ConnectionFailed(f"the broker refused the connection: {self.last_error}"))
+        else:
+            self._retry()
+
+    def _on_close(self, _connection: Any, error: BaseException) -> None:
+        self._connection = None
+        self._owner.link_down()
+        if self._closing:
+            self._owner.link_closed()
+        else:
+            self.last_error = f"{self.address}: {mask_url(describe(error))}"
+            self._retry()
+
+    def _retry(self) -> None:
+        if self._wanted:
+            another = self._attempts % len(self._urls) != 0
+            delay = 0.0 if another else self._backoff.failed()
+            _log.warning("no connection, trying again in %.2f s: %s", delay, self.last_error)
+            self._loop.call_later(delay, self._attempt)
+
+    def _on_blocked(self, _connection: Any, frame: Any) -> None:
+        _log.warning("%s blocked the connection: %s; consuming goes on", self.address, frame.method.reason)
+
+    def _on_unblocked(self, _connection: Any, _frame: Any) -> None:
+        _log.info("%s unblocked the connection", self.address)
+
+
+def describe(error: BaseException) -> str:
+    """describe(error)
+    --
+
+    Return what went wrong in words.
+
+    Parameters
+    ----------
+    error : BaseException
+        Of pika, whose exceptions often wrap the one that says something.
+
+    Returns
+    -------
+    str
+        Type and text of the innermost exception that has a text.
+    """
+    causes = [one for one in _causes(error) if str(one)]
+    return f"{type(causes[-1]).__name__}: {causes[-1]}" if causes else repr(error)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and those it wraps: pika nests them in `exceptions`, `exception` and `args`."""
+    yield error
+    nested = [*getattr(error, "exceptions", ()), getattr(error, "exception", None), *error.args]
+    for one in nested:
+        if isinstance(one, BaseException):
+            yield from _causes(one)
