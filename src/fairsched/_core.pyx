@@ -70,7 +70,7 @@ cdef class NamedSlots:
         for name, index in self.index_of.items():
             slot = &self.table.slots[index]
             figures[name] = SlotStats(
-                slot.quantum, slot.deficit, slot.queued, slot.served, slot.work, slot.held != 0
+                slot.quantum, slot.deficit, slot.pushed - slot.served, slot.served, slot.work, slot.held != 0
             )
         return figures
 
@@ -403,7 +403,7 @@ cdef class Dwrr(NamedSlots):
         cdef uint32_t index
         self.check_idle()
         index = self.resolve(slot)
-        tokens = np.empty(self.table.slots[index].queued, dtype=np.uint64)
+        tokens = np.empty(self.table.slots[index].pushed - self.table.slots[index].served, dtype=np.uint64)
         view = tokens
         for i in range(view.shape[0]):
             view[i] = slots_unlink_head(&self.table, &self.table.slots[index])

@@ -66,7 +66,7 @@ cdef inline void dwrr_retire_first(SlotTable* t) noexcept nogil:
 
 cdef inline bint dwrr_reserve(SlotTable* t, int64_t count) noexcept nogil:
     """Make sure that the next `count` pushes succeed; False when memory is exhausted."""
-    return entrypool_reserve(&t.pool, count)
+    return entrypool_reserve(&t.pool, t.queued, count)
 
 cdef inline bint dwrr_push(SlotTable* t, uint32_t index, uint64_t token, int64_t cost) noexcept nogil:
     """Append a message to a slot; False when memory is exhausted."""
@@ -133,7 +133,6 @@ cdef inline uint32_t dwrr_pop(SlotTable* t, uint64_t* token) noexcept nogil:
     index = dwrr_turn(t)
     slot = &t.slots[index]
     dwrr_charge(slot, slot.head.cost)
-    slot.served += 1
     token[0] = slots_unlink_head(t, slot)
     if slot.head == NULL:
         dwrr_retire_first(t)

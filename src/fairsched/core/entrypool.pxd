@@ -29,13 +29,11 @@ cdef struct EntryPool:
     Entry* free
     EntryChunk* chunks
     int64_t capacity  # entries in all chunks
-    int64_t used      # entries handed out
 
 cdef inline void entrypool_init(EntryPool* pool) noexcept nogil:
     pool.free = NULL
     pool.chunks = NULL
     pool.capacity = 0
-    pool.used = 0
 
 cdef inline void entrypool_clear(EntryPool* pool) noexcept nogil:
     """Free every chunk: entries handed out are gone too."""
@@ -70,11 +68,6 @@ cdef inline bint entrypool_grow(EntryPool* pool, int64_t at_least) noexcept nogi
     pool.capacity += size
     return True
 
-cdef inline bint entrypool_reserve(EntryPool* pool, int64_t count) noexcept nogil:
-    """Make sure that the next `count` takes succeed; False when memory is exhausted."""
-    cdef int64_t spare = pool.capacity - pool.used
-    return spare >= count or entrypool_grow(pool, count - spare)
-
 cdef inline Entry* entrypool_take(EntryPool* pool) noexcept nogil:
     """Hand out one entry; NULL when memory is exhausted."""
     cdef Entry* entry = pool.free
@@ -83,22 +76,28 @@ cdef inline Entry* entrypool_take(EntryPool* pool) noexcept nogil:
             return NULL
         entry = pool.free
     pool.free = entry.next
-    pool.used += 1
     return entry
 
 cdef inline void entrypool_give(EntryPool* pool, Entry* entry) noexcept nogil:
-    """Take one entry back; the last one of a pool that grew large returns the pool's memory."""
+    """Take one entry back."""
     entry.next = pool.free
     pool.free = entry
-    pool.used -= 1
-    if pool.used == 0 and pool.capacity > CHUNK_RETAIN:
+
+cdef inline bint entrypool_reserve(EntryPool* pool, int64_t used, int64_t count) noexcept nogil:
+    """With `used` entries handed out, make sure that the next `count` takes succeed; False: memory is exhausted."""
+    cdef int64_t spare = pool.capacity - used
+    return spare >= count or entrypool_grow(pool, count - spare)
+
+cdef inline void entrypool_relax(EntryPool* pool) noexcept nogil:
+    """With nothing handed out: a pool that grew large gives its memory back."""
+    if pool.capacity > CHUNK_RETAIN:
         entrypool_clear(pool)
 
-cdef inline bint entrypool_valid(const EntryPool* pool) noexcept nogil:
-    """True when the free list holds exactly what was not handed out. For tests: O(capacity)."""
+cdef inline bint entrypool_valid(const EntryPool* pool, int64_t used) noexcept nogil:
+    """True when the free list holds exactly what is not handed out. For tests: O(capacity)."""
     cdef int64_t spare = 0
     cdef const Entry* entry = pool.free
     while entry != NULL and spare <= pool.capacity:
         spare += 1
         entry = entry.next
-    return pool.used >= 0 and spare == pool.capacity - pool.used
+    return spare == pool.capacity - used

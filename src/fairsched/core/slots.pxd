@@ -12,7 +12,8 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from fairsched.core.entrypool cimport (
-    Entry, EntryPool, entrypool_clear, entrypool_give, entrypool_init, entrypool_take, entrypool_valid,
+    Entry, EntryPool, entrypool_clear, entrypool_give, entrypool_init, entrypool_relax, entrypool_take,
+    entrypool_valid,
 )
 
 cdef enum:
@@ -24,9 +25,9 @@ cdef struct Slot:  # one cache line
     int64_t deficit
     Entry* head
     Entry* tail
-    uint64_t served    # messages, since the slot was added
+    uint64_t pushed    # messages, since the slot was added
+    uint64_t served    # of those; what is not served is queued
     int64_t work       # cost served, settlements included
-    uint32_t queued
     uint32_t next      # following slot in the active, the free or the forgettable list
     uint8_t active     # in the active list: it has messages, or debt
     uint8_t granted    # its turn has begun: the quantum of this turn is in the deficit
@@ -92,8 +93,7 @@ cdef inline uint32_t slots_add(SlotTable* t, int64_t quantum, bint transient) no
     slot.quantum = quantum
     slot.deficit = 0
     slot.head = slot.tail = NULL
-    slot.served = 0
-    slot.queued = 0
+    slot.pushed = slot.served = 0
     slot.work = 0
     slot.next = NO_SLOT
     slot.active = slot.granted = slot.held = 0
@@ -169,18 +169,20 @@ cdef inline bint slots_append(SlotTable* t, uint32_t index, uint64_t token, int6
     else:
         slot.tail.next = entry
     slot.tail = entry
-    slot.queued += 1
+    slot.pushed += 1
     t.queued += 1
     return True
 
 cdef inline uint64_t slots_unlink_head(SlotTable* t, Slot* slot) noexcept nogil:
-    """Remove a slot's oldest message and return its token."""
+    """Remove a slot's oldest message, as served, and return its token."""
     cdef Entry* entry = slot.head
     cdef uint64_t token = entry.token
     slot.head = entry.next
-    slot.queued -= 1
-    t.queued -= 1
+    slot.served += 1
     entrypool_give(&t.pool, entry)
+    t.queued -= 1
+    if t.queued == 0:
+        entrypool_relax(&t.pool)
     return token
 
 cdef inline bint slots_valid(const SlotTable* t) noexcept nogil:
@@ -200,13 +202,13 @@ cdef inline bint slots_valid(const SlotTable* t) noexcept nogil:
             entry = entry.next
         queued += in_slot
         active += slot.active
-        if in_slot != slot.queued or ((in_slot > 0 or slot.deficit < 0) and not slot.active):
+        if in_slot != <int64_t> (slot.pushed - slot.served) or ((in_slot > 0 or slot.deficit < 0) and not slot.active):
             return False
     for i in range(t.active_count):
         if not t.slots[index].active:
             return False
         index = t.slots[index].next
     return (
-        queued == t.queued and queued == t.pool.used and active == t.active_count
-        and (active == 0 or index == t.active_tail) and entrypool_valid(&t.pool)
+        queued == t.queued and active == t.active_count
+        and (active == 0 or index == t.active_tail) and entrypool_valid(&t.pool, t.queued)
     )
