@@ -25,6 +25,7 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
+autosummary_generate = False
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
 
