@@ -8,7 +8,9 @@ from collections.abc import Sequence
 __all__ = ["main"]
 
 #: What this package needs and a plain installation of fairsched does not bring.
-_EXTRA = frozenset({"click", "rich"})
+EXTRA = frozenset({"click", "rich", "matplotlib"})
+
+REMEDY = "the command line needs {}: pip install 'fairsched[cli]'"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -31,8 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         from fairsched.cli.group import cli
     except ModuleNotFoundError as error:
-        if error.name not in _EXTRA:
+        if error.name not in EXTRA:
             raise
-        print(f"fairsched: the command line needs {error.name}: pip install 'fairsched[cli]'", file=sys.stderr)
+        print("Error:", REMEDY.format(error.name), file=sys.stderr)
         raise SystemExit(3) from None
     cli.main(args=None if arguments is None else list(arguments), prog_name="fairsched")

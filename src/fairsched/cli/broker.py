@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import pika
 import pika.exceptions
+from pika.adapters.select_connection import IOLoop
 
-from fairsched.consumer.connection import describe
+from fairsched.consumer.link import describe
 from fairsched.consumer.urls import endpoint, mask_url, parameters
 from fairsched.errors import ConnectionFailed, QueueNotFound
 
 #: Messages published before their confirmations are waited for.
 _BATCH = 1000
+
+#: pika keeps the same limits and closes its socket when they pass, so it goes first, by so many seconds.
+_GRACE = 2.0
 
 
 class QueueFound(NamedTuple):
@@ -51,33 +56,37 @@ class Session:
         self._url = url
         self._timeout = timeout
         self._address = endpoint(url)
+        self._loop = IOLoop()
         self._connection: Any = None
         self._channel: Any = None
         self._answer: Any = None
         self._failure: BaseException | None = None
-        self._waiting = False
+        self._waiting = self._leaving = self._closed = False
 
     def __enter__(self) -> Session:
         found = parameters(self._url)
         found.connection_attempts = 1
         found.socket_timeout = found.stack_timeout = found.blocked_connection_timeout = self._timeout
         try:
-            self._step(lambda: self._connect(found))
-        except ConnectionFailed:
-            self._connection.ioloop.close()
+            self._connection = self._step(lambda: self._connect(found))
+        except BaseException:
+            self._loop.close()
             raise
+        self._connection.add_on_close_callback(self._on_connection_closed)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._leaving = True
         try:
-            if self._connection.is_open:
-                self._step(self._connection.close)
+            if not self._closed:
+                # A connection that broke in the last step still has its socket to close.
+                self._step(self._connection.close if self._connection.is_open else lambda: None)
         except ConnectionFailed:
-            pass  # it is gone, which is what was wanted
+            pass  # it did not even answer the good-bye
         finally:
-            self._connection.ioloop.close()
+            self._loop.close()
 
     @property
     def server(self) -> str:
@@ -123,7 +132,7 @@ class Session:
         everything = iter(bodies)
         if self._channel is None or not self._channel.is_open:
             self._step(self._open_channel)
-        while batch := [body for body, _ in zip(everything, range(_BATCH), strict=False)]:
+        while batch := list(itertools.islice(everything, _BATCH)):
             self._publish_batch(queue, batch)
 
     def _publish_batch(self, queue: str, batch: list[bytes]) -> None:
@@ -135,47 +144,50 @@ class Session:
     # One step: start it, run the loop until there is an answer ---------------------------------------------------
 
     def _step(self, begin: Callable[[], object]) -> Any:
-        loop = self._connection.ioloop if self._connection else None
         self._answer = self._failure = None
         self._waiting = True
+        deadline = self._loop.call_later(self._timeout + _GRACE, self._on_timeout)
         begin()
-        loop = loop or self._connection.ioloop
-        deadline = loop.call_later(self._timeout, self._on_timeout)
         if self._waiting:
-            loop.start()
-        loop.remove_timeout(deadline)
+            self._loop.start()
+        self._loop.remove_timeout(deadline)
         if self._failure is not None:
             raise self._explained(self._failure) from None
         return self._answer
 
     def _done(self, answer: Any = None) -> None:
         self._answer, self._waiting = answer, False
-        self._connection.ioloop.stop()
+        self._loop.stop()
 
     def _fail(self, error: BaseException) -> None:
         if self._waiting:
             self._failure, self._waiting = error, False
-            self._connection.ioloop.stop()
+            self._loop.stop()
 
     def _on_timeout(self) -> None:
         self._fail(TimeoutError(f"no answer within {self._timeout:g} s"))
 
     def _explained(self, error: BaseException) -> ConnectionFailed:
-        text = f"{self._address}: {mask_url(describe(error))}"
         if isinstance(error, pika.exceptions.ChannelClosedByBroker) and error.reply_code == 404:
             return QueueNotFound(f"{self._address}: {error.reply_text}")
-        return ConnectionFailed(text)
+        reason = mask_url(describe(error))
+        if reason.startswith("AMQPConnectorStackTimeout"):  # pika's text is about its own layers
+            reason = f"no answer within {self._timeout:g} s"
+        return ConnectionFailed(f"{self._address}: {reason}")
 
     def _connect(self, found: pika.URLParameters) -> None:
-        self._connection = pika.SelectConnection(
-            found,
-            on_open_callback=self._done,
-            on_open_error_callback=lambda _connection, error: self._fail(error),
-            on_close_callback=self._on_connection_closed,
-        )
+        # The workflow, unlike the constructor, gives up a handshake that takes too long, and closes its socket.
+        pika.SelectConnection.create_connection([found], self._on_connected, custom_ioloop=self._loop)
 
-    def _on_connection_closed(self, connection: Any, error: BaseException) -> None:
-        if connection.is_closed and isinstance(error, pika.exceptions.ConnectionClosedByClient):
+    def _on_connected(self, outcome: Any) -> None:
+        if isinstance(outcome, BaseException):
+            self._fail(outcome)
+        else:
+            self._done(outcome)
+
+    def _on_connection_closed(self, _connection: Any, error: BaseException) -> None:
+        self._closed = True
+        if self._leaving:
             self._done()
         else:
             self._fail(error)
@@ -189,5 +201,9 @@ class Session:
         self._channel = self._connection.channel(on_open_callback=self._on_channel_open)
 
     def _on_channel_open(self, channel: Any) -> None:
-        channel.add_on_close_callback(lambda _channel, error: self._fail(error))
+        channel.add_on_close_callback(self._on_channel_closed)
         self._done(channel)
+
+    def _on_channel_closed(self, _channel: Any, error: BaseException) -> None:
+        if not self._leaving:
+            self._fail(error)

@@ -106,15 +106,11 @@ def _print(found: Report, title: str, plan: Plan) -> None:
 
 
 def _plotter(path: Path) -> Callable[[Report], None]:
-    """Import the plotting before the experiment, so that a missing library costs no experiment."""
+    """Check the path and import the library before the experiment, so that neither costs one."""
     if path.suffix.lower() != ".png":
         raise click.BadParameter(f"must end in .png, got {str(path)!r}", param_hint="'--plot'")
     if not path.parent.is_dir():
         raise click.BadParameter(f"there is no directory {str(path.parent)!r}", param_hint="'--plot'")
-    try:
-        from fairsched.cli.plot import draw_shares
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        raise exits.Failure("--plot needs matplotlib: pip install 'fairsched[cli]'", exits.IMPORT) from None
+    from fairsched.cli.plot import draw_shares
+
     return lambda found: draw_shares(found, path)

@@ -132,7 +132,11 @@ class Feeder:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._acknowledged.put(None)
-        self._thread.join()
+        self.join()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the thread to end, which it does at the end of the ``with`` block, or by failing."""
+        self._thread.join(timeout)
 
     def acknowledge(self, name: str) -> None:
         """Have a message of a queue replaced."""

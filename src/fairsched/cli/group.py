@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fairsched import __version__
-from fairsched.cli import exits
+from fairsched.cli import EXTRA, REMEDY, exits
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 
 #: Commands in the order of the help: name, module and what the list of commands says.
@@ -48,6 +48,10 @@ class LazyGroup(click.Group):
             raise exits.Failure(str(error), exits.QUEUE_MISSING) from error
         except ConnectionFailed as error:
             raise exits.Failure(str(error), exits.CONNECTION) from error
+        except ModuleNotFoundError as error:
+            if error.name not in EXTRA:
+                raise
+            raise exits.Failure(REMEDY.format(error.name), exits.IMPORT) from error
 
 
 @click.group(cls=LazyGroup, epilog=exits.EPILOG, context_settings={"help_option_names": ["-h", "--help"]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from importlib import import_module
@@ -27,13 +28,16 @@ def load_app(reference: str) -> App:
     Raises
     ------
     Failure
-        With the code for import errors, if the module cannot be imported, lacks the attribute, or the attribute is
-        not an `App`. When the module itself fails, its traceback is printed first.
+        With the code for usage, if the reference is malformed. With the code for import errors, if the module
+        cannot be imported, lacks the attribute, or the attribute is not an `App`. When the module itself fails, its
+        traceback is printed first.
 
     Notes
     -----
     The current directory is put at the front of the path, as ``python -m`` does. Runs the module.
     """
+    if re.fullmatch(r"\w+(\.\w+)*(:\w+(\.\w+)*)?", reference) is None:
+        raise exits.Failure(f"an app is named as MODULE:APP, got {reference!r}", exits.USAGE)
     module_name, _, attribute = reference.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
