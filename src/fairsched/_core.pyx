@@ -266,7 +266,7 @@ cdef class Dwrr(NamedSlots):
         -----
         Complexity O(1) while no cost exceeds its slot's quantum.
         """
-        cdef uint64_t token
+        cdef uint64_t token = 0
         cdef uint32_t index
         self.check_idle()
         index = dwrr_pop(&self.table, &token)

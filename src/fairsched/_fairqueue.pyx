@@ -1,32 +1,29 @@
 """A thread-safe, blocking queue of Python objects, served by deficit weighted round robin.
 
 Exclusion. Everything but the waiting happens with the GIL held (on free-threaded builds: inside the object's critical
-section), and nothing between two reads of the state runs Python code or gives the GIL up. Threads wait in a `Parking`
-without the GIL; a put or get gives the GIL up around a wake-up only when somebody is registered to be woken.
+section), and nothing between two reads of the state runs Python code or gives the GIL up. Threads wait in a
+`WaitingRoom`; a put or get gives the GIL up around a wake-up only when somebody is registered to be woken.
 
 Ownership. The token of an entry is a pointer to the queued object, and the entry owns one reference to it. The
 garbage collector is shown those references by the traverse function at the end of this file.
 """
 
 cimport cython
-from cpython.exc cimport PyErr_CheckSignals
-from cpython.list cimport PyList_GET_ITEM, PyList_New, PyList_SET_ITEM
+from cpython.list cimport PyList_GET_ITEM, PyList_SET_ITEM
 from cpython.object cimport PyObject, visitproc
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 
 from fairsched._core cimport NamedSlots, slot_find
 from fairsched._numbers cimport as_amount, as_count
+from fairsched._waitingroom cimport WaitingRoom
 from fairsched.core.dwrr cimport (
     dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum,
 )
 from fairsched.core.entrypool cimport Entry
-from fairsched.core.parking cimport Parking
 from fairsched.core.slots cimport NO_SLOT, Slot, SlotTable, slots_take_idle, slots_unlink_head
 
 import queue
-import threading
-import time
 
 import numpy as np
 
@@ -44,10 +41,6 @@ cdef extern from "Python.h":
         clear_t tp_clear
 
 cdef enum:
-    # The main thread looks for signals this often while it waits: only it can run their handlers.
-    SIGNAL_CHECK_NS = 50_000_000
-    # A clock of the caller's own is looked at this often while a thread waits by it.
-    CLOCK_CHECK_NS = 1_000_000
     NAME_CACHE = 16
 
 
@@ -94,20 +87,13 @@ cdef class FairQueue(NamedSlots):
     [('gold', 0), ('gold', 1), ('gold', 2), ('free', 0), ('gold', 3)]
     """
 
-    cdef Parking* getters
-    cdef Parking* putters
-    cdef int64_t getters_waiting
-    cdef int64_t putters_waiting
+    cdef WaitingRoom getters
+    cdef WaitingRoom putters
+    cdef int64_t batches_waiting  # putters that wait for room for more than one item
     cdef int64_t maxsize
     cdef int64_t default_quantum  # 0: unknown slots are errors
-    cdef object clock
-    cdef bint own_clock
     cdef bint is_shut_down
     cdef object __weakref__
-
-    def __cinit__(self, *args, **kwargs):
-        self.getters = new Parking()
-        self.putters = new Parking()
 
     def __init__(self, quanta=None, *, maxsize=0, default_quantum=None, clock=None):
         if not isinstance(maxsize, int) or isinstance(maxsize, bool):
@@ -117,15 +103,13 @@ cdef class FairQueue(NamedSlots):
         pairs = [] if quanta is None else checked_quanta(quanta)
         self.maxsize = max(maxsize, 0)
         self.default_quantum = 0 if default_quantum is None else as_amount(default_quantum, "default_quantum")
-        self.clock = time.monotonic if clock is None else clock
-        self.own_clock = clock is not None
+        self.getters = WaitingRoom(clock)
+        self.putters = WaitingRoom(clock)
         for name, quantum in pairs:
             self.add(name, quantum, False)
 
     def __dealloc__(self):
         drop_items(&self.table)
-        del self.getters
-        del self.putters
 
     # -- putting ------------------------------------------------------------------------------------------------------
 
@@ -161,7 +145,7 @@ cdef class FairQueue(NamedSlots):
         cdef int64_t amount = as_amount(cost, "cost")
         cdef long index
         with cython.critical_section(self):
-            if self.is_shut_down or self.maxsize:
+            if self.is_shut_down or (self.maxsize and self.table.queued >= self.maxsize):
                 self.wait_for_room(slot, 1, block, timeout)
             index = slot_find(self, slot)
             if index < 0:
@@ -170,8 +154,8 @@ cdef class FairQueue(NamedSlots):
             if not dwrr_push(&self.table, index, <uint64_t> <uintptr_t> <PyObject*> item, amount):
                 Py_DECREF(item)
                 raise MemoryError()
-            if self.getters_waiting:
-                self.wake(self.getters, &self.getters_waiting, 1)
+            if self.getters.waiting:
+                self.getters.wake(1)
 
     def put_many(self, slots, items, costs=None, block=True, timeout=None):
         """put_many($self, slots, items, costs=None, block=True, timeout=None)
@@ -212,7 +196,7 @@ cdef class FairQueue(NamedSlots):
             return
         indices = np.empty(size, dtype=np.int32)
         with cython.critical_section(self):
-            if self.is_shut_down or self.maxsize:
+            if self.is_shut_down or (self.maxsize and self.table.queued + size > self.maxsize):
                 self.wait_for_room(names[0], size, block, timeout)
             self.find_many(names, indices)
             if not dwrr_reserve(&self.table, size):
@@ -224,8 +208,8 @@ cdef class FairQueue(NamedSlots):
                     &self.table, indices[i], <uint64_t> <uintptr_t> PyList_GET_ITEM(objects, i),
                     cost_view[i] if with_costs else 1,
                 )
-            if self.getters_waiting:
-                self.wake(self.getters, &self.getters_waiting, size)
+            if self.getters.waiting:
+                self.getters.wake(size)
 
     cdef uint32_t admit(self, object name) except? 0xFFFFFFFF:
         """Add an unknown slot, where that is wanted."""
@@ -307,7 +291,7 @@ cdef class FairQueue(NamedSlots):
         ValueError
             The time-out is negative.
         """
-        cdef uint64_t token
+        cdef uint64_t token = 0
         cdef uint32_t index
         with cython.critical_section(self):
             if self.table.queued == 0:
@@ -318,8 +302,8 @@ cdef class FairQueue(NamedSlots):
             Py_DECREF(item)  # the entry's reference; `item` holds one of its own
             if self.table.forgettable != NO_SLOT:
                 self.forget_idle()
-            if self.putters_waiting:
-                self.wake(self.putters, &self.putters_waiting, self.putters_waiting)
+            if self.putters.waiting:
+                self.wake_putters(1)
             return name, item
 
     def get_many(self, n, timeout=None):
@@ -361,15 +345,15 @@ cdef class FairQueue(NamedSlots):
             self.take_many(names, items, size)
             if self.table.forgettable != NO_SLOT:
                 self.forget_idle()
-            if self.putters_waiting:
-                self.wake(self.putters, &self.putters_waiting, self.putters_waiting)
+            if self.putters.waiting:
+                self.wake_putters(size)
         if size < len(items):
             del names[size:], items[size:]
         return Batch(names, items)
 
     cdef void take_many(self, list names, list items, int64_t size) noexcept:
         """Serve `size` items into lists of None: no Python code runs in here."""
-        cdef uint64_t token
+        cdef uint64_t token = 0
         cdef uint32_t index
         cdef int64_t i
         for i in range(size):
@@ -390,11 +374,11 @@ cdef class FairQueue(NamedSlots):
 
     cdef int wait_for_item(self, object block, object timeout) except -1:
         """Return once something is queued."""
-        cdef object deadline = self.deadline(block, timeout)
+        cdef object deadline = self.getters.deadline(block, timeout)
         while self.table.queued == 0:
             if self.is_shut_down:
                 raise ShutDown("the queue is shut down and has no item left")
-            if not block or not (self.wait(self.getters, &self.getters_waiting, deadline) or self.table.queued):
+            if not block or not (self.getters.wait(deadline) or self.table.queued):
                 if self.is_shut_down:
                     raise ShutDown("the queue is shut down and has no item left")
                 raise queue.Empty
@@ -402,79 +386,25 @@ cdef class FairQueue(NamedSlots):
 
     cdef int wait_for_room(self, object slot, int64_t count, object block, object timeout) except -1:
         """Return once `count` more items fit."""
-        cdef object deadline = self.deadline(block, timeout)
+        cdef object deadline = self.putters.deadline(block, timeout)
         if not self.default_quantum and slot_find(self, slot) < 0:
             self.admit(slot)  # raises: an unknown slot is an error now, not when there is room
-        while not self.is_shut_down and self.maxsize and self.table.queued + count > self.maxsize:
-            if not block or not self.wait(self.putters, &self.putters_waiting, deadline):
-                if self.is_shut_down or self.table.queued + count <= self.maxsize:
-                    break
-                raise queue.Full
+        self.batches_waiting += count > 1
+        try:
+            while not self.is_shut_down and self.table.queued + count > self.maxsize:
+                if not block or not self.putters.wait(deadline):
+                    if self.is_shut_down or self.table.queued + count <= self.maxsize:
+                        break
+                    raise queue.Full
+        finally:
+            self.batches_waiting -= count > 1
         if self.is_shut_down:
             raise ShutDown("the queue is shut down")
         return 0
 
-    cdef object deadline(self, object block, object timeout):
-        """When a wait ends, by the clock; None: never."""
-        if not block or timeout is None:
-            return None
-        if not timeout >= 0:  # NaN too
-            raise ValueError(f"timeout must be a number of seconds, 0 or more, got {timeout!r}")
-        return self.clock() + timeout
-
-    cdef int64_t wait_slice(self, object deadline) except -2:
-        """Nanoseconds to wait before looking around again; 0 when the deadline has passed, -1 for as long as it takes.
-        """
-        cdef int64_t slice_ns = -1
-        if threading.current_thread() is threading.main_thread():
-            slice_ns = SIGNAL_CHECK_NS
-        if deadline is None:
-            return slice_ns
-        remaining = deadline - self.clock()
-        if not remaining > 0:
-            return 0
-        if self.own_clock:
-            return CLOCK_CHECK_NS
-        if slice_ns < 0 or remaining * 1e9 < slice_ns:
-            slice_ns = <int64_t> max(1, min(remaining * 1e9, 3.6e12))
-        return slice_ns
-
-    cdef bint wait(self, Parking* parking, int64_t* waiting, object deadline) except? -1:
-        """Wait for a wake-up; False when the deadline passed without one."""
-        cdef int64_t slice_ns
-        cdef bint woken = False
-        waiting[0] += 1
-        try:
-            while not woken:
-                slice_ns = self.wait_slice(deadline)
-                if slice_ns == 0:
-                    break
-                with nogil:
-                    woken = parking.park(slice_ns)
-                if not woken:
-                    PyErr_CheckSignals()
-        except BaseException:
-            if self.withdraw(parking, waiting) and self.table.queued and parking == self.getters:
-                self.wake(parking, waiting, 1)  # the wake-up was for an item that somebody must take
-            raise
-        return woken or self.withdraw(parking, waiting)
-
-    cdef bint withdraw(self, Parking* parking, int64_t* waiting) noexcept:
-        """Stop waiting; True when a wake-up was under way, which is taken."""
-        if waiting[0] > 0:
-            waiting[0] -= 1
-            return False
-        with nogil:
-            parking.park(-1)
-        return True
-
-    cdef void wake(self, Parking* parking, int64_t* waiting, int64_t wanted) noexcept:
-        """Wake up to `wanted` registered threads. The GIL is given up meanwhile, so that they can have it at once."""
-        cdef int64_t count = min(wanted, waiting[0])
-        if count:
-            waiting[0] -= count
-            with nogil:
-                parking.unpark(count)
+    cdef void wake_putters(self, int64_t freed) noexcept:
+        """Wake as many putters as there is new room for; all, if one of them needs room for many."""
+        self.putters.wake(self.putters.waiting if self.batches_waiting else freed)
 
     # -- the rest -----------------------------------------------------------------------------------------------------
 
@@ -504,8 +434,8 @@ cdef class FairQueue(NamedSlots):
             self.is_shut_down = True
             if immediate:
                 drop_items(table)
-            self.wake(self.getters, &self.getters_waiting, self.getters_waiting)
-            self.wake(self.putters, &self.putters_waiting, self.putters_waiting)
+            self.getters.wake(self.getters.waiting)
+            self.putters.wake(self.putters.waiting)
 
     def close(self):
         """close($self)

@@ -67,7 +67,7 @@ class Machine(Listener):
     # Beginning ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Connect and consume; returns when every queue is consumed, raises when that cannot be."""
+        """Connect and consume; returns when every queue is consumed or `stop` is called, raises when neither can be."""
         with self._guard:
             if self._started:
                 raise RuntimeError("a consumer can be started once; make another")
@@ -219,6 +219,7 @@ class Machine(Listener):
         if self._stop_at is None:
             self._stop_at = time.monotonic()
         self.stopping.set()
+        self._begun.set()
         if self._started:
             self.pump.stop_intake()
         else:

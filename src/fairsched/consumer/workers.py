@@ -61,10 +61,13 @@ class Pool:
         """Wait until the threads have left, or the consumer is abandoned, or its shutdown timeout is over."""
         machine = self._machine
         machine.stopping.wait()
-        if self._all_left.wait(0 if machine.abandoned else machine.remaining()):
+        self._all_left.wait(0 if machine.abandoned else machine.remaining())
+        if machine.abandoned:
+            return
+        if self._all_left.is_set():
             for thread in self._threads:
                 thread.join()
-        elif not machine.abandoned:
+        else:
             _log.warning("handlers did not finish within the shutdown timeout; their messages are requeued")
 
     def release(self) -> None:
