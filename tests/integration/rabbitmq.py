@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -22,6 +23,17 @@ REMEDY = (
     "elsewhere put rabbitmq-server on PATH. 'make test-quick' runs the tests that need no server."
 )
 BOOT_TIMEOUT = 90.0
+
+# Runs port mapper and broker, and ends with them when its standard input closes: however the tests end, no broker is
+# left behind.
+GUARD = """
+import os, signal, subprocess, sys
+epmd, port, server = sys.argv[1:]
+subprocess.Popen([epmd, "-port", port], stdin=subprocess.DEVNULL)
+subprocess.Popen([server], stdin=subprocess.DEVNULL)
+sys.stdin.read()
+os.killpg(0, signal.SIGKILL)
+"""
 
 
 def eventually(condition: Callable[[], object], timeout: float = 30.0, what: str = "") -> None:
@@ -64,7 +76,6 @@ class Node:
         self.name = f"fairsched-{os.getpid()}-{self.port}@localhost"
         self.tls = tls
         self._process: subprocess.Popen[bytes] | None = None
-        self._epmd: subprocess.Popen[bytes] | None = None
         self._write_files()
 
     @property
@@ -136,14 +147,12 @@ class Node:
 
     def start(self) -> None:
         """Start the broker and return when it accepts connections."""
-        if self._epmd is None:
-            # Without -daemon it is our child, and ends with us.
-            self._epmd = subprocess.Popen([self.epmd_program, "-port", str(self.epmd_port)], env=self.environment)
         (self.home / "pid").unlink(missing_ok=True)
         with (self.home / "console.log").open("ab") as console:
             self._process = subprocess.Popen(
-                [self.server], env=self.environment, stdin=subprocess.DEVNULL, stdout=console, stderr=console,
-                start_new_session=True, cwd=self.home,
+                [sys.executable, "-c", GUARD, self.epmd_program, str(self.epmd_port), self.server],
+                env=self.environment, stdin=subprocess.PIPE, stdout=console, stderr=console, cwd=self.home,
+                start_new_session=True,
             )  # fmt: skip
         eventually(self._answers, BOOT_TIMEOUT, f"RabbitMQ boots; see {self.home}/console.log")
 
@@ -152,8 +161,12 @@ class Node:
         if self._process.poll() is not None:
             raise RuntimeError(f"RabbitMQ ended while booting:\n{(self.home / 'console.log').read_text()[-2000:]}")
         try:
+            # pika reports a refused connection at length, so ask the port first.
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
             with self.connect():
                 return True
+        except OSError:
+            return False
         except pika.exceptions.AMQPError:
             return False
 
@@ -162,7 +175,7 @@ class Node:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(30)
+            self._process.communicate(timeout=30)
             self._process = None
 
     def restart(self) -> None:
@@ -171,11 +184,8 @@ class Node:
         self.start()
 
     def close(self) -> None:
-        """End broker and port mapper, and remove their files."""
+        """End the broker and remove its files."""
         self.kill()
-        if self._epmd is not None:
-            self._epmd.kill()
-            self._epmd.wait(30)
         shutil.rmtree(self.home, ignore_errors=True)
 
     def control(self, *arguments: str) -> str:
@@ -209,17 +219,20 @@ class Node:
             for queue in queues:
                 channel.queue_delete(queue)
 
-    def publish(self, queue: str, bodies: Iterable[bytes], *, confirm: bool = False, **properties: object) -> None:
+    def publish(self, queue: str, bodies: Iterable[bytes], *, commit: bool = False, **properties: object) -> None:
         """Fill a queue through the default exchange; fast, because nothing is flushed in between."""
         settings = pika.BasicProperties(**properties)
         with self.connect() as channel:
-            if confirm:
-                channel.confirm_delivery()
+            if commit:
+                channel.tx_select()
             raw = channel._impl
             for number, body in enumerate(bodies):
                 raw.basic_publish("", queue, body, settings)
                 if number % 500 == 499:
                     channel.connection.process_data_events(0)
+            if commit:
+                # Comes back when persistent messages are on the disk.
+                channel.tx_commit()
             # A synchronous call comes back only after the broker has taken everything before it.
             channel.queue_declare(queue, passive=True)
 

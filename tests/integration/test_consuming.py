@@ -221,13 +221,14 @@ def test_iteration_ends_after_a_stop_and_gives_back_what_it_leaves(broker: Node,
 def test_an_exception_in_a_with_block_settles_by_policy_and_goes_on(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("with")
     broker.publish(queue, [b"x"])
-    with (
-        pytest.raises(KeyError, match="mine"),
-        Consumer(broker.url, [queue], on_error="reject") as consumer,
-    ):
-        for message in consumer:
-            with message:
-                raise KeyError("mine")
+    consumer = Consumer(broker.url, [queue], on_error="reject")
+
+    def fail() -> None:
+        with consumer, next(iter(consumer)):
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        fail()
     assert consumer.stats()["rejected"] == 1
     assert broker.count(queue) == 0
 
