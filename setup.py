@@ -34,7 +34,8 @@ def compiler_flags() -> tuple[list[str], list[str], list[tuple[str, str]]]:
     macros = [("CYTHON_TRACE_NOGIL", "1")] if TRACE else []
     if sys.platform == "win32":
         return ["/std:c++17", "/O2"], [], macros
-    compile_args, link_args = ["-std=c++17", "-O3", "-fno-tree-slp-vectorize", "-fno-exceptions", "-fvisibility=hidden"], []
+    compile_args = ["-std=c++17", "-O3", "-fno-tree-slp-vectorize", "-fno-exceptions", "-fvisibility=hidden"]
+    link_args = []
     if SANITIZE:
         kinds = {"address": "address,undefined", "thread": "thread"}
         if SANITIZE not in kinds:
