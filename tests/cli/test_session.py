@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,3 +100,56 @@ def test_check_looks_at_every_broker() -> None:
     code, lines = check("--url", "amqp://127.0.0.1:1", "--url", "amqp://127.0.0.1:2")
     assert code == 4
     assert [line[:20] for line in lines[1:]] == ["\u2717 broker 127.0.0.1:1", "\u2717 broker 127.0.0.1:2"]
+
+
+WORKER = """
+from fairsched.consumer import App
+app = App("amqp://app:hunter2@127.0.0.1:1/", prefetch=100)
+app.consumer("gold", weight=40)(print)
+app.consumer("free", weight=4)(print)
+"""
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An app in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    name = f"worker_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(WORKER)
+    return f"{name}:app"
+
+
+def test_check_of_an_app_takes_its_url(worker: str) -> None:
+    code, lines = check(worker)
+    assert code == 4
+    assert lines[0] == "\u2713 configuration: nothing is set, all defaults"
+    assert lines[1].startswith("\u2717 broker 127.0.0.1:1: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "message"),
+    [
+        (["-Q", "silver"], {}, "no handler for queue 'silver'"),
+        ([], {"FAIRSCHED_WEIGHTS": "tenant=3"}, "need key="),
+        ([], {"FAIRSCHED_PREFETCH": "gold=3"}, "prefetch must name every queue and no other; it differs in free"),
+    ],
+)
+def test_check_looks_at_the_whole(worker: str, arguments: list[str], environment: dict[str, str], message: str) -> None:
+    code, lines = check(worker, *arguments, env=dict(environment))
+    assert code == 2
+    assert len(lines) == 1
+    assert lines[0].startswith("\u2717 configuration: ")
+    assert message in lines[0]
+
+
+def test_check_without_an_app_looks_at_the_whole_too() -> None:
+    code, lines = check("-Q", "gold,free", env={"FAIRSCHED_PREFETCH": "gold=3"})
+    assert code == 2
+    assert "it differs in free" in lines[0]
+
+
+def test_check_needs_time() -> None:
+    result = CliRunner().invoke(cli, ["check", "--timeout", "0"])
+    assert result.exit_code == 2
+    assert "a duration above zero is needed, got '0'" in result.stderr

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from fairsched.cli import exits
 from fairsched.cli.broker import Session
-from fairsched.cli.parameters import config_option, queues_option, urls_option
+from fairsched.cli.loading import load_app
+from fairsched.cli.parameters import Duration, config_option, queues_option, urls_option
 from fairsched.config import Settings
-from fairsched.consumer.urls import mask_url
+from fairsched.consumer import App
+from fairsched.consumer.settings import make_settings
+from fairsched.consumer.urls import check_urls, mask_url
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 from fairsched.settingvalues import masked
 
@@ -20,27 +24,57 @@ DEFAULT_URL = "amqp://guest:guest@localhost:5672/%2F"
 
 
 @click.command(epilog=exits.EPILOG)
+@click.argument("reference", metavar="[MODULE:APP]", required=False)
 @config_option
 @urls_option
 @queues_option
 @click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True, help="Seconds."
+    "--timeout",
+    type=Duration(positive=True),
+    default="10s",
+    show_default=True,
+    help="How long a broker may take for each answer.",
 )
-def check(config: Path | None, urls: tuple[str, ...], queues: tuple[str, ...], timeout: float) -> None:
+def check(
+    reference: str | None, config: Path | None, urls: tuple[str, ...], queues: tuple[str, ...], timeout: float
+) -> None:
     """Check the configuration, every broker, and every queue.
 
-    Prints one line for each check. Nothing is consumed and nothing changed. Of several faults the first one of
-    configuration, brokers, queues decides the exit code.
+    With MODULE:APP, what the app says counts too, as it does for "fairsched run". Prints one line for each check.
+    Nothing is consumed and nothing changed. Of several faults the first one of configuration, brokers, queues
+    decides the exit code.
     """
+    app = load_app(reference) if reference else App()
     try:
         settings = Settings.load({"url": urls or None, "queues": ",".join(queues) or None}, file=config)
+        wanted = _wanted(app, settings)
     except ConfigurationError as error:
         _line(False, f"configuration: {error}")
         raise click.exceptions.Exit(exits.USAGE) from None
     _line(True, f"configuration: {_described(settings)}")
-    outcomes = list(_brokers(settings, timeout))
+    outcomes = list(_brokers(wanted, timeout))
     failed = [code for code in (exits.CONNECTION, exits.QUEUE_MISSING) if code in outcomes]
     raise click.exceptions.Exit(failed[0] if failed else 0)
+
+
+class _Wanted(NamedTuple):
+    """What a worker would need of brokers."""
+
+    urls: tuple[str, ...]
+    queues: tuple[str, ...]
+
+
+def _wanted(app: App, settings: Settings) -> _Wanted:
+    """Put together what a worker would be given, and have it checked as a whole, as the worker would."""
+    urls = settings.url or check_urls(app.url or DEFAULT_URL)
+    options = {**app.options, **settings.consumer_options()}
+    declared = options.pop("queues", None)
+    queues = settings.queues or declared
+    if app.handlers:
+        queues = app._selected(queues or None)
+    if queues:
+        make_settings(urls, queues, **options)
+    return _Wanted(urls, tuple(queues or ()))
 
 
 def _described(settings: Settings) -> str:
@@ -49,23 +83,23 @@ def _described(settings: Settings) -> str:
     return ", ".join(found) or "nothing is set, all defaults"
 
 
-def _brokers(settings: Settings, timeout: float) -> Iterator[int]:
+def _brokers(wanted: _Wanted, timeout: float) -> Iterator[int]:
     """Look at every broker, and at the queues on the first that answers; yield exit codes."""
     looked = False
-    for url in settings.url or (DEFAULT_URL,):
+    for url in wanted.urls:
         try:
             with Session(url, timeout) as session:
                 _line(True, f"broker {mask_url(url)}: {session.server}")
                 if not looked:
                     looked = True
-                    yield from _queues(settings, session)
+                    yield from _queues(wanted, session)
         except ConnectionFailed as error:
             _line(False, f"broker {error}")
             yield exits.CONNECTION
 
 
-def _queues(settings: Settings, session: Session) -> Iterator[int]:
-    for name in settings.queues:
+def _queues(wanted: _Wanted, session: Session) -> Iterator[int]:
+    for name in wanted.queues:
         try:
             found = session.find(name)
         except QueueNotFound as error:

@@ -12,16 +12,28 @@ from fairsched.durations import parse_duration
 
 
 class Duration(click.ParamType[float]):
-    """Seconds, written as people write them."""
+    """Seconds, written as people write them.
+
+    Parameters
+    ----------
+    positive : bool
+        Whether zero is refused.
+    """
 
     name = "duration"
+
+    def __init__(self, positive: bool = False) -> None:
+        self._positive = positive
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return seconds, or fail with the rule."""
         try:
-            return parse_duration(value)
+            seconds = parse_duration(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+        if self._positive and not seconds:
+            self.fail(f"a duration above zero is needed, got {value!r}", param, ctx)
+        return seconds
 
 
 _Command = Callable[..., Any]
