@@ -80,7 +80,7 @@ class Consumer:
     async def __aenter__(self) -> Consumer:
         self._loop = asyncio.get_running_loop()
         self._machine.on_change = self._on_change
-        self._machine.pump.intake.on_batch = self._notify
+        self._machine.on_batch = self._notify
         await asyncio.to_thread(self._machine.start)
         return self
 
@@ -188,8 +188,9 @@ class Consumer:
             raise RuntimeError("run inside 'async with consumer:', which connects and closes")
         work = asyncio.gather(*(self._work(handler) for _ in range(self._machine.settings.workers)))
         deadline = asyncio.create_task(self._deadline())
+        ends: set[asyncio.Future[Any]] = {work, deadline}
         try:
-            await asyncio.wait({asyncio.ensure_future(work), deadline}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             deadline.cancel()
             finished = work.done()

@@ -276,11 +276,21 @@ def test_stop_before_a_connection_exists() -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    eventually(lambda: consumer._machine.pump.last_error)
+    eventually(lambda: hasattr(consumer._machine, "pump") and consumer._machine.pump.last_error)
     consumer.stop()
     thread.join(10)
     assert not thread.is_alive()
     assert errors == []
+
+
+def test_a_consumer_stopped_before_it_runs_does_nothing(broker: Node, new_queue: Declare) -> None:
+    queue = new_queue("before")
+    broker.publish(queue, numbered(3))
+    consumer = Consumer(broker.url, [queue])
+    consumer.stop()
+    consumer.run(lambda message: None)
+    assert consumer.stats()["acked"] == 0
+    eventually(lambda: broker.count(queue) == 3)
 
 
 PROGRAM = """

@@ -114,9 +114,10 @@ class Consumer:
         FairschedError
             If consuming cannot go on.
         """
-        machine, pump = self._machine, self._machine.pump
+        machine = self._machine
         if not self._entered:
             raise RuntimeError("iterate inside 'with consumer:', which connects and closes")
+        pump = machine.pump
         while not (machine.stopping.is_set() and machine.remaining() == 0.0):
             try:
                 message = machine.get(_SLICE)

@@ -48,7 +48,8 @@ class Machine(Listener):
         self.settings = settings
         self.queue = FairQueue(settings.quanta, default_quantum=settings.default_quantum)
         self.counters = Counters()
-        self.pump = Pump(settings, self.queue, self.counters, self, self.settle_failure)
+        #: Made by `start`: it owns sockets, and a consumer that is never started should own nothing.
+        self.pump: Pump
         #: What made consuming impossible, if anything did.
         self.error: BaseException | None = None
         #: Whether workers leave what is buffered.
@@ -57,6 +58,8 @@ class Machine(Listener):
         self.stopping = threading.Event()
         #: Called, in whatever thread, when getters should look again.
         self.on_change: Callable[[], None] | None = None
+        #: Called in the I/O thread after messages were queued; to be set before `start`.
+        self.on_batch: Callable[[], None] | None = None
         self._begun = threading.Event()
         self._started = self._closed = False
         self._stop_at: float | None = None
@@ -71,8 +74,12 @@ class Machine(Listener):
         with self._guard:
             if self._started:
                 raise RuntimeError("a consumer can be started once; make another")
+            self.pump = Pump(self.settings, self.queue, self.counters, self, self.settle_failure)
+            self.pump.intake.on_batch = self.on_batch
             self._started = True
         self.pump.start()
+        if self.stopping.is_set():
+            self.pump.stop_intake()
         try:
             in_time = self._begun.wait(self.settings.connect_timeout)
             if not in_time:
@@ -220,7 +227,9 @@ class Machine(Listener):
             self._stop_at = time.monotonic()
         self.stopping.set()
         self._begun.set()
-        if self._started:
+        with self._guard:
+            started = self._started
+        if started:
             self.pump.stop_intake()
         else:
             self.queue.shutdown()

@@ -109,7 +109,9 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
             after += body_size + 8
             if after > size or _FRAME.unpack_from(buffer, body) != (_BODY, channel, body_size):
                 return 0
-        if after > size or kind != _HEADER or number != channel or buffer[end - 1] != _END or buffer[after - 1] != _END:
+        if after > size or kind != _HEADER or number != channel:
+            return 0
+        if not buffer[end - 1] == buffer[body - 1] == buffer[after - 1] == _END:
             return 0
         tag, redelivered = _TAG.unpack_from(buffer, start + _TAG_OFFSET + buffer[start + _TAG_OFFSET - 1])
         self.frames_received += 3 if body_size else 2

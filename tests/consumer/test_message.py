@@ -1,0 +1,176 @@
+"""Messages, keys and costs, without a broker."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from pika.spec import Basic, BasicProperties
+
+from fairsched import AckLedger, ConfigurationError
+from fairsched.consumer.adapter import from_pika
+from fairsched.consumer.cost import LARGEST, cost_model
+from fairsched.consumer.keys import key_function
+from fairsched.consumer.message import Message
+
+
+class Origin:
+    """Stands for a subscription: remembers what was settled, and how."""
+
+    def __init__(self) -> None:
+        self.queue = "q"
+        self.alive = True
+        self.verdicts: list[tuple[int, int]] = []
+        self.failures: list[BaseException] = []
+
+    def settle(self, tag: int, verdict: int) -> bool:
+        self.verdicts.append((tag, verdict))
+        return True
+
+    def failed(self, message: Message, error: BaseException) -> None:
+        self.failures.append(error)
+        message.nack()
+
+
+def make(body: bytes = b"body", *, tag: int = 7, origin: Origin | None = None, **properties: object) -> Message:
+    method = Basic.Deliver("consumer", tag, False, "exchange", "key")
+    return Message(body, tag, False, method, BasicProperties(**properties), origin or Origin(), "q")
+
+
+@pytest.mark.parametrize(
+    ("settle", "verdict"),
+    [
+        (lambda message: message.ack(), AckLedger.ACK),
+        (lambda message: message.nack(), AckLedger.REQUEUE),
+        (lambda message: message.nack(requeue=False), AckLedger.REJECT),
+        (lambda message: message.reject(), AckLedger.REJECT),
+        (lambda message: message.reject(requeue=True), AckLedger.REQUEUE),
+    ],
+)
+def test_settling_happens_once(settle: object, verdict: int) -> None:
+    origin = Origin()
+    message = make(origin=origin)
+    assert settle(message)
+    assert not settle(message)
+    assert not message.ack()
+    message.finish()
+    assert origin.verdicts == [(7, verdict)]
+
+
+def test_a_with_block_acks_or_fails() -> None:
+    origin = Origin()
+    with make(origin=origin):
+        pass
+    with make(tag=8, origin=origin) as message:
+        message.reject()
+    with make(tag=9, origin=origin) as message:
+        message.defer()
+    with pytest.raises(ValueError, match="mine"), make(tag=10, origin=origin):
+        raise ValueError("mine")
+    assert origin.verdicts == [(7, AckLedger.ACK), (8, AckLedger.REJECT), (10, AckLedger.REQUEUE)]
+    assert [str(error) for error in origin.failures] == ["mine"]
+
+
+def test_raw_method_and_properties_are_decoded_on_demand() -> None:
+    method = b"".join(Basic.Deliver("consumer", 7, True, "exchange", "key").encode())
+    properties = b"".join(BasicProperties(headers={"a": 1}, app_id="app", priority=3).encode())
+    raw = b"\x00\x3c\x00\x3c" + method, b"\x00\x3c\x00\x00" + (4).to_bytes(8, "big") + properties
+    message = Message(b"body", 7, True, *raw, Origin(), "q")
+    assert (message.exchange, message.routing_key, message.delivery.redelivered) == ("exchange", "key", True)
+    assert (message.headers, message.properties.app_id, message.properties.priority) == ({"a": 1}, "app", 3)
+    assert message.properties is message.properties
+    assert message.delivery is message.delivery
+
+
+def test_a_message_does_not_show_its_body() -> None:
+    message = make(b"secret")
+    assert repr(message) == "<Message 7 of queue 'q', 6 bytes, unsettled>"
+    message.ack()
+    assert repr(message).endswith(", settled>")
+    assert message.alive
+    assert message.headers == {}
+
+
+@pytest.mark.parametrize(
+    ("spec", "properties", "key"),
+    [
+        ("header:tenant", {"headers": {"tenant": "a"}}, "a"),
+        ("header:tenant", {"headers": {"tenant": 5}}, 5),
+        ("header:tenant", {"headers": {"other": "a"}}, ""),
+        ("header:tenant", {}, ""),
+        ("header:tenant", {"headers": {"tenant": ["a", 1]}}, "['a', 1]"),
+        ("header:x:y", {"headers": {"x:y": "b"}}, "b"),
+        ("property:app_id", {"app_id": "app"}, "app"),
+        ("property:app_id", {}, ""),
+        (lambda message: message.body[:2], {}, b"bo"),
+        (lambda message: None, {}, ""),
+    ],
+)
+def test_keys(spec: object, properties: dict[str, object], key: object) -> None:
+    assert key_function(spec)(make(**properties)) == key
+
+
+@pytest.mark.parametrize("spec", ["tenant", "header:", "property:body", "queue:x", "", 5])
+def test_an_impossible_key_is_refused(spec: object) -> None:
+    with pytest.raises(ConfigurationError, match="key"):
+        key_function(spec)
+
+
+@pytest.mark.parametrize("function", [lambda message: 1 / 0, lambda message: {1}])
+def test_a_failing_key_function_is_reported_once(function: object, caplog: pytest.LogCaptureFixture) -> None:
+    key = key_function(function)
+    with caplog.at_level(logging.ERROR, "fairsched"):
+        assert [key(make()) for _ in range(3)] == [""] * 3
+    assert len(caplog.records) == 1
+
+
+def test_constant_and_byte_costs() -> None:
+    assert cost_model(None).estimate(make(b"12345")) == 1
+    assert not cost_model(None).varies
+    assert cost_model("bytes").estimate(make(b"12345")) == 5
+    assert cost_model("bytes").estimate(make(b"")) == 1
+    assert cost_model(None).correction(make(), 10**6) == 0
+
+
+def test_time_is_estimated_then_settled() -> None:
+    model = cost_model("time")
+    message = make()
+    message.cost = model.estimate(message)
+    assert message.cost == 100_000
+    assert model.correction(message, 300_000) == 200_000
+    # The slot's own mean from now on: the first measurement, then a tenth of the way to each next.
+    assert model.estimate(make()) == 300_000
+    message.cost = 300_000
+    assert model.correction(message, 200_000) == -100_000
+    assert model.estimate(make()) == 290_000
+    other = make()
+    other.slot = "other"
+    assert 100_000 < model.estimate(other) < 300_000
+
+
+def test_a_cost_function_must_give_a_positive_number(caplog: pytest.LogCaptureFixture) -> None:
+    assert cost_model(lambda message: len(message.body) * 2).estimate(make(b"abc")) == 6
+    for bad in (lambda message: 0, lambda message: "x", lambda message: 1 / 0, lambda message: LARGEST + 1):
+        caplog.clear()
+        model = cost_model(bad)
+        with caplog.at_level(logging.ERROR, "fairsched"):
+            assert [model.estimate(make()) for _ in range(3)] == [1, 1, 1]
+        assert len(caplog.records) == 1
+    with pytest.raises(ConfigurationError, match="cost must be"):
+        cost_model("time-ish")
+
+
+def test_the_pika_channel_settles_its_own_message_only() -> None:
+    origin = Origin()
+    seen = []
+    from_pika(lambda *arguments: seen.append(arguments))(make(origin=origin, app_id="app"))
+    channel, method, properties, body = seen[0]
+    assert (method.delivery_tag, method.routing_key, properties.app_id, body) == (7, "key", "app", b"body")
+    # Returning settles nothing, as with pika.
+    assert origin.verdicts == []
+    with pytest.raises(ValueError, match="delivery_tag must be 7"):
+        channel.basic_ack(8)
+    with pytest.raises(ValueError, match="multiple=True"):
+        channel.basic_ack(7, multiple=True)
+    channel.basic_reject(7)
+    assert origin.verdicts == [(7, AckLedger.REQUEUE)]

@@ -1,0 +1,95 @@
+"""The arguments of a consumer."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fairsched import ConfigurationError, aio
+from fairsched.consumer import App, Consumer
+from fairsched.consumer.settings import make_settings
+
+URL = "amqp://guest:guest@localhost/"
+
+
+def test_quanta_are_in_the_smallest_whole_numbers() -> None:
+    assert make_settings(URL, {"gold": 40, "free": 4}).quanta == {"gold": 10, "free": 1}
+    assert make_settings(URL, ["a", "b"]).quanta == {"a": 1, "b": 1}
+    assert make_settings(URL, {"gold": 40, "free": 4}, cost="bytes").quanta == {"gold": 10240, "free": 1024}
+    assert make_settings(URL, {"gold": 40, "free": 4}, cost="time").quanta == {"gold": 10**6, "free": 10**5}
+    assert make_settings(URL, {"gold": 40, "free": 4}, cost=lambda message: 1).quanta == {"gold": 10, "free": 1}
+
+
+def test_tenants_share_one_scale_with_the_default() -> None:
+    settings = make_settings(URL, ["q"], key="header:t", weights={"a": 6, "b": 4}, default_weight=2)
+    assert settings.quanta == {"a": 3, "b": 2}
+    assert settings.default_quantum == 1
+    assert make_settings(URL, ["q"], key="header:t").quanta == {}
+    assert make_settings(URL, ["q"]).default_quantum is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ({"queues": []}, "at least one queue"),
+        ({"queues": "gold"}, "queues must be a mapping"),
+        ({"queues": ["a", "a"]}, "queues must differ"),
+        ({"queues": {"": 1}}, "queue name"),
+        ({"queues": {"x" * 256: 1}}, "queue name"),
+        ({"queues": {"a": 0}}, "weight of 'a'"),
+        ({"weights": {"a": 1}}, "need key="),
+        ({"key": "header:t", "weights": {"a": 0}}, "weight of 'a'"),
+        ({"key": "nonsense"}, "key must be"),
+        ({"cost": "weight"}, "cost must be"),
+        ({"workers": 0}, "workers"),
+        ({"workers": 1.0}, "workers"),
+        ({"on_error": "ignore"}, "on_error"),
+        ({"shutdown_timeout": -1}, "shutdown_timeout"),
+        ({"connect_timeout": math.nan}, "connect_timeout"),
+        ({"connect_timeout": math.inf}, "connect_timeout"),
+        ({"prefetch": 0}, "prefetch"),
+        ({"url": "redis://x"}, "amqp://"),
+    ],
+)
+def test_what_is_not_allowed_is_refused_with_its_rule(arguments: dict[str, object], rule: str) -> None:
+    given = {"url": URL, "queues": ["q"], **arguments}
+    for kind in (Consumer, aio.Consumer):
+        with pytest.raises(ConfigurationError, match=rule):
+            kind(given["url"], given["queues"], **{k: v for k, v in given.items() if k not in ("url", "queues")})
+
+
+def test_an_unused_consumer_costs_and_does_nothing() -> None:
+    consumer = Consumer(URL, {"a": 3, "b": 1}, prefetch=8)
+    assert consumer.stats()["received"] == 0
+    assert {name: slot.quantum for name, slot in consumer.stats()["slots"].items()} == {"a": 3, "b": 1}
+    with pytest.raises(RuntimeError, match="inside 'with"):
+        next(iter(consumer))
+    consumer.stop()
+
+
+def test_an_app_gathers_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FAIRSCHED_URL", "RABBITMQ_URL", "AMQP_URL", "CLOUDAMQP_URL"):
+        monkeypatch.delenv(name, raising=False)
+    app = App(workers=2)
+
+    @app.consumer("gold", weight=40)
+    @app.consumer("free", weight=4)
+    def handler(message: object) -> None:
+        pass
+
+    assert app.weights == {"free": 4, "gold": 40}
+    assert set(app.handlers.values()) == {handler}
+    with pytest.raises(ConfigurationError, match="'gold' has a handler already"):
+        app.consumer("gold")
+    with pytest.raises(ConfigurationError, match="no broker URL"):
+        app.make_consumer()
+    slots = app.make_consumer(URL).stats()["slots"]
+    assert {name: slot.quantum for name, slot in slots.items()} == {"gold": 10, "free": 1}
+    assert list(app.make_consumer(URL, queues=["gold"]).stats()["slots"]) == ["gold"]
+    slots = app.make_consumer(URL, queues={"gold": 2, "free": 1}).stats()["slots"]
+    assert {name: slot.quantum for name, slot in slots.items()} == {"gold": 2, "free": 1}
+    with pytest.raises(ConfigurationError, match="no handler for queue 'silver'"):
+        app.make_consumer(URL, queues=["silver"])
+    app.stop()
+    assert app.stats() == {}

@@ -1,0 +1,142 @@
+"""The short cut for deliveries against pika's own decoder, over streams cut into arbitrary pieces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pika import exceptions, frame
+from pika.channel import ContentFrameAssembler
+from pika.spec import Basic, BasicProperties
+
+from fairsched.consumer.message import Message
+from fairsched.consumer.transport import Transport
+
+OURS, THEIRS = 1, 2
+Content = tuple[int, int, bool, str, object, bytes]
+
+
+class Origin:
+    queue = "q"
+    alive = True
+
+
+class Wire(Transport):
+    """A transport without a network: what it is fed goes to the sink of channel 1 or to pika's way."""
+
+    def __init__(self) -> None:
+        # Only what decoding touches; SelectConnection would open sockets.
+        self._frame_buffer = b""
+        self._shortcut = True
+        self.bytes_received = self.frames_received = 0
+        self.got: list[Content] = []
+        self.others: list[str] = []
+        self.shortcuts = 0
+        self.sinks = {OURS: self._sink}
+        self._assemblers = {OURS: ContentFrameAssembler(), THEIRS: ContentFrameAssembler()}
+
+    def _sink(self, tag: int, redelivered: int, delivery: bytes, properties: bytes, body: bytes) -> None:
+        message = Message(body, tag, bool(redelivered), delivery, properties, Origin(), "q")
+        self.shortcuts += 1
+        self.got.append((OURS, tag, message.redelivered, message.routing_key, message.properties.headers, body))
+
+    def _process_frame(self, value: Any) -> None:
+        self.frames_received += 1
+        if value.channel_number not in self._assemblers or isinstance(value, frame.Heartbeat):
+            self.others.append(value.NAME)
+            return
+        done = self._assemblers[value.channel_number].process(value)
+        if done:
+            method, header, body = done
+            deliver = method.method
+            self.got.append(
+                (value.channel_number, deliver.delivery_tag, deliver.redelivered, deliver.routing_key,
+                 header.properties.headers, body)
+            )  # fmt: skip
+
+
+def encoded(channel: int, tag: int, redelivered: bool, key: str, headers: object, body: bytes, limit: int) -> bytes:
+    """Return a delivery as the broker sends it, with body frames of at most `limit` bytes."""
+    frames = [
+        frame.Method(channel, Basic.Deliver("consumer", tag, redelivered, "", key)),
+        frame.Header(channel, len(body), BasicProperties(headers=headers)),
+        *(frame.Body(channel, body[start : start + limit]) for start in range(0, len(body), limit)),
+    ]
+    return b"".join(one.marshal() for one in frames)
+
+
+deliveries = st.tuples(
+    st.sampled_from([OURS, OURS, OURS, THEIRS]),
+    st.integers(1, 2**63),
+    st.booleans(),
+    st.text("abc", max_size=10),
+    st.none() | st.dictionaries(st.text("xyz", min_size=1, max_size=4), st.integers(0, 9), max_size=3),
+    st.binary(max_size=60),
+)
+wholes = st.lists(st.none() | deliveries, max_size=12)
+
+
+@given(wholes, st.lists(st.integers(1, 90), min_size=1, max_size=40), st.sampled_from([7, 1000]))
+def test_any_cutting_of_the_stream_gives_the_same_messages(
+    contents: list[Content | None], cuts: list[int], limit: int
+) -> None:
+    stream = b"".join(frame.Heartbeat().marshal() if one is None else encoded(*one, limit) for one in contents)
+    wire = Wire()
+    position = 0
+    number = 0
+    while position < len(stream):
+        size = cuts[number % len(cuts)]
+        wire._on_data_available(stream[position : position + size])
+        position += size
+        number += 1
+    expected = [(*one[:4], one[4] or None, one[5]) for one in contents if one is not None]
+    assert [(*one[:4], one[4] or None, one[5]) for one in wire.got] == expected
+    assert wire.others == [frame.Heartbeat.NAME] * contents.count(None)
+    assert wire.bytes_received == len(stream)
+    assert wire._frame_buffer == b""
+
+
+def test_complete_deliveries_take_the_short_cut() -> None:
+    wire = Wire()
+    stream = b"".join(encoded(OURS, tag, False, "key", None, b"x" * 50, 1000) for tag in range(1, 101))
+    wire._on_data_available(stream + stream[:30])
+    assert wire.shortcuts == 100
+    assert wire._frame_buffer == stream[:30]
+    assert wire.frames_received == 300
+
+
+def test_a_channel_without_a_sink_takes_pikas_way() -> None:
+    wire = Wire()
+    wire._on_data_available(encoded(THEIRS, 1, False, "key", None, b"x", 1000))
+    assert wire.shortcuts == 0
+    assert len(wire.got) == 1
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_broken_frame_end_is_pikas_error(which: int) -> None:
+    stream = bytearray(encoded(OURS, 1, False, "key", None, b"body", 1000))
+    ends = []
+    position = 0
+    while position < len(stream):
+        position += int.from_bytes(stream[position + 3 : position + 7], "big") + 8
+        ends.append(position - 1)
+    stream[ends[which]] = 0
+    with pytest.raises(exceptions.InvalidFrameError):
+        Wire()._on_data_available(bytes(stream))
+
+
+def test_writes_are_held_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bytes] = []
+    monkeypatch.setattr("pika.SelectConnection._adapter_emit_data", lambda self, data: sent.append(data))
+    monkeypatch.setattr("pika.SelectConnection.is_open", True)
+    wire = Wire()
+    wire._adapter_emit_data(b"a")
+    with wire:
+        wire._adapter_emit_data(b"b")
+        wire._adapter_emit_data(b"c")
+        assert sent == [b"a"]
+    with wire:
+        pass
+    assert sent == [b"a", b"bc"]
