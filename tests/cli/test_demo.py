@@ -148,4 +148,6 @@ def test_a_broker_that_is_not_there() -> None:
         result = demo("--url", f"amqp://app:hunter2@127.0.0.1:{port}/")
     assert result.exit_code == 4
     assert result.stdout == ""
-    assert result.stderr == f"Error: 127.0.0.1:{port}: ConnectionRefusedError: [Errno 111] Connection refused\n"
+    assert result.stderr.startswith(f"Error: 127.0.0.1:{port}: ConnectionRefusedError: ")
+    assert result.stderr.count("\n") == 1
+    assert "hunter2" not in result.stderr

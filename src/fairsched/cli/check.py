@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -110,4 +111,9 @@ def _queues(wanted: _Wanted, session: Session) -> Iterator[int]:
 
 
 def _line(good: bool, text: str) -> None:
-    click.echo(f"{click.style('✓', fg='green') if good else click.style('✗', fg='red')} {text}")
+    mark = "✓" if good else "✗"
+    try:
+        mark.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        mark = "ok" if good else "FAILED"
+    click.echo(f"{click.style(mark, fg='green' if good else 'red')} {text}")

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fairsched.durations import parse_duration
 
+# Generic only since click 8.2.
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[float]
+else:
+    _ParamType = click.ParamType
 
-class Duration(click.ParamType[float]):
+
+class Duration(_ParamType):
     """Seconds, written as people write them.
 
     Parameters
