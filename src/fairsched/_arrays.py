@@ -43,6 +43,8 @@ def as_integers(values: ArrayLike, what: str, rule: str, low: int, high: int) ->
 
 def as_tokens(values: ArrayLike) -> NDArray[np.uint64]:
     """Make the contiguous array of tokens that the engine reads."""
+    if isinstance(values, np.ndarray) and values.dtype == np.uint64 and values.ndim == 1:
+        return np.ascontiguousarray(values)  # every value is allowed
     array = as_integers(values, "tokens", "an integer from 0 to 2**64 - 1", 0, 2**64 - 1)
     return np.ascontiguousarray(array, dtype=np.uint64)
 

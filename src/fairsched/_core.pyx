@@ -15,7 +15,7 @@ import operator
 
 import numpy as np
 
-from fairsched._arrays import as_costs, as_tokens
+from fairsched._arrays import as_costs, as_integers, as_tokens
 from fairsched.slotstats import SlotStats
 
 
@@ -241,15 +241,17 @@ cdef class Dwrr(NamedSlots):
 
     cdef object slot_indices(self, object slots):
         """Make an int32 array of slot indices from indices or names."""
-        cdef const int64_t[::1] wide
+        cdef const int32_t[::1] view
         cdef Py_ssize_t i
         if getattr(getattr(slots, "dtype", None), "kind", "") not in ("i", "u"):
             return np.array([self.resolve(slot) for slot in slots], dtype=np.int32)
-        wide = np.ascontiguousarray(slots, dtype=np.int64)
-        for i in range(wide.shape[0]):
-            if not slots_has(&self.table, wide[i]):
-                raise KeyError(f"no slot has index {wide[i]}; there are {len(self.index_of)} slots")
-        return np.asarray(wide).astype(np.int32)
+        if slots.dtype != np.int32:
+            slots = as_integers(slots, "slots", "a slot index", -(2**31), 2**31 - 1)
+        view = array = np.ascontiguousarray(slots, dtype=np.int32)
+        for i in range(view.shape[0]):
+            if not slots_has(&self.table, view[i]):
+                raise KeyError(f"no slot has index {view[i]}; there are {len(self.index_of)} slots")
+        return array
 
     def pop(self):
         """pop($self)

@@ -9,10 +9,14 @@ garbage collector is shown those references by the traverse function at the end 
 """
 
 cimport cython
-from cpython.list cimport PyList_GET_ITEM, PyList_SET_ITEM
+from cpython.list cimport PyList_GET_ITEM, PyList_New, PyList_SET_ITEM
+from cpython.long cimport PyLong_CheckExact
 from cpython.object cimport PyObject, visitproc
 from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.unicode cimport PyUnicode_CheckExact
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
 
 from fairsched._core cimport NamedSlots, slot_find
 from fairsched._numbers cimport as_amount, as_count
@@ -181,35 +185,48 @@ cdef class FairQueue(NamedSlots):
             Lengths differ, the items outnumber `maxsize`, or as for `put`.
         """
         cdef const int64_t[::1] cost_view = None
-        cdef int32_t[::1] indices
-        cdef list objects = list(items)
-        cdef Py_ssize_t i, size = len(objects)
-        cdef bint with_costs = costs is not None
-        cdef list names = list(slots) if isinstance(slots, (list, np.ndarray)) else [slots] * size
-        if len(names) != size:
+        cdef list objects = items if type(items) is list else list(items)
+        cdef Py_ssize_t size = len(objects)
+        cdef list names = slots if type(slots) is list else list(slots) if isinstance(slots, np.ndarray) else None
+        if names is not None and len(names) != size:
             raise ValueError(f"slots must have one name for each item: {size} items, {len(names)} slots")
-        if with_costs:
+        if costs is not None:
             cost_view = as_costs(costs, size)
         if self.maxsize and size > self.maxsize:
             raise ValueError(f"items must fit in maxsize={self.maxsize}, got {size}")
         if size == 0:
             return
-        indices = np.empty(size, dtype=np.int32)
         with cython.critical_section(self):
             if self.is_shut_down or (self.maxsize and self.table.queued + size > self.maxsize):
-                self.wait_for_room(names[0], size, block, timeout)
-            self.find_many(names, indices)
+                self.wait_for_room(slots if names is None else names[0], size, block, timeout)
+            self.store_many(slots, names, objects, &cost_view[0] if cost_view is not None else NULL)
+            if self.getters.waiting:
+                self.getters.wake(size)
+
+    cdef int store_many(self, object slot, list names, list objects, const int64_t* costs) except -1:
+        """Find the slots, then push: no Python code runs between the two."""
+        cdef Py_ssize_t i, size = len(objects)
+        cdef int32_t* indices = <int32_t*> malloc(size * sizeof(int32_t))
+        if indices == NULL:
+            raise MemoryError()
+        try:
+            self.find_many([slot] * size if names is None else names, indices, size)
+            if len(objects) != size:
+                raise RuntimeError("the items changed while their slots were looked up")
             if not dwrr_reserve(&self.table, size):
-                self.forget_unused(indices)
                 raise MemoryError()
             for i in range(size):
                 Py_INCREF(<object> PyList_GET_ITEM(objects, i))
                 dwrr_push(
                     &self.table, indices[i], <uint64_t> <uintptr_t> PyList_GET_ITEM(objects, i),
-                    cost_view[i] if with_costs else 1,
+                    1 if costs == NULL else costs[i],
                 )
-            if self.getters.waiting:
-                self.getters.wake(size)
+        except BaseException:
+            self.forget_unused(indices, size)
+            raise
+        finally:
+            free(indices)
+        return 0
 
     cdef uint32_t admit(self, object name) except? 0xFFFFFFFF:
         """Add an unknown slot, where that is wanted."""
@@ -217,44 +234,43 @@ cdef class FairQueue(NamedSlots):
             raise KeyError(f"no slot is named {name!r}, and there is no default_quantum to add it with")
         return self.add(name, self.default_quantum, True)
 
-    cdef int find_many(self, list names, int32_t[::1] indices) except -1:
-        """Find, or admit, every slot of a batch; on an error no slot is left over."""
-        cdef void* cached[NAME_CACHE]
-        cdef int32_t cached_index[NAME_CACHE]
-        cdef Py_ssize_t i = 0
+    cdef int find_many(self, list names, int32_t* indices, Py_ssize_t size) except -1:
+        """Find, or admit, the slot of every name. The last few names are remembered by identity."""
+        cdef void* remembered[NAME_CACHE]
+        cdef int32_t remembered_index[NAME_CACHE]
         cdef int64_t removals = self.removals
-        cdef uintptr_t name
+        cdef Py_ssize_t i
+        cdef uintptr_t identity
         cdef long index
-        indices[:] = -1
-        for i in range(NAME_CACHE):
-            cached[i] = NULL
-        i = 0
-        try:
-            while i < len(names):
-                name = <uintptr_t> PyList_GET_ITEM(names, i)
-                if cached[(name >> 4) % NAME_CACHE] == <void*> name:
-                    indices[i] = cached_index[(name >> 4) % NAME_CACHE]
-                    i += 1
-                    continue
-                index = slot_find(self, names[i])
-                if index < 0:
-                    index = self.admit(names[i])
-                indices[i] = index
-                cached[(name >> 4) % NAME_CACHE] = <void*> name
-                cached_index[(name >> 4) % NAME_CACHE] = index
-                i += 1
-            if self.removals != removals:  # a name's own __eq__ used this queue meanwhile: look again
-                return self.find_many(names, indices)
-        except BaseException:
-            self.forget_unused(indices)
-            raise
+        for i in range(size):
+            indices[i] = -1
+        memset(remembered, 0, sizeof(remembered))
+        for i in range(size):
+            if i >= len(names):
+                raise RuntimeError("the slots changed while they were looked up")
+            name = <object> PyList_GET_ITEM(names, i)
+            identity = <uintptr_t> <PyObject*> name
+            if remembered[(identity >> 4) % NAME_CACHE] == <void*> identity:
+                indices[i] = remembered_index[(identity >> 4) % NAME_CACHE]
+                continue
+            index = slot_find(self, name)
+            if index < 0:
+                index = self.admit(name)
+            indices[i] = index
+            if PyUnicode_CheckExact(name) or PyLong_CheckExact(name):
+                remembered[(identity >> 4) % NAME_CACHE] = <void*> identity
+                remembered_index[(identity >> 4) % NAME_CACHE] = index
+            else:  # looking it up may have run Python code, and freed what was remembered
+                memset(remembered, 0, sizeof(remembered))
+        if self.removals != removals:  # a name's own __eq__ used this queue meanwhile: look again
+            return self.find_many(names, indices, size)
         return 0
 
-    cdef int forget_unused(self, int32_t[::1] indices) except -1:
+    cdef int forget_unused(self, const int32_t* indices, Py_ssize_t size) except -1:
         """Forget the transient slots of a failed batch that have nothing in them."""
         cdef Py_ssize_t i
         cdef Slot* slot
-        for i in range(indices.shape[0]):
+        for i in range(size):
             if indices[i] < 0:
                 break
             slot = &self.table.slots[indices[i]]
@@ -330,37 +346,44 @@ cdef class FairQueue(NamedSlots):
             As for `get`.
         """
         cdef int64_t limit = as_count(n)
-        cdef int64_t size = 0
+        cdef int64_t size = 0, taken = 0
         cdef list names = []
         cdef list items = []
         with cython.critical_section(self):
-            # Making a list may run finalizers, and those may use this queue: what counts is what is there afterwards.
-            while limit and size == 0:
+            while limit and taken == 0:
                 if self.table.queued == 0:
                     self.wait_for_item(True, timeout)
                 size = min(limit, self.table.queued)
-                names = [None] * size
-                items = [None] * size
-                size = min(size, self.table.queued)
-            self.take_many(names, items, size)
+                names = PyList_New(size)
+                items = PyList_New(size)
+                # Making a list may run finalizers that use this queue: fewer items may be left, even none.
+                taken = self.take_many(names, items, size)
             if self.table.forgettable != NO_SLOT:
                 self.forget_idle()
             if self.putters.waiting:
-                self.wake_putters(size)
-        if size < len(items):
-            del names[size:], items[size:]
+                self.wake_putters(taken)
+        if taken < size:
+            del names[taken:], items[taken:]
         return Batch(names, items)
 
-    cdef void take_many(self, list names, list items, int64_t size) noexcept:
-        """Serve `size` items into lists of None: no Python code runs in here."""
+    cdef int64_t take_many(self, list names, list items, int64_t size) noexcept:
+        """Serve up to `size` items into new lists and return how many: no Python code runs in here."""
         cdef uint64_t token = 0
         cdef uint32_t index
-        cdef int64_t i
+        cdef int64_t i, taken = 0
         for i in range(size):
             index = dwrr_pop(&self.table, &token)
+            if index == NO_SLOT:
+                Py_INCREF(None)
+                PyList_SET_ITEM(names, i, None)
+                Py_INCREF(None)
+                PyList_SET_ITEM(items, i, None)
+                continue
+            taken += 1
             Py_INCREF(<object> PyList_GET_ITEM(self.name_of, index))
             PyList_SET_ITEM(names, i, <object> PyList_GET_ITEM(self.name_of, index))
             PyList_SET_ITEM(items, i, <object> <PyObject*> <uintptr_t> token)  # with the entry's reference
+        return taken
 
     cdef int forget_idle(self) except -1:
         """Forget the tenants that the last pop left idle and out of debt."""

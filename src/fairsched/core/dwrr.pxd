@@ -20,7 +20,7 @@ round that serves something. Thread safety: none; the owner excludes.
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from fairsched.core.entrypool cimport entrypool_reserve
+from fairsched.core.entrypool cimport entrypool_reserve, prefetch
 from fairsched.core.slots cimport (
     NO_SLOT, Slot, SlotTable, slots_activate, slots_append, slots_deactivate_after, slots_first, slots_report_idle,
     slots_unlink_head,
@@ -28,14 +28,8 @@ from fairsched.core.slots cimport (
 
 cdef extern from *:
     """
-    #if defined(__GNUC__)
-    #define fairsched_prefetch(address) __builtin_prefetch(address)
-    #else
-    #define fairsched_prefetch(address) ((void)(address))
-    #endif
     static const int64_t FAIRSCHED_AMOUNT_MAX = (int64_t(1) << 62) - 1;
     """
-    void prefetch "fairsched_prefetch"(const void* address) noexcept nogil
     # Largest quantum, cost and debt: any sum of two of them fits in an int64.
     const int64_t AMOUNT_MAX "FAIRSCHED_AMOUNT_MAX"
 

@@ -11,6 +11,16 @@ Thread safety: none; the owner excludes. Complexity: O(1), except that one call 
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 
+cdef extern from *:
+    """
+    #if defined(__GNUC__)
+    #define fairsched_prefetch(address) __builtin_prefetch(address)
+    #else
+    #define fairsched_prefetch(address) ((void)(address))
+    #endif
+    """
+    void prefetch "fairsched_prefetch"(const void* address) noexcept nogil
+
 cdef enum:
     CHUNK_MIN = 64
     CHUNK_MAX = 8192
@@ -76,6 +86,7 @@ cdef inline Entry* entrypool_take(EntryPool* pool) noexcept nogil:
             return NULL
         entry = pool.free
     pool.free = entry.next
+    prefetch(pool.free)  # the next push writes there
     return entry
 
 cdef inline void entrypool_give(EntryPool* pool, Entry* entry) noexcept nogil:

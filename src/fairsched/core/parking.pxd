@@ -44,10 +44,13 @@ cdef extern from *:
             return true;
         }
 
+        // Notifies after the mutex is let go, so that the woken thread need not wait for it: the caller keeps this
+        // object alive until unpark has returned.
         void unpark(int64_t count) {
-            // Notified under the mutex: the woken thread cannot free this object before we let go of it.
-            std::lock_guard<std::mutex> lock(mutex);
-            permits += count;
+            {
+                std::lock_guard<std::mutex> lock(mutex);
+                permits += count;
+            }
             if (count == 1) {
                 arrived.notify_one();
             } else {

@@ -13,7 +13,7 @@ from libc.string cimport memcpy
 
 from fairsched.core.entrypool cimport (
     Entry, EntryPool, entrypool_clear, entrypool_give, entrypool_init, entrypool_relax, entrypool_take,
-    entrypool_valid,
+    entrypool_valid, prefetch,
 )
 
 cdef enum:
@@ -178,6 +178,7 @@ cdef inline uint64_t slots_unlink_head(SlotTable* t, Slot* slot) noexcept nogil:
     cdef Entry* entry = slot.head
     cdef uint64_t token = entry.token
     slot.head = entry.next
+    prefetch(slot.head)  # the slot's next pop reads there
     slot.served += 1
     entrypool_give(&t.pool, entry)
     t.queued -= 1
