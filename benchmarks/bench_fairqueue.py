@@ -196,7 +196,13 @@ def test_hand_over(benchmark: Any) -> None:
     )
     record(
         benchmark,
-        {"SimpleQueue : FairQueue, hand-over between threads, batches of 256": (took["simple"] / took["fair"], ">=", 2)},
+        {
+            "SimpleQueue : FairQueue, hand-over between threads, batches of 256": (
+                took["simple"] / took["fair"],
+                ">=",
+                2,
+            )
+        },
         **{f"{name}_ns": seconds / size / batches * 1e9 for name, seconds in took.items()},
     )
     benchmark.pedantic(lambda: hand_over(produce_fair, consume_fair), rounds=10)

@@ -108,9 +108,7 @@ def test_bound_between_continuously_backlogged_slots(quanta: list[int], costs: l
     scheduler = Dwrr(dict(enumerate(quanta)))
     deep = 400
     for slot in range(len(quanta)):
-        scheduler.push_many(
-            np.full(deep, slot), np.arange(deep), [costs[(slot + i) % len(costs)] for i in range(deep)]
-        )
+        scheduler.push_many(np.full(deep, slot), np.arange(deep), [costs[(slot + i) % len(costs)] for i in range(deep)])
     most = max(costs)
     served = [0] * len(quanta)
     taken = [0] * len(quanta)

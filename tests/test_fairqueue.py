@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import gc
-import itertools
 import math
 import pickle
 import queue
@@ -228,7 +227,7 @@ class TestTenants:
         assert list(fair.stats()) == ["gold"]
 
     def test_names_that_use_the_queue_while_they_are_looked_up(self) -> None:
-        """A name's __eq__ empties the queue, so a tenant found a moment before is forgotten: its item must not be lost."""
+        """A name's __eq__ empties the queue and so a tenant found before is forgotten: no item is lost."""
         fair = FairQueue(default_quantum=1)
 
         class Awkward:
@@ -310,12 +309,8 @@ class TestBlocking:
 
     def test_a_clock_that_raises_does_not_leave_a_waiter_behind(self) -> None:
         times = iter([0.0, 0.0])
-
-        def broken() -> float:
-            return next(times, None) or (0.0 if (value := next(times, None)) is not None else 1 / 0)
-
-        fair = FairQueue({"a": 1}, clock=broken)
-        with pytest.raises(ZeroDivisionError):
+        fair = FairQueue({"a": 1}, clock=lambda: next(times))
+        with pytest.raises(StopIteration):
             fair.get(timeout=5)
         fair.put("a", 1)
         assert fair.get() == ("a", 1)
@@ -504,43 +499,3 @@ def test_idle_waiters_use_no_processor() -> None:
     before = time.process_time()
     assert all(isinstance(result_of(waiter), queue.Empty) for waiter in waiters)
     assert time.process_time() - before < 0.05 * 2.0
-
-
-@pytest.mark.parametrize("threads", [2, 8])
-def test_every_item_exactly_once(threads: int) -> None:
-    """Producers and consumers by every method at once; nothing lost, nothing twice, FIFO within a producer's slot."""
-    each = 20_000
-    fair = FairQueue(default_quantum=3, maxsize=512)
-    ready = threading.Barrier(2 * threads)
-    got: list[list[tuple[Any, Any]]] = [[] for _ in range(threads)]
-
-    def produce(me: int) -> None:
-        ready.wait()
-        numbers = iter(range(each))
-        for chunk in iter(lambda: list(itertools.islice(numbers, 1 + me % 7)), []):
-            if me % 2:
-                fair.put_many(me, chunk)
-            else:
-                for number in chunk:
-                    fair.put(me, number)
-
-    def consume(me: int) -> None:
-        ready.wait()
-        with pytest.raises(ShutDown):
-            while True:
-                if me % 2:
-                    got[me].extend(fair.get_many(1 + me % 5))
-                else:
-                    got[me].append(fair.get(timeout=SOON))
-
-    consumers = [start(lambda me=me: consume(me)) for me in range(threads)]
-    producers = [start(lambda me=me: produce(me)) for me in range(threads)]
-    assert [result_of(producer) for producer in producers] == [None] * threads
-    fair.close()
-    assert [result_of(consumer) for consumer in consumers] == [None] * threads
-    everything = sorted(pair for pairs in got for pair in pairs)
-    assert everything == [(me, number) for me in range(threads) for number in range(each)]
-    for pairs in got:
-        for me in range(threads):
-            mine = [number for producer, number in pairs if producer == me]
-            assert mine == sorted(mine)

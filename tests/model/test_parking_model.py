@@ -79,7 +79,7 @@ def test_no_wake_up_is_lost_or_left_over(getters: int, putters: int, timeouts: i
 
 
 def test_without_collecting_the_wake_up_under_way_a_permit_is_left_over() -> None:
-    with pytest.raises(Fault, match="left over|sleeps|differ"):
+    with pytest.raises(Fault, match=r"left over|sleeps|differ"):
         list(schedules(lambda: ParkingModel(2, 2, 1, collects=False), preemptions=3))
 
 
