@@ -1,0 +1,54 @@
+"""A coverage plugin for headers that several Cython modules share.
+
+Cython's own plugin learns of a `.pxd` only after the module that includes it has been reported, in no certain order, and
+counts the lines that the module it read last has generated. This one reads every generated file first and counts a line
+of a header if any module has generated code for it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import Cython.Coverage
+from coverage.plugin_support import Plugins
+
+#: Where traced builds leave the generated code: beside its source.
+FOLDERS = ("src/fairsched", "tests/native")
+
+
+class Plugin(Cython.Coverage.Plugin):
+    """Cython's plugin, with a complete map of generated files from the start."""
+
+    _everything_read = False
+
+    def _read_everything(self) -> None:
+        if self._everything_read:
+            return
+        self._everything_read = True
+        lines: dict[str, dict[int, str]] = {}
+        for folder in FOLDERS:
+            for generated in sorted(Path(folder).resolve().glob("*.cpp")):
+                self._read_source_lines(str(generated), "")
+                # A later module overwrites what an earlier one said of the same header: collect as we go.
+                for source, (_, _, code) in self._c_files_map.items():
+                    lines.setdefault(source, {}).update(code)
+        for source, (generated_file, name, _) in list(self._c_files_map.items()):
+            self._c_files_map[source] = (generated_file, name, lines[source])
+
+    def file_tracer(self, filename: str):
+        """Trace a file that some Cython module was made from."""
+        if not filename.startswith("<"):
+            self._read_everything()
+        return super().file_tracer(filename)
+
+    def file_reporter(self, filename: str):
+        """Report a file that some Cython module was made from."""
+        self._read_everything()
+        return super().file_reporter(filename)
+
+
+def coverage_init(registry: Plugins, options: object) -> None:
+    """Entry point of coverage.py."""
+    plugin = Plugin()
+    registry.add_configurer(plugin)
+    registry.add_file_tracer(plugin)
