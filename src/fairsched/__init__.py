@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING, Any
 
 from fairsched._ackledger import AckLedger
 from fairsched._core import Dwrr
@@ -11,19 +12,37 @@ from fairsched.batch import Batch
 from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError, QueueNotFound, ShutDown
 from fairsched.slotstats import SlotStats
 
+if TYPE_CHECKING:
+    from fairsched.consumer import App, Consumer, Message, from_pika
+
 __version__ = "0.1.0"
 
 __all__ = [
     "AckLedger",
+    "App",
     "Batch",
     "ConfigurationError",
     "ConnectionFailed",
+    "Consumer",
     "Dwrr",
     "FairQueue",
     "FairschedError",
+    "Message",
     "QueueNotFound",
     "ShutDown",
     "SlotStats",
+    "from_pika",
 ]
 
+# Looked up on first use, so that whoever embeds the engine alone does not import pika.
+_FROM_CONSUMER = {"App", "Consumer", "Message", "from_pika"}
+
 logging.getLogger("fairsched").addHandler(logging.NullHandler())
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FROM_CONSUMER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from fairsched import consumer
+
+    return getattr(consumer, name)

@@ -1,0 +1,41 @@
+"""What the documents show, runs."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fairsched
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("name", ["Dwrr", "FairQueue", "AckLedger"])
+def test_examples_in_docstrings(name: str) -> None:
+    docstring = getattr(fairsched, name).__doc__
+    test = doctest.DocTestParser().get_doctest(docstring, dict(vars(fairsched)), name, None, None)
+    assert test.examples
+    outcome = doctest.DocTestRunner(verbose=False).run(test)
+    assert outcome.failed == 0
+
+
+def test_the_readme_example_that_needs_no_broker() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    code = next(block for block in blocks if "FairQueue" in block)
+    *lines, last = code.strip().splitlines()
+    expression, _, expected = last.partition("#")
+    scope: dict[str, Any] = {}
+    exec("\n".join(lines), scope)
+    assert repr(eval(expression, scope)) == "(" + expected.strip() + ")"
+
+
+def test_links_between_documents() -> None:
+    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    pages += (page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
