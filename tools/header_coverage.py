@@ -1,8 +1,8 @@
 """A coverage plugin for headers that several Cython modules share.
 
-Cython's own plugin learns of a `.pxd` only after the module that includes it has been reported, in no certain order, and
-counts the lines that the module it read last has generated. This one reads every generated file first and counts a line
-of a header if any module has generated code for it.
+Cython's own plugin learns of a `.pxd` only when a module that includes it is reported, in no certain order, and counts
+the lines for which the module it read last has code. This one reads every generated file first and counts a line of a
+header if any module has code for it.
 """
 
 from __future__ import annotations
