@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import queue
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,36 +37,45 @@ def graceful(stop: Callable[[bool], object]) -> Iterator[None]:
 
     Notes
     -----
-    A signal handler may interrupt the main thread while it holds a lock that `stop` needs, so the handler only
-    drops a note into a queue whose put is reentrant, and a thread of its own calls `stop`. The earlier handlers
-    are restored at the end of the block.
+    Not by way of Python's signal handlers: they run in the main thread only, perhaps while it holds a lock that `stop`
+    needs, and not before it wakes up, since the kernel may give the second of two signals to another thread. The
+    interpreter writes the signal's number to a socket instead (`signal.set_wakeup_fd`), and a thread of its own reads
+    it and calls `stop`. Handlers and wake-up descriptor are restored at the end of the block.
 
     Examples
     --------
     >>> with graceful(consumer.stop):  # doctest: +SKIP
     ...     consumer.run(handler)
     """
-    notes: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        notes.put(number)
-
-    def obey() -> None:
-        now = False
-        while (number := notes.get()) is not None:
-            _log.info("%s: %s", signal.Signals(number).name, "leaving at once" if now else "finishing")
-            stop(now)
-            now = True
-
-    thread = threading.Thread(target=obey, name="fairsched-signals", daemon=True)
-    thread.start()
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    thread = threading.Thread(target=_obey, args=(reader, stop), name="fairsched-signals", daemon=True)
     earlier: dict[signal.Signals, Any] = {}
-    try:
-        for number in SIGNALS:
-            earlier[number] = signal.signal(number, note)
-        yield
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
-        notes.put(None)
-        thread.join()
+    with reader, writer:
+        earlier_descriptor = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        thread.start()
+        try:
+            for number in SIGNALS:
+                earlier[number] = signal.signal(number, _nothing)
+            yield
+        finally:
+            for number, handler in earlier.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(earlier_descriptor)
+            writer.shutdown(socket.SHUT_WR)
+            thread.join()
+
+
+def _obey(reader: socket.socket, stop: Callable[[bool], object]) -> None:
+    """Call `stop` for each signal whose number comes in, until the other end is closed."""
+    now = False
+    while numbers := reader.recv(64):
+        for number in numbers:
+            if number in SIGNALS:
+                _log.info("%s: %s", signal.Signals(number).name, "leaving at once" if now else "finishing")
+                stop(now)
+                now = True
+
+
+def _nothing(_number: int, _frame: FrameType | None) -> None:
+    """Keep a signal from its default action; what it means is read from the socket."""

@@ -1,0 +1,162 @@
+"""The consumer on a real RabbitMQ beside the seed's loop over pika, in one interleaved run.
+
+Ten queues with quanta 4, 8, …, 40, messages of 100 bytes, a handler that computes for 20 us, acks exact. Both sides
+take as many messages from the same broker. What is compared is messages per second, the client's CPU per message
+(user and system time of this process; far steadier than wall time), and how near the shares are to the quanta.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pika
+import pytest
+from integration.rabbitmq import Node
+from interleave import record
+
+from fairsched.consumer import Consumer
+
+QUANTA = {f"bench-{number}": 4 * (number + 1) for number in range(10)}
+TOTAL = 20_000
+ROUNDS = 5
+SERVICE = 20e-6
+#: The seed's prefetch, per queue, and its message weight.
+PREFETCH, WEIGHT = 50, 4
+
+
+class Run(NamedTuple):
+    """What one side did."""
+
+    rate: float
+    cpu: float
+    least_share: float
+    most_share: float
+
+
+class Meter:
+    """A handler that computes, counts, and measures from its first message to its last."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.left = TOTAL
+        self._begin = (0.0, 0.0)
+        self._end = (0.0, 0.0)
+
+    def handle(self, queue: str) -> bool:
+        """Handle one message; False when there were enough."""
+        if self.left == TOTAL:
+            self._begin = time.perf_counter(), cpu_seconds()
+        end = time.perf_counter() + SERVICE
+        while time.perf_counter() < end:
+            pass
+        self.counts[queue] += 1
+        self.left -= 1
+        if self.left == 0:
+            self._end = time.perf_counter(), cpu_seconds()
+        return self.left > 0
+
+    def result(self) -> Run:
+        wall, cpu = (end - begin for begin, end in zip(self._begin, self._end, strict=True))
+        whole = sum(QUANTA.values())
+        shares = [self.counts[queue] / TOTAL / (quantum / whole) for queue, quantum in QUANTA.items()]
+        return Run(TOTAL / wall, cpu / TOTAL, min(shares), max(shares))
+
+
+def cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def consumer_run(node: Node) -> Run:
+    """Ours, with the defaults."""
+    meter = Meter()
+    consumer = Consumer(node.url, QUANTA)
+
+    def handler(message: Any) -> None:
+        # The worker may begin another message before it sees the stop; it is deferred, and so requeued.
+        if meter.left == 0:
+            message.defer()
+        elif not meter.handle(message.queue):
+            consumer.stop(now=True)
+
+    consumer.run(handler)
+    return meter.result()
+
+
+def seed_run(node: Node) -> Run:
+    """The seed's loop: a deque and a deficit per queue, one connection, one channel, an ack for each message."""
+    meter = Meter()
+    connection = pika.BlockingConnection(pika.URLParameters(node.url))
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=PREFETCH)
+    buffers: dict[str, deque[int]] = {queue: deque() for queue in QUANTA}
+    deficits = dict.fromkeys(QUANTA, 0)
+    for queue, buffer in buffers.items():
+        channel.basic_consume(queue, lambda _c, method, _p, _b, buffer=buffer: buffer.append(method.delivery_tag))
+    going = True
+    while going:
+        connection.process_data_events(0 if any(buffers.values()) else 5)
+        for queue, buffer in buffers.items():
+            deficits[queue] += QUANTA[queue]
+            while going and buffer and deficits[queue] >= WEIGHT:
+                tag = buffer.popleft()
+                deficits[queue] -= WEIGHT
+                going = meter.handle(queue)
+                channel.basic_ack(tag)
+            if not buffer:
+                deficits[queue] = 0
+    connection.close()
+    return meter.result()
+
+
+def fill(node: Node) -> None:
+    """Give every queue a fifth more than its share of TOTAL, and something for the windows."""
+    whole = sum(QUANTA.values())
+    node.delete(*QUANTA)
+    node.declare(*QUANTA)
+    for queue, quantum in QUANTA.items():
+        node.publish(queue, [b"x" * 100] * (TOTAL * quantum * 6 // (5 * whole) + 200))
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    found = Node()
+    try:
+        found.start()
+        yield found
+    finally:
+        found.close()
+
+
+@pytest.mark.timeout(600)
+def test_consumer_beside_the_seed_loop(benchmark: Any, node: Node) -> None:
+    """Messages per second and client CPU per message, ten queues, 20 us handler."""
+    runs: dict[str, list[Run]] = {"ours": [], "seed": []}
+    for _ in range(ROUNDS):
+        for name, run in (("seed", seed_run), ("ours", consumer_run)):
+            fill(node)
+            runs[name].append(run(node))
+    rate = {name: statistics.median(run.rate for run in found) for name, found in runs.items()}
+    cpu = {name: statistics.median(run.cpu for run in found) for name, found in runs.items()}
+    least = statistics.median(run.least_share for run in runs["ours"])
+    most = statistics.median(run.most_share for run in runs["ours"])
+    record(
+        benchmark,
+        {
+            "consumer : seed's loop over pika, msg/s, 20 us handler": (rate["ours"] / rate["seed"], ">=", 2.0),
+            "consumer : seed's loop over pika, client CPU a message": (cpu["ours"] / cpu["seed"], "<=", 0.5),
+            "least share : its quantum's, consumer": (least, ">=", 0.97),
+            "most share : its quantum's, consumer": (most, "<=", 1.03),
+        },
+        ours_msg_s=rate["ours"],
+        seed_msg_s=rate["seed"],
+        ours_cpu_us=cpu["ours"] * 1e6,
+        seed_cpu_us=cpu["seed"] * 1e6,
+    )
+    fill(node)
+    benchmark.pedantic(consumer_run, args=(node,), rounds=1)

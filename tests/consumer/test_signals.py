@@ -1,0 +1,73 @@
+"""SIGTERM and SIGINT within this process."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+
+import pytest
+
+from fairsched.consumer.signals import graceful
+
+
+def test_the_first_signal_finishes_and_later_ones_leave() -> None:
+    calls: queue.Queue[bool] = queue.Queue()
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with graceful(calls.put):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert calls.get(timeout=10) is False
+        os.kill(os.getpid(), signal.SIGINT)
+        assert calls.get(timeout=10) is True
+        os.kill(os.getpid(), signal.SIGINT)
+        assert calls.get(timeout=10) is True
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+    assert signal.set_wakeup_fd(-1) == -1
+    assert not any(thread.name == "fairsched-signals" for thread in threading.enumerate())
+
+
+def test_two_signals_at_once_are_two() -> None:
+    # The kernel may give them to different threads; neither may wait for the main thread, which is busy here.
+    for _ in range(50):
+        calls: queue.Queue[bool] = queue.Queue()
+        with graceful(calls.put):
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
+            assert [calls.get(timeout=10), calls.get(timeout=10)] == [False, True]
+
+
+def test_other_signals_stop_nothing() -> None:
+    calls: queue.Queue[bool] = queue.Queue()
+    earlier = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        with graceful(calls.put):
+            os.kill(os.getpid(), signal.SIGUSR1)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert calls.get(timeout=10) is False
+    finally:
+        signal.signal(signal.SIGUSR1, earlier)
+    assert calls.empty()
+
+
+def test_only_in_the_main_thread() -> None:
+    errors: list[BaseException] = []
+
+    def elsewhere() -> None:
+        try:
+            with graceful(print):
+                pass
+        except ValueError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join(10)
+    assert len(errors) == 1
+
+
+def test_handlers_are_restored_after_an_error() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(RuntimeError, match="mine"), graceful(print):
+        raise RuntimeError("mine")
+    assert signal.getsignal(signal.SIGTERM) is before
