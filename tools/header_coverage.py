@@ -7,6 +7,7 @@ header if any module has code for it.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import Cython.Coverage
@@ -26,8 +27,11 @@ class Plugin(Cython.Coverage.Plugin):
             return
         self._everything_read = True
         lines: dict[str, dict[int, str]] = {}
-        for folder in FOLDERS:
-            for generated in sorted(Path(folder).resolve().glob("*.cpp")):
+        everything = [path for folder in FOLDERS for path in sorted(Path(folder).resolve().glob("*.cpp"))]
+        # Generated code names its headers as seen from src/. From anywhere else Cython takes `_core.pxd`, because it is
+        # there, for each header of `_core.cpp`.
+        with contextlib.chdir("src"):
+            for generated in everything:
                 self._read_source_lines(str(generated), "")
                 # A later module overwrites what an earlier one said of the same header: collect as we go.
                 for source, (_, _, code) in self._c_files_map.items():
