@@ -1,7 +1,6 @@
 """What the engine's faces share: a slot table and the names of its slots."""
 
 from cpython.dict cimport PyDict_GetItemWithError
-from cpython.long cimport PyLong_AsLong
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t
 
@@ -24,4 +23,7 @@ cdef class NamedSlots:
 cdef inline long slot_find(NamedSlots slots, object name) except -2:
     """Index of a slot by name, or -1. Complexity O(1): one dictionary look-up."""
     cdef PyObject* found = PyDict_GetItemWithError(slots.index_of, name)
-    return -1 if found == NULL else PyLong_AsLong(<object> found)
+    cdef long index = -1
+    if found != NULL:
+        index = <object> found
+    return index

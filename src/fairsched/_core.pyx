@@ -7,6 +7,7 @@ from fairsched._numbers cimport as_amount, as_count, as_int64, as_token
 from fairsched.core.dwrr cimport (
     AMOUNT_MAX, dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_settle,
 )
+from fairsched.core.entrypool cimport prefetch
 from fairsched.core.slots cimport (
     NO_SLOT, Slot, slots_add, slots_clear, slots_has, slots_init, slots_remove, slots_unlink_head,
 )
@@ -182,10 +183,15 @@ cdef class Dwrr(NamedSlots):
         -----
         Complexity O(1).
         """
-        cdef int64_t amount = as_amount(cost, "cost")
-        cdef uint64_t number = as_token(token)
+        cdef long index
+        cdef int64_t amount
+        cdef uint64_t number
         self.check_idle()
-        if not dwrr_push(&self.table, self.resolve(slot), number, amount):
+        index = self.resolve(slot)
+        prefetch(&self.table.slots[index])  # among very many slots, fetch it while the numbers are converted
+        amount = as_amount(cost, "cost")
+        number = as_token(token)
+        if not dwrr_push(&self.table, index, number, amount):
             raise MemoryError()
 
     def push_many(self, slots, tokens, costs=None):

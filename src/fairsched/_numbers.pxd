@@ -1,5 +1,6 @@
 """Numbers from Python: integers only, checked, with errors that name the value and the rule."""
 
+from cpython.exc cimport PyErr_Clear, PyErr_Occurred
 from cpython.long cimport PyLong_CheckExact
 from libc.stdint cimport int64_t, uint64_t
 
@@ -7,6 +8,7 @@ from fairsched.core.dwrr cimport AMOUNT_MAX
 
 cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object o, int* overflow) except? -1
+    unsigned long long PyLong_AsUnsignedLongLong(object o)
 
 
 cdef inline int64_t as_int64(object value, str what, str rule) except? -1:
@@ -45,8 +47,13 @@ cdef inline int64_t as_count(object value) except -1:
 
 cdef inline uint64_t as_token(object value) except? 0:
     """Convert a token."""
-    if not isinstance(value, bool) and hasattr(type(value), "__index__"):
-        if 0 <= value <= 0xFFFFFFFFFFFFFFFF:
-            return value
+    cdef uint64_t result
+    if not PyLong_CheckExact(value):
+        if isinstance(value, bool) or not hasattr(type(value), "__index__"):
+            raise ValueError(f"token must be an integer from 0 to 2**64 - 1, got {value!r}")
+        value = value.__index__()
+    result = PyLong_AsUnsignedLongLong(value)
+    if result == <uint64_t> -1 and PyErr_Occurred() != NULL:
+        PyErr_Clear()
         raise OverflowError(f"token must be an integer from 0 to 2**64 - 1, got {value!r}")
-    raise ValueError(f"token must be an integer from 0 to 2**64 - 1, got {value!r}")
+    return result
