@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +17,9 @@ from fairsched.errors import ConnectionFailed
 
 #: Should this process be killed, the broker deletes the queues itself once nobody has used them for ten minutes.
 _ARGUMENTS = {"x-expires": 600_000}
+
+#: Seconds that the first windows may take to arrive; after that it begins with what is here.
+_FILLING = 10.0
 
 
 def on_broker(url: str) -> Callable[[Plan, Watch], Meter]:
@@ -83,9 +88,20 @@ def _consume(url: str, prefix: str, plan: Plan, watch: Watch) -> Meter:
     meter = Meter(plan, watch)
     queues = {prefix + name: quantum for name, quantum in QUANTA.items()}
     with Consumer(url, queues, prefetch=dict.fromkeys(queues, plan.prefetch)) as consumer:
+        _wait_for_windows(consumer, plan.prefetch)
         for message in consumer:
             with message:
                 more = meter.handle(message.queue.removeprefix(prefix))
             if not more:
                 break
     return meter
+
+
+def _wait_for_windows(consumer: Consumer, window: int) -> None:
+    """Let every queue's first window arrive, so that the one subscribed first does not begin alone."""
+    pause = threading.Event()
+    deadline = time.monotonic() + _FILLING
+    while time.monotonic() < deadline:
+        if all(slot.queued >= window for slot in consumer.stats()["slots"].values()):
+            return
+        pause.wait(0.002)
