@@ -65,6 +65,23 @@ def test_the_seed_experiment_gives_every_queue_its_share(broker: Node, new_queue
     assert jain([counts[queue] / quantum for queue, quantum in quanta.items()]) >= 0.9999
 
 
+def test_the_first_messages_are_shared_too(broker: Node, new_queue: Declare) -> None:
+    queues = {new_queue("first"): 1, new_queue("first"): 1, new_queue("first"): 2}
+    for queue in queues:
+        broker.publish(queue, numbered(300))
+    order: list[str] = []
+    consumer = Consumer(broker.url, queues, prefetch=400)
+
+    def handler(message: object) -> None:
+        order.append(message.queue)
+        if len(order) == 80:
+            consumer.stop(now=True)
+
+    consumer.run(handler)
+    counts = Counter(order[:80])
+    assert all(counts[queue] == 20 * weight for queue, weight in queues.items()), counts
+
+
 def test_a_drained_consumer_sleeps(broker: Node, new_queue: Declare) -> None:
     queues = [new_queue("idle") for _ in range(10)]
     for queue in queues:

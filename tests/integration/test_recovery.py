@@ -264,6 +264,31 @@ def test_the_second_stop_leaves_at_once(broker: Node, new_queue: Declare) -> Non
     release.set()
 
 
+@pytest.mark.parametrize("now", [False, True])
+def test_stop_in_full_flow_loses_and_repeats_nothing(
+    broker: Node, new_queue: Declare, caplog: pytest.LogCaptureFixture, now: bool
+) -> None:
+    # Bodies that the pieces of the stream cut through, so that some deliveries take pika's way and some ours.
+    queues = [new_queue("flow") for _ in range(4)]
+    for queue in queues:
+        broker.publish(queue, [body + b" " * 3000 for body in numbered(1000)])
+    processed: Counter[tuple[str, bytes]] = Counter()
+    consumer = Consumer(broker.url, queues, prefetch=400)
+
+    def handler(message: object) -> None:
+        processed[message.queue, message.body] += 1
+        if len(processed) == 300:
+            consumer.stop(now)
+
+    with caplog.at_level(logging.WARNING):
+        consumer.run(handler)
+    assert set(processed.values()) == {1}
+    assert 300 <= len(processed) < 4000
+    assert consumer.stats()["acked"] == len(processed)
+    eventually(lambda: sum(broker.count(queue) for queue in queues) == 4000 - len(processed))
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
 def test_stop_before_a_connection_exists() -> None:
     consumer = Consumer("amqp://127.0.0.1:1/", ["q"], connect_timeout=30)
     errors: list[BaseException] = []

@@ -20,6 +20,7 @@ from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 if TYPE_CHECKING:
     from fairsched._fairqueue import FairQueue
     from fairsched.consumer.counters import Counters
+    from fairsched.consumer.listener import Listener
     from fairsched.consumer.message import Message
     from fairsched.consumer.settings import Settings
     from fairsched.consumer.transport import Sink, Transport
@@ -28,19 +29,8 @@ _log = logging.getLogger(__name__)
 
 #: Longest time that a worker gives way to the I/O thread, in seconds.
 _COURTESY = 0.001
-
-
-class Listener:
-    """What the pump tells its owner; every method is called in the I/O thread."""
-
-    def ready(self) -> None:
-        """Every queue is being consumed, for the first time."""
-
-    def failed(self, error: BaseException) -> None:
-        """Consuming cannot begin, or cannot go on."""
-
-    def intake_closed(self) -> None:
-        """No more deliveries will come."""
+#: How often, in seconds, and how many times at most a start looks whether first deliveries still come in.
+_LOOK, _LOOKS = 0.01, 20
 
 
 class Pump:
@@ -141,9 +131,9 @@ class Pump:
             self._thread.join(1.0)
 
     def round_trip(self) -> float | None:
-        """Return the longest measured round trip of a current channel, in seconds."""
+        """Return the shortest measured round trip of a channel, in seconds: the others waited for each other."""
         known = [found.round_trip for found in list(self._current.values()) if found.round_trip is not None]
-        return max(known, default=None)
+        return min(known, default=None)
 
     # The thread --------------------------------------------------------------------------------------------------
 
@@ -218,9 +208,27 @@ class Pump:
         self._backoffs[found.queue].succeeded()
         if self._stopping:
             self._cancel(found)
-        elif not self._ready and all(one.consuming for one in self._current.values()):
+        elif not self._ready and self._all_consuming():
+            self._loop.call_later(_LOOK, lambda: self._gather(-1, _LOOKS))
+
+    def _all_consuming(self) -> bool:
+        return all(found.consuming for found in self._current.values())
+
+    def _gather(self, before: int, looks: int) -> None:
+        """Say that consuming has begun once the first windows are here.
+
+        Queues are subscribed one after the other. A handler that starts with the first would serve a whole window of
+        it before the others have a message here, and every start would favour whoever was named first.
+        """
+        here = sum(found.ledger.outstanding for found in self._current.values())
+        full = all(found.full for found in self._current.values())
+        if self._ready or not self._all_consuming():
+            return
+        if full or here == before or looks == 0:
             self._ready = True
             self._listener.ready()
+        else:
+            self._loop.call_later(_LOOK, lambda: self._gather(here, looks - 1))
 
     def cancelled(self, found: Subscription) -> None:
         """Consume again, on the same channel, a queue whose consumer the broker cancelled."""
@@ -284,4 +292,6 @@ class Pump:
     def _close(self) -> None:
         self._stop_intake()
         self._flush()
+        # What still comes is dropped by pika, whole: the broker takes it back with the channel.
+        self.sinks.clear()
         self._link.close()

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fairsched._fairqueue import FairQueue
-from fairsched.consumer.connection import Listener, Pump
+from fairsched.consumer.connection import Pump
 from fairsched.consumer.counters import Counters
+from fairsched.consumer.listener import Listener
 from fairsched.consumer.settings import Settings
 from fairsched.consumer.urls import endpoint
 from fairsched.consumer.window import shortfall

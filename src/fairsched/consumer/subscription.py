@@ -165,6 +165,14 @@ class Subscription:
             return False
         self.consuming = False
         channel.basic_cancel(self._tag, callback=lambda _frame: done())
+        # Deliveries may be on their way. pika would refuse them with basic.reject, which counts towards the delivery
+        # limit of a quorum queue; we take them, handle them or give them back ourselves. Either every one of them
+        # comes here or none: the ledger admits no gap.
+        cancelled = getattr(channel, "_cancelled", None)
+        if isinstance(cancelled, set):
+            cancelled.discard(self._tag)
+        else:
+            self._pump.sinks.pop(channel.channel_number, None)
         return True
 
     def abandon(self) -> None:
@@ -172,11 +180,6 @@ class Subscription:
         if self.alive and self._channel is not None:
             self._pump.sinks.pop(self._channel.channel_number, None)
         self.alive = self.consuming = False
-
-    def close(self) -> None:
-        """Close the channel if it is open; what is unsettled returns to the broker."""
-        if self._channel is not None and self._channel.is_open:
-            self._channel.close()
 
     def _on_cancel(self, _frame: Method[Basic.Cancel]) -> None:
         # Sent by the broker when the queue is deleted or moves. What was delivered can still be settled.

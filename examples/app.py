@@ -1,0 +1,21 @@
+"""A worker with two queues: gold gets ten messages for each one of free.
+
+Run it with ``fairsched run app:app``, or as a program. The broker comes from FAIRSCHED_URL.
+"""
+
+from __future__ import annotations
+
+import fairsched
+
+app = fairsched.App(on_error="dead-letter")
+
+
+@app.consumer("gold", weight=40)
+@app.consumer("free", weight=4)
+def handle(message: fairsched.Message) -> None:
+    """Returning acks the message, raising dead-letters it."""
+    print(f"{message.queue}: {message.body.decode()}", flush=True)
+
+
+if __name__ == "__main__":
+    app.run()

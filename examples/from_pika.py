@@ -1,0 +1,20 @@
+"""A callback written for pika, unchanged, now fair, recovering, and with heartbeats that never stop."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import fairsched
+from fairsched.consumer.signals import graceful
+
+
+def callback(channel: Any, method: Any, properties: Any, body: bytes) -> None:
+    """What was given to ``channel.basic_consume``."""
+    print(f"{method.routing_key}: {body.decode()}", flush=True)
+    channel.basic_ack(delivery_tag=method.delivery_tag)
+
+
+consumer = fairsched.Consumer(os.environ["FAIRSCHED_URL"], {"gold": 40, "free": 4})
+with graceful(consumer.stop):
+    consumer.run(fairsched.from_pika(callback))

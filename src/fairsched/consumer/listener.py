@@ -1,0 +1,16 @@
+"""What the I/O thread tells the rest of a consumer."""
+
+from __future__ import annotations
+
+
+class Listener:
+    """What the pump tells its owner; every method is called in the I/O thread."""
+
+    def ready(self) -> None:
+        """Every queue is being consumed, for the first time."""
+
+    def failed(self, error: BaseException) -> None:
+        """Consuming cannot begin, or cannot go on."""
+
+    def intake_closed(self) -> None:
+        """No more deliveries will come."""
