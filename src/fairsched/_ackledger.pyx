@@ -1,7 +1,7 @@
 """The acknowledgement ledger's Python face."""
 
 cimport cython
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport uint64_t
 
 from fairsched.core.ackledger cimport (
     AckLedger as Ledger, ackledger_ack, ackledger_advance, ackledger_clear, ackledger_deliver, ackledger_init,

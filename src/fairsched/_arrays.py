@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,7 +28,7 @@ def as_integers(values: ArrayLike, what: str, rule: str, low: int, high: int) ->
         return array.astype(np.int64)
     if array.dtype.kind not in "iu":
         # Mixed or huge integers become float or object arrays: look at what was given, not at what numpy made of it.
-        given = list(values) if not isinstance(values, np.ndarray) else array.tolist()
+        given: list[Any] = array.tolist() if isinstance(values, np.ndarray) else list(cast("Iterable[Any]", values))
         for value in given:
             if isinstance(value, (bool, np.bool_)) or not hasattr(type(value), "__index__"):
                 raise ValueError(f"{what} must each be {rule}, got {value!r}")

@@ -515,13 +515,15 @@ cdef class FairQueue(NamedSlots):
         OverflowError
             The debt would exceed 2**62 - 1.
         """
+        cdef Slot* found
         cdef long index
         with cython.critical_section(self):
             index = slot_find(self, slot)
             if index < 0:
                 index = self.admit(slot)
             self.settle_index(index, cost_difference)
-            if self.table.slots[index].transient and not (self.table.slots[index].active or self.table.slots[index].held):
+            found = &self.table.slots[index]
+            if found.transient and not found.active and not found.held:
                 self.forget(index)
 
     def hold(self, slot, held):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 
 
 class FairschedError(Exception):
@@ -10,10 +11,13 @@ class FairschedError(Exception):
 
 
 # Python 3.13 gave queues a shutdown; code written for it catches ours too.
-_QueueShutDown: type[Exception] = getattr(queue, "ShutDown", Exception)
+if sys.version_info >= (3, 13):
+    _ShutDown = queue.ShutDown
+else:
+    _ShutDown = Exception
 
 
-class ShutDown(FairschedError, _QueueShutDown):
+class ShutDown(FairschedError, _ShutDown):
     """A FairQueue that was shut down takes no more items, or has none left."""
 
 

@@ -3,10 +3,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
-from fairsched.core.dwrr cimport dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_settle
-from fairsched.core.entrypool cimport (
-    Entry, EntryPool, entrypool_clear, entrypool_give, entrypool_init, entrypool_take, entrypool_valid,
-)
+from fairsched.core.dwrr cimport dwrr_hold, dwrr_pop, dwrr_push, dwrr_settle
 from fairsched.core.parking cimport Parking
 from fairsched.core.slots cimport NO_SLOT, SlotTable, slots_add, slots_clear, slots_init, slots_valid
 
@@ -48,7 +45,7 @@ def ring_push_pop(uint64_t count, uint64_t depth):
     The ring is an object in memory, as a scheduler's are: in a local variable the compiler would do away with it.
     """
     cdef Ring* ring = <Ring*> malloc(sizeof(Ring))
-    cdef uint64_t i, token = 0
+    cdef uint64_t i, _i, token = 0
     cdef int64_t start
     ring.capacity = 1024
     ring.head = ring.tail = 0
@@ -57,7 +54,7 @@ def ring_push_pop(uint64_t count, uint64_t depth):
         ring_push(ring, i)
     with nogil:
         start = now_ns()
-        for i in range(count):
+        for _i in range(count):
             ring_pop(ring, &token)
             ring_push(ring, token)
         start = now_ns() - start
@@ -72,9 +69,9 @@ cdef class ProbeTable:
     cdef SlotTable table
 
     def __cinit__(self, uint32_t slots, int64_t quantum):
-        cdef uint32_t i
+        cdef uint32_t _i
         slots_init(&self.table)
-        for i in range(slots):
+        for _i in range(slots):
             slots_add(&self.table, quantum, False)
 
     def __dealloc__(self):
@@ -89,12 +86,12 @@ cdef class ProbeTable:
 
     def push_pop(self, uint64_t count):
         """Nanoseconds for `count` times a pop, and a push to the slot that was served; every slot stays backlogged."""
-        cdef uint64_t i, token
+        cdef uint64_t _i, token = 0
         cdef uint32_t index
         cdef int64_t start
         with nogil:
             start = now_ns()
-            for i in range(count):
+            for _i in range(count):
                 index = dwrr_pop(&self.table, &token)
                 dwrr_push(&self.table, index, token, 1)
             start = now_ns() - start

@@ -75,11 +75,11 @@ cdef inline bint dwrr_push(SlotTable* t, uint32_t index, uint64_t token, int64_t
 cdef inline void dwrr_skip_rounds(SlotTable* t) noexcept nogil:
     """Grant, at once, the rounds in which no active slot could serve or finish paying."""
     cdef uint32_t index = t.active_tail
-    cdef uint32_t i
+    cdef uint32_t _i
     cdef int64_t need, rounds
     cdef int64_t skipped = AMOUNT_MAX
     cdef Slot* slot
-    for i in range(t.active_count):
+    for _i in range(t.active_count):
         slot = &t.slots[index]
         need = -slot.deficit if slot.head == NULL else slot.head.cost - slot.deficit
         rounds = (need - 1) // slot.quantum
@@ -87,7 +87,7 @@ cdef inline void dwrr_skip_rounds(SlotTable* t) noexcept nogil:
             skipped = rounds
         index = slot.next
     if skipped > 0:
-        for i in range(t.active_count):
+        for _i in range(t.active_count):
             slot = &t.slots[index]
             slot.deficit += skipped * slot.quantum
             index = slot.next

@@ -189,7 +189,7 @@ cdef inline uint64_t slots_unlink_head(SlotTable* t, Slot* slot) noexcept nogil:
 cdef inline bint slots_valid(const SlotTable* t) noexcept nogil:
     """True when counters, lists and flags agree. For tests: O(slots + messages + pool)."""
     cdef int64_t queued = 0, in_slot
-    cdef uint32_t i, active = 0, index = t.active_tail
+    cdef uint32_t i, _i, active = 0, index = t.active_tail
     cdef const Slot* slot
     cdef const Entry* entry
     for i in range(t.size):
@@ -205,7 +205,7 @@ cdef inline bint slots_valid(const SlotTable* t) noexcept nogil:
         active += slot.active
         if in_slot != <int64_t> (slot.pushed - slot.served) or ((in_slot > 0 or slot.deficit < 0) and not slot.active):
             return False
-    for i in range(t.active_count):
+    for _i in range(t.active_count):
         if not t.slots[index].active:
             return False
         index = t.slots[index].next
