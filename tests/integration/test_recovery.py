@@ -308,7 +308,9 @@ def test_stop_before_a_connection_exists() -> None:
     assert errors == []
 
 
-def test_a_consumer_stopped_before_it_runs_does_nothing(broker: Node, new_queue: Declare) -> None:
+@pytest.mark.parametrize("attempt", range(10))
+def test_a_consumer_stopped_before_it_runs_does_nothing(broker: Node, new_queue: Declare, attempt: int) -> None:
+    # Ten times, because the end meets the connection in different states.
     queue = new_queue("before")
     broker.publish(queue, numbered(3))
     consumer = Consumer(broker.url, [queue])

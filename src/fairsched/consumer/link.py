@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+#: Seconds that a connection has to finish opening once nobody wants it any more.
+_GRACE = 1.0
+
 #: Answers that no retry will change.
 _REFUSALS = (
     pika.exceptions.AuthenticationError,
@@ -99,8 +102,11 @@ class Link:
         self._closing = True
         if self._connection is None or self._connection.is_closed:
             self._owner.link_closed()
-        elif not self._connection.is_closing:
+        elif self._connection.is_open:
             self._connection.close()
+        elif not self._connection.is_closing:
+            # Closing while it opens trips an assertion in pika 1.4: let it open or fail, but not for long.
+            self._loop.call_later(_GRACE, self._owner.link_closed)
 
     def _attempt(self) -> None:
         if not self._wanted:
