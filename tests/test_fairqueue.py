@@ -11,15 +11,13 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from threads import SOON, result_of, start
 
 from fairsched import Batch, FairQueue, FairschedError, ShutDown
-
-SOON = 30.0  # a deadline for what happens at once, unless it never does
 
 
 class ManualClock:
@@ -30,29 +28,6 @@ class ManualClock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def start(target: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-    """Run `target` in a thread; its result, or the exception it raised, is appended to the list."""
-    outcome: list[Any] = []
-
-    def run() -> None:
-        try:
-            outcome.append(target())
-        except Exception as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    return thread, outcome
-
-
-def result_of(started: tuple[threading.Thread, list[Any]]) -> Any:
-    """Wait for a started target."""
-    thread, outcome = started
-    thread.join(SOON)
-    assert not thread.is_alive(), "still blocked"
-    return outcome[0]
 
 
 class TestService:

@@ -225,6 +225,8 @@ class Consumer:
             else:
                 message.finish()
             machine.handled(message, time.perf_counter_ns() - begin)
+            # A handler that never waits would otherwise keep other tasks from running.
+            await asyncio.sleep(0)
 
     def stop(self, now: bool = False) -> None:
         """stop(now=False)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import signal
+import sys
 import threading
 
 import pytest
@@ -16,11 +16,11 @@ def test_the_first_signal_finishes_and_later_ones_leave() -> None:
     calls: queue.Queue[bool] = queue.Queue()
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     with graceful(calls.put):
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
         assert calls.get(timeout=10) is False
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         assert calls.get(timeout=10) is True
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         assert calls.get(timeout=10) is True
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
     assert signal.set_wakeup_fd(-1) == -1
@@ -28,25 +28,25 @@ def test_the_first_signal_finishes_and_later_ones_leave() -> None:
 
 
 def test_two_signals_at_once_are_two() -> None:
-    # The kernel may give them to different threads; neither may wait for the main thread, which is busy here.
     for _ in range(50):
         calls: queue.Queue[bool] = queue.Queue()
         with graceful(calls.put):
-            os.kill(os.getpid(), signal.SIGTERM)
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
             assert [calls.get(timeout=10), calls.get(timeout=10)] == [False, True]
 
 
 def test_other_signals_stop_nothing() -> None:
     calls: queue.Queue[bool] = queue.Queue()
-    earlier = signal.signal(signal.SIGUSR1, lambda *_: None)
+    other = signal.SIGBREAK if sys.platform == "win32" else signal.SIGUSR1
+    earlier = signal.signal(other, lambda *_: None)
     try:
         with graceful(calls.put):
-            os.kill(os.getpid(), signal.SIGUSR1)
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(other)
+            signal.raise_signal(signal.SIGTERM)
             assert calls.get(timeout=10) is False
     finally:
-        signal.signal(signal.SIGUSR1, earlier)
+        signal.signal(other, earlier)
     assert calls.empty()
 
 

@@ -95,6 +95,8 @@ def test_no_message_is_lost_when_the_broker_is_killed_three_times(mortal: Node) 
         eventually(lambda: len(running.processed) == MESSAGES, 120, f"{len(running.processed)} processed")
         eventually(lambda: sum(mortal.count(queue) for queue in queues) == 0)
         stats = running.consumer.stats()
+        # And it ends although there is no broker to say goodbye to.
+        mortal.kill()
     assert set(running.processed) == {(queue, body) for queue in queues for body in numbered(MESSAGES // 2)}
     assert stats["reconnects"] >= 3
 

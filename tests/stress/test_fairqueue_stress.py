@@ -6,39 +6,14 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from threads import SOON, result_of, start
 
 from fairsched import FairQueue, ShutDown, _probe
 
 pytestmark = pytest.mark.stress
-
-SOON = 120.0  # a deadline for what happens at once, unless it never does
-
-
-def start(target: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-    """Run `target` in a thread; its result, or the exception it raised, is appended to the list."""
-    outcome: list[Any] = []
-
-    def run() -> None:
-        try:
-            outcome.append(target())
-        except Exception as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    return thread, outcome
-
-
-def result_of(started: tuple[threading.Thread, list[Any]]) -> Any:
-    """Wait for a started target."""
-    thread, outcome = started
-    thread.join(SOON)
-    assert not thread.is_alive(), "still blocked"
-    return outcome[0]
 
 
 def produce(fair: FairQueue, me: int, count: int, ready: threading.Barrier) -> None:

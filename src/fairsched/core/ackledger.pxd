@@ -74,17 +74,22 @@ cdef inline bint ackledger_deliver(AckLedger* a) noexcept nogil:
 cdef inline bint ackledger_is_outstanding(const AckLedger* a, uint64_t tag) noexcept nogil:
     return a.base <= tag < a.high and ackledger_state(a, tag)[0] == TAG_OUTSTANDING
 
+cdef inline bint ackledger_make_room(void** block, uint64_t* capacity, uint64_t size, size_t item) noexcept nogil:
+    """Grow a full array of `size` items; False when memory is exhausted."""
+    cdef void* grown
+    if size < capacity[0]:
+        return True
+    grown = realloc(block[0], (2 * size + 16) * item)
+    if grown == NULL:
+        return False
+    block[0] = grown
+    capacity[0] = 2 * size + 16
+    return True
+
 cdef inline bint ackledger_ack(AckLedger* a, uint64_t tag) noexcept nogil:
     """Settle an outstanding tag as processed; False when memory is exhausted."""
-    cdef uint64_t capacity
-    cdef void* block
-    if a.acked_size == a.acked_capacity:
-        capacity = 2 * a.acked_capacity + 16
-        block = realloc(a.acked, capacity * sizeof(uint64_t))
-        if block == NULL:
-            return False
-        a.acked = <uint64_t*> block
-        a.acked_capacity = capacity
+    if not ackledger_make_room(<void**> &a.acked, &a.acked_capacity, a.acked_size, sizeof(uint64_t)):
+        return False
     a.acked[a.acked_size] = tag
     a.acked_size += 1
     ackledger_state(a, tag)[0] = TAG_ACKED
@@ -93,15 +98,8 @@ cdef inline bint ackledger_ack(AckLedger* a, uint64_t tag) noexcept nogil:
 
 cdef inline bint ackledger_refuse(AckLedger* a, uint64_t tag, int64_t verdict) noexcept nogil:
     """Settle an outstanding tag by a frame of its own; False when memory is exhausted."""
-    cdef uint64_t capacity
-    cdef void* block
-    if a.refused_size == a.refused_capacity:
-        capacity = 2 * a.refused_capacity + 16
-        block = realloc(a.refused, capacity * sizeof(Refusal))
-        if block == NULL:
-            return False
-        a.refused = <Refusal*> block
-        a.refused_capacity = capacity
+    if not ackledger_make_room(<void**> &a.refused, &a.refused_capacity, a.refused_size, sizeof(Refusal)):
+        return False
     a.refused[a.refused_size].tag = tag
     a.refused[a.refused_size].verdict = verdict
     a.refused_size += 1
