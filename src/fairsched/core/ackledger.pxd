@@ -74,22 +74,21 @@ cdef inline bint ackledger_deliver(AckLedger* a) noexcept nogil:
 cdef inline bint ackledger_is_outstanding(const AckLedger* a, uint64_t tag) noexcept nogil:
     return a.base <= tag < a.high and ackledger_state(a, tag)[0] == TAG_OUTSTANDING
 
-cdef inline bint ackledger_make_room(void** block, uint64_t* capacity, uint64_t size, size_t item) noexcept nogil:
-    """Grow a full array of `size` items; False when memory is exhausted."""
-    cdef void* grown
-    if size < capacity[0]:
-        return True
-    grown = realloc(block[0], (2 * size + 16) * item)
-    if grown == NULL:
-        return False
-    block[0] = grown
-    capacity[0] = 2 * size + 16
-    return True
+cdef inline void* ackledger_make_room(void* block, uint64_t* capacity, uint64_t size, size_t item) noexcept nogil:
+    """Return the array of `size` items with room for one more; NULL when memory is exhausted."""
+    cdef void* grown = block
+    if size == capacity[0]:
+        grown = realloc(block, (2 * size + 16) * item)
+        if grown != NULL:
+            capacity[0] = 2 * size + 16
+    return grown
 
 cdef inline bint ackledger_ack(AckLedger* a, uint64_t tag) noexcept nogil:
     """Settle an outstanding tag as processed; False when memory is exhausted."""
-    if not ackledger_make_room(<void**> &a.acked, &a.acked_capacity, a.acked_size, sizeof(uint64_t)):
+    cdef void* block = ackledger_make_room(a.acked, &a.acked_capacity, a.acked_size, sizeof(uint64_t))
+    if block == NULL:
         return False
+    a.acked = <uint64_t*> block
     a.acked[a.acked_size] = tag
     a.acked_size += 1
     ackledger_state(a, tag)[0] = TAG_ACKED
@@ -98,8 +97,10 @@ cdef inline bint ackledger_ack(AckLedger* a, uint64_t tag) noexcept nogil:
 
 cdef inline bint ackledger_refuse(AckLedger* a, uint64_t tag, int64_t verdict) noexcept nogil:
     """Settle an outstanding tag by a frame of its own; False when memory is exhausted."""
-    if not ackledger_make_room(<void**> &a.refused, &a.refused_capacity, a.refused_size, sizeof(Refusal)):
+    cdef void* block = ackledger_make_room(a.refused, &a.refused_capacity, a.refused_size, sizeof(Refusal))
+    if block == NULL:
         return False
+    a.refused = <Refusal*> block
     a.refused[a.refused_size].tag = tag
     a.refused[a.refused_size].verdict = verdict
     a.refused_size += 1
