@@ -45,6 +45,11 @@ def eventually(condition: Callable[[], object], timeout: float = 30.0, what: str
         pause.wait(0.01)
 
 
+def numbered(count: int) -> list[bytes]:
+    """Return bodies that differ."""
+    return [b"%d" % number for number in range(count)]
+
+
 def free_ports(count: int) -> list[int]:
     """Return ports that nobody listens on, all different."""
     with contextlib.ExitStack() as stack:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
@@ -10,76 +9,12 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from integration.rabbitmq import Node, eventually
+from integration.rabbitmq import Node, eventually, numbered
+from integration.running import busy
 
-from fairsched import ConfigurationError, ConnectionFailed, QueueNotFound, aio
 from fairsched.consumer import App, Consumer, from_pika
-from fairsched.fairness import jain
 
 Declare = Callable[..., str]
-
-
-def busy(seconds: float) -> None:
-    """Compute for a while, as a handler does."""
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        pass
-
-
-def numbered(count: int) -> list[bytes]:
-    return [b"%d" % number for number in range(count)]
-
-
-def consume(consumer: Consumer, count: int) -> list[bytes]:
-    """Run a consumer until it has handled `count` messages; return their bodies."""
-    bodies: list[bytes] = []
-
-    def handler(message: object) -> None:
-        bodies.append(message.body)
-        if len(bodies) == count:
-            consumer.stop()
-
-    consumer.run(handler)
-    return bodies
-
-
-def test_the_seed_experiment_gives_every_queue_its_share(broker: Node, new_queue: Declare) -> None:
-    quanta = {new_queue("seed"): 4 * (number + 1) for number in range(10)}
-    total = 20_000
-    for queue, quantum in quanta.items():
-        # A tenth more than its share, so that no queue runs dry before the end.
-        broker.publish(queue, [b"x" * 100] * int(total * quantum / 220 * 1.1 + 100))
-    counts: Counter[str] = Counter()
-    consumer = Consumer(broker.url, quanta, prefetch=dict.fromkeys(quanta, 50))
-
-    def handler(message: object) -> None:
-        if counts.total() < total:
-            busy(100e-6)
-            counts[message.queue] += 1
-            if counts.total() == total:
-                consumer.stop(now=True)
-
-    consumer.run(handler)
-    for queue, quantum in quanta.items():
-        assert counts[queue] / total == pytest.approx(quantum / 220, rel=0.03), counts
-    assert jain([counts[queue] / quantum for queue, quantum in quanta.items()]) >= 0.9999
-
-
-def test_the_first_messages_are_shared_too(broker: Node, new_queue: Declare) -> None:
-    queues = {new_queue("first"): 1, new_queue("first"): 1, new_queue("first"): 2}
-    for queue in queues:
-        broker.publish(queue, numbered(300))
-    order: list[str] = []
-    consumer = Consumer(broker.url, queues, prefetch=400)
-
-    def handler(message: object) -> None:
-        order.append(message.queue)
-        if len(order) == 80:
-            consumer.stop(now=True)
-
-    consumer.run(handler)
-    counts = Counter(order[:80])
-    assert all(counts[queue] == 20 * weight for queue, weight in queues.items()), counts
 
 
 def test_a_drained_consumer_sleeps(broker: Node, new_queue: Declare) -> None:
@@ -293,69 +228,6 @@ def test_deferred_messages_are_settled_from_other_threads(broker: Node, new_queu
     assert broker.count(queue) == 0
 
 
-def test_tenants_by_header_share_by_weight(broker: Node, new_queue: Declare) -> None:
-    queue = new_queue("tenants")
-    for tenant in ("gold", "free", None):
-        headers = {"tenant": tenant} if tenant else None
-        broker.publish(queue, numbered(400), headers=headers)
-    order: list[str] = []
-    consumer = Consumer(
-        broker.url, [queue], prefetch=1200, key="header:tenant", weights={"gold": 6, "free": 2}, default_weight=2
-    )
-    buffered = threading.Event()
-
-    def handler(message: object) -> None:
-        if not order:
-            # The first message may be served before the others have come; the shares are of what waits here.
-            eventually(lambda: consumer.stats()["received"] == 1200)
-            buffered.set()
-        order.append(message.headers.get("tenant", ""))
-        if len(order) == 1200:
-            consumer.stop()
-
-    consumer.run(handler)
-    first = Counter(order[:501])
-    assert first["gold"] == pytest.approx(300, abs=8)
-    assert first["free"] == pytest.approx(100, abs=8)
-    assert first[""] == pytest.approx(100, abs=8)
-
-
-def test_cost_time_shares_working_time(broker: Node, new_queue: Declare) -> None:
-    slow, quick = new_queue("slow"), new_queue("quick")
-    broker.publish(slow, numbered(600))
-    broker.publish(quick, numbered(2400))
-    spent: Counter[str] = Counter()
-    consumer = Consumer(broker.url, [slow, quick], cost="time", prefetch={slow: 100, quick: 400})
-
-    def handler(message: object) -> None:
-        begin = time.perf_counter()
-        busy(2e-3 if message.queue == slow else 0.5e-3)
-        if sum(spent.values()) < 1.0:
-            spent[message.queue] += time.perf_counter() - begin
-        else:
-            consumer.stop(now=True)
-
-    consumer.run(handler)
-    assert spent[slow] / (spent[slow] + spent[quick]) == pytest.approx(0.5, abs=0.05)
-
-
-def test_cost_bytes_shares_volume(broker: Node, new_queue: Declare) -> None:
-    large, small = new_queue("large"), new_queue("small")
-    broker.publish(large, [b"x" * 5000] * 400)
-    broker.publish(small, [b"x" * 1000] * 2000)
-    volume: Counter[str] = Counter()
-    consumer = Consumer(broker.url, [large, small], cost="bytes", prefetch={large: 100, small: 400})
-
-    def handler(message: object) -> None:
-        busy(200e-6)
-        volume[message.queue] += len(message.body)
-        if volume.total() > 2_000_000:
-            consumer.stop(now=True)
-
-    consumer.run(handler)
-    assert volume[large] / volume.total() == pytest.approx(0.5, abs=0.05)
-
-
 def test_a_pika_callback_settles_as_with_pika(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("pika")
     broker.publish(queue, numbered(3), app_id="app")
@@ -401,127 +273,3 @@ def test_an_app_gives_each_queue_its_handler(broker: Node, new_queue: Declare, m
     app.run()
     assert seen == {"gold": 30, "free": 30}
     assert app.weights == {gold: 3, free: 1}
-
-
-def test_async_iteration(broker: Node, new_queue: Declare) -> None:
-    queue = new_queue("aio")
-    broker.publish(queue, numbered(200))
-
-    async def main() -> tuple[list[bytes], dict[str, object]]:
-        seen = []
-        async with aio.Consumer(broker.url, [queue], prefetch=20) as consumer:
-            async for message in consumer:
-                with message:
-                    await asyncio.sleep(0)
-                    seen.append(message.body)
-                if len(seen) == 200:
-                    consumer.stop()
-        return seen, consumer.stats()
-
-    seen, stats = asyncio.run(main())
-    assert seen == numbered(200)
-    assert stats["acked"] == 200
-    assert broker.count(queue) == 0
-
-
-def test_async_handlers_run_side_by_side(broker: Node, new_queue: Declare) -> None:
-    queue = new_queue("aio")
-    broker.publish(queue, numbered(100))
-    running = most = 0
-    done: list[bytes] = []
-
-    async def main() -> dict[str, object]:
-        async with aio.Consumer(broker.url, [queue], workers=10, on_error="reject") as consumer:
-
-            async def handler(message: object) -> None:
-                nonlocal running, most
-                running += 1
-                most = max(most, running)
-                await asyncio.sleep(0.002)
-                running -= 1
-                done.append(message.body)
-                if len(done) == 100:
-                    consumer.stop()
-                if message.body == b"50":
-                    raise ValueError("not this one")
-
-            await consumer.run(handler)
-        return consumer.stats()
-
-    stats = asyncio.run(main())
-    assert most == 10
-    assert sorted(done, key=int) == numbered(100)
-    assert (stats["acked"], stats["rejected"]) == (99, 1)
-    assert broker.count(queue) == 0
-
-
-def test_async_handlers_are_cancelled_when_their_time_is_over(broker: Node, new_queue: Declare) -> None:
-    queue = new_queue("aio")
-    broker.publish(queue, numbered(3))
-
-    async def main() -> dict[str, object]:
-        async with aio.Consumer(broker.url, [queue], workers=3, shutdown_timeout=0.2) as consumer:
-
-            async def handler(message: object) -> None:
-                consumer.stop()
-                await asyncio.get_running_loop().create_future()
-
-            await consumer.run(handler)
-        return consumer.stats()
-
-    stats = asyncio.run(main())
-    assert stats["acked"] == 0
-    eventually(lambda: broker.count(queue) == 3)
-
-
-def test_a_missing_queue_is_named(broker: Node) -> None:
-    with pytest.raises(QueueNotFound, match="no-such-queue"), Consumer(broker.url, ["no-such-queue"]):
-        pass
-    with pytest.raises(QueueNotFound, match="no-such-queue"):
-        Consumer(broker.url, ["no-such-queue"]).run(lambda message: None)
-
-
-def test_a_wrong_password_fails_at_once_and_is_not_shown(broker: Node, caplog: pytest.LogCaptureFixture) -> None:
-    url = broker.url.replace("guest:guest", "guest:hunter2")
-    begin = time.monotonic()
-    with caplog.at_level(logging.DEBUG), pytest.raises(ConnectionFailed, match=f"127.0.0.1:{broker.port}") as caught:
-        Consumer(url, ["q"]).run(lambda message: None)
-    assert time.monotonic() - begin < 10
-    assert "hunter2" not in f"{caught.value!r} {caught.value.__context__!r} {caplog.text}"
-
-
-def test_an_unknown_virtual_host_fails_at_once(broker: Node) -> None:
-    with pytest.raises(ConnectionFailed, match="nowhere"):
-        Consumer(broker.url.replace("%2F", "nowhere"), ["q"]).run(lambda message: None)
-
-
-def test_more_queues_than_channels_is_an_error(broker: Node, new_queue: Declare) -> None:
-    queues = [new_queue("many") for _ in range(3)]
-    with pytest.raises(ConfigurationError, match=r"3 queues need 3 channels, but .* allows 2"):
-        Consumer(broker.url + "?channel_max=2", queues).run(lambda message: None)
-
-
-def test_no_broker_is_an_error_after_the_timeout(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:1 within 0\.5 s") as caught:
-        Consumer("amqp://app:hunter2@127.0.0.1:1/", ["q"], connect_timeout=0.5).run(lambda message: None)
-    assert "hunter2" not in f"{caught.value} {caplog.text}"
-
-
-def test_the_second_url_serves_when_the_first_is_dead(broker: Node, new_queue: Declare) -> None:
-    queue = new_queue("urls")
-    broker.publish(queue, numbered(10))
-    consumer = Consumer(["amqp://guest:guest@127.0.0.1:1/", broker.url], [queue])
-    assert consume(consumer, 10) == numbered(10)
-
-
-def test_windows_too_small_for_the_measured_round_trip_are_reported_once(
-    broker: Node, new_queue: Declare, caplog: pytest.LogCaptureFixture
-) -> None:
-    queues = {new_queue("flat"): 100, new_queue("flat"): 1}
-    for queue in queues:
-        broker.publish(queue, numbered(1500))
-    with caplog.at_level(logging.WARNING, "fairsched.consumer"):
-        consume(Consumer(broker.url, queues, prefetch=20), 3000)
-    warnings = [record.getMessage() for record in caplog.records if "shares will flatten" in record.getMessage()]
-    assert len(warnings) == 1
-    assert "and needs 100 * (1 + ceil(" in warnings[0]

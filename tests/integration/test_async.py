@@ -1,0 +1,83 @@
+"""The asyncio consumer, against a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from integration.rabbitmq import Node, eventually, numbered
+
+from fairsched import aio
+
+Declare = Callable[..., str]
+
+
+def test_async_iteration(broker: Node, new_queue: Declare) -> None:
+    queue = new_queue("aio")
+    broker.publish(queue, numbered(200))
+
+    async def main() -> tuple[list[bytes], dict[str, object]]:
+        seen = []
+        async with aio.Consumer(broker.url, [queue], prefetch=20) as consumer:
+            async for message in consumer:
+                with message:
+                    await asyncio.sleep(0)
+                    seen.append(message.body)
+                if len(seen) == 200:
+                    consumer.stop()
+        return seen, consumer.stats()
+
+    seen, stats = asyncio.run(main())
+    assert seen == numbered(200)
+    assert stats["acked"] == 200
+    assert broker.count(queue) == 0
+
+
+def test_async_handlers_run_side_by_side(broker: Node, new_queue: Declare) -> None:
+    queue = new_queue("aio")
+    broker.publish(queue, numbered(100))
+    running = most = 0
+    done: list[bytes] = []
+
+    async def main() -> dict[str, object]:
+        async with aio.Consumer(broker.url, [queue], workers=10, on_error="reject") as consumer:
+
+            async def handler(message: object) -> None:
+                nonlocal running, most
+                running += 1
+                most = max(most, running)
+                await asyncio.sleep(0.002)
+                running -= 1
+                done.append(message.body)
+                if len(done) == 100:
+                    consumer.stop()
+                if message.body == b"50":
+                    raise ValueError("not this one")
+
+            await consumer.run(handler)
+        return consumer.stats()
+
+    stats = asyncio.run(main())
+    assert most == 10
+    assert sorted(done, key=int) == numbered(100)
+    assert (stats["acked"], stats["rejected"]) == (99, 1)
+    assert broker.count(queue) == 0
+
+
+def test_async_handlers_are_cancelled_when_their_time_is_over(broker: Node, new_queue: Declare) -> None:
+    queue = new_queue("aio")
+    broker.publish(queue, numbered(3))
+
+    async def main() -> dict[str, object]:
+        async with aio.Consumer(broker.url, [queue], workers=3, shutdown_timeout=0.2) as consumer:
+
+            async def handler(message: object) -> None:
+                consumer.stop()
+                await asyncio.get_running_loop().create_future()
+
+            await consumer.run(handler)
+        return consumer.stats()
+
+    stats = asyncio.run(main())
+    assert stats["acked"] == 0
+    eventually(lambda: broker.count(queue) == 3)

@@ -1,0 +1,73 @@
+"""Reaching a broker, or saying why not."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+import pytest
+from integration.rabbitmq import Node, eventually, numbered
+from integration.running import Running, consume
+
+from fairsched import ConfigurationError, ConnectionFailed, QueueNotFound
+from fairsched.consumer import Consumer
+
+Declare = Callable[..., str]
+
+
+def test_a_missing_queue_is_named(broker: Node) -> None:
+    with pytest.raises(QueueNotFound, match="no-such-queue"), Consumer(broker.url, ["no-such-queue"]):
+        pass
+    with pytest.raises(QueueNotFound, match="no-such-queue"):
+        Consumer(broker.url, ["no-such-queue"]).run(lambda message: None)
+
+
+def test_a_wrong_password_fails_at_once_and_is_not_shown(broker: Node, caplog: pytest.LogCaptureFixture) -> None:
+    url = broker.url.replace("guest:guest", "guest:hunter2")
+    begin = time.monotonic()
+    with caplog.at_level(logging.DEBUG), pytest.raises(ConnectionFailed, match=f"127.0.0.1:{broker.port}") as caught:
+        Consumer(url, ["q"]).run(lambda message: None)
+    assert time.monotonic() - begin < 10
+    assert "hunter2" not in f"{caught.value!r} {caught.value.__context__!r} {caplog.text}"
+
+
+def test_an_unknown_virtual_host_fails_at_once(broker: Node) -> None:
+    with pytest.raises(ConnectionFailed, match="nowhere"):
+        Consumer(broker.url.replace("%2F", "nowhere"), ["q"]).run(lambda message: None)
+
+
+def test_more_queues_than_channels_is_an_error(broker: Node, new_queue: Declare) -> None:
+    queues = [new_queue("many") for _ in range(3)]
+    with pytest.raises(ConfigurationError, match=r"3 queues need 3 channels, but .* allows 2"):
+        Consumer(broker.url + "?channel_max=2", queues).run(lambda message: None)
+
+
+def test_no_broker_is_an_error_after_the_timeout(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:1 within 0\.5 s") as caught:
+        Consumer("amqp://app:hunter2@127.0.0.1:1/", ["q"], connect_timeout=0.5).run(lambda message: None)
+    assert "hunter2" not in f"{caught.value} {caplog.text}"
+
+
+def test_the_second_url_serves_when_the_first_is_dead(broker: Node, new_queue: Declare) -> None:
+    queue = new_queue("urls")
+    broker.publish(queue, numbered(10))
+    consumer = Consumer(["amqp://guest:guest@127.0.0.1:1/", broker.url], [queue])
+    assert consume(consumer, 10) == numbered(10)
+
+
+def test_amqps(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(tls=True)
+    try:
+        node.start()
+        node.declare("tls")
+        node.publish("tls", [b"%d" % number + b"x" * 1000 for number in range(2000)])
+        options = f"?ssl_options=%7B%27ca_certs%27%3A%27{node.certificate}%27%7D"
+        with Running(node.tls_url + options, ["tls"]) as running:
+            eventually(lambda: len(running.processed) == 2000)
+        assert node.count("tls") == 0
+        untrusting = Consumer(node.tls_url, ["tls"])
+        with pytest.raises(Exception, match="certificate verify failed"):
+            untrusting.run(lambda message: None)
+    finally:
+        node.close()
