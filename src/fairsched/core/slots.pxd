@@ -178,7 +178,8 @@ cdef inline uint64_t slots_unlink_head(SlotTable* t, Slot* slot) noexcept nogil:
     cdef Entry* entry = slot.head
     cdef uint64_t token = entry.token
     slot.head = entry.next
-    prefetch(slot.head)  # the slot's next pop reads there
+    if slot.head != NULL:  # a null prefetch walks the page table in vain
+        prefetch(slot.head)  # the slot's next pop reads there
     slot.served += 1
     entrypool_give(&t.pool, entry)
     t.queued -= 1
