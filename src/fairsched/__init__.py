@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from fairsched._ackledger import AckLedger
 from fairsched._core import Dwrr
 from fairsched._fairqueue import FairQueue
+from fairsched._routing import HashRing, jump_hash, jump_hash_many
 from fairsched.batch import Batch
 from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError, QueueNotFound, ShutDown
+from fairsched.routing import ConsistentHashExchange, RabbitMQHash
 from fairsched.slotstats import SlotStats
 
 if TYPE_CHECKING:
@@ -23,15 +25,20 @@ __all__ = [
     "Batch",
     "ConfigurationError",
     "ConnectionFailed",
+    "ConsistentHashExchange",
     "Consumer",
     "Dwrr",
     "FairQueue",
     "FairschedError",
+    "HashRing",
     "Message",
     "QueueNotFound",
+    "RabbitMQHash",
     "ShutDown",
     "SlotStats",
     "from_pika",
+    "jump_hash",
+    "jump_hash_many",
 ]
 
 # Looked up on first use, so that whoever embeds the engine alone does not import pika.

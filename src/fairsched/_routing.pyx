@@ -1,0 +1,966 @@
+"""The Python face of routing: keys in whatever form, hashed and placed without the GIL by the headers in core/."""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from fairsched._numbers cimport as_amount, as_int64
+from fairsched.core.arrow cimport ArrowArray, ArrowArrayStream, ArrowSchema, arrow_column
+from fairsched.core.exs1024 cimport rabbitmq_bucket as bucket_of_rabbitmq
+from fairsched.core.hashring cimport (
+    HashRing as Ring, hashring_build, hashring_clear, hashring_init, hashring_owner, hashring_owners, hashring_place,
+)
+from fairsched.core.jump cimport jump_bucket, jump_buckets
+from fairsched.core.keycolumn cimport (
+    KEYS_HASHED, KEYS_PADDED, KEYS_SIGNED, KEYS_UNSIGNED, KeyColumn, keycolumn_hash, keycolumn_integer,
+    keycolumn_valid,
+)
+from fairsched.core.phash2 cimport (
+    phash2_atom, phash2_binary, phash2_float, phash2_integer, phash2_list_end, phash2_pair, phash2_range,
+)
+from fairsched.core.xxh64 cimport xxh64 as xxh64_of, xxh64_integer
+
+import numpy as np
+
+from fairsched.ringarcs import arcs_of, moved_between
+
+cdef extern from "Python.h":
+    const char* PyUnicode_AsUTF8AndSize(object o, Py_ssize_t* size) except NULL
+    bint PyUnicode_Check(object o) noexcept
+    bint PyUnicode_CheckExact(object o) noexcept
+    bint PyBytes_CheckExact(object o) noexcept
+    bint PyLong_CheckExact(object o) noexcept
+    int64_t PyLong_AsLongLongAndOverflow(object o, int* overflow) except? -1
+    uint64_t PyLong_AsUnsignedLongLong(object o) except? 0xFFFFFFFFFFFFFFFF
+    PyObject* PyTuple_GET_ITEM(object tuple, Py_ssize_t index) noexcept
+
+cdef enum:
+    BLOCK = 1024
+    POINTS_MAX = 1 << 27
+    BUCKETS_MAX = 0x7FFFFFFF
+
+
+# One key -------------------------------------------------------------------------------------------------------------
+
+
+cdef int integer_word(object key, uint64_t* word) except -1:
+    """The 64 bits of an integer."""
+    cdef int overflow = 0
+    cdef int64_t small = PyLong_AsLongLongAndOverflow(key, &overflow)
+    if overflow == 0:
+        word[0] = <uint64_t> small
+    elif overflow > 0 and key <= 0xFFFFFFFFFFFFFFFF:
+        word[0] = PyLong_AsUnsignedLongLong(key)
+    else:
+        raise OverflowError(f"an integer key must lie in -2**63 to 2**64 - 1, got {key!r}")
+    return 0
+
+
+cdef int hash_other(object key, uint64_t seed, bint raw, uint64_t* out) except -1:
+    """Hash what is no plain str."""
+    cdef const uint8_t[::1] view
+    if key is None:
+        out[0] = seed
+    elif PyBytes_CheckExact(key):
+        out[0] = xxh64_of(<const uint8_t*> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), seed)
+    elif isinstance(key, (bytes, bytearray, memoryview)):
+        view = memoryview(key).cast("B")
+        out[0] = xxh64_of(&view[0] if view.shape[0] else NULL, view.shape[0], seed)
+    elif isinstance(key, str):
+        return hash_key(str.__str__(key), seed, raw, out)
+    elif not isinstance(key, (bool, np.bool_)) and hasattr(type(key), "__index__"):
+        integer_word(key if PyLong_CheckExact(key) else key.__index__(), out)
+        if not raw:
+            out[0] = xxh64_integer(out[0], seed)
+    else:
+        raise TypeError(f"a key must be str, bytes, int or None, got {key!r}")
+    return 0
+
+
+cdef inline int hash_key(object key, uint64_t seed, bint raw, uint64_t* out) except -1:
+    """Hash one key; `raw` leaves an integer as it is."""
+    cdef Py_ssize_t size
+    cdef const char* text
+    if PyUnicode_CheckExact(key):
+        text = PyUnicode_AsUTF8AndSize(key, &size)
+        out[0] = xxh64_of(<const uint8_t*> text, size, seed)
+        return 0
+    return hash_other(key, seed, raw, out)
+
+
+cdef uint64_t as_seed(object seed) except? 0:
+    """Convert a seed."""
+    if isinstance(seed, bool) or not hasattr(type(seed), "__index__"):
+        raise ValueError(f"seed must be an integer from 0 to 2**64 - 1, got {seed!r}")
+    if not 0 <= seed <= 0xFFFFFFFFFFFFFFFF:
+        raise OverflowError(f"seed must be an integer from 0 to 2**64 - 1, got {seed!r}")
+    return seed
+
+
+# Many keys -----------------------------------------------------------------------------------------------------------
+
+
+@cython.final
+cdef class Chunk:
+    """One array out of an Arrow stream, released with this object."""
+
+    cdef ArrowArray array
+
+    def __cinit__(self):
+        self.array.release = NULL
+
+    def __dealloc__(self):
+        if self.array.release != NULL:
+            self.array.release(&self.array)
+
+
+@cython.final
+cdef class StreamSchema:
+    """The schema of an Arrow stream, released with this object."""
+
+    cdef ArrowSchema schema
+
+    def __cinit__(self):
+        self.schema.release = NULL
+
+    def __dealloc__(self):
+        if self.schema.release != NULL:
+            self.schema.release(&self.schema)
+
+
+@cython.final
+cdef class Column:
+    """A column of keys in somebody's memory, and what keeps that memory."""
+
+    cdef KeyColumn keys
+    cdef Column dictionary  # the keys are indices into it
+    cdef object owner
+
+
+cdef Column arrow_view(const ArrowSchema* schema, const ArrowArray* array, object owner):
+    """See an Arrow array as a column."""
+    cdef Column column = Column()
+    if not arrow_column(schema, array, &column.keys):
+        raise TypeError(f"keys must be strings, binaries or integers, got the Arrow type {schema.format.decode()!r}")
+    column.owner = owner
+    if schema.dictionary != NULL:
+        column.dictionary = arrow_view(schema.dictionary, array.dictionary, owner)
+    return column
+
+
+cdef list stream_columns(object capsule):
+    """See the chunks of an Arrow stream as columns."""
+    cdef ArrowArrayStream* stream = <ArrowArrayStream*> PyCapsule_GetPointer(capsule, "arrow_array_stream")
+    cdef StreamSchema schema = StreamSchema()
+    cdef Chunk chunk
+    columns = []
+    if stream.get_schema(stream, &schema.schema):
+        raise ValueError(f"the Arrow stream has no schema: {stream_error(stream)}")
+    while True:
+        chunk = Chunk()
+        if stream.get_next(stream, &chunk.array):
+            raise ValueError(f"the Arrow stream broke off: {stream_error(stream)}")
+        if chunk.array.release == NULL:
+            return columns
+        columns.append(arrow_view(&schema.schema, &chunk.array, (schema, chunk)))
+
+
+cdef str stream_error(ArrowArrayStream* stream):
+    cdef const char* text = stream.get_last_error(stream)
+    return "no reason given" if text == NULL else text.decode("utf-8", "replace")
+
+
+cdef Column array_column(object array):
+    """See a numpy array as a column; None for a dtype that has to go key by key."""
+    cdef Column column = Column()
+    cdef size_t address
+    kind = array.dtype.kind
+    if array.ndim != 1:
+        raise ValueError(f"keys must be one-dimensional, got {array.ndim} dimensions")
+    if kind not in ("S", "i", "u"):
+        return None
+    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    address = array.ctypes.data
+    column.keys.kind = KEYS_PADDED if kind == "S" else KEYS_SIGNED if kind == "i" else KEYS_UNSIGNED
+    column.keys.width = array.dtype.itemsize
+    column.keys.length = array.shape[0]
+    column.keys.data = <const uint8_t*> address
+    column.owner = array
+    return column
+
+
+cdef Column hashed_column(object keys, uint64_t seed, bint raw):
+    """Hash Python objects one by one."""
+    cdef Column column = Column()
+    cdef uint64_t[::1] view
+    cdef Py_ssize_t i = 0
+    if isinstance(keys, (str, bytes, bytearray)):
+        raise TypeError(f"keys must be a sequence of keys, got one key: {keys!r}")
+    keys = keys if isinstance(keys, (list, tuple)) else list(keys)
+    column.owner = hashes = np.empty(len(keys), dtype=np.uint64)
+    view = hashes
+    for i in range(view.shape[0]):
+        # A list may change its length while keys are converted.
+        hash_key(keys[i], seed, raw, &view[i])
+    column.keys.kind = KEYS_HASHED
+    column.keys.length = view.shape[0]
+    column.keys.data = <const uint8_t*> &view[0] if view.shape[0] else NULL
+    return column
+
+
+cdef list columns_of(object keys, uint64_t seed, bint raw):
+    """See any keys as columns, one for each chunk."""
+    cdef Column column = None
+    if isinstance(keys, np.ndarray):
+        column = array_column(keys)
+        keys = keys if column is not None else keys.tolist()
+    elif hasattr(keys, "__arrow_c_array__"):
+        schema, array = keys.__arrow_c_array__()
+        column = arrow_view(
+            <const ArrowSchema*> PyCapsule_GetPointer(schema, "arrow_schema"),
+            <const ArrowArray*> PyCapsule_GetPointer(array, "arrow_array"),
+            (schema, array),
+        )
+    elif hasattr(keys, "__arrow_c_stream__"):
+        capsule = keys.__arrow_c_stream__()
+        return stream_columns(capsule)
+    return [hashed_column(keys, seed, raw) if column is None else column]
+
+
+ctypedef void (*Place)(const void* where, const uint64_t* hashes, int32_t* out, int64_t n) noexcept nogil
+
+
+cdef void place_on_ring(const void* where, const uint64_t* hashes, int32_t* out, int64_t n) noexcept nogil:
+    hashring_owners(<const Ring*> where, hashes, out, n)
+
+
+cdef void place_by_jump(const void* where, const uint64_t* hashes, int32_t* out, int64_t n) noexcept nogil:
+    jump_buckets(hashes, out, n, (<const int64_t*> where)[0])
+
+
+cdef void place_column(
+    const KeyColumn* keys, uint64_t seed, bint raw, Place place, const void* where, int32_t* out
+) noexcept nogil:
+    """Hash and place a column, block by block: what is in work stays in the first-level cache."""
+    cdef uint64_t hashes[BLOCK]
+    cdef int64_t i, n, start
+    raw = raw and (keys.kind == KEYS_SIGNED or keys.kind == KEYS_UNSIGNED)
+    start = 0
+    while start < keys.length:
+        n = min(<int64_t> BLOCK, keys.length - start)
+        if raw:
+            for i in range(n):
+                hashes[i] = keycolumn_integer(keys, keys.first + start + i)
+                if not keycolumn_valid(keys, keys.first + start + i):
+                    hashes[i] = seed
+        else:
+            keycolumn_hash(keys, start, n, seed, hashes)
+        place(where, hashes, out + start, n)
+        start += n
+
+
+cdef void gather(const KeyColumn* indices, const int32_t* placed, int32_t null, int32_t* out) noexcept nogil:
+    """Look indices up among the places of a dictionary."""
+    cdef int64_t i
+    for i in range(indices.length):
+        if keycolumn_valid(indices, indices.first + i):
+            out[i] = placed[keycolumn_integer(indices, indices.first + i)]
+        else:
+            out[i] = null
+
+
+cdef int place_keys(Column column, uint64_t seed, bint raw, Place place, const void* where, int32_t* out) except -1:
+    """Place one column; a dictionary's keys only once."""
+    cdef int32_t[::1] placed
+    cdef int32_t null = 0
+    if column.dictionary is None:
+        with nogil:
+            place_column(&column.keys, seed, raw, place, where, out)
+        return 0
+    placed = np.empty(column.dictionary.keys.length + 1, dtype=np.int32)
+    place_keys(column.dictionary, seed, raw, place, where, &placed[0])
+    place(where, &seed, &null, 1)
+    with nogil:
+        gather(&column.keys, &placed[0], null, out)
+    return 0
+
+
+cdef object place_all(list columns, uint64_t seed, bint raw, Place place, const void* where):
+    """Place all chunks into one array."""
+    cdef int32_t[::1] out
+    cdef Column column
+    cdef int64_t size = 0
+    for column in columns:
+        size += column.keys.length
+    result = np.empty(size, dtype=np.int32)
+    if size == 0:
+        return result
+    out = result
+    size = 0
+    for column in columns:
+        if column.keys.length:
+            place_keys(column, seed, raw, place, where, &out[size])
+            size += column.keys.length
+    return result
+
+
+# The ring ------------------------------------------------------------------------------------------------------------
+
+
+@cython.final
+cdef class RingTable:
+    """A built ring with its members: never changed, so any thread may read it while `HashRing` puts another in its place."""
+
+    cdef Ring ring
+    cdef tuple names
+    cdef dict index_of
+    cdef object weights  # int64 array by index
+    cdef int64_t weight
+
+    def __cinit__(self):
+        hashring_init(&self.ring)
+
+    def __dealloc__(self):
+        hashring_clear(&self.ring)
+
+
+cdef RingTable build_table(dict weights, int64_t points_per_weight, uint64_t seed, int space_bits):
+    """Build the ring of these members."""
+    cdef RingTable table = RingTable()
+    cdef int64_t[::1] counts
+    cdef uint64_t[::1] bases
+    cdef int32_t[::1] members
+    cdef int32_t size = <int32_t> len(weights)
+    cdef bint ok
+    table.names = tuple(weights)
+    table.index_of = {name: index for index, name in enumerate(table.names)}
+    table.weights = np.array(list(weights.values()), dtype=np.int64)
+    table.weight = sum(weights.values())
+    if table.weight * points_per_weight > POINTS_MAX:
+        raise ValueError(f"a ring has at most 2**27 points, got {table.weight} times {points_per_weight}")
+    if size == 0:
+        return table
+    # In the order of names, so that coinciding points fall to the same member whatever the order of joining.
+    ranked = sorted(table.names, key=lambda name: name.encode())
+    counts = np.array([weights[name] * points_per_weight for name in ranked], dtype=np.int64)
+    bases = np.array([xxh64(name, seed) for name in ranked], dtype=np.uint64)
+    members = np.array([table.index_of[name] for name in ranked], dtype=np.int32)
+    with nogil:
+        ok = hashring_build(&table.ring, &bases[0], &counts[0], &members[0], size, space_bits)
+    if not ok:
+        raise MemoryError()
+    return table
+
+
+cdef int check_name(object name) except -1:
+    if not isinstance(name, str):
+        raise ValueError(f"a member's name must be a str, got {name!r}")
+    return 0
+
+
+def rebuilt_ring(weights, points_per_weight, seed, space_bits):
+    """Make a ring out of what its pickle holds."""
+    return HashRing(weights, points_per_weight=points_per_weight, seed=seed, space_bits=space_bits)
+
+
+@cython.final
+cdef class HashRing:
+    """HashRing(weights, *, points_per_weight=1, seed=0, space_bits=64, load_factor=None)
+    --
+
+    Consistent hashing: members on a ring, each key with the nearest member above its hash.
+
+    A member that leaves gives up its keys and moves no other; one that joins takes its share and moves nothing between
+    the rest. Every process that is given the same weights, seed and space agrees on every key, in whatever order the
+    members came.
+
+    Parameters
+    ----------
+    weights : Mapping[str, int]
+        Members and how many points each has, in units of `points_per_weight`.
+    points_per_weight : int
+        Points for each unit of weight. A member's load varies around its share by about one part in the square root
+        of its points: 256 points hold 64 members within 25 % of the mean.
+    seed : int
+        0 to 2**64 - 1; another seed is another ring.
+    space_bits : int
+        Points lie on multiples of 2**(64 - space_bits): 27 is the space of RabbitMQ's first exchange. 1 to 64.
+    load_factor : float, optional
+        Bounded loads: `route` counts the keys it places, and no member is given one that would lift its load above
+        ``ceil(load_factor * load * weight / total weight)``, the key itself included. 1 or more; say `release` when a
+        key is done.
+
+    Raises
+    ------
+    ValueError
+        A weight is not a positive integer, a name not a str, a parameter out of range, or there would be more than
+        2**27 points.
+    OverflowError
+        A weight or the seed is too large.
+
+    Notes
+    -----
+    A key is str (hashed as UTF-8), bytes, int (as eight bytes, lowest first) or None (whose hash is the seed), hashed
+    by XXH64: with seed 42 the hash is that of Spark's `xxhash64` for strings, binaries and 64-bit integers.
+
+    Complexity: route O(1) expected; route_many O(bytes); building, add and remove O(points log points). With
+    `load_factor`, route is O(points passed) more.
+
+    Thread safety: all methods may be called from any thread. `route_many` releases the GIL and works on the ring as it
+    was when called. With `load_factor`, placements are made one at a time.
+
+    Source: Karger et al., "Consistent Hashing and Random Trees", 1997, and the first consistent-hash exchange of
+    RabbitMQ; bounded loads: Mirrokni, Thorup and Zadimoghaddam, 2018.
+
+    Examples
+    --------
+    >>> ring = HashRing({"q0": 10, "q1": 10, "q2": 20}, points_per_weight=16)
+    >>> ring.route("user-42") in ring.names
+    True
+    >>> before = [ring.route(number) for number in range(1000)]
+    >>> ring.remove("q1")
+    >>> all(old in ("q1", ring.route(number)) for number, old in enumerate(before))
+    True
+    """
+
+    cdef RingTable table
+    cdef dict member_weights
+    cdef readonly uint64_t seed
+    cdef readonly int space_bits
+    cdef readonly int64_t points_per_weight
+    cdef readonly object load_factor
+    cdef double factor  # 0: not bounded
+    cdef int64_t load
+    cdef object loads_array  # int64 by index
+
+    def __init__(self, weights, *, points_per_weight=1, seed=0, space_bits=64, load_factor=None):
+        if not hasattr(weights, "items"):
+            raise ValueError(f"weights must map names to weights, got {weights!r}")
+        self.seed = as_seed(seed)
+        self.points_per_weight = as_amount(points_per_weight, "points_per_weight")
+        self.space_bits = as_amount(space_bits, "space_bits")
+        if not 1 <= self.space_bits <= 64:
+            raise ValueError(f"space_bits must be 1 to 64, got {space_bits!r}")
+        self.load_factor = load_factor
+        if load_factor is not None:
+            self.factor = load_factor
+            if not 1.0 <= self.factor < float("inf"):
+                raise ValueError(f"load_factor must be 1 or more, got {load_factor!r}")
+        members = {}
+        for name, weight in weights.items():
+            check_name(name)
+            members[name] = as_amount(weight, f"weight of {name!r}")
+        self.replace(members)
+
+    cdef int replace(self, dict members) except -1:
+        """Build the ring of these members, and take it and their loads."""
+        cdef RingTable table
+        if sum(members.values()) > POINTS_MAX:
+            raise ValueError(f"a ring has at most 2**27 points, got weights of {sum(members.values())}")
+        table = build_table(members, self.points_per_weight, self.seed, self.space_bits)
+        loads = {} if self.table is None else self.loads
+        self.loads_array = np.array([loads.get(name, 0) for name in table.names], dtype=np.int64)
+        self.load = int(self.loads_array.sum())
+        self.member_weights = members
+        self.table = table
+        return 0
+
+    def __len__(self):
+        return len(self.names)
+
+    def __contains__(self, name):
+        return name in self.weights
+
+    def __repr__(self):
+        return f"HashRing({self.weights!r}, points_per_weight={self.points_per_weight}, seed={self.seed})"
+
+    def __reduce__(self):
+        if self.load_factor is not None:
+            raise TypeError("a HashRing with loads belongs to one process: it cannot be pickled")
+        return rebuilt_ring, (self.weights, self.points_per_weight, self.seed, self.space_bits)
+
+    @property
+    def names(self):
+        """Tuple of the members' names, in the order of joining: what the indices of `route_many` count."""
+        with cython.critical_section(self):
+            return self.table.names
+
+    @property
+    def weights(self):
+        """Dict of the members' weights."""
+        with cython.critical_section(self):
+            return dict(self.member_weights)
+
+    @property
+    def loads(self):
+        """Dict of the keys placed with each member and not released; all 0 without `load_factor`."""
+        with cython.critical_section(self):
+            names, loads = self.table.names, list(self.loads_array)
+        return dict(zip(names, map(int, loads)))
+
+    def route(self, key):
+        """route($self, key)
+        --
+
+        Name the member that has a key; None on an empty ring.
+
+        With `load_factor` this places the key: the member's load grows by one.
+
+        Parameters
+        ----------
+        key : str, bytes, int or None
+
+        Returns
+        -------
+        str or None
+
+        Raises
+        ------
+        TypeError
+            The key is of no such type.
+        OverflowError
+            An integer key lies outside -2**63 to 2**64 - 1.
+
+        Notes
+        -----
+        Complexity O(1) expected.
+        """
+        cdef uint64_t hashed = 0
+        cdef RingTable table
+        cdef PyObject* name
+        hash_key(key, self.seed, False, &hashed)
+        with cython.critical_section(self):
+            table = self.table
+            if table.ring.size == 0:
+                return None
+            if self.factor:
+                return table.names[self.placed(table, hashed)]
+        return <object> PyTuple_GET_ITEM(table.names, hashring_owner(&table.ring, hashed))
+
+    cdef int32_t placed(self, RingTable table, uint64_t hashed) except -1:
+        """Place one key within the bounds. The caller excludes others."""
+        cdef int64_t[::1] loads = self.loads_array
+        cdef const int64_t[::1] weights = table.weights
+        cdef int32_t member = hashring_place(
+            &table.ring, hashed, &loads[0], &weights[0], self.load, table.weight, self.factor
+        )
+        loads[member] += 1
+        self.load += 1
+        return member
+
+    def route_many(self, keys):
+        """route_many($self, keys)
+        --
+
+        Find the members of many keys.
+
+        Parameters
+        ----------
+        keys : sequence of keys, numpy.ndarray, or Arrow array
+            A list of str, bytes, int and None; a numpy array of bytes (``S``) or integers; anything that speaks the
+            Arrow C data interface (arrays and chunked arrays of pyarrow, series of polars) with strings, binaries or
+            integers, dictionary-encoded or not. Arrays are read where they lie. All nulls go to one member.
+
+        Returns
+        -------
+        numpy.ndarray of int32, shape (n,)
+            Indices into `names`; -1 throughout on an empty ring.
+
+        Raises
+        ------
+        TypeError
+            A key, or the array's type, is none of these.
+        OverflowError
+            An integer key lies outside -2**63 to 2**64 - 1.
+
+        Notes
+        -----
+        Complexity O(bytes). Python objects are hashed with the GIL held; everything else runs without it.
+        """
+        cdef RingTable table
+        with cython.critical_section(self):
+            table = self.table
+        columns = columns_of(keys, self.seed, False)
+        if self.factor:
+            return self.place_many(columns)
+        if table.ring.size == 0:
+            return np.full(sum([(<Column> column).keys.length for column in columns]), -1, dtype=np.int32)
+        return place_all(columns, self.seed, False, place_on_ring, &table.ring)
+
+    cdef object place_many(self, list columns):
+        """Place many keys within the bounds, in their order."""
+        cdef uint64_t[::1] hashes
+        cdef int32_t[::1] out
+        cdef Py_ssize_t i
+        hashes = np.concatenate([hashes_of(column, self.seed) for column in columns] or [np.empty(0, np.uint64)])
+        result = np.full(hashes.shape[0], -1, dtype=np.int32)
+        out = result
+        with cython.critical_section(self):
+            for i in range(hashes.shape[0] if self.table.ring.size else 0):
+                out[i] = self.placed(self.table, hashes[i])
+        return result
+
+    def release(self, name, count=1):
+        """release($self, name, count=1)
+        --
+
+        Say that `count` of the keys placed with a member are done.
+
+        Raises
+        ------
+        KeyError
+            There is no such member.
+        ValueError
+            The count is not positive, or more than the member's load.
+        """
+        cdef int64_t amount = as_amount(count, "count")
+        cdef int64_t[::1] loads
+        cdef int64_t index
+        with cython.critical_section(self):
+            index = self.table.index_of[name]
+            loads = self.loads_array
+            if amount > loads[index]:
+                raise ValueError(f"{name!r} has a load of {loads[index]}, {count} cannot be released")
+            loads[index] -= amount
+            self.load -= amount
+
+    def add(self, name, weight):
+        """add($self, name, weight)
+        --
+
+        Let a member join. Keys move to it and nowhere else.
+
+        Raises
+        ------
+        ValueError
+            There is a member of this name, or the weight is not a positive integer.
+
+        Notes
+        -----
+        Complexity O(points log points): the ring is built anew, and readers go on with the old one meanwhile.
+        """
+        check_name(name)
+        amount = as_amount(weight, f"weight of {name!r}")
+        with cython.critical_section(self):
+            if name in self.member_weights:
+                raise ValueError(f"there is a member named {name!r} already")
+            self.replace({**self.member_weights, name: amount})
+
+    def remove(self, name):
+        """remove($self, name)
+        --
+
+        Let a member leave. Only its keys move.
+
+        Raises
+        ------
+        KeyError
+            There is no such member.
+
+        Notes
+        -----
+        Complexity O(points log points).
+        """
+        with cython.critical_section(self):
+            if name not in self.member_weights:
+                raise KeyError(f"no member is named {name!r}")
+            self.replace({other: weight for other, weight in self.member_weights.items() if other != name})
+
+    def _points(self):
+        """Arrays of the points, ascending, and of their members' indices."""
+        cdef RingTable table
+        cdef uint64_t[::1] points
+        cdef int32_t[::1] owners
+        cdef int64_t i
+        with cython.critical_section(self):
+            table = self.table
+        points = where = np.empty(table.ring.size, dtype=np.uint64)
+        owners = whose = np.empty(table.ring.size, dtype=np.int32)
+        for i in range(table.ring.size):
+            points[i] = table.ring.points[i]
+            owners[i] = table.ring.owners[i]
+        return where, whose
+
+    def share(self, name):
+        """share($self, name)
+        --
+
+        Part of all keys that a member has: the exact length of its arcs, as a part of the ring.
+
+        Raises
+        ------
+        KeyError
+            There is no such member.
+
+        Notes
+        -----
+        Complexity O(points).
+        """
+        if name not in self.weights:
+            raise KeyError(f"no member is named {name!r}")
+        points, owners = self._points()
+        return arcs_of(points, owners, owners == self.names.index(name)) / 2**64
+
+    def moved(self, other):
+        """moved($self, other)
+        --
+
+        Part of all keys that have another member on another ring: the exact length of the arcs that differ.
+
+        Parameters
+        ----------
+        other : HashRing
+            With the same seed, so that keys have the same hashes.
+
+        Returns
+        -------
+        float
+            0.0 to 1.0.
+
+        Raises
+        ------
+        ValueError
+            The seeds differ.
+
+        Notes
+        -----
+        Complexity O(points log points) of both rings.
+        """
+        if not isinstance(other, HashRing):
+            raise TypeError(f"a HashRing is compared with a HashRing, got {other!r}")
+        if self.seed != (<HashRing> other).seed:
+            raise ValueError(f"rings of different seeds hash keys differently: {self.seed} and {other.seed}")
+        return moved_between((self._points(), self.names), (other._points(), other.names))
+
+
+cdef object hashes_of(Column column, uint64_t seed):
+    """Array of a column's hashes."""
+    cdef uint64_t[::1] view
+    cdef KeyColumn* keys = &column.keys
+    hashes = np.empty(keys.length, dtype=np.uint64)
+    view = hashes
+    if keys.length == 0:
+        return hashes
+    if column.dictionary is not None:
+        return gathered_hashes(column, seed)
+    with nogil:
+        keycolumn_hash(keys, 0, keys.length, seed, &view[0])
+    return hashes
+
+
+cdef object gathered_hashes(Column column, uint64_t seed):
+    """Array of the hashes of a dictionary-encoded column."""
+    cdef uint64_t[::1] view
+    cdef const uint64_t[::1] known = hashes_of(column.dictionary, seed)
+    cdef int64_t i, index
+    hashes = np.empty(column.keys.length, dtype=np.uint64)
+    view = hashes
+    for i in range(view.shape[0]):
+        index = column.keys.first + i
+        if keycolumn_valid(&column.keys, index):
+            view[i] = known[<Py_ssize_t> keycolumn_integer(&column.keys, index)]
+        else:
+            view[i] = seed
+    return hashes
+
+
+# Jump hash -----------------------------------------------------------------------------------------------------------
+
+
+cdef int64_t as_buckets(object buckets) except -1:
+    cdef int64_t count = as_int64(buckets, "buckets", "an integer from 1 to 2**31 - 1")
+    if not 1 <= count <= BUCKETS_MAX:
+        raise ValueError(f"buckets must be an integer from 1 to 2**31 - 1, got {buckets!r}")
+    return count
+
+
+def jump_hash(key, buckets):
+    """jump_hash(key, buckets)
+    --
+
+    Bucket of a key by jump consistent hash.
+
+    Going from n to n + 1 buckets moves one key in n + 1, all of them into the new bucket. Only the last bucket can be
+    taken away so cheaply; members that come and go belong on a `HashRing`.
+
+    Parameters
+    ----------
+    key : int, str, bytes or None
+        An integer is used as it is (its 64 bits); anything else by its XXH64.
+    buckets : int
+        1 to 2**31 - 1.
+
+    Returns
+    -------
+    int
+        0 to ``buckets - 1``.
+
+    Raises
+    ------
+    ValueError
+        `buckets` is not an integer of at least 1 and at most 2**31 - 1.
+    TypeError
+        The key is of no such type.
+    OverflowError
+        An integer key lies outside -2**63 to 2**64 - 1.
+
+    Notes
+    -----
+    Complexity O(log buckets). Thread safety: a pure function.
+
+    Source: Lamping and Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm", 2014.
+
+    Examples
+    --------
+    >>> jump_hash(256, 1024)
+    520
+    """
+    cdef int64_t count = as_buckets(buckets)
+    cdef uint64_t hashed = 0
+    hash_key(key, 0, True, &hashed)
+    return jump_bucket(hashed, count)
+
+
+def jump_hash_many(keys, buckets):
+    """jump_hash_many(keys, buckets)
+    --
+
+    Buckets of many keys by jump consistent hash.
+
+    Parameters
+    ----------
+    keys : sequence of keys, numpy.ndarray, or Arrow array
+        As for `HashRing.route_many`; integers are used as they are.
+    buckets : int
+        1 to 2**31 - 1.
+
+    Returns
+    -------
+    numpy.ndarray of int32, shape (n,)
+
+    Raises
+    ------
+    ValueError, TypeError, OverflowError
+        As by `jump_hash`.
+
+    Notes
+    -----
+    Complexity O(n log buckets). The GIL is released once for each array.
+    """
+    cdef int64_t count = as_buckets(buckets)
+    return place_all(columns_of(keys, 0, True), 0, True, place_by_jump, &count)
+
+
+# RabbitMQ's hashes ---------------------------------------------------------------------------------------------------
+
+
+def xxh64(data, seed=0):
+    """xxh64(data, seed=0)
+    --
+
+    XXH64 of a str (as UTF-8) or of bytes, as `HashRing` hashes keys.
+
+    Notes
+    -----
+    Complexity O(length). Source: the xxHash specification 0.1.1.
+    """
+    cdef uint64_t hashed = 0
+    if not isinstance(data, (str, bytes, bytearray, memoryview)):
+        raise TypeError(f"data must be str or bytes, got {data!r}")
+    hash_key(data, as_seed(seed), False, &hashed)
+    return hashed
+
+
+cdef uint32_t phash2_atom_of(uint32_t state, bytes name) noexcept:
+    return phash2_atom(state, <const uint8_t*> PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+
+
+cdef int phash2_term(object value, uint32_t* state) except -1:
+    """Take a term into the hash so far."""
+    cdef uint32_t so_far = state[0]
+    cdef uint64_t word = 0
+    if value is None:
+        state[0] = phash2_atom_of(so_far, b"undefined")
+    elif isinstance(value, bool):
+        state[0] = phash2_atom_of(so_far, b"true" if value else b"false")
+    elif isinstance(value, (str, bytes)):
+        data = value.encode() if isinstance(value, str) else bytes(value)
+        state[0] = phash2_binary(so_far, <const uint8_t*> PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+    elif isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            raise OverflowError(f"an AMQP integer must lie in -2**63 to 2**63 - 1, got {value!r}")
+        state[0] = phash2_integer(so_far, value)
+    elif isinstance(value, float):
+        state[0] = phash2_float(so_far, value)
+    else:
+        raise TypeError(f"a value to hash must be str, bytes, int, float, bool or None, got {value!r}")
+    return 0
+
+
+def phash2(value, *, tag=None, listed=False):
+    """phash2(value, *, tag=None, listed=False)
+    --
+
+    Erlang's `erlang:phash2/1` of a value as RabbitMQ holds it.
+
+    Parameters
+    ----------
+    value : str, bytes, int, float, bool or None
+        A binary, an integer, a float, or one of the atoms `true`, `false` and `undefined`.
+    tag : str, optional
+        Hash the pair of this atom and the value, as `longstr` and a header's value were before RabbitMQ 3.13.
+    listed : bool
+        Hash a list of the one value, as a routing key was before RabbitMQ 3.7.8.
+
+    Returns
+    -------
+    int
+        0 to 2**27 - 1.
+
+    Raises
+    ------
+    TypeError
+        The value is of no such type.
+    OverflowError
+        An integer does not fit AMQP's 64 bits.
+
+    Notes
+    -----
+    Complexity O(length). Thread safety: a pure function.
+    """
+    cdef uint32_t state = 0
+    if tag is not None:
+        state = phash2_atom_of(phash2_pair(0), tag.encode("ascii"))
+    phash2_term(value, &state)
+    return phash2_range(phash2_list_end(state) if listed else state)
+
+
+def rabbitmq_bucket(key, buckets):
+    """rabbitmq_bucket(key, buckets)
+    --
+
+    Bucket that RabbitMQ's consistent-hash exchange, since 3.7.8, gives an integer key.
+
+    Parameters
+    ----------
+    key : int
+        A `phash2`, or the value of an integer header itself; its lowest 21 bits count.
+    buckets : int
+        1 to 2**31 - 1.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    ValueError
+        `buckets` is out of range.
+
+    Notes
+    -----
+    Complexity O(log buckets). Thread safety: a pure function.
+    """
+    return bucket_of_rabbitmq(<uint64_t> (key & 0xFFFFFFFFFFFFFFFF), as_buckets(buckets))

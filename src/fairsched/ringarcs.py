@@ -1,0 +1,77 @@
+"""Exact lengths on a ring: sums of 64-bit arcs, which may come to 2**64, in whole numbers."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Points in ascending order, and the index of each point's member.
+Points: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.int32]]
+
+
+def arcs_of(points: NDArray[np.uint64], owners: NDArray[np.int32], chosen: NDArray[np.bool_]) -> int:
+    """Sum the arcs of some points.
+
+    Parameters
+    ----------
+    points : numpy.ndarray of uint64
+        In ascending order. A point's arc is what lies between the point before it and itself, with itself.
+    owners : numpy.ndarray of int32
+        The points' members.
+    chosen : numpy.ndarray of bool
+        Which points count.
+
+    Returns
+    -------
+    int
+        0 to 2**64.
+
+    Notes
+    -----
+    Complexity O(points).
+    """
+    if not len(points):
+        return 0
+    arcs = points - np.roll(points, 1)
+    if not arcs.any():
+        # One point, or all in one place: the first of them has the whole ring.
+        return 2**64 if chosen[0] else 0
+    picked = arcs[chosen]
+    high, low = int((picked >> np.uint64(32)).sum()), int((picked & np.uint64(0xFFFFFFFF)).sum())
+    return (high << 32) + low
+
+
+def moved_between(old: tuple[Points, tuple[str, ...]], new: tuple[Points, tuple[str, ...]]) -> float:
+    """Measure the part of a ring whose member is another on the other ring.
+
+    Parameters
+    ----------
+    old, new : tuple
+        Points and names of each ring.
+
+    Returns
+    -------
+    float
+        0.0 to 1.0; between an empty ring and any other, everything moved.
+
+    Notes
+    -----
+    Complexity O(points log points).
+    """
+    if not len(old[0][0]) or not len(new[0][0]):
+        return float(len(old[0][0]) != len(new[0][0]))
+    numbers = {name: number for number, name in enumerate(dict.fromkeys((*old[1], *new[1])))}
+    boundaries = np.union1d(old[0][0], new[0][0])
+    before, after = (_members(boundaries, points, names, numbers) for points, names in (old, new))
+    return arcs_of(boundaries, before, before != after) / 2**64
+
+
+def _members(
+    boundaries: NDArray[np.uint64], points: Points, names: tuple[str, ...], numbers: dict[str, int]
+) -> NDArray[Any]:
+    """Number the member of each boundary's arc."""
+    where, owners = points
+    found = np.searchsorted(where, boundaries, side="left") % len(where)
+    return np.array([numbers[name] for name in names], dtype=np.int32)[owners[found]]
