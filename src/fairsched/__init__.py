@@ -11,7 +11,8 @@ from fairsched._fairqueue import FairQueue
 from fairsched._routing import HashRing, jump_hash, jump_hash_many
 from fairsched.batch import Batch
 from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError, QueueNotFound, ShutDown
-from fairsched.routing import ConsistentHashExchange, RabbitMQHash
+from fairsched.hashexchange import ConsistentHashExchange
+from fairsched.routing import RabbitMQHash
 from fairsched.slotstats import SlotStats
 
 if TYPE_CHECKING:

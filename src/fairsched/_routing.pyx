@@ -311,7 +311,7 @@ cdef object place_all(list columns, uint64_t seed, bint raw, Place place, const 
 
 @cython.final
 cdef class RingTable:
-    """A built ring with its members: never changed, so any thread may read it while `HashRing` puts another in its place."""
+    """A built ring with its members: never changed, so readers go on while `HashRing` puts another in its place."""
 
     cdef Ring ring
     cdef tuple names
@@ -529,7 +529,6 @@ cdef class HashRing:
         """
         cdef uint64_t hashed = 0
         cdef RingTable table
-        cdef PyObject* name
         hash_key(key, self.seed, False, &hashed)
         with cython.critical_section(self):
             table = self.table
@@ -880,7 +879,6 @@ cdef uint32_t phash2_atom_of(uint32_t state, bytes name) noexcept:
 cdef int phash2_term(object value, uint32_t* state) except -1:
     """Take a term into the hash so far."""
     cdef uint32_t so_far = state[0]
-    cdef uint64_t word = 0
     if value is None:
         state[0] = phash2_atom_of(so_far, b"undefined")
     elif isinstance(value, bool):

@@ -71,7 +71,7 @@ def moved_between(old: tuple[Points, tuple[str, ...]], new: tuple[Points, tuple[
 def _members(
     boundaries: NDArray[np.uint64], points: Points, names: tuple[str, ...], numbers: dict[str, int]
 ) -> NDArray[Any]:
-    """Number the member of each boundary's arc."""
+    """Find the member of each boundary's arc, by its number."""
     where, owners = points
     found = np.searchsorted(where, boundaries, side="left") % len(where)
     return np.array([numbers[name] for name in names], dtype=np.int32)[owners[found]]

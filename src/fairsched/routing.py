@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import calendar
-import datetime
-from collections.abc import Iterable, Mapping
+import datetime as dt
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from fairsched._routing import phash2
 from fairsched.bindingkey import LARGEST, weight_of
-from fairsched.errors import ConfigurationError
 from fairsched.placement import Buckets, Placement, SeedRing
-
-#: Message properties that an exchange may hash.
-PROPERTIES = ("correlation_id", "message_id", "timestamp")
 
 
 class Binding(NamedTuple):
@@ -77,7 +73,7 @@ class RabbitMQHash:
     >>> exchange = RabbitMQHash([("q0", "10"), ("q1", "20")])
     >>> exchange.route("user-42")
     'q0'
-    >>> exchange.route(header=42)
+    >>> exchange.route(header="user-7")
     'q1'
     """
 
@@ -146,7 +142,9 @@ class RabbitMQHash:
         for binding in [binding for binding in self._bindings if binding.queue == queue]:
             self.unbind(*binding)
 
-    def route(self, routing_key: str | bytes | None = None, *, header: Any = MISSING, property: Any = None) -> str | None:
+    def route(
+        self, routing_key: str | bytes | None = None, *, header: Any = MISSING, property: Any = None
+    ) -> str | None:
         """Name the queue of a message.
 
         Parameters
@@ -186,8 +184,9 @@ class RabbitMQHash:
             return phash2(None)
         if self._typed:
             return phash2(_seconds(value), tag=_amqp_type(value))
-        if isinstance(value, datetime.datetime):
-            return 1000 * _seconds(value)  # brokers keep milliseconds since 3.13
+        if isinstance(value, dt.datetime):
+            milliseconds: int = 1000 * _seconds(value)
+            return milliseconds  # brokers keep milliseconds since 3.13
         if isinstance(value, int) and not isinstance(value, bool):
             phash2(value)  # refuses what AMQP cannot carry
             return value
@@ -195,7 +194,7 @@ class RabbitMQHash:
 
 
 def _text(value: Any) -> str | bytes | None:
-    """What a property is hashed as: itself, or a timestamp's seconds in decimal digits."""
+    """Choose what is hashed for a property: itself, or a timestamp's seconds in decimal digits."""
     value = _seconds(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
@@ -206,13 +205,13 @@ def _text(value: Any) -> str | bytes | None:
 
 def _seconds(value: Any) -> Any:
     """Turn a datetime into seconds, as pika does; anything else stays what it is."""
-    return calendar.timegm(value.utctimetuple()) if isinstance(value, datetime.datetime) else value
+    return calendar.timegm(value.utctimetuple()) if isinstance(value, dt.datetime) else value
 
 
 def _amqp_type(value: Any) -> str:
     """Name the type that pika gives a header's value."""
     for kinds, name in (
-        (bool, "bool"), (str, "longstr"), (bytes, "binary"), (float, "double"), (datetime.datetime, "timestamp"),
+        (bool, "bool"), (str, "longstr"), (bytes, "binary"), (float, "double"), (dt.datetime, "timestamp"),
     ):  # fmt: skip
         if isinstance(value, kinds):
             return name
@@ -221,96 +220,3 @@ def _amqp_type(value: Any) -> str:
     if value is None:
         return "void"
     raise TypeError(f"a header to hash must be str, bytes, int, float, bool, datetime or None, got {value!r}")
-
-
-class ConsistentHashExchange:
-    """A consistent-hash exchange: rules, errors and placement of RabbitMQ's, on this side of the wire.
-
-    Parameters
-    ----------
-    bindings : iterable of (str, str)
-        Queues and binding keys in the order in which they were bound.
-    hash_header : str, optional
-        Hash this header.
-    hash_property : str, optional
-        Hash this property: ``message_id``, ``correlation_id`` or ``timestamp``. With neither, the routing key.
-    **options
-        As for `RabbitMQHash`: typed_headers, ring, seed, max_weight.
-
-    Raises
-    ------
-    ConfigurationError
-        Both are given, the property is another one, or a binding key is no weight. In the words of the broker.
-
-    Notes
-    -----
-    Delivers to at most one queue; to none when nothing is bound. Messages without the header or property all go to
-    one and the same queue.
-
-    Complexity and thread safety as of `RabbitMQHash`.
-
-    Examples
-    --------
-    >>> exchange = ConsistentHashExchange([("q0", "1"), ("q1", "1")], hash_header="account")
-    >>> exchange.route("ignored", headers={"account": "user-42"}) == exchange.route(headers={"account": "user-42"})
-    True
-    """
-
-    def __init__(
-        self,
-        bindings: Iterable[tuple[str, str]] = (),
-        *,
-        hash_header: str | None = None,
-        hash_property: str | None = None,
-        **options: Any,
-    ) -> None:
-        if hash_header is not None and hash_property is not None:
-            raise ConfigurationError("hash-header and hash-property are mutually exclusive")
-        if hash_property is not None and hash_property not in PROPERTIES:
-            raise ConfigurationError(f"Unsupported property: {hash_property}")
-        self.hash_header = hash_header
-        self.hash_property = hash_property
-        self.hash = RabbitMQHash(bindings, **options)
-
-    def bind(self, queue: str, key: str) -> None:
-        """Bind a queue; see `RabbitMQHash.bind`."""
-        self.hash.bind(queue, key)
-
-    def unbind(self, queue: str, key: str) -> None:
-        """Undo a binding; see `RabbitMQHash.unbind`."""
-        self.hash.unbind(queue, key)
-
-    def delete_queue(self, queue: str) -> None:
-        """Undo all bindings of a queue."""
-        self.hash.delete_queue(queue)
-
-    def route(
-        self, routing_key: str | bytes = "", properties: Any = None, *, headers: Mapping[str, Any] | None = None
-    ) -> str | None:
-        """Name the queue of a message.
-
-        Parameters
-        ----------
-        routing_key : str or bytes
-            The message's.
-        properties : object, optional
-            With attributes message_id, correlation_id, timestamp and headers, such as `pika.BasicProperties`.
-        headers : Mapping[str, object], optional
-            The message's headers, in place of those of `properties`.
-
-        Returns
-        -------
-        str or None
-            None when nothing is bound.
-
-        Raises
-        ------
-        TypeError, OverflowError
-            As by `RabbitMQHash.route`.
-        """
-        if self.hash_header is not None:
-            found = headers if headers is not None else getattr(properties, "headers", None)
-            return self.hash.route(header=(found or {}).get(self.hash_header, MISSING))
-        if self.hash_property is not None:
-            return self.hash.route(property=getattr(properties, self.hash_property, None))
-        return self.hash.route(routing_key)

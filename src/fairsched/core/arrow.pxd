@@ -1,7 +1,7 @@
 """Key columns out of Arrow arrays, through the C data interface: pyarrow, polars and others, none of them needed here.
 
-Source: "The Arrow C data interface" and "The Arrow C stream interface", Apache Arrow columnar format 1.4. The structures
-are an ABI; a producer hands them over in capsules and releases them when told to.
+Source: "The Arrow C data interface" and "The Arrow C stream interface", Apache Arrow columnar format 1.4. The
+structures are an ABI; a producer hands them over in capsules and releases them when told to.
 
 Thread safety: pure functions over arrays that nobody changes.
 """

@@ -1,8 +1,8 @@
 """The bucket that RabbitMQ's consistent-hash exchange chooses: jump consistent hash over Erlang's generator exs1024.
 
-Source: Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled" (xorshift64* fills the state of
-xorshift1024*), with the seeding of Erlang's `rand` from three integers, all three of them the key; and the loop of Lamping
-and Veach with uniform numbers in place of their generator.
+Source: Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled" (xorshift64* fills the state
+of xorshift1024*), with the seeding of Erlang's `rand` from three integers, all three of them the key; and the loop of
+Lamping and Veach with uniform numbers in place of their generator.
 
 Complexity: O(log n) steps after filling 16 words of state. Thread safety: pure functions.
 """

@@ -1,20 +1,21 @@
-"""Consistent hashing on a ring: the nearest point at or above a key's hash says whose the key is; past the last, the first.
+"""Consistent hashing on a ring: the nearest point at or above a key's hash says whose the key is; past the last, the
+first.
 
-Source: Karger et al., "Consistent Hashing and Random Trees" (1997), as RabbitMQ's exchange first published it: a member
-of weight w has w points, pseudo-random, here reproducible from the member's name, a seed and the point's index. A member
-that leaves gives up its own keys and no others; one that joins takes keys and moves none between the rest. Points that
-coincide are ordered by their members' names, so neither depends on the order of joining.
+Source: Karger et al., "Consistent Hashing and Random Trees" (1997), as RabbitMQ's exchange first published it: a
+member of weight w has w points, pseudo-random, here reproducible from the member's name, a seed and the point's index.
+A member that leaves gives up its own keys and no others; one that joins takes keys and moves none between the rest.
+Points that coincide are ordered by their members' names, so neither depends on the order of joining.
 
 A point stands for the top `space_bits` bits of a hash and is kept with all lower bits set, so whole hashes compare.
 
-Look-up: the space is cut into 2**k equal cells. Most cells lie in one member's arc and name it; the others name the first
-point to look at. The table of cells is sized to stay in the second-level cache, and `hashring_owners` reads it for a block
-of hashes first and settles what is left afterwards, so that cache misses overlap and guesses of the branch predictor do
-not stall the table reads. Expected O(1) for each key, O(n log n) to build n points.
+Look-up: the space is cut into 2**k equal cells. Most cells lie in one member's arc and name it; the others name the
+first point to look at. The table of cells is sized to stay in the second-level cache, and `hashring_owners` reads it
+for a block of hashes first and settles what is left afterwards, so that cache misses overlap and guesses of the branch
+predictor do not stall the table reads. Expected O(1) for each key, O(n log n) to build n points.
 
-Bounded loads: Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads" (2018). A key goes to the first
-member from its point on whose load is below c times its fair part of all loads, this one included; for c >= 1 there is
-always one, for the loads before it sum to less than the bounds.
+Bounded loads: Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads" (2018). A key goes to the
+first member from its point on whose load is below c times its fair part of all loads, this one included; for c >= 1
+there is always one, for the loads before it sum to less than the bounds.
 
 Thread safety: a built ring is never changed; any number of threads may read it.
 """
@@ -159,7 +160,7 @@ cdef inline bint hashring_build(
     return hashring_index(ring)
 
 cdef inline int32_t hashring_resolve(const HashRing* ring, uint64_t hash, int64_t first) noexcept nogil:
-    """Member of the first point at or above a hash, from the point `first` on. The point past the last ends the walk."""
+    """Member of the first point at or above a hash, from point `first` on. The one past the last ends the walk."""
     while ring.points[first] < hash:
         first += 1
     return ring.owners[first]
@@ -169,7 +170,9 @@ cdef inline int32_t hashring_owner(const HashRing* ring, uint64_t hash) noexcept
     cdef int32_t entry = ring.cells[hash >> ring.shift]
     return entry if entry >= 0 else hashring_resolve(ring, hash, ~entry)
 
-cdef inline void hashring_owners(const HashRing* ring, const uint64_t* hashes, int32_t* out, int64_t n) noexcept nogil:
+cdef inline void hashring_owners(
+    const HashRing* ring, const uint64_t* hashes, int32_t* out, int64_t n
+) noexcept nogil:
     """Members of a block of at most 1024 hashes. Needs size > 0."""
     cdef int32_t pending[1024]
     cdef int64_t i, k = 0
@@ -187,9 +190,9 @@ cdef inline int32_t hashring_place(
 ) noexcept nogil:
     """Member for one more key when no member may exceed its bound. `load` and `weight` are the sums. Needs size > 0."""
     cdef int64_t i = hashring_first(ring, hash)
-    cdef int64_t step
+    cdef int64_t _step
     cdef int32_t member
-    for step in range(ring.size):
+    for _step in range(ring.size):
         if i >= ring.size:
             i = 0
         member = ring.owners[i]

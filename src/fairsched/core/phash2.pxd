@@ -1,4 +1,5 @@
-"""Erlang's portable hash of terms, as far as routing needs it: binaries, atoms, integers, floats, pairs and lists of one.
+"""Erlang's portable hash of terms, as far as routing needs it: binaries, atoms, integers, floats, pairs and lists of
+one.
 
 Source: the behaviour of `erlang:phash2/1`, which hashes a term piece by piece with the mix of Jenkins, "Hash functions"
 (Dr. Dobb's Journal, 1997), each kind of term under a constant of its own. Erlang promises that it never changes.
