@@ -201,9 +201,13 @@ cdef Column hashed_column(object keys, uint64_t seed, bint raw):
     keys = keys if isinstance(keys, (list, tuple)) else list(keys)
     column.owner = hashes = np.empty(len(keys), dtype=np.uint64)
     view = hashes
-    for i in range(view.shape[0]):
-        # A list may change its length while keys are converted.
-        hash_key(keys[i], seed, raw, &view[i])
+    for key in keys:
+        if i == view.shape[0]:
+            break
+        hash_key(key, seed, raw, &view[i])
+        i += 1
+    if i != view.shape[0] or i != len(keys):
+        raise ValueError("keys must not change while they are hashed")  # converting one may run Python code
     column.keys.kind = KEYS_HASHED
     column.keys.length = view.shape[0]
     column.keys.data = <const uint8_t*> &view[0] if view.shape[0] else NULL
@@ -338,8 +342,6 @@ cdef RingTable build_table(dict weights, int64_t points_per_weight, uint64_t see
     table.index_of = {name: index for index, name in enumerate(table.names)}
     table.weights = np.array(list(weights.values()), dtype=np.int64)
     table.weight = sum(weights.values())
-    if table.weight * points_per_weight > POINTS_MAX:
-        raise ValueError(f"a ring has at most 2**27 points, got {table.weight} times {points_per_weight}")
     if size == 0:
         return table
     # In the order of names, so that coinciding points fall to the same member whatever the order of joining.
@@ -440,9 +442,9 @@ cdef class HashRing:
             raise ValueError(f"weights must map names to weights, got {weights!r}")
         self.seed = as_seed(seed)
         self.points_per_weight = as_amount(points_per_weight, "points_per_weight")
-        self.space_bits = as_amount(space_bits, "space_bits")
-        if not 1 <= self.space_bits <= 64:
+        if not 1 <= as_amount(space_bits, "space_bits") <= 64:
             raise ValueError(f"space_bits must be 1 to 64, got {space_bits!r}")
+        self.space_bits = space_bits
         self.load_factor = load_factor
         if load_factor is not None:
             self.factor = load_factor
@@ -457,8 +459,10 @@ cdef class HashRing:
     cdef int replace(self, dict members) except -1:
         """Build the ring of these members, and take it and their loads."""
         cdef RingTable table
-        if sum(members.values()) > POINTS_MAX:
-            raise ValueError(f"a ring has at most 2**27 points, got weights of {sum(members.values())}")
+        if sum(members.values()) > POINTS_MAX // self.points_per_weight:
+            raise ValueError(
+                f"a ring has at most 2**27 points, got {sum(members.values())} times {self.points_per_weight}"
+            )
         table = build_table(members, self.points_per_weight, self.seed, self.space_bits)
         loads = {} if self.table is None else self.loads
         self.loads_array = np.array([loads.get(name, 0) for name in table.names], dtype=np.int64)
