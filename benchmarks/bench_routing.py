@@ -27,7 +27,9 @@ class BisectRing:
     """What one writes without a library: XXH64 by the wheel, `bisect` over a sorted list."""
 
     def __init__(self, members: list[str], points: int) -> None:
-        made = sorted((xxhash.xxh64_intdigest(f"{name}-{index}".encode()), name) for name in members for index in range(points))
+        made = sorted(
+            (xxhash.xxh64_intdigest(f"{name}-{index}".encode()), name) for name in members for index in range(points)
+        )
         self.points = [point for point, _ in made]
         self.owners = [name for _, name in made]
 
@@ -53,16 +55,16 @@ def arrow_keys() -> pa.Array:
 
 @pytest.mark.parametrize("members", SIZES)
 def test_route(benchmark: Any, members: int) -> None:
-    """One short str, 100 points a member: against uhashring with as many, and xxhash with bisect."""
+    """A short str each time, 100 points a member: against uhashring with as many, and xxhash with bisect."""
     ring = HashRing(dict.fromkeys(names(members), 100))
     plain = BisectRing(names(members), 100)
     peer = Uhashring(names(members), vnodes=100, replicas=1)
-    one, few = ["user-1234"] * 20_000, ["user-1234"] * 2_000
+    keys = [f"user-{number}" for number in range(20_000)]
     took = medians(
         21,
-        fairsched=each(ring.route, one),
-        bisect=each(plain.route, one),
-        uhashring=each(peer.get_node, few),
+        fairsched=each(ring.route, keys),
+        bisect=each(plain.route, keys),
+        uhashring=each(peer.get_node, keys[:2_000]),
     )
     cost = {name: seconds / (2_000 if name == "uhashring" else 20_000) for name, seconds in took.items()}
     record(

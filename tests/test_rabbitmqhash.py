@@ -35,13 +35,13 @@ def test_keys_that_are_no_integers(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["0", "-0", "+0", "000", "-1", "-500000000", "-" + "9" * 10_000])
 def test_keys_below_one(key: str) -> None:
-    with pytest.raises(ConfigurationError, match="^The binding key must be greater than 0$"):
+    with pytest.raises(ConfigurationError, match=r"^The binding key must be greater than 0$"):
         weight_of(key)
 
 
 @pytest.mark.parametrize("key", ["10001", "500000000", "9" * 10_000])
 def test_keys_above_the_largest(key: str) -> None:
-    with pytest.raises(ConfigurationError, match="^The binding key must not exceed 10000$"):
+    with pytest.raises(ConfigurationError, match=r"^The binding key must not exceed 10000$"):
         RabbitMQHash([("q", key)])
 
 
@@ -202,7 +202,7 @@ def test_timestamps_are_their_decimal_seconds() -> None:
         dt.datetime.fromtimestamp(seconds, dt.UTC).replace(tzinfo=None),
     ):  # fmt: skip
         assert exchange.route(property=value) == expected(phash2(str(seconds)))
-    with pytest.raises(TypeError, match="a property must be str, bytes, int or datetime, got 1.5"):
+    with pytest.raises(TypeError, match="a property must be str, bytes, int or datetime, got"):
         exchange.route(property=1.5)
 
 

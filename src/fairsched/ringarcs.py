@@ -7,19 +7,17 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-#: Points in ascending order, and the index of each point's member.
-Points: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.int32]]
+#: Points in ascending order, the index of each point's member, and the members' names.
+Points: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.int32], tuple[str, ...]]
 
 
-def arcs_of(points: NDArray[np.uint64], owners: NDArray[np.int32], chosen: NDArray[np.bool_]) -> int:
+def arcs_of(points: NDArray[np.uint64], chosen: NDArray[np.bool_]) -> int:
     """Sum the arcs of some points.
 
     Parameters
     ----------
     points : numpy.ndarray of uint64
         In ascending order. A point's arc is what lies between the point before it and itself, with itself.
-    owners : numpy.ndarray of int32
-        The points' members.
     chosen : numpy.ndarray of bool
         Which points count.
 
@@ -43,13 +41,13 @@ def arcs_of(points: NDArray[np.uint64], owners: NDArray[np.int32], chosen: NDArr
     return (high << 32) + low
 
 
-def moved_between(old: tuple[Points, tuple[str, ...]], new: tuple[Points, tuple[str, ...]]) -> float:
+def moved_between(old: Points, new: Points) -> float:
     """Measure the part of a ring whose member is another on the other ring.
 
     Parameters
     ----------
-    old, new : tuple
-        Points and names of each ring.
+    old, new : Points
+        Of each ring.
 
     Returns
     -------
@@ -60,18 +58,16 @@ def moved_between(old: tuple[Points, tuple[str, ...]], new: tuple[Points, tuple[
     -----
     Complexity O(points log points).
     """
-    if not len(old[0][0]) or not len(new[0][0]):
-        return float(len(old[0][0]) != len(new[0][0]))
-    numbers = {name: number for number, name in enumerate(dict.fromkeys((*old[1], *new[1])))}
-    boundaries = np.union1d(old[0][0], new[0][0])
-    before, after = (_members(boundaries, points, names, numbers) for points, names in (old, new))
-    return arcs_of(boundaries, before, before != after) / 2**64
+    if not len(old[0]) or not len(new[0]):
+        return float(len(old[0]) != len(new[0]))
+    numbers = {name: number for number, name in enumerate(dict.fromkeys((*old[2], *new[2])))}
+    boundaries = np.union1d(old[0], new[0])
+    changed = _members(boundaries, old, numbers) != _members(boundaries, new, numbers)
+    return arcs_of(boundaries, changed) / 2**64
 
 
-def _members(
-    boundaries: NDArray[np.uint64], points: Points, names: tuple[str, ...], numbers: dict[str, int]
-) -> NDArray[Any]:
+def _members(boundaries: NDArray[np.uint64], ring: Points, numbers: dict[str, int]) -> NDArray[Any]:
     """Find the member of each boundary's arc, by its number."""
-    where, owners = points
-    found = np.searchsorted(where, boundaries, side="left") % len(where)
+    points, owners, names = ring
+    found = np.searchsorted(points, boundaries, side="left") % len(points)
     return np.array([numbers[name] for name in names], dtype=np.int32)[owners[found]]

@@ -95,8 +95,8 @@ class RabbitMQHash:
             self.bind(queue, key)
 
     @property
-    def bindings(self) -> tuple[Binding, ...]:
-        """The bindings there are, ignored ones as well, oldest first."""
+    def bindings(self) -> tuple[tuple[str, str], ...]:
+        """Queue and key of each binding there is, ignored ones as well, oldest first."""
         return tuple(self._bindings)
 
     @property

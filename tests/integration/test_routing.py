@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 import pika
 import pytest
+from click.testing import CliRunner
 from integration.rabbitmq import Node
 
-from fairsched import ConfigurationError, ConsistentHashExchange
+from fairsched import ConfigurationError, ConsistentHashExchange, RabbitMQHash
+from fairsched.cli.group import cli
 
 _numbers = itertools.count()
 
@@ -150,7 +152,7 @@ def test_weights_1_1_2_2(live: Callable[[dict[str, str]], Live], source: str) ->
 def change(exchange: Live, queues: list[str], choose: random.Random) -> None:
     """Bind, bind again with another key, unbind, or delete and declare again, at random."""
     queue = choose.choice(queues)
-    keys = [binding.key for binding in exchange.double.hash.bindings if binding.queue == queue]
+    keys = [key for bound, key in exchange.double.hash.bindings if bound == queue]
     action = choose.random()
     if action < 0.6 or not keys:
         exchange.bind(queue, choose.choice(["+", "", "00"]) + str(choose.randint(1, 20)))
@@ -224,3 +226,33 @@ def test_exchanges_are_refused_as_the_broker_refuses_them(hashing_broker: Node, 
         ConsistentHashExchange(hash_header=arguments.get("hash-header"), hash_property=arguments.get("hash-property"))
     assert refused.value.reply_code == 406
     assert str(error.value) in refused.value.reply_text
+
+
+# The command line --------------------------------------------------------------------------------------------------
+
+
+def check(*arguments: str) -> Any:
+    return CliRunner().invoke(cli, ["check", *arguments])
+
+
+def test_check_compares_the_placement(hashing_broker: Node) -> None:
+    before = hashing_broker.control("list_queues", "--no-table-headers", "name")
+    result = check("--url", hashing_broker.url, "--binding", "q0=10", "--binding", "q1=20", "--binding", "q0=3")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == "\u2713 placement: 1000 keys are where they are computed to be"
+    assert hashing_broker.control("list_queues", "--no-table-headers", "name") == before
+    assert "fairsched.check" not in hashing_broker.control("list_exchanges", "--no-table-headers", "name")
+
+
+def test_check_tells_of_another_placement(hashing_broker: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RabbitMQHash, "route", lambda self, key: "q1")
+    result = check("--url", hashing_broker.url, "--binding", "q0=1", "--binding", "q1=1")
+    assert result.exit_code == 7
+    assert " of 1000 keys are elsewhere; key " in result.stdout
+    assert " is in q0, computed q1" in result.stdout
+
+
+def test_check_of_a_broker_without_the_plugin(broker: Node) -> None:
+    result = check("--url", broker.url, "--binding", "q0=1")
+    assert result.exit_code == 4
+    assert "x-consistent-hash" in result.stdout

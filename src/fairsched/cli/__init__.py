@@ -1,4 +1,4 @@
-"""The command line: ``fairsched demo``, ``run`` and ``check``."""
+"""The command line: ``fairsched demo``, ``run``, ``check`` and ``route``."""
 
 from __future__ import annotations
 

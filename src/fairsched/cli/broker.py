@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pika
 import pika.exceptions
@@ -63,7 +63,7 @@ class Session:
         self._failure: BaseException | None = None
         self._waiting = self._leaving = self._closed = False
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Self:
         found = parameters(self._url)
         found.connection_attempts = 1
         found.socket_timeout = found.stack_timeout = found.blocked_connection_timeout = self._timeout

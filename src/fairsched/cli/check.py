@@ -12,7 +12,7 @@ import click
 from fairsched.cli import exits
 from fairsched.cli.broker import Session
 from fairsched.cli.loading import load_app
-from fairsched.cli.parameters import Duration, config_option, queues_option, urls_option
+from fairsched.cli.parameters import Duration, compared_bindings_option, config_option, queues_option, urls_option
 from fairsched.config import Settings
 from fairsched.consumer import App
 from fairsched.consumer.settings import make_settings
@@ -29,6 +29,7 @@ DEFAULT_URL = "amqp://guest:guest@localhost:5672/%2F"
 @config_option
 @urls_option
 @queues_option
+@compared_bindings_option
 @click.option(
     "--timeout",
     type=Duration(positive=True),
@@ -37,7 +38,12 @@ DEFAULT_URL = "amqp://guest:guest@localhost:5672/%2F"
     help="How long a broker may take for each answer.",
 )
 def check(
-    reference: str | None, config: Path | None, urls: tuple[str, ...], queues: tuple[str, ...], timeout: float
+    reference: str | None,
+    config: Path | None,
+    urls: tuple[str, ...],
+    queues: tuple[str, ...],
+    bindings: tuple[tuple[str, str], ...],
+    timeout: float,
 ) -> None:
     """Check the configuration, every broker, and every queue.
 
@@ -53,8 +59,8 @@ def check(
         _line(False, f"configuration: {error}")
         raise click.exceptions.Exit(exits.USAGE) from None
     _line(True, f"configuration: {_described(settings)}")
-    outcomes = list(_brokers(wanted, timeout))
-    failed = [code for code in (exits.CONNECTION, exits.QUEUE_MISSING) if code in outcomes]
+    outcomes = list(_brokers(wanted, timeout, bindings))
+    failed = [code for code in (exits.CONNECTION, exits.QUEUE_MISSING, exits.PLACEMENT) if code in outcomes]
     raise click.exceptions.Exit(failed[0] if failed else 0)
 
 
@@ -84,7 +90,7 @@ def _described(settings: Settings) -> str:
     return ", ".join(found) or "nothing is set, all defaults"
 
 
-def _brokers(wanted: _Wanted, timeout: float) -> Iterator[int]:
+def _brokers(wanted: _Wanted, timeout: float, bindings: tuple[tuple[str, str], ...]) -> Iterator[int]:
     """Look at every broker, and at the queues on the first that answers; yield exit codes."""
     looked = False
     for url in wanted.urls:
@@ -94,6 +100,8 @@ def _brokers(wanted: _Wanted, timeout: float) -> Iterator[int]:
                 if not looked:
                     looked = True
                     yield from _queues(wanted, session)
+            if bindings:
+                yield from _placement(url, timeout, bindings)
         except ConnectionFailed as error:
             _line(False, f"broker {error}")
             yield exits.CONNECTION
@@ -108,6 +116,22 @@ def _queues(wanted: _Wanted, session: Session) -> Iterator[int]:
             yield exits.QUEUE_MISSING
         else:
             _line(True, f"queue {name}: {found.messages:,} messages ready, {found.consumers} consumers")
+
+
+def _placement(url: str, timeout: float, bindings: tuple[tuple[str, str], ...]) -> Iterator[int]:
+    from fairsched.cli.placement import KEYS, compare
+
+    mismatches = compare(url, timeout, bindings)
+    if not mismatches:
+        _line(True, f"placement: {len(KEYS)} keys are where they are computed to be")
+        return
+    first = mismatches[0]
+    _line(
+        False,
+        f"placement: {len(mismatches)} of {len(KEYS)} keys are elsewhere; key {first.key} is in {first.found}, "
+        f"computed {first.computed}",
+    )
+    yield exits.PLACEMENT
 
 
 def _line(good: bool, text: str) -> None:

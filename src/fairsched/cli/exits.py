@@ -9,11 +9,12 @@ IMPORT = 3
 CONNECTION = 4
 APPLICATION = 5
 QUEUE_MISSING = 6
+PLACEMENT = 7
 
 #: Shown at the end of the help of every command that can end in these ways.
 EPILOG = (
     "Exit codes: 0 success, 2 usage or configuration, 3 something cannot be imported, 4 no broker reached or it "
-    "refused, 5 the application failed, 6 a queue does not exist."
+    "refused, 5 the application failed, 6 a queue does not exist, 7 a broker places keys otherwise."
 )
 
 

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fairsched.bindingkey import weight_of
 from fairsched.durations import parse_duration
+from fairsched.errors import ConfigurationError
 
 # Generic only since click 8.2.
 if TYPE_CHECKING:
     _ParamType = click.ParamType[float]
+    _PairType = click.ParamType[tuple[str, str]]
 else:
-    _ParamType = click.ParamType
+    _ParamType = _PairType = click.ParamType
 
 
 class Duration(_ParamType):
@@ -40,6 +43,25 @@ class Duration(_ParamType):
         if self._positive and not seconds:
             self.fail(f"a duration above zero is needed, got {value!r}", param, ctx)
         return seconds
+
+
+class BindingParameter(_PairType):
+    """A queue and its binding key: NAME=WEIGHT, split at the last sign of equality."""
+
+    name = "binding"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Return queue and binding key, or fail with the rule."""
+        if isinstance(value, tuple):
+            return value
+        queue, separator, key = value.rpartition("=")
+        if not separator or not queue:
+            self.fail(f"a queue and its weight are needed, as in orders=10, got {value!r}", param, ctx)
+        try:
+            weight_of(key)
+        except ConfigurationError as error:
+            self.fail(f"{error} (of {queue})", param, ctx)
+        return queue, key
 
 
 _Command = Callable[..., Any]
@@ -76,3 +98,29 @@ def queues_option(command: _Command) -> _Command:
         metavar="NAME[=WEIGHT],...",
         help="Queues, separated by commas or repeated; all of them with weights, or none. [env: FAIRSCHED_QUEUES]",
     )(command)
+
+
+def bindings_option(command: _Command) -> _Command:
+    """Add a required ``--binding``, which may be repeated."""
+    return _bindings(required=True, text="A queue and its weight. Repeat it, in the order of binding.")(command)
+
+
+def compared_bindings_option(command: _Command) -> _Command:
+    """Add an optional ``--binding``, which may be repeated."""
+    return _bindings(
+        required=False,
+        text="Also compare where a consistent-hash exchange with these queues and weights, bound in this order, places "
+        "1000 keys with where it is computed to place them. Made of temporary queues and an exchange of their own.",
+    )(command)
+
+
+def _bindings(*, required: bool, text: str) -> Callable[[_Command], _Command]:
+    return click.option(
+        "--binding",
+        "bindings",
+        type=BindingParameter(),
+        multiple=True,
+        required=required,
+        metavar="QUEUE=WEIGHT",
+        help=text,
+    )

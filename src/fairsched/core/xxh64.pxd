@@ -1,6 +1,6 @@
 """XXH64: 64 well mixed bits from any bytes.
 
-Source: Collet, "xxHash fast digest algorithm", specification version 0.1.1 (XXH64). Equal to every other
+Source: "xxHash fast digest algorithm", specification version 0.1.1 (XXH64). Equal to every other
 implementation, Spark's `xxhash64` among them (whose seed is 42), so that processes of different kinds agree on a key's
 place.
 
