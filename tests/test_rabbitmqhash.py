@@ -12,6 +12,7 @@ import pytest
 from fairsched import ConfigurationError, ConsistentHashExchange, RabbitMQHash
 from fairsched._routing import phash2, rabbitmq_bucket
 from fairsched.bindingkey import weight_of
+from fairsched.routing import MISSING
 
 # The grammar of binding keys ---------------------------------------------------------------------------------------
 
@@ -208,6 +209,8 @@ def test_timestamps_are_their_decimal_seconds() -> None:
 
 def test_missing_values_are_one_constant() -> None:
     exchange = RabbitMQHash(FOUR)
+    assert repr(MISSING) == "MISSING"
+    assert exchange.route(header=MISSING) == exchange.route()
     assert exchange.route() == exchange.route(header=None) == exchange.route(header=[]) == expected(phash2(None))
 
 

@@ -17,7 +17,7 @@ def arcs_of(points: NDArray[np.uint64], chosen: NDArray[np.bool_]) -> int:
     Parameters
     ----------
     points : numpy.ndarray of uint64
-        In ascending order. A point's arc is what lies between the point before it and itself, with itself.
+        In ascending order, one or more. A point's arc is what lies between the point before it and itself, with itself.
     chosen : numpy.ndarray of bool
         Which points count.
 
@@ -30,8 +30,6 @@ def arcs_of(points: NDArray[np.uint64], chosen: NDArray[np.bool_]) -> int:
     -----
     Complexity O(points).
     """
-    if not len(points):
-        return 0
     arcs = points - np.roll(points, 1)
     if not arcs.any():
         # One point, or all in one place: the first of them has the whole ring.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 import pytest
 
@@ -115,10 +117,10 @@ def test_types_that_no_key_has(array: pa.Array) -> None:
 
 
 def test_a_stream_that_breaks_off() -> None:
-    def batches():
-        yield pa.record_batch({"a": ["x"]})
-        raise RuntimeError("gone")
+    def batches() -> Iterator[pa.RecordBatch]:
+        raise RuntimeError("the disk is gone")
+        yield
 
     reader = pa.RecordBatchReader.from_batches(pa.schema([("a", pa.string())]), batches())
-    with pytest.raises((TypeError, ValueError)):
+    with pytest.raises(ValueError, match="the Arrow stream broke off: .*the disk is gone"):
         RING.route_many(reader)

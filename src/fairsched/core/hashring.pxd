@@ -197,7 +197,7 @@ cdef inline int32_t hashring_place(
             i = 0
         member = ring.owners[i]
         # load < ceil(bound) for whole loads, without dividing: both sides are exact up to 2**53.
-        if <double> (loads[member] * weight) < factor * <double> ((load + 1) * weights[member]):
+        if <double> loads[member] * <double> weight < factor * (<double> (load + 1) * <double> weights[member]):
             return member
         i += 1
     return hashring_owner(ring, hash)
