@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
+
+import pika
 
 from fairsched.cli.broker import Session
 from fairsched.routing import RabbitMQHash
@@ -44,13 +46,21 @@ class ExchangeSession(Session):
             self._channel.basic_publish(exchange, key, key.encode())
 
     def take(self, queue: str) -> list[str]:
-        """Take everything out of a queue."""
-        return [
-            self._on_channel(
-                lambda done: self._channel.basic_get(queue, lambda *got: done(got[3].decode()), auto_ack=True)
-            )
-            for _ in range(self.find(queue).messages)
-        ]
+        """Take everything out of a queue.
+
+        Until it is empty: the broker counts a queue before it has taken in what was published before.
+        """
+        bodies: list[str] = []
+        self._channel.add_callback(self._on_empty, [pika.spec.Basic.GetEmpty], one_shot=True)
+        while (body := self._on_channel(lambda done: self._get(queue, done))) is not None:
+            bodies.append(body.decode())
+        return bodies
+
+    def _get(self, queue: str, done: Callable[[bytes | None], None]) -> None:
+        self._channel.basic_get(queue, lambda *got: done(got[3]), auto_ack=True)
+
+    def _on_empty(self, _frame: object) -> None:
+        self._done(None)
 
 
 def compare(url: str, timeout: float, bindings: Iterable[tuple[str, str]]) -> list[Mismatch]:
