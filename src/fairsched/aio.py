@@ -14,6 +14,7 @@ from fairsched.consumer.settings import OnError, make_settings
 from fairsched.errors import ShutDown
 
 if TYPE_CHECKING:
+    from fairsched._fairqueue import FairQueue
     from fairsched.consumer.message import Message
 
 __all__ = ["Consumer"]
@@ -28,7 +29,8 @@ class Consumer:
     Parameters
     ----------
     url, queues, **options
-        As for `fairsched.Consumer`; `workers` is the number of handlers that `run` awaits at a time.
+        As for `fairsched.Consumer`; `workers` is the number of handlers that `run` awaits at a time, one
+        per lane with an `ordering_key`.
 
     Raises
     ------
@@ -61,6 +63,7 @@ class Consumer:
         key: str | Callable[[Message], object] | None = None,
         weights: Mapping[Any, int] | None = None,
         default_weight: int = 1,
+        ordering_key: str | Callable[[Message], object] | None = None,
         workers: int = 1,
         on_error: OnError = "requeue",
         shutdown_timeout: float = 25.0,
@@ -68,7 +71,8 @@ class Consumer:
     ) -> None:
         settings = make_settings(
             url, queues, prefetch=prefetch, cost=cost, key=key, weights=weights, default_weight=default_weight,
-            workers=workers, on_error=on_error, shutdown_timeout=shutdown_timeout, connect_timeout=connect_timeout,
+            ordering_key=ordering_key, workers=workers, on_error=on_error, shutdown_timeout=shutdown_timeout,
+            connect_timeout=connect_timeout,
         )  # fmt: skip
         self._machine = Machine(settings)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -125,6 +129,8 @@ class Consumer:
 
         Raises
         ------
+        ConfigurationError
+            If there are lanes, which only `run` serves: an `ordering_key` and more than one of `workers`.
         ShutDown
             If the consumer was stopped and nothing is buffered.
         FairschedError
@@ -134,12 +140,16 @@ class Consumer:
         -----
         O(1). Cancelling it loses no message.
         """
+        return await self._next(self._machine.lanes.only())
+
+    async def _next(self, lane: FairQueue) -> Message:
+        """Return the next message of a lane, waiting for it."""
         machine = self._machine
         self._waiting += 1
         try:
             while True:
                 self._wake.clear()
-                message = machine.try_get()
+                message = machine.try_get(lane)
                 if message is not None:
                     return message
                 machine.pump.request_flush()
@@ -186,7 +196,9 @@ class Consumer:
         """
         if self._loop is None:
             raise RuntimeError("run inside 'async with consumer:', which connects and closes")
-        work = asyncio.gather(*(self._work(handler) for _ in range(self._machine.settings.workers)))
+        machine = self._machine
+        lanes = [machine.lanes.of_worker(number) for number in range(machine.settings.workers)]
+        work = asyncio.gather(*(self._work(handler, lane) for lane in lanes))
         deadline = asyncio.create_task(self._deadline())
         ends: set[asyncio.Future[Any]] = {work, deadline}
         try:
@@ -207,11 +219,11 @@ class Consumer:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._left.wait(), self._machine.remaining())
 
-    async def _work(self, handler: Callable[[Message], Awaitable[object]]) -> None:
+    async def _work(self, handler: Callable[[Message], Awaitable[object]], lane: FairQueue) -> None:
         machine = self._machine
         while True:
             try:
-                message = await self.get()
+                message = await self._next(lane)
             except ShutDown:
                 return
             begin = time.perf_counter_ns()
@@ -224,7 +236,7 @@ class Consumer:
                 raise
             else:
                 message.finish()
-            machine.handled(message, time.perf_counter_ns() - begin)
+            machine.handled(lane, message, time.perf_counter_ns() - begin)
             # A handler that never waits would otherwise keep other tasks from running.
             await asyncio.sleep(0)
 

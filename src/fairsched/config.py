@@ -65,6 +65,8 @@ class Settings:
         Weights of tenants, with `key`.
     default_weight : int
         Weight of tenants that `weights` does not name.
+    ordering_key : str
+        ``"header:NAME"`` or ``"property:NAME"``: messages that have it in common are handled in order.
     on_error : {"requeue", "reject", "dead-letter"}
         What becomes of a message whose handler raised.
     shutdown_timeout, connect_timeout : float or str
@@ -97,6 +99,7 @@ class Settings:
     key: str | None = field(default=None, metadata={"rule": values.KEY})
     weights: FrozenMapping[str, int] | None = field(default=None, metadata={"rule": values.WEIGHTS})
     default_weight: int | None = field(default=None, metadata={"rule": values.DEFAULT_WEIGHT})
+    ordering_key: str | None = field(default=None, metadata={"rule": values.ORDERING_KEY})
     on_error: str | None = field(default=None, metadata={"rule": values.ON_ERROR})
     shutdown_timeout: float | None = field(default=None, metadata={"rule": values.SHUTDOWN_TIMEOUT})
     connect_timeout: float | None = field(default=None, metadata={"rule": values.CONNECT_TIMEOUT})

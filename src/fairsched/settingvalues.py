@@ -115,12 +115,15 @@ def _prefetch(value: Any) -> int | FrozenMapping[str, int]:
 
 
 def _key(value: Any) -> str:
+    return "queue" if value == "queue" else _ordering_key(value)
+
+
+def _ordering_key(value: Any) -> str:
     from fairsched.consumer.keys import key_function
 
-    if not isinstance(value, str) or not matches(r"queue|(header|property):.+", value):
+    if not isinstance(value, str) or not matches(r"(header|property):.+", value):
         raise ValueError
-    if value != "queue":
-        key_function(value)  # knows the properties there are
+    key_function(value)  # knows the properties there are
     return value
 
 
@@ -149,6 +152,7 @@ PREFETCH = Rule(
 WORKERS = Rule(_whole, "a whole number of at least 1")
 COST = _one_of("constant", "bytes", "time")
 KEY = Rule(_key, "'queue', 'header:NAME' or 'property:NAME'")
+ORDERING_KEY = Rule(_ordering_key, "'header:NAME' or 'property:NAME'")
 WEIGHTS = Rule(_numbers, "names of tenants with weights (whole numbers of at least 1)")
 DEFAULT_WEIGHT = Rule(_whole, "a whole number of at least 1")
 ON_ERROR = _one_of("requeue", "reject", "dead-letter")

@@ -18,8 +18,8 @@ from fairsched.consumer.urls import mask_url
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 
 if TYPE_CHECKING:
-    from fairsched._fairqueue import FairQueue
     from fairsched.consumer.counters import Counters
+    from fairsched.consumer.lanes import Lanes
     from fairsched.consumer.listener import Listener
     from fairsched.consumer.message import Message
     from fairsched.consumer.settings import Settings
@@ -34,16 +34,16 @@ _LOOK, _LOOKS = 0.01, 20
 
 
 class Pump:
-    """Pump(settings, queue, counters, listener, on_error)
+    """Pump(settings, lanes, counters, listener, on_error)
     --
 
-    Runs pika in a thread of its own and moves messages between the broker and the fair queue.
+    Runs pika in a thread of its own and moves messages between the broker and the lanes.
 
     Parameters
     ----------
     settings : Settings
         URLs, windows, key and cost.
-    queue : FairQueue
+    lanes : Lanes
         Receives what is delivered.
     counters : Counters
         Shared with the owner.
@@ -62,7 +62,7 @@ class Pump:
     def __init__(
         self,
         settings: Settings,
-        queue: FairQueue,
+        lanes: Lanes,
         counters: Counters,
         listener: Listener,
         on_error: Callable[[Message, BaseException], None],
@@ -78,8 +78,8 @@ class Pump:
         self._listener = listener
         self._loop = IOLoop()
         self._link = Link(self._loop, settings.urls, self)
-        self._pace = Pace(self._loop, queue, self._subscriptions, self._flush, holds=settings.key is None)
-        self.intake = Intake(queue, counters, key=settings.key, cost=settings.cost, defer=self._pace.defer)
+        self._pace = Pace(self._loop, lanes, self._subscriptions, self._flush, holds=settings.key is None)
+        self.intake = Intake(lanes, counters, key=settings.key, cost=settings.cost, defer=self._pace.defer)
         self.note_fill = self._pace.hold
         self._flushed = threading.Event()
         self._current: dict[str, Subscription] = {}

@@ -19,7 +19,7 @@ _SLICE = 1.0
 
 
 class Consumer:
-    """Consumer(url, queues, *, prefetch=None, cost=None, key=None, weights=None, default_weight=1, workers=1, ...)
+    """Consumer(url, queues, *, prefetch=None, cost=None, key=None, weights=None, ordering_key=None, workers=1, ...)
     --
 
     Consume RabbitMQ queues in weighted fair order.
@@ -42,6 +42,9 @@ class Consumer:
         Weights of tenants, with `key`.
     default_weight : int
         Weight of every other tenant.
+    ordering_key : str or callable, optional
+        As `key`: messages of one ordering key, of one queue or tenant, are handled in order and one at a time, those
+        of different keys by `workers` side by side. Messages without one form a sequence of their own.
     workers : int
         Threads that `run` gives the handler.
     on_error : "requeue", "reject", "dead-letter" or callable
@@ -83,6 +86,7 @@ class Consumer:
         key: str | Callable[[Message], object] | None = None,
         weights: Mapping[Any, int] | None = None,
         default_weight: int = 1,
+        ordering_key: str | Callable[[Message], object] | None = None,
         workers: int = 1,
         on_error: OnError = "requeue",
         shutdown_timeout: float = 25.0,
@@ -90,7 +94,8 @@ class Consumer:
     ) -> None:
         settings = make_settings(
             url, queues, prefetch=prefetch, cost=cost, key=key, weights=weights, default_weight=default_weight,
-            workers=workers, on_error=on_error, shutdown_timeout=shutdown_timeout, connect_timeout=connect_timeout,
+            ordering_key=ordering_key, workers=workers, on_error=on_error, shutdown_timeout=shutdown_timeout,
+            connect_timeout=connect_timeout,
         )  # fmt: skip
         self._machine = Machine(settings)
         self._pool: Pool | None = None
@@ -111,16 +116,18 @@ class Consumer:
 
         Raises
         ------
+        ConfigurationError
+            If there are lanes, which only `run` serves: an `ordering_key` and more than one of `workers`.
         FairschedError
             If consuming cannot go on.
         """
         machine = self._machine
         if not self._entered:
             raise RuntimeError("iterate inside 'with consumer:', which connects and closes")
-        pump = machine.pump
+        lane, pump = machine.lanes.only(), machine.pump
         while not (machine.stopping.is_set() and machine.remaining() == 0.0):
             try:
-                message = machine.get(_SLICE)
+                message = machine.get(lane, _SLICE)
             except ShutDown:
                 break
             if message is None:

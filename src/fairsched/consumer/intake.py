@@ -1,4 +1,4 @@
-"""From pika's delivery callback into the fair queue, one put per batch of deliveries."""
+"""From pika's delivery callback into the lanes, one put per batch of deliveries."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING
 from fairsched.errors import ShutDown
 
 if TYPE_CHECKING:
-    from fairsched._fairqueue import FairQueue
     from fairsched.consumer.cost import ConstantCost
     from fairsched.consumer.counters import Counters
     from fairsched.consumer.keys import Key
+    from fairsched.consumer.lanes import Lanes
     from fairsched.consumer.message import Message
 
 _log = logging.getLogger(__name__)
 
 
 class Intake:
-    """Intake(queue, counters, *, key, cost, defer)
+    """Intake(lanes, counters, *, key, cost, defer)
     --
 
     Collects the deliveries of one turn of the I/O loop and queues them together.
 
     Parameters
     ----------
-    queue : FairQueue
+    lanes : Lanes
         Where they go.
     counters : Counters
         Counts what was received.
@@ -45,14 +45,14 @@ class Intake:
 
     def __init__(
         self,
-        queue: FairQueue,
+        lanes: Lanes,
         counters: Counters,
         *,
         key: Key | None,
         cost: ConstantCost,
         defer: Callable[[Callable[[], None]], None],
     ) -> None:
-        self._queue = queue
+        self._lanes = lanes
         self._counters = counters
         self._key = key
         self._cost = cost
@@ -83,7 +83,7 @@ class Intake:
         self._counters.add("received", len(messages))
         costs = [message.cost for message in messages] if self._cost.varies else None
         try:
-            self._queue.put_many(slots, messages, costs)
+            self._lanes.put_many(slots, messages, costs)
         except ShutDown:
             # Nobody will take them any more; closing the channel gives them back to the broker.
             _log.debug("%d deliveries came after the end and return to the broker", len(messages))

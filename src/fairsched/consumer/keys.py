@@ -1,4 +1,4 @@
-"""Whose message is it: the ``key=`` of a consumer, from a header, a property or a function."""
+"""Whose message is it: the ``key=`` and ``ordering_key=`` of a consumer, from a header, a property or a function."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: The tenant of messages that carry no key.
+#: The key of messages that carry no key.
 NOBODY = ""
 
 #: Properties of a message that can serve as a key.
@@ -38,16 +38,18 @@ PROPERTIES = frozenset(
 Key = Callable[["Message"], Hashable]
 
 
-def key_function(spec: str | Callable[[Message], object]) -> Key:
-    """key_function(spec)
+def key_function(spec: str | Callable[[Message], object], option: str = "key") -> Key:
+    """key_function(spec, option="key")
     --
 
-    Return the function that names a message's tenant.
+    Return the function that names a message's tenant, or the sequence it belongs to.
 
     Parameters
     ----------
     spec : str or callable
         ``"header:NAME"``, ``"property:NAME"`` or a function of the message.
+    option : str
+        What to call it in messages.
 
     Returns
     -------
@@ -65,15 +67,17 @@ def key_function(spec: str | Callable[[Message], object]) -> Key:
     The function runs in the I/O thread for every message, so it must be quick and must not block.
     """
     if callable(spec):
-        return _Guarded(spec)
+        return _Guarded(spec, option)
     source, _, name = str(spec).partition(":")
     if name and source == "header":
         return lambda message: _hashable(_header(message, name))
     if name and source == "property":
         if name not in PROPERTIES:
-            raise ConfigurationError(f"key {spec!r}: no such property; there are {', '.join(sorted(PROPERTIES))}")
+            raise ConfigurationError(f"{option} {spec!r}: no such property; there are {', '.join(sorted(PROPERTIES))}")
         return lambda message: _hashable(getattr(message.properties, name, None))
-    raise ConfigurationError(f"key must be 'header:NAME', 'property:NAME' or a function of the message, got {spec!r}")
+    raise ConfigurationError(
+        f"{option} must be 'header:NAME', 'property:NAME' or a function of the message, got {spec!r}"
+    )
 
 
 def _header(message: Message, name: str) -> object:
@@ -82,7 +86,7 @@ def _header(message: Message, name: str) -> object:
 
 
 def _hashable(value: object) -> Hashable:
-    """Return a value that can name a slot: tables and lists, which a header may hold, become their text."""
+    """Return a value that can be a key: tables and lists, which a header may hold, become their text."""
     if value is None:
         return NOBODY
     return repr(value) if isinstance(value, list | dict | bytearray) else value
@@ -91,10 +95,11 @@ def _hashable(value: object) -> Hashable:
 class _Guarded:
     """A user's key function that cannot stop the I/O thread."""
 
-    __slots__ = ("_function", "_reported")
+    __slots__ = ("_function", "_option", "_reported")
 
-    def __init__(self, function: Callable[[Message], object]) -> None:
+    def __init__(self, function: Callable[[Message], object], option: str) -> None:
         self._function = function
+        self._option = option
         self._reported = False
 
     def __call__(self, message: Message) -> Hashable:
@@ -104,6 +109,8 @@ class _Guarded:
         except Exception:
             if not self._reported:
                 self._reported = True
-                _log.exception("key function failed on a message of queue %r; such messages get no key", message.queue)
+                _log.exception(
+                    "%s function failed on a message of queue %r; such messages get no key", self._option, message.queue
+                )
             return NOBODY
         return key

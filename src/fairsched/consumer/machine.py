@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fairsched._fairqueue import FairQueue
 from fairsched.consumer.connection import Pump
 from fairsched.consumer.counters import Counters
+from fairsched.consumer.lanes import Lanes
 from fairsched.consumer.listener import Listener
 from fairsched.consumer.settings import Settings
 from fairsched.consumer.urls import endpoint
@@ -19,6 +19,7 @@ from fairsched.consumer.window import shortfall
 from fairsched.errors import ConnectionFailed, ShutDown
 
 if TYPE_CHECKING:
+    from fairsched._fairqueue import FairQueue
     from fairsched.consumer.message import Message
 
 _log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class Machine(Listener):
     """Machine(settings)
     --
 
-    One consumer without a face: fair queue, I/O thread, counters and the way they begin and end.
+    One consumer without a face: lanes, I/O thread, counters and the way they begin and end.
 
     Parameters
     ----------
@@ -47,7 +48,7 @@ class Machine(Listener):
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.queue = FairQueue(settings.quanta, default_quantum=settings.default_quantum)
+        self.lanes = Lanes(settings)
         self.counters = Counters()
         #: Made by `start`: it owns sockets, and a consumer that is never started should own nothing.
         self.pump: Pump
@@ -75,7 +76,7 @@ class Machine(Listener):
         with self._guard:
             if self._started:
                 raise RuntimeError("a consumer can be started once; make another")
-            self.pump = Pump(self.settings, self.queue, self.counters, self, self.settle_failure)
+            self.pump = Pump(self.settings, self.lanes, self.counters, self, self.settle_failure)
             self.pump.intake.on_batch = self.on_batch
             self._started = True
         self.pump.start()
@@ -111,7 +112,7 @@ class Machine(Listener):
 
     def intake_closed(self) -> None:
         """Let getters leave once the buffer is empty."""
-        self.queue.shutdown()
+        self.lanes.shutdown()
         self._changed()
 
     def _changed(self) -> None:
@@ -120,8 +121,8 @@ class Machine(Listener):
 
     # Messages ----------------------------------------------------------------------------------------------------
 
-    def try_get(self) -> Message | None:
-        """Return the next message of a living channel, or None if there is none now.
+    def try_get(self, lane: FairQueue) -> Message | None:
+        """Return the next message of a lane that came on a living channel, or None if there is none now.
 
         Raises
         ------
@@ -132,15 +133,15 @@ class Machine(Listener):
             if self.abandoned:
                 raise ShutDown("the consumer was stopped")
             try:
-                slot, message = self.queue.get(False)
+                slot, message = lane.get(False)
             except queue.Empty:
                 return None
             if message.alive:
                 return message  # type: ignore[no-any-return]
-            self._refund(slot, message)
+            self._refund(lane, slot, message)
 
-    def get(self, timeout: float | None = None) -> Message | None:
-        """Return the next message, waiting for it; None if the time is over.
+    def get(self, lane: FairQueue, timeout: float | None = None) -> Message | None:
+        """Return the next message of a lane, waiting for it; None if the time is over.
 
         Raises
         ------
@@ -148,13 +149,13 @@ class Machine(Listener):
             If there will be none.
         """
         while True:
-            message = self.try_get()
+            message = self.try_get(lane)
             if message is not None:
                 return message
             # About to wait: the broker may be waiting too, for what is settled but not sent.
             self.pump.request_flush()
             try:
-                slot, message = self.queue.get(True, timeout)
+                slot, message = lane.get(True, timeout)
             except queue.Empty:
                 return None
             if self.abandoned:
@@ -162,25 +163,25 @@ class Machine(Listener):
             elif message.alive:
                 return message  # type: ignore[no-any-return]
             else:
-                self._refund(slot, message)
+                self._refund(lane, slot, message)
 
-    def _refund(self, slot: Any, message: Message) -> None:
+    def _refund(self, lane: FairQueue, slot: Any, message: Message) -> None:
         # Its channel is gone, so it was charged for nothing: the broker delivers it again.
-        self.charge(slot, -message.cost)
+        self.charge(lane, slot, -message.cost)
 
-    def charge(self, slot: Any, difference: int) -> None:
-        """Correct what a slot was charged; a tenant forgotten meanwhile has nothing to correct."""
+    def charge(self, lane: FairQueue, slot: Any, difference: int) -> None:
+        """Correct what a slot of a lane was charged; a tenant forgotten meanwhile has nothing to correct."""
         if difference:
             try:
-                self.queue.settle(slot, difference)
+                lane.settle(slot, difference)
             except KeyError:
                 _log.debug("slot %r is gone; its correction of %d is dropped", slot, difference)
 
-    def handled(self, message: Message, elapsed: int) -> None:
-        """Note that a handler took `elapsed` nanoseconds."""
+    def handled(self, lane: FairQueue, message: Message, elapsed: int) -> None:
+        """Note that the handler of a lane's message took `elapsed` nanoseconds."""
         cost = self.settings.cost
         if cost.measures:
-            self.charge(message.slot, cost.correction(message, elapsed))
+            self.charge(lane, message.slot, cost.correction(message, elapsed))
         # Several workers may lose an update here; the mean and the moment of the look need not be exact.
         self._service += (elapsed - self._service) / min(100, self._handled + 1)
         self._handled += 1
@@ -223,7 +224,7 @@ class Machine(Listener):
         """Stop deliveries; a second call, or `now`, also leaves what is buffered."""
         if now or self.stopping.is_set():
             self.abandoned = True
-            self.queue.shutdown()
+            self.lanes.shutdown()
         if self._stop_at is None:
             self._stop_at = time.monotonic()
         self.stopping.set()
@@ -233,7 +234,7 @@ class Machine(Listener):
         if started:
             self.pump.stop_intake()
         else:
-            self.queue.shutdown()
+            self.lanes.shutdown()
         self._changed()
 
     def remaining(self) -> float:
@@ -249,19 +250,12 @@ class Machine(Listener):
             self._closed = True
         self.stop(now=True)
         returned = 0
-        for message in self._leftovers():
+        for message in self.lanes.leftovers():
             returned += message.nack()
         if returned:
             _log.info("%d messages that were not handled return to their queues", returned)
         self.pump.close(_CLOSE_TIMEOUT)
 
-    def _leftovers(self) -> Any:
-        while True:
-            try:
-                yield self.queue.get(False)[1]
-            except (queue.Empty, ShutDown):
-                return
-
     def stats(self) -> dict[str, Any]:
         """Return counters, what is buffered, and the figures of every slot."""
-        return {**self.counters.snapshot(), "buffered": self.queue.qsize(), "slots": self.queue.stats()}
+        return {**self.counters.snapshot(), "buffered": self.lanes.qsize(), "slots": self.lanes.stats()}

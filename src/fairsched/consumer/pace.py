@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
 
-    from fairsched._fairqueue import FairQueue
+    from fairsched.consumer.lanes import Lanes
     from fairsched.consumer.subscription import Subscription
 
 #: A settlement waits at most this long for others, in seconds.
@@ -20,7 +20,7 @@ HOLD_PERIOD = 0.05
 
 
 class Pace:
-    """Pace(loop, queue, subscriptions, flush, *, holds)
+    """Pace(loop, lanes, subscriptions, flush, *, holds)
     --
 
     The timers of one pump. They run only while messages are out, so an idle consumer sleeps.
@@ -29,7 +29,7 @@ class Pace:
     ----------
     loop : pika IOLoop
         Whose timers they are.
-    queue : FairQueue
+    lanes : Lanes
         Whose slots are held.
     subscriptions : callable
         Iterates over the current subscriptions.
@@ -46,14 +46,14 @@ class Pace:
     def __init__(
         self,
         loop: IOLoop,
-        queue: FairQueue,
+        lanes: Lanes,
         subscriptions: Callable[[], Iterator[Subscription]],
         flush: Callable[[], None],
         *,
         holds: bool,
     ) -> None:
         self._loop = loop
-        self._queue = queue
+        self._lanes = lanes
         self._subscriptions = subscriptions
         self._flush = flush
         self._holds = holds
@@ -86,7 +86,7 @@ class Pace:
         if not self._held:
             self._loop.call_later(HOLD_PERIOD, self._review)
         self._held.add(found.queue)
-        self._queue.hold(found.queue, True)
+        self._lanes.hold(found.queue, True)
 
     def _review(self) -> None:
         for found in self._subscriptions():
@@ -96,6 +96,6 @@ class Pace:
             found.filled = found.arrived = False
             if not keep:
                 self._held.discard(found.queue)
-                self._queue.hold(found.queue, False)
+                self._lanes.hold(found.queue, False)
         if self._held:
             self._loop.call_later(HOLD_PERIOD, self._review)

@@ -35,10 +35,10 @@ class Settings:
     default_quantum : int or None
         Quantum of any other tenant; None when slots are queues.
     units : dict
-        Messages that a queue is served per round, for the arithmetic of windows.
+        Messages that a queue is served per round of all lanes, for the arithmetic of windows.
     windows : dict
         Unsettled messages per queue.
-    key, cost, workers, on_error, shutdown_timeout, connect_timeout
+    key, ordering_key, cost, workers, on_error, shutdown_timeout, connect_timeout
         As given to `Consumer`.
     """
 
@@ -48,11 +48,17 @@ class Settings:
     units: dict[str, float]
     windows: dict[str, int]
     key: Key | None
+    ordering_key: Key | None
     cost: ConstantCost
     workers: int
     on_error: OnError
     shutdown_timeout: float
     connect_timeout: float
+
+    @property
+    def lanes(self) -> int:
+        """Number of fair queues that workers are divided over."""
+        return self.workers if self.ordering_key is not None else 1
 
 
 def make_settings(
@@ -64,6 +70,7 @@ def make_settings(
     key: str | Callable[[Message], object] | None = None,
     weights: Mapping[Any, int] | None = None,
     default_weight: int = 1,
+    ordering_key: str | Callable[[Message], object] | None = None,
     workers: int = 1,
     on_error: OnError = "requeue",
     shutdown_timeout: float = 25.0,
@@ -95,7 +102,8 @@ def make_settings(
     """
     queue_weights = normalise(_named(queues))
     model = cost_model(cost)
-    units = {name: weight * model.unit / model.expected for name, weight in queue_weights.items()}
+    lanes = _workers(workers) if ordering_key is not None else 1
+    units = {name: lanes * weight * model.unit / model.expected for name, weight in queue_weights.items()}
     if key is None:
         if weights is not None:
             raise ConfigurationError("weights= are weights of tenants and need key=; queues take theirs in queues=")
@@ -110,6 +118,7 @@ def make_settings(
         units=units,
         windows=windows_for(prefetch, queue_weights, units),
         key=None if key is None else key_function(key),
+        ordering_key=None if ordering_key is None else key_function(ordering_key, "ordering_key"),
         cost=model,
         workers=_workers(workers),
         on_error=_on_error(on_error),

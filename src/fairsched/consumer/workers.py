@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fairsched.errors import ShutDown
 
 if TYPE_CHECKING:
+    from fairsched._fairqueue import FairQueue
     from fairsched.consumer.machine import Machine
     from fairsched.consumer.message import Message
 
@@ -24,7 +25,7 @@ class Pool:
     """Pool(machine, handler, size)
     --
 
-    Threads that take messages in fair order, run the handler and settle.
+    Threads that take messages in fair order, each from its lane, run the handler and settle.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ class Pool:
         self._guard = threading.Lock()
         self._all_left = threading.Event()
         self._threads = [
-            threading.Thread(target=self._work, name=f"fairsched-worker-{number}", daemon=True)
+            threading.Thread(target=self._work, args=(number,), name=f"fairsched-worker-{number}", daemon=True)
             for number in range(size)
         ]
 
@@ -74,9 +75,9 @@ class Pool:
         """Let `wait` return although handlers run."""
         self._all_left.set()
 
-    def _work(self) -> None:
+    def _work(self, number: int) -> None:
         try:
-            self._serve()
+            self._serve(self._machine.lanes.of_worker(number))
         except BaseException as error:
             # SystemExit, KeyboardInterrupt, or a fault of our own: the consumer ends with it.
             self._machine.failed(error)
@@ -88,12 +89,12 @@ class Pool:
                 self._machine.stopping.set()
                 self._all_left.set()
 
-    def _serve(self) -> None:
+    def _serve(self, lane: FairQueue) -> None:
         machine, handler, clock = self._machine, self._handler, time.perf_counter_ns
         get, handled, pump = machine.get, machine.handled, machine.pump
         while True:
             try:
-                message = get()
+                message = get(lane)
             except ShutDown:
                 return
             if message is None:
@@ -109,7 +110,7 @@ class Pool:
             else:
                 message.finish()
             elapsed = clock() - begin
-            handled(message, elapsed)
+            handled(lane, message, elapsed)
             if elapsed > _LONG:
                 pump.request_flush()
             if pump.flush_requested:
