@@ -45,6 +45,11 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
         "argument": ({"u": 1}, {"u": 1}),
     },
     "default_weight": {"file": (2, 2), "environment": ("3", 3), "argument": (4, 4)},
+    "ordering_key": {
+        "file": ("header:account", "header:account"),
+        "environment": ("property:app_id", "property:app_id"),
+        "argument": ("header:order", "header:order"),
+    },
     "on_error": {
         "file": ("reject", "reject"),
         "environment": ("Dead-Letter", "dead-letter"),
@@ -184,6 +189,8 @@ BAD = [
     ("cost", "price", "one of constant, bytes, time"),
     ("key", "tenant", "'header:NAME'"),
     ("key", "property:tenant", "no such property"),
+    ("ordering_key", "queue", "'header:NAME'"),
+    ("ordering_key", "property:account", "no such property"),
     ("weights", ["a"], "weights"),
     ("default_weight", float("nan"), "at least 1"),
     ("on_error", "drop", "one of requeue, reject, dead-letter"),
@@ -292,6 +299,7 @@ def test_consumer_options_are_what_was_set() -> None:
         "key": None,
         "weights": {"u": 1},
         "default_weight": 4,
+        "ordering_key": "header:order",
         "on_error": "requeue",
         "shutdown_timeout": 0.0,
         "connect_timeout": 0.5,

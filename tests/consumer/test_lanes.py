@@ -1,0 +1,164 @@
+"""Lanes: which messages share one, and that one key's messages keep their order."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairsched import ConfigurationError, ShutDown
+from fairsched.consumer.lanes import Lanes
+from fairsched.consumer.settings import make_settings
+
+URL = "amqp://guest:guest@localhost/"
+
+
+class Delivery:
+    """What lanes look at in a message."""
+
+    def __init__(self, key: object, number: int = 0, queue: str = "a") -> None:
+        self.key = key
+        self.number = number
+        self.queue = queue
+
+
+def make_lanes(workers: int, queues: object = ("a",), **options: object) -> Lanes:
+    options.setdefault("ordering_key", lambda message: message.key)
+    return Lanes(make_settings(URL, queues if isinstance(queues, dict) else list(queues), workers=workers, **options))
+
+
+def placement(workers: int, keys: list[object]) -> list[int]:
+    lanes = make_lanes(workers)
+    return [lanes.queues.index(lanes.place(Delivery(key))) for key in keys]
+
+
+def fill(lanes: Lanes, messages: list[Delivery], costs: list[int] | None = None) -> None:
+    lanes.put_many([message.queue for message in messages], messages, costs)
+
+
+KEYS = [f"account-{number}" for number in range(10_000)]
+
+
+def test_placement_is_the_same_in_every_consumer() -> None:
+    assert placement(8, KEYS) == placement(8, KEYS)
+
+
+def test_every_lane_gets_its_part_of_the_keys() -> None:
+    counts = Counter(placement(8, KEYS))
+    assert set(counts) == set(range(8))
+    assert max(counts.values()) <= 1.15 * len(KEYS) / 8
+
+
+@pytest.mark.parametrize(("before", "after"), [(7, 8), (8, 9), (8, 16)])
+def test_another_worker_takes_its_own_keys_and_moves_no_others(before: int, after: int) -> None:
+    moves = [(old, new) for old, new in zip(placement(before, KEYS), placement(after, KEYS), strict=True) if old != new]
+    assert all(new >= before for _, new in moves)
+    assert len(moves) / len(KEYS) == pytest.approx((after - before) / after, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["text", "", b"bytes", 7, -1, 2**70, 1.5, True, None, ("a", 1), dt.datetime(2026, 11, 21), "\ud800", {"a": 1}, [1]],
+)
+def test_equal_keys_of_any_type_share_a_lane(key: object) -> None:
+    lanes = make_lanes(8)
+    assert lanes.place(Delivery(key)) is lanes.place(Delivery(key))
+
+
+def test_messages_without_a_key_share_a_lane(caplog: pytest.LogCaptureFixture) -> None:
+    lanes = make_lanes(8)
+    assert lanes.place(Delivery(None)) is lanes.place(Delivery(""))
+    failing = make_lanes(8, ordering_key=lambda message: 1 // 0)
+    with caplog.at_level(logging.ERROR, "fairsched.consumer"):
+        assert len({failing.queues.index(failing.place(Delivery(key))) for key in KEYS[:100]}) == 1
+    assert caplog.text.count("ordering_key function failed") == 1
+
+
+@given(
+    keys=st.lists(st.integers(0, 20), max_size=200),
+    workers=st.integers(1, 9),
+    batch=st.integers(1, 50),
+    data=st.data(),
+)
+def test_messages_of_one_key_come_out_in_order(keys: list[int], workers: int, batch: int, data: st.DataObject) -> None:
+    lanes = make_lanes(workers, {"a": 3, "b": 1})
+    # A key lives in one queue: between queues a broker knows no order.
+    messages = [Delivery(key, number, "ab"[key % 2]) for number, key in enumerate(keys)]
+    costs = data.draw(st.lists(st.integers(1, 9), min_size=len(keys), max_size=len(keys)))
+    seen: list[Delivery] = []
+    for begin in range(0, len(messages), batch):
+        fill(lanes, messages[begin : begin + batch], costs[begin : begin + batch])
+        lane = data.draw(st.sampled_from(lanes.queues))
+        taken = min(lane.qsize(), data.draw(st.integers(0, batch)))
+        seen += [lane.get(False)[1] for _ in range(taken)]
+    seen += lanes.leftovers()
+    assert sorted(message.number for message in seen) == list(range(len(keys)))
+    for key in set(keys):
+        numbers = [message.number for message in seen if message.key == key]
+        assert numbers == sorted(numbers)
+
+
+def test_shares_hold_inside_every_lane() -> None:
+    lanes = make_lanes(4, {"a": 3, "b": 1})
+    fill(lanes, [Delivery(key, queue=queue) for queue in "ab" for key in KEYS])
+    for lane in lanes.queues:
+        served = Counter(slot for slot, _ in lane.get_many(400))
+        assert served["a"] == pytest.approx(300, abs=3)
+
+
+def test_figures_are_added_up_over_the_lanes() -> None:
+    lanes = make_lanes(4, {"a": 3, "b": 1})
+    fill(lanes, [Delivery(key, queue="ab"[number % 2]) for number, key in enumerate(KEYS)], [2] * len(KEYS))
+    for lane in lanes.queues:
+        for _ in range(10):
+            lane.get(False)
+    lanes.hold("b", True)
+    stats = lanes.stats()
+    assert lanes.qsize() == len(KEYS) - 40 == sum(slot.queued for slot in stats.values())
+    assert sum(slot.served for slot in stats.values()) == 40
+    assert sum(slot.work for slot in stats.values()) == 80
+    assert (stats["a"].quantum, stats["a"].held, stats["b"].quantum, stats["b"].held) == (3, False, 1, True)
+
+
+def test_tenants_have_slots_in_the_lanes_they_use() -> None:
+    lanes = make_lanes(4, key="header:tenant", weights={"acme": 2})
+    lanes.put_many(["acme", "other"] * 50, [Delivery(key) for key in KEYS[:100]])
+    stats = lanes.stats()
+    assert {name: slot.queued for name, slot in stats.items()} == {"acme": 50, "other": 50}
+
+
+def test_shutdown_empties_every_lane_first() -> None:
+    lanes = make_lanes(4)
+    fill(lanes, [Delivery(key) for key in KEYS[:100]])
+    lanes.shutdown()
+    with pytest.raises(ShutDown):
+        fill(lanes, [Delivery("late")])
+    for lane in lanes.queues:
+        lane.get(False)
+    assert len(list(lanes.leftovers())) == 96
+    assert lanes.qsize() == 0
+
+
+def test_without_an_ordering_key_all_workers_share_one_queue() -> None:
+    lanes = make_lanes(8, ordering_key=None)
+    assert len(lanes.queues) == 1
+    assert {lanes.of_worker(number) for number in range(8)} == {lanes.only()} == {lanes.place(Delivery("x"))}
+
+
+def test_one_worker_needs_no_lanes() -> None:
+    assert len(make_lanes(1).queues) == 1
+
+
+def test_messages_cannot_be_taken_one_by_one_from_several_lanes() -> None:
+    with pytest.raises(ConfigurationError, match=r"workers=8 makes that many lanes, which run\(\) serves"):
+        make_lanes(8).only()
+
+
+def test_windows_cover_a_round_of_every_lane() -> None:
+    one, eight = (make_settings(URL, {"a": 40, "b": 1}, ordering_key="header:k", workers=n) for n in (1, 8))
+    assert {name: eight.units[name] / one.units[name] for name in "ab"} == {"a": 8, "b": 8}
+    assert all(eight.windows[name] >= one.windows[name] for name in "ab")
