@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fairsched.consumer.settings import Settings
 
 #: Points of a lane on the ring. The slowest lane bounds the speed of all: with 1024 points a lane has its share of
-#: the keys to within 3 % (one standard deviation), and eight lanes are placed in a millisecond.
+#: the keys to within 3 % (one standard deviation), and eight lanes are placed in milliseconds.
 POINTS = 1024
 
 
