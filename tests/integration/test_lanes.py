@@ -123,29 +123,27 @@ def test_every_key_keeps_its_order_over_lost_connections(broker: Node, new_queue
 
 
 def test_eight_workers_are_six_times_as_fast(broker: Node, new_queue: Declare) -> None:
-    count, work = 4000, 0.004
+    count, work = 2000, 0.02
     queue = new_queue("parallel")
     publish(broker, queue, (f"account-{number * 7919 % 1000}" for number in range(count)))
     journal, pause = Journal(), threading.Event()
     consumer = Consumer(broker.url, [queue], ordering_key="header:account", workers=8)
-    slept: list[float] = []
     moments: list[float] = []
 
     def handler(message: object) -> None:
-        begin = time.perf_counter()
+        moments.append(time.perf_counter())
         journal.begin(message)
         pause.wait(work)
         journal.end(message)
-        end = time.perf_counter()
-        slept.append(end - begin)
-        moments.extend((begin, end))
+        moments.append(time.perf_counter())
         if len(journal.seen) == count:
             consumer.stop()
 
     consumer.run(handler)
     journal.check(count)
-    # One worker would need the sum of what the handlers took.
-    assert sum(slept) / (max(moments) - min(moments)) >= 6
+    speed_up = count * work / (max(moments) - min(moments))
+    # The fullest of the lanes has 153 of the 1000 keys: 6.5 is all there is.
+    assert speed_up >= 6, speed_up
 
 
 def test_shares_hold_with_lanes(broker: Node, new_queue: Declare) -> None:
