@@ -58,7 +58,7 @@ class RabbitMQHash:
     -----
     Agrees with RabbitMQ 3.10 message by message (tested over 100 000 each by routing key, header, message_id,
     correlation_id and timestamp, with queues bound and unbound in random order), and with the published vectors of
-    later ones. Bindings of a queue that is bound already are ignored since 3.9; earlier brokers gave it more buckets.
+    later ones. Further bindings of a bound queue are ignored, as by 3.10; some earlier releases gave it more buckets.
 
     Unbinding renumbers all later buckets: of ten equal queues the removal of the first moves 99 % of all keys, of the
     last 10 %. Where that hurts, place with a `fairsched.HashRing`, on the client.

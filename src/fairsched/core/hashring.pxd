@@ -45,7 +45,7 @@ cdef extern from *:
 
 cdef enum:
     CELL_BITS_MAX = 17  # four bytes each: half of a small second-level cache
-    CELL_BITS_SPARE = 3  # eight cells for each point, while they fit
+    CELL_BITS_SPARE = 1  # two to four cells for each point, while they fit: more would cost single look-ups a miss
     CELL_POINTS = 2  # so many powers of two of points in a cell at most, on the average
 
 cdef struct HashRing:
