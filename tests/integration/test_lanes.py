@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 import pika
+import pika.exceptions
 import pytest
 from integration.rabbitmq import Node, eventually
 
@@ -120,6 +121,50 @@ def test_every_key_keeps_its_order_over_lost_connections(broker: Node, new_queue
     journal.check(count)
     assert journal.repeated > 0
     assert consumer.stats()["reconnects"] == cuts
+
+
+@pytest.mark.parametrize("arguments", [ONE_AT_A_TIME, None], ids=["single active consumer", "plain queue"])
+def test_order_while_the_broker_believes_in_a_lost_connection(
+    broker: Node, new_queue: Declare, arguments: dict[str, bool] | None
+) -> None:
+    queue = new_queue("half-open", arguments=arguments)
+    publish(broker, queue, ["one"] * 200)
+    order: list[int] = []
+    lost = threading.Event()
+    consumer = Consumer(broker.url, [queue], ordering_key="header:account", workers=2, prefetch=50)
+    sockets: list[socket.socket] = []
+
+    def handler(message: object) -> None:
+        if len(order) == 5:
+            lost.wait(30)
+        order.append(int(message.body))
+
+    def lose() -> None:
+        connection = consumer._machine.pump._link.connection
+        # Nothing is said to the broker: the socket is put aside, open.
+        connection._transport._deactivate()
+        sockets.append(connection._transport._sock)
+        connection._on_stream_terminated(pika.exceptions.StreamLostError("test"))
+
+    thread = threading.Thread(target=consumer.run, args=(handler,))
+    thread.start()
+    try:
+        eventually(lambda: len(order) == 5 and consumer.stats()["received"] >= 50)
+        consumer._machine.pump._loop.add_callback_threadsafe(lose)
+        eventually(lambda: consumer.stats()["reconnects"] == 1)
+        lost.set()
+        if arguments is None:
+            eventually(lambda: max(order) >= 50)
+        sockets.pop().close()
+        broker.control("close_all_connections", "test")
+        eventually(lambda: len(set(order)) == 200)
+    finally:
+        lost.set()
+        consumer.stop()
+        thread.join(40)
+    first = list(dict.fromkeys(order))
+    # What a plain queue does is the reason for asking for the other kind.
+    assert (first == sorted(first)) == (arguments is not None)
 
 
 def test_eight_workers_are_six_times_as_fast(broker: Node, new_queue: Declare) -> None:
