@@ -1,0 +1,236 @@
+"""The list that consumer nodes move between: O(1) append and delete, walked while others do both, without a lock.
+
+Source: seed 001 (Qpid Broker-J, QueueConsumerNodeList). Singly linked, a sentinel for a head, an atomic tail. Delete
+only marks; walkers unlink what they find marked. Marks stand in the lowest bit of `next`, as in T. Harris, A pragmatic
+implementation of non-blocking linked-lists (2001): a marked entry's pointer no longer changes, but from null once. So
+a compare-and-swap that unlinks can succeed only on an entry that is itself linked, each entry is unlinked exactly once,
+and never comes back: without that, two walkers would both retire it (the seed's collector forgives them, memory of our
+own does not). The seed's promises are kept:
+  - the tail is never unlinked: a dead tail stays as a dummy, and is walked over, until something follows it;
+  - a dead entry keeps its next pointer: a walk goes on from an entry that was deleted, or unlinked, meanwhile;
+  - has_next may be asked again; what it found is what the following next returns, deleted or not.
+Caveats of iteration: an entry appended during the walk may be missed or seen; one deleted during it may be seen; an
+entry that is there all the time is seen exactly once; order is order of appending.
+
+  synchronization     append  delete  walk, first, tidy  size     X: needs external exclusion
+  append                 -       -            -           -       an entry and a node are appended by one thread
+  delete                 -       -            -           -       of one entry: one winner
+  walk, first, tidy      -       -            -           -
+  init, valid, clear     X       X            X           X
+Everybody is pinned (reclaim_enter) from the first touch of an entry to the last; an iterator lives within one pin.
+
+Progress: append and delete are lock-free (who finds the tail behind helps it on; delete does not even retry). A walk
+goes forward only, and ends unless others append as fast as it walks. The loser of an unlink goes on and leaves the
+entry to later walkers.
+Reclamation: who unlinks, retires (reclaim.pxd). The tail must not stay behind on an unlinked entry, or an appender that
+enters later would find it: so before unlinking, the walker helps the tail past the last victim. It cannot fall back.
+Memory: unlinked by walkers and, when more than `threshold` and more than half of what is linked is dead, by one walk
+over all of it. The seed walks after every `threshold` deletes, which costs O(n / threshold) each with n alive.
+Complexity: append O(1), delete O(1) amortised, a walk O(what is linked), first O(1) amortised.
+"""
+
+from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
+from libcpp.atomic cimport atomic, memory_order_relaxed, memory_order_release
+
+from fairsched.core.atomics cimport CACHE_LINE
+from fairsched.core.reclaim cimport NodeEntry, Pin, reclaim_give, reclaim_retire
+
+cdef enum:
+    DELETED = 1
+    SCAVENGE_THRESHOLD = 100
+
+cdef struct NodeList:
+    NodeEntry head                 # sentinel: never marked, never a victim; its next is written by walkers
+    char head_padding[CACHE_LINE - 32]
+    atomic[uintptr_t] tail         # last or last but one; written by appenders and by walkers who help
+    atomic[uint64_t] deleted       # deletes so far: by their winners
+    atomic[uint64_t] swept         # how many of those are unlinked: an estimate, see nodelist_swept
+    uint64_t threshold
+    atomic[uint32_t] scavenging    # 1 while a thread walks for that
+    char tail_padding[CACHE_LINE - 40]
+
+cdef struct NodeIterator:          # of one thread, within one pin
+    NodeList* list
+    Pin* pin
+    NodeEntry* last                # the entry last returned
+    NodeEntry* found               # the entry promised by has_next, or NULL
+    void* node                     # and its node, read while it was alive
+
+cdef inline NodeEntry* entry_of(uintptr_t next) noexcept nogil:
+    return <NodeEntry*> (next & ~<uintptr_t> DELETED)
+
+cdef inline void nodelist_init(NodeList* l, uint64_t threshold) noexcept nogil:
+    l.head.next.store(0)
+    l.head.node.store(0)
+    l.head.order.store(0)
+    l.tail.store(<uintptr_t> &l.head)
+    l.deleted.store(0)
+    l.swept.store(0)
+    l.scavenging.store(0)
+    l.threshold = threshold
+
+cdef inline void nodelist_append(NodeList* l, Pin* pin, NodeEntry* entry, void* node) noexcept nogil:
+    """Append `entry`, just taken from the pin, for `node`. Linearizes where the link is made."""
+    cdef uintptr_t tail, next, desired
+    entry.next.store(0, memory_order_relaxed)  # relaxed until it is linked: R2 publishes
+    entry.node.store(<uintptr_t> node, memory_order_relaxed)
+    while True:
+        tail = l.tail.load()
+        next = (<NodeEntry*> tail).next.load()
+        if entry_of(next) != NULL:  # somebody linked and has not moved the tail yet: do it for him
+            l.tail.compare_exchange_strong(tail, <uintptr_t> entry_of(next))
+            continue
+        entry.order.store((<NodeEntry*> tail).order.load() + 1, memory_order_relaxed)
+        # A dead tail keeps its mark. R2 (publish): pairs with A3; the entry's fields were written before.
+        desired = <uintptr_t> entry | (next & DELETED)
+        if (<NodeEntry*> tail).next.compare_exchange_strong(next, desired):
+            l.tail.compare_exchange_strong(tail, <uintptr_t> entry)
+            return
+
+cdef inline bint nodelist_delete(NodeList* l, Pin* pin, NodeEntry* entry) noexcept nogil:
+    """Mark `entry` as dead: True for one caller only. It stands in `l`, or did. Then nodelist_tidy, at leisure."""
+    if entry.next.fetch_or(DELETED) & DELETED:
+        return False
+    # R3 (clear): pairs with A4; a walker that finds 0 here will find the mark. A dead entry pins no consumer.
+    entry.node.store(0, memory_order_release)
+    l.deleted.fetch_add(1)
+    return True
+
+cdef inline int32_t nodelist_size(NodeList* l, Pin* pin) noexcept nogil:
+    """Entries alive. Exact when nobody moves; deletes are counted first, so never below zero."""
+    cdef uint64_t deleted = l.deleted.load()
+    return <int32_t> ((<NodeEntry*> l.tail.load()).order.load() - deleted)
+
+cdef inline bint nodelist_is_empty(NodeList* l, Pin* pin) noexcept nogil:
+    return nodelist_size(l, pin) == 0
+
+cdef inline void nodelist_swept(NodeList* l, uint64_t count) noexcept nogil:
+    """Count entries as unlinked. Two walkers may lose one another's count: then the next tidy comes sooner."""
+    l.swept.store(l.swept.load() + count, memory_order_relaxed)  # relaxed: an estimate publishes nothing
+
+cdef inline void nodelist_unlink(
+    NodeList* l, Pin* pin, NodeEntry* before, uintptr_t next, NodeEntry* last, NodeEntry* after
+) noexcept nogil:
+    """Unlink the dead run from before.next to `last`, whose successor is `after`; or leave it to a later walker."""
+    cdef uintptr_t tail = l.tail.load()
+    cdef NodeEntry* victim = entry_of(next)
+    cdef NodeEntry* following
+    cdef uint64_t count = 0
+    if next & DELETED:
+        return  # a dead entry's pointer stays: from here nothing can be unlinked
+    # An appender linked `after` behind `last` while the tail was `last`: the tail is that, or past it.
+    if tail == <uintptr_t> last:
+        l.tail.compare_exchange_strong(tail, <uintptr_t> after)
+    if not before.next.compare_exchange_strong(next, <uintptr_t> after):
+        return
+    while victim != after:  # ours alone now; nobody writes to their pointers any more
+        following = entry_of(victim.next.load())
+        reclaim_retire(pin, victim)
+        victim = following
+        count += 1
+    nodelist_swept(l, count)
+
+cdef inline NodeEntry* nodelist_after(NodeList* l, Pin* pin, NodeEntry* entry, void** node) noexcept nogil:
+    """The first successor of `entry` that is alive, and its node; NULL at the end. Unlinks the dead in between."""
+    cdef uintptr_t first, next
+    cdef NodeEntry* last
+    cdef NodeEntry* current
+    while True:
+        first = entry.next.load()  # A3: pairs with R2
+        current = entry_of(first)
+        if current == NULL:
+            return NULL
+        last = NULL
+        next = current.next.load()
+        while next & DELETED and entry_of(next) != NULL:
+            last = current
+            current = entry_of(next)
+            next = current.next.load()
+        if last != NULL:
+            nodelist_unlink(l, pin, entry, first, last, current)
+        if next & DELETED:
+            return NULL  # the dead tail
+        node[0] = <void*> current.node.load()  # A4: pairs with R3
+        if node[0] != NULL:
+            return current
+        # Deleted between the look at its mark and the look at its node: look again, and find the mark.
+
+cdef inline void* nodelist_first(NodeList* l, Pin* pin) noexcept nogil:
+    """The node of the first entry alive, or NULL."""
+    cdef void* node = NULL
+    return node if nodelist_after(l, pin, &l.head, &node) != NULL else NULL
+
+cdef inline void nodelist_scavenge(NodeList* l, Pin* pin) noexcept nogil:
+    """Walk over everything, so that what is dead is unlinked; unless another thread does that already."""
+    cdef NodeEntry* entry = &l.head
+    cdef uint64_t deleted = l.deleted.load()
+    cdef void* node
+    if l.scavenging.exchange(1):
+        return
+    while entry != NULL:
+        entry = nodelist_after(l, pin, entry, &node)
+    l.swept.store(deleted, memory_order_relaxed)  # relaxed: the estimate starts afresh
+    # R4 (scavenged): nothing is published; the next one may start.
+    l.scavenging.store(0, memory_order_release)
+
+cdef inline void nodelist_tidy(NodeList* l, Pin* pin) noexcept nogil:
+    """Scavenge when it has become due."""
+    cdef uint64_t dead = l.deleted.load() - l.swept.load()
+    if <int32_t> dead > <int32_t> l.threshold and <int32_t> dead > nodelist_size(l, pin):
+        nodelist_scavenge(l, pin)
+
+cdef inline void nodeiterator_init(NodeIterator* i, NodeList* l, Pin* pin) noexcept nogil:
+    i.list = l
+    i.pin = pin
+    i.last = &l.head
+    i.found = NULL
+
+cdef inline bint nodeiterator_has_next(NodeIterator* i) noexcept nogil:
+    """True when there is a node, which nodeiterator_next will return, deleted meanwhile or not."""
+    i.found = nodelist_after(i.list, i.pin, i.last, &i.node)
+    return i.found != NULL
+
+cdef inline void* nodeiterator_next(NodeIterator* i) noexcept nogil:
+    """The next node, or NULL past the end (from where it can be asked again)."""
+    if i.found == NULL and not nodeiterator_has_next(i):
+        return NULL
+    i.last = i.found
+    i.found = NULL
+    return i.node
+
+cdef inline void nodelist_clear(NodeList* l, Pin* pin) noexcept nogil:
+    """Give all entries back. Nobody else holds any: the list is new, or out of reach for two epochs."""
+    cdef NodeEntry* entry = entry_of(l.head.next.load())
+    cdef NodeEntry* chain = NULL
+    while entry != NULL:
+        entry.link = chain
+        chain = entry
+        entry = entry_of(entry.next.load())
+    nodelist_init(l, l.threshold)
+    reclaim_give(pin.reclaim, chain)
+
+cdef inline uint64_t nodelist_physical(NodeList* l) noexcept nogil:
+    """How many entries are linked, dead ones included. For tests: nobody else is inside. O(linked)."""
+    cdef NodeEntry* entry = entry_of(l.head.next.load())
+    cdef uint64_t count = 0
+    while entry != NULL:
+        count += 1
+        entry = entry_of(entry.next.load())
+    return count
+
+cdef inline bint nodelist_valid(NodeList* l, Pin* pin) noexcept nogil:
+    """True when marks, nodes, order, tail and size agree. For tests: nobody else is inside. O(linked)."""
+    cdef NodeEntry* last = &l.head
+    cdef NodeEntry* entry = entry_of(l.head.next.load())
+    cdef int32_t alive = 0
+    cdef bint dead
+    if l.head.next.load() & DELETED or l.head.node.load() != 0:
+        return False
+    while entry != NULL:
+        dead = entry.next.load() & DELETED
+        if dead != (entry.node.load() == 0) or entry.order.load() <= last.order.load():
+            return False
+        alive += not dead
+        last = entry
+        entry = entry_of(entry.next.load())
+    return l.tail.load() == <uintptr_t> last and nodelist_size(l, pin) == alive
