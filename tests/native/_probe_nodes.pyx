@@ -105,7 +105,7 @@ cdef class ProbeList:
     cdef Reclaim reclaim
     cdef NodeList nodes
 
-    def __cinit__(self, uint64_t threshold=100):
+    def __cinit__(self, uint32_t threshold=100):
         if not reclaim_init(&self.reclaim):
             raise MemoryError
         nodelist_init(&self.nodes, threshold)
@@ -143,7 +143,7 @@ cdef class ProbeList:
 
     def __len__(self):
         cdef Pin* pin = reclaim_enter(&self.reclaim)
-        cdef int32_t size = nodelist_size(&self.nodes, pin)
+        cdef int32_t size = nodelist_size(&self.nodes)
         reclaim_leave(pin)
         return size
 
@@ -214,7 +214,7 @@ cdef class ProbeInterest:
     cdef ConsumerNode** nodes
     cdef int64_t made
 
-    def __cinit__(self, uint64_t threshold=100):
+    def __cinit__(self, uint32_t threshold=100):
         self.manager = <Interest*> malloc(sizeof(Interest))
         if self.manager == NULL or not interest_init(self.manager, threshold):
             raise MemoryError

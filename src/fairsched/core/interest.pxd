@@ -60,11 +60,11 @@ cdef struct Interest:
     LevelTablePointer levels
     atomic[uint32_t] registering   # 1 while a thread adds or removes
     atomic[int64_t] count          # nodes registered
-    uint64_t threshold
+    uint32_t threshold
     NodeList not_interested
     NodeList non_acquiring
 
-cdef inline bint interest_init(Interest* m, uint64_t threshold) noexcept nogil:
+cdef inline bint interest_init(Interest* m, uint32_t threshold) noexcept nogil:
     """False when memory is exhausted; interest_clear is due either way."""
     cdef LevelTable* t
     m.levels.store(NULL)

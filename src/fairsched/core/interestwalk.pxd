@@ -89,9 +89,9 @@ cdef inline int64_t interest_size(Interest* m, Pin* pin, InterestList which) noe
     cdef int64_t size = 0
     cdef uint32_t i
     if single != NULL:
-        return nodelist_size(single, pin)
+        return nodelist_size(single)
     for i in range(t.count):
-        size += nodelist_size(&t.levels[i].lists[<int> which], pin)
+        size += nodelist_size(&t.levels[i].lists[<int> which])
     return size
 
 cdef inline int64_t interest_count(Interest* m) noexcept nogil:

@@ -58,7 +58,7 @@ cdef inline void level_dispose(Garbage* garbage, Pin* pin) noexcept nogil:
 cdef inline void leveltable_dispose(Garbage* garbage, Pin* pin) noexcept nogil:
     free(garbage)
 
-cdef inline Level* level_create(int32_t priority, uint64_t threshold) noexcept nogil:
+cdef inline Level* level_create(int32_t priority, uint32_t threshold) noexcept nogil:
     """A level without members; NULL when memory is exhausted."""
     cdef Level* level = <Level*> malloc(sizeof(Level))
     cdef int i
@@ -113,7 +113,7 @@ cdef inline void levels_publish(LevelTablePointer* current, Pin* pin, LevelTable
     reclaim_discard(pin, &old.garbage)
 
 cdef inline Level* levels_obtain(
-    LevelTablePointer* current, Pin* pin, int32_t priority, uint64_t threshold
+    LevelTablePointer* current, Pin* pin, int32_t priority, uint32_t threshold
 ) noexcept nogil:
     """The level of a priority, made if there is none; NULL when memory is exhausted. One thread at a time."""
     cdef LevelTable* old = current.load()

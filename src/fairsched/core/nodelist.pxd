@@ -26,14 +26,14 @@ Reclamation: who unlinks, retires (reclaim.pxd). The tail must not stay behind o
 enters later would find it: so before unlinking, the walker helps the tail past the last victim. It cannot fall back.
 Memory: unlinked by walkers and, when more than `threshold` and more than half of what is linked is dead, by one walk
 over all of it. The seed walks after every `threshold` deletes, which costs O(n / threshold) each with n alive.
-Complexity: append O(1), delete O(1) amortised, a walk O(what is linked), first O(1) amortised.
+Complexity: append O(1), delete O(1) amortised, a walk O(what is linked), first O(1) amortised, size O(PIN_SLOTS).
 """
 
 from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
 from libcpp.atomic cimport atomic, memory_order_relaxed, memory_order_release
 
 from fairsched.core.atomics cimport CACHE_LINE
-from fairsched.core.reclaim cimport NodeEntry, Pin, reclaim_give, reclaim_retire
+from fairsched.core.reclaim cimport PIN_SLOTS, NodeEntry, Pin, reclaim_give, reclaim_retire
 
 cdef enum:
     DELETED = 1
@@ -43,11 +43,11 @@ cdef struct NodeList:
     NodeEntry head                 # sentinel: never marked, never a victim; its next is written by walkers
     char head_padding[CACHE_LINE - 32]
     atomic[uintptr_t] tail         # last or last but one; written by appenders and by walkers who help
-    atomic[uint64_t] deleted       # deletes so far: by their winners
-    atomic[uint64_t] swept         # how many of those are unlinked: an estimate, see nodelist_swept
-    uint64_t threshold
-    atomic[uint32_t] scavenging    # 1 while a thread walks for that
-    char tail_padding[CACHE_LINE - 40]
+    atomic[uint32_t] dead          # entries linked but dead, roughly: see nodelist_count_dead
+    atomic[uint32_t] scavenging    # 1 while a thread walks over everything
+    uint32_t threshold             # fixed
+    char tail_padding[CACHE_LINE - 20]
+    atomic[uint32_t] deleted[PIN_SLOTS]  # deletes so far, modulo 2**32: each by who holds that pin, read by all
 
 cdef struct NodeIterator:          # of one thread, within one pin
     NodeList* list
@@ -59,15 +59,17 @@ cdef struct NodeIterator:          # of one thread, within one pin
 cdef inline NodeEntry* entry_of(uintptr_t next) noexcept nogil:
     return <NodeEntry*> (next & ~<uintptr_t> DELETED)
 
-cdef inline void nodelist_init(NodeList* l, uint64_t threshold) noexcept nogil:
+cdef inline void nodelist_init(NodeList* l, uint32_t threshold) noexcept nogil:
+    cdef int i
     l.head.next.store(0)
     l.head.node.store(0)
     l.head.order.store(0)
     l.tail.store(<uintptr_t> &l.head)
-    l.deleted.store(0)
-    l.swept.store(0)
+    l.dead.store(0)
     l.scavenging.store(0)
     l.threshold = threshold
+    for i in range(PIN_SLOTS):
+        l.deleted[i].store(0)
 
 cdef inline void nodelist_append(NodeList* l, Pin* pin, NodeEntry* entry, void* node) noexcept nogil:
     """Append `entry`, just taken from the pin, for `node`. Linearizes where the link is made."""
@@ -87,26 +89,31 @@ cdef inline void nodelist_append(NodeList* l, Pin* pin, NodeEntry* entry, void* 
             l.tail.compare_exchange_strong(tail, <uintptr_t> entry)
             return
 
+cdef inline void nodelist_count_dead(NodeList* l, int32_t change) noexcept nogil:
+    """Add to the number of dead entries. Two threads may lose one another's count, which moves the next scavenging."""
+    cdef int32_t dead = <int32_t> l.dead.load() + change
+    # Not below zero: what was lost is forgotten, and cannot add up. Relaxed: an estimate publishes nothing.
+    l.dead.store(<uint32_t> dead if dead > 0 else 0, memory_order_relaxed)
+
 cdef inline bint nodelist_delete(NodeList* l, Pin* pin, NodeEntry* entry) noexcept nogil:
     """Mark `entry` as dead: True for one caller only. It stands in `l`, or did. Then nodelist_tidy, at leisure."""
+    cdef atomic[uint32_t]* deleted = &l.deleted[pin.index]
     if entry.next.fetch_or(DELETED) & DELETED:
         return False
     # R3 (clear): pairs with A4; a walker that finds 0 here will find the mark. A dead entry pins no consumer.
     entry.node.store(0, memory_order_release)
-    l.deleted.fetch_add(1)
+    # R4 (count): pairs with A4b; no other thread writes to this pin's counter, so it takes no locked instruction.
+    deleted.store(deleted.load() + 1, memory_order_release)
+    nodelist_count_dead(l, 1)
     return True
 
-cdef inline int32_t nodelist_size(NodeList* l, Pin* pin) noexcept nogil:
-    """Entries alive. Exact when nobody moves; deletes are counted first, so never below zero."""
-    cdef uint64_t deleted = l.deleted.load()
-    return <int32_t> ((<NodeEntry*> l.tail.load()).order.load() - deleted)
-
-cdef inline bint nodelist_is_empty(NodeList* l, Pin* pin) noexcept nogil:
-    return nodelist_size(l, pin) == 0
-
-cdef inline void nodelist_swept(NodeList* l, uint64_t count) noexcept nogil:
-    """Count entries as unlinked. Two walkers may lose one another's count: then the next tidy comes sooner."""
-    l.swept.store(l.swept.load() + count, memory_order_relaxed)  # relaxed: an estimate publishes nothing
+cdef inline int32_t nodelist_size(NodeList* l) noexcept nogil:
+    """Entries alive. Exact when nobody moves; deletes are counted first, so never below zero. O(PIN_SLOTS)."""
+    cdef uint32_t deleted = 0
+    cdef int i
+    for i in range(PIN_SLOTS):
+        deleted += l.deleted[i].load()  # A4b: pairs with R4
+    return <int32_t> (<uint32_t> (<NodeEntry*> l.tail.load()).order.load() - deleted)
 
 cdef inline void nodelist_unlink(
     NodeList* l, Pin* pin, NodeEntry* before, uintptr_t next, NodeEntry* last, NodeEntry* after
@@ -115,7 +122,7 @@ cdef inline void nodelist_unlink(
     cdef uintptr_t tail = l.tail.load()
     cdef NodeEntry* victim = entry_of(next)
     cdef NodeEntry* following
-    cdef uint64_t count = 0
+    cdef int32_t count = 0
     if next & DELETED:
         return  # a dead entry's pointer stays: from here nothing can be unlinked
     # An appender linked `after` behind `last` while the tail was `last`: the tail is that, or past it.
@@ -128,7 +135,7 @@ cdef inline void nodelist_unlink(
         reclaim_retire(pin, victim)
         victim = following
         count += 1
-    nodelist_swept(l, count)
+    nodelist_count_dead(l, -count)
 
 cdef inline NodeEntry* nodelist_after(NodeList* l, Pin* pin, NodeEntry* entry, void** node) noexcept nogil:
     """The first successor of `entry` that is alive, and its node; NULL at the end. Unlinks the dead in between."""
@@ -160,23 +167,24 @@ cdef inline void* nodelist_first(NodeList* l, Pin* pin) noexcept nogil:
     cdef void* node = NULL
     return node if nodelist_after(l, pin, &l.head, &node) != NULL else NULL
 
+cdef inline bint nodelist_is_empty(NodeList* l, Pin* pin) noexcept nogil:
+    return nodelist_first(l, pin) == NULL
+
 cdef inline void nodelist_scavenge(NodeList* l, Pin* pin) noexcept nogil:
     """Walk over everything, so that what is dead is unlinked; unless another thread does that already."""
     cdef NodeEntry* entry = &l.head
-    cdef uint64_t deleted = l.deleted.load()
     cdef void* node
     if l.scavenging.exchange(1):
         return
+    l.dead.store(0, memory_order_relaxed)  # relaxed: the estimate starts afresh, and never falls below this
     while entry != NULL:
         entry = nodelist_after(l, pin, entry, &node)
-    l.swept.store(deleted, memory_order_relaxed)  # relaxed: the estimate starts afresh
-    # R4 (scavenged): nothing is published; the next one may start.
-    l.scavenging.store(0, memory_order_release)
+    l.scavenging.store(0, memory_order_release)  # R5: pairs with the exchange; nothing is published
 
 cdef inline void nodelist_tidy(NodeList* l, Pin* pin) noexcept nogil:
     """Scavenge when it has become due."""
-    cdef uint64_t dead = l.deleted.load() - l.swept.load()
-    if <int32_t> dead > <int32_t> l.threshold and <int32_t> dead > nodelist_size(l, pin):
+    cdef uint32_t dead = l.dead.load()
+    if dead > l.threshold and <int32_t> dead > nodelist_size(l):
         nodelist_scavenge(l, pin)
 
 cdef inline void nodeiterator_init(NodeIterator* i, NodeList* l, Pin* pin) noexcept nogil:
@@ -233,4 +241,4 @@ cdef inline bint nodelist_valid(NodeList* l, Pin* pin) noexcept nogil:
         alive += not dead
         last = entry
         entry = entry_of(entry.next.load())
-    return l.tail.load() == <uintptr_t> last and nodelist_size(l, pin) == alive
+    return l.tail.load() == <uintptr_t> last and nodelist_size(l) == alive

@@ -59,7 +59,8 @@ cdef struct Pin:  # a cache line: a thread's stay inside, and what it has to its
     NodeEntry* retired        # unlinked, not yet in a bag
     NodeEntry* retired_last
     uint32_t retired_count
-    char padding[CACHE_LINE - 44]
+    uint32_t index            # fixed: for counters that every pin has its own of
+    char padding[CACHE_LINE - 48]
 
 cdef struct Reclaim:
     atomic[uint64_t] epoch            # from 1; stepped by compare-and-swap, read by all
@@ -89,6 +90,7 @@ cdef inline bint reclaim_init(Reclaim* r) noexcept nogil:
     for i in range(PIN_SLOTS):
         r.pins[i].epoch.store(0)
         r.pins[i].reclaim = r
+        r.pins[i].index = <uint32_t> i
         r.pins[i].cache = r.pins[i].retired = r.pins[i].retired_last = NULL
         r.pins[i].retired_count = 0
     return True
