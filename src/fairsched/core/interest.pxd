@@ -154,14 +154,14 @@ cdef inline int interest_done(Interest* m, Pin* pin, ConsumerNode* node) noexcep
 cdef inline ConsumerNode* interest_search(Interest* m, Pin* pin, LevelIndex which) noexcept nogil:
     """The first node of the highest priority in the interested, or the notified, lists; NULL: there is none."""
     cdef LevelTable* t = m.levels.load()
-    cdef uint32_t at = levels_next(&m.levels, t, which, 0)
+    cdef uint32_t at = levels_next(t, which, 0)
     cdef void* node
     while at < t.count:
         node = nodelist_first(&t.levels[at].lists[<int> which], pin)
         if node != NULL:
             return <ConsumerNode*> node
         levels_unmark(t, pin, which, at)
-        at = levels_next(&m.levels, t, which, at + 1)
+        at = levels_next(t, which, at + 1)
     return NULL
 
 cdef inline ConsumerNode* interest_first(Interest* m, Pin* pin) noexcept nogil:

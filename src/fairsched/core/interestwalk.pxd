@@ -46,7 +46,7 @@ cdef inline bint interestwalk_seek(InterestWalk* w, uint32_t start) noexcept nog
     """Go to the beginning of the first level from `start` on; False when there is none left."""
     w.at = start
     if w.which != LIST_ALL:  # has no bitmap: it holds somebody in every level
-        w.at = levels_next(&w.manager.levels, w.table, <LevelIndex> w.which, start)
+        w.at = levels_next(w.table, <LevelIndex> w.which, start)
     if w.at >= w.table.count:
         return False
     nodeiterator_init(&w.nodes, &w.table.levels[w.at].lists[<int> w.which], w.nodes.pin)

@@ -6,11 +6,11 @@ finding the first level with somebody in it does not touch the others.
 
 A bit may be set for an empty list, never clear for one that holds a node whose move is complete:
   - who appends, does so first and then reads the table, and sets the bit there unless it is set;
-  - a new table starts with all bits set, so a mover that still set it in the old one loses nothing;
+  - a new table starts with all bits set, so a mover that still set it in the old one loses nothing; a finder who
+    begins after the move has the mover's table, or a newer one;
   - who finds a list empty under a set bit clears the bit, looks again, and sets it back if need be. In between the bit
     is wrong: `clearing` counts those at work (low half) and all there ever were (high half). levels_next believes the
-    bits only if nobody was at work from before its look until after it, and the table is still the current one.
-    Otherwise it names the level it was asked to start from, and its caller looks into the lists themselves.
+    bits only if nobody was at work from before its look until after it. Otherwise it names the level it was asked to start from, and its caller looks into the lists themselves.
 
 Thread safety: any, pinned; levels_obtain and levels_release by one thread at a time (interest.pxd locks). Nothing
 waits. Complexity: levels_next O(levels / 64); levels_mark O(1), O(log levels) while the table changes; a new or dropped
@@ -160,9 +160,7 @@ cdef inline void levels_mark(LevelTablePointer* current, Level* level, LevelInde
     if not word.load() & (<uint64_t> 1 << (at % 64)):
         word.fetch_or(<uint64_t> 1 << (at % 64))
 
-cdef inline uint32_t levels_next(
-    LevelTablePointer* current, LevelTable* t, LevelIndex which, uint32_t start
-) noexcept nogil:
+cdef inline uint32_t levels_next(LevelTable* t, LevelIndex which, uint32_t start) noexcept nogil:
     """Index of the first level from `start` on whose list may hold somebody; t.count: there is none."""
     cdef uint64_t clearing = t.clearing.load()
     cdef uint32_t at = start // 64, found = t.count
@@ -177,7 +175,7 @@ cdef inline uint32_t levels_next(
         word = t.bits[<uint32_t> which * t.words + at].load()
     if word != 0:
         found = at * 64 + lowest_bit(word)
-    return found if t.clearing.load() == clearing and current.load() == t else start
+    return found if t.clearing.load() == clearing else start
 
 cdef inline void levels_unmark(LevelTable* t, Pin* pin, LevelIndex which, uint32_t at) noexcept nogil:
     """Clear the bit of a list that was found empty, unless somebody came meanwhile."""
