@@ -42,6 +42,8 @@ cdef extern from *:
 
 #: Nodes disposed of since the module was loaded.
 cdef atomic[int64_t] disposals
+#: A word for `exchanges`.
+cdef atomic[uint64_t] exchanged
 
 cdef void node_dispose(Garbage* garbage, Pin* pin) noexcept nogil:
     disposals.fetch_add(1)
@@ -67,6 +69,18 @@ def mutex_lock_unlock(uint64_t count):
         for i in range(count):
             mutex_lock()
             mutex_unlock()
+        start = now_ns() - start
+    return start
+
+
+def exchanges(uint64_t count):
+    """Nanoseconds for `count` atomic exchanges on one word that nobody else wants."""
+    cdef uint64_t i
+    cdef int64_t start
+    with nogil:
+        start = now_ns()
+        for i in range(count):
+            exchanged.exchange(i)
         start = now_ns() - start
     return start
 
