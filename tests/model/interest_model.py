@@ -19,48 +19,65 @@ MOVES = {
 }
 
 
+@dataclass(eq=False)
+class Entry:
+    """The node's entry in a list."""
+
+    where: str
+    marked: bool = False
+
+
 @dataclass
 class MoveModel:
-    """Threads that move one node. Without `locks`, the test of the state and the move are two steps."""
+    """Threads that move one node. `marks`: one thread wins the mark. `entry_first`: the state is read after it."""
 
     programs: list[list[str]]
     state: str = INTERESTED
-    locks: bool = True
+    marks: bool = True
+    entry_first: bool = True
 
     def threads(self) -> list[Any]:
-        self.locked = False
         self.begun = self.state
-        self.lists = {INTERESTED: 0, NOTIFIED: 0, NOT_INTERESTED: 0}
-        self.lists[self.state] = 1
-        self.entry = self.state  # the list in which the node's entry stands
+        self.now = self.state
+        self.entry = Entry(self.state)
+        self.entries = [self.entry]
         self.moved: list[str] = []
         return [self.run(program) for program in self.programs]
 
     def run(self, program: list[str]) -> Steps:
         for move in program:
-            allowed, target = MOVES[move]
-            yield (lambda: not self.locked) if self.locks else None
-            if self.state not in allowed:
-                continue
-            self.locked = True
+            yield from self.move(move, *MOVES[move])
+
+    def move(self, move: str, allowed: str, target: str) -> Steps:
+        while True:
             yield None
-            source = self.entry
+            entry, state = self.entry, self.now
             yield None
-            if self.lists[source]:  # delete marks an entry once
-                self.lists[source] -= 1
+            if self.entry_first:
+                state = self.now
+            else:
+                entry = self.entry
+            if state not in allowed:
+                return
             yield None
-            self.lists[target] += 1
-            yield None
-            self.entry = target
-            yield None
-            self.state = target
-            self.moved.append(move)
-            self.locked = False
+            if not entry.marked or not self.marks:
+                entry.marked = True
+                break
+            yield lambda old=entry: self.entry is not old  # spins
+        self.moved.append(move)
+        yield None
+        self.now = target
+        yield None
+        entry = Entry(target)
+        self.entries.append(entry)
+        yield None
+        self.entry = entry
 
     def check(self, finished: list[bool]) -> None:
         assert all(finished)
-        assert sum(self.lists.values()) == 1, f"the node stands in {self.lists}"
-        assert self.lists[self.state] == 1, f"the node is {self.state} and stands in {self.lists}"
+        listed = [entry.where for entry in self.entries if not entry.marked]
+        assert listed == [self.now], f"the node is {self.now} and stands in {listed}"
+        assert not self.entry.marked
         state = self.begun  # the moves that took place are a walk through the table
         for move in self.moved:
             assert state in MOVES[move][0], f"{self.moved} is no walk from {self.begun}"

@@ -5,11 +5,11 @@ An entry that is freed stays, and touching it is the fault. Each guard can be ta
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-Steps = Iterator[None]
+Steps = Iterator[Callable[[], bool] | None]
 
 
 @dataclass(eq=False)
@@ -27,16 +27,15 @@ class Guards:
     """What makes it right."""
 
     pinned: bool = True  # what is unlinked waits; otherwise it is freed at once
-    grace: int = 2  # for so many epochs
+    grace: int = 3  # for so many epochs
     looks_at_pins: bool = True  # the epoch waits for who is inside
     frozen: bool = True  # nothing is unlinked from a dead entry
-    helps_tail: bool = True  # the tail is moved past what is to be unlinked
     keeps_tail: bool = True  # a dead tail is not unlinked
 
 
 @dataclass
 class NodeListModel:
-    """Threads, each a list of operations: append NAME, delete NAME, walk; each lets an epoch pass if it can.
+    """Threads, each a list of operations: append, delete or move NAME, walk; each lets an epoch pass if it can.
 
     Entries of `initial` are there before; those in capitals are dead.
     """
@@ -71,8 +70,10 @@ class NodeListModel:
                 yield from self.append(name)
             elif what == "delete":
                 yield from self.delete(name)
+            elif what == "move":
+                yield from self.move(name)
             elif what == "walk":
-                yield from self.walk(pin)
+                yield from self.walk()
             yield from self.advance()
             yield
             self.pins[pin] = 0
@@ -107,43 +108,66 @@ class NodeListModel:
                 continue
             yield
             if self.swap_next(tail, (None, dead), (entry, dead)):
-                self.entries[name] = entry
                 yield
                 self.swap_tail(tail, entry)
+                yield
+                self.entries[name] = entry
                 return
 
     def delete(self, name: str) -> Steps:
         entry = self.entries[name]
         yield
+        if self.mark(entry):
+            yield
+            self.clear(entry)
+
+    def mark(self, entry: Entry) -> bool:
         following, dead = self.next_of(entry)
         entry.next = (following, True)
-        if not dead:
-            yield
-            assert not entry.freed, "use after free"
-            entry.node = None
+        return not dead
 
-    def walk(self, pin: int) -> Steps:
+    @staticmethod
+    def clear(entry: Entry) -> None:
+        assert not entry.freed, "use after free"
+        entry.node = None
+
+    def move(self, name: str) -> Steps:
+        """A consumer node's move: its entry, found by its name, is the lock."""
+        while True:
+            yield
+            entry = self.entries[name]
+            yield
+            if not self.next_of(entry)[1]:
+                yield
+                if self.mark(entry):
+                    break
+            yield lambda old=entry: self.entries[name] is not old  # spins
+        yield
+        self.clear(entry)
+        yield from self.append(name)
+
+    def walk(self) -> Steps:
         names: list[str] = []
         self.walks.append(names)
         entry = self.head
         while True:
             yield
             first, entry_dead = self.next_of(entry)
-            current, last = first, None
+            current = first
             if current is None:
                 return
             yield
             following, dead = self.next_of(current)
             while dead and following is not None:
-                last, current = current, following
+                current = following
                 yield
                 following, dead = self.next_of(current)
             if dead and not self.guards.keeps_tail and not entry_dead:
                 yield
                 if self.swap_next(entry, (first, False), (None, False)):  # type: ignore[arg-type]
                     yield from self.retire(current)
-            if last is not None and not (entry_dead and self.guards.frozen):
-                yield from self.unlink(entry, (first, entry_dead), last, current)
+            if current is not first and not (entry_dead and self.guards.frozen):
+                yield from self.unlink(entry, (first, entry_dead), current)
             if dead:
                 return
             yield
@@ -152,13 +176,7 @@ class NodeListModel:
                 names.append(current.node)
                 entry = current
 
-    def unlink(self, entry: Entry, expected: tuple[Entry | None, bool], last: Entry, after: Entry) -> Steps:
-        if self.guards.helps_tail:
-            yield
-            tail = self.tail
-            if tail is last:
-                yield
-                self.swap_tail(last, after)
+    def unlink(self, entry: Entry, expected: tuple[Entry | None, bool], after: Entry) -> Steps:
         yield
         if self.swap_next(entry, expected, (after, expected[1])):
             victim = expected[0]
@@ -204,7 +222,9 @@ class NodeListModel:
             alive += [] if entry.next[1] else [entry.node]
         assert sorted(alive) == sorted(expected - deleted), f"{alive} are alive"
         assert self.tail is entry, "the tail is not the last"
-        stay = [name for name in self.initial if name not in deleted]
+        moved = {name for what, name in steps if what == "move"}
+        stay = [name for name in self.initial if name not in deleted | moved]
         for names in self.walks:
             assert [name for name in names if name in stay] == stay, f"a walk met {names}"
-            assert len(set(names)) == len(names), f"a walk met {names}"
+            once = [name for name in names if name not in moved]
+            assert len(set(once)) == len(once), f"a walk met {names}"

@@ -22,9 +22,14 @@ def test_a_node_is_in_one_list_and_every_move_is_one_step(scenario: str) -> None
     assert sum(1 for _ in schedules(lambda: MoveModel(programs, state), preemptions=3))
 
 
-def test_without_the_lock_a_node_is_in_two_lists() -> None:
+def test_without_one_winner_of_the_mark_a_node_is_in_two_lists() -> None:
     with pytest.raises(Fault, match="stands in"):
-        list(schedules(lambda: MoveModel([["unset"], ["notify"]], locks=False), preemptions=1))
+        list(schedules(lambda: MoveModel([["unset"], ["notify"]], marks=False), preemptions=1))
+
+
+def test_with_a_state_older_than_the_entry_a_move_is_not_in_the_table() -> None:
+    with pytest.raises(Fault, match="is no walk"):
+        list(schedules(lambda: MoveModel([["unset"], ["notify"]], entry_first=False), preemptions=1))
 
 
 @pytest.mark.parametrize("marked", [True, False])

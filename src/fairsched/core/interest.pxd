@@ -3,8 +3,8 @@
 Source: seed 001 and Qpid Broker-J's QueueConsumerManagerImpl. A node is in one state, and in the list of that state:
 INTERESTED and NOTIFIED (a list for each priority), NOT_INTERESTED, NON_ACQUIRING (browsers); every registered node is
 in All (a list for each priority) besides, since a node between two lists would be missed by who walks these. Every
-move is a test and a move to the tail of the new list: one step for others, because the node is locked meanwhile. The
-lock is a bit of the node's state and belongs to the node only.
+move is a test and a move to the tail of the new list, one step for others: it is under a lock that belongs to the node
+only (consumernode.pxd).
 
 How to use it
     pin = interest_enter(m) ... interest_leave(pin)   around every use; one pin at a time in a thread, passed down.
@@ -32,17 +32,17 @@ or goes. Memory: a node, two live entries, and at most as many dead ones or the 
 """
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
-from libcpp.atomic cimport atomic
+from libcpp.atomic cimport atomic, memory_order_release
 
 from fairsched.core.consumernode cimport (
-    ANY_STATE, ConsumerNode, INTERESTED, NON_ACQUIRING, NOTIFIED, NOT_INTERESTED, node_lock, node_unlock,
+    ConsumerNode, INTERESTED, NON_ACQUIRING, NOTIFIED, NOT_INTERESTED, node_claim, node_place,
 )
 from fairsched.core.levels cimport (
     LEVEL_INTERESTED, LEVEL_NOTIFIED, Level, LevelIndex, LevelTable, LevelTablePointer, levels_mark, levels_next,
     levels_unmark, leveltable_create,
 )
 from fairsched.core.nodelist cimport (
-    NodeList, nodelist_append, nodelist_delete, nodelist_first, nodelist_init, nodelist_tidy,
+    NodeList, nodelist_append, nodelist_bury, nodelist_first, nodelist_init, nodelist_tidy,
 )
 from fairsched.core.reclaim cimport (
     NodeEntry, Pin, Reclaim, reclaim_clear, reclaim_discard, reclaim_enter, reclaim_init, reclaim_leave,
@@ -109,31 +109,33 @@ cdef inline NodeList* interest_list(Interest* m, Level* level, uint32_t state) n
 cdef inline void interest_enlist(
     Interest* m, Pin* pin, ConsumerNode* node, NodeEntry* entry, uint32_t state
 ) noexcept nogil:
-    """Append a locked node to the list of a state."""
-    node.entry = entry
+    """Put a claimed node into the list of a state, and let go of it."""
+    # Release: for who reads the entry of this state, and so R6, below.
+    node.state.store(state, memory_order_release)
     nodelist_append(interest_list(m, node.level, state), pin, entry, node)
     if state == INTERESTED:
         levels_mark(&m.levels, node.level, LEVEL_INTERESTED)
     elif state == NOTIFIED:
         levels_mark(&m.levels, node.level, LEVEL_NOTIFIED)
+    node_place(node, entry)
 
 cdef inline int interest_move(
     Interest* m, Pin* pin, ConsumerNode* node, uint32_t allowed, uint32_t target
 ) noexcept nogil:
     """Test the state and move, in one step: from any of `allowed` to the tail of the list of `target`."""
     cdef NodeEntry* entry = reclaim_take(pin)
+    cdef NodeEntry* old
     cdef NodeList* source
     cdef uint32_t state
     if entry == NULL:
         return NO_MEMORY
-    state = node_lock(node, allowed)
-    if state == 0:
+    old = node_claim(node, allowed, &state)
+    if old == NULL:
         reclaim_untake(pin, entry)
         return NOT_MOVED
     source = interest_list(m, node.level, state)
-    nodelist_delete(source, pin, node.entry)
+    nodelist_bury(source, pin, old)
     interest_enlist(m, pin, node, entry, target)
-    node_unlock(node, target)
     nodelist_tidy(source, pin)
     return MOVED
 

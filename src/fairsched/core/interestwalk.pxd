@@ -20,7 +20,7 @@ from fairsched.core.nodelist cimport (
     NodeIterator, NodeList, nodeiterator_has_next, nodeiterator_init, nodeiterator_next, nodelist_physical, nodelist_size,
     nodelist_valid,
 )
-from fairsched.core.reclaim cimport Pin
+from fairsched.core.reclaim cimport NodeEntry, Pin
 
 cdef enum InterestList:
     LIST_INTERESTED
@@ -144,7 +144,7 @@ cdef inline bint interest_valid(Interest* m, Pin* pin) noexcept nogil:
         while interestwalk_has_next(&w):
             node = interestwalk_next(&w)
             # A node knows one entry: if each list's entries are their nodes' own, no node is in two lists.
-            if node.state.load() != state or node.entry != w.nodes.last:
+            if node.state.load() != state or <NodeEntry*> node.entry.load() != w.nodes.last:
                 return False
             listed += 1
     return listed == interest_count(m) and listed == interest_size(m, pin, LIST_ALL)

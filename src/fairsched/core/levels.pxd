@@ -22,7 +22,7 @@ from libc.stdlib cimport free, malloc
 from libcpp.atomic cimport atomic, memory_order_relaxed
 
 from fairsched.core.atomics cimport lowest_bit
-from fairsched.core.nodelist cimport NodeList, nodelist_clear, nodelist_init, nodelist_is_empty
+from fairsched.core.nodelist cimport NodeList, nodelist_clear, nodelist_first, nodelist_init
 from fairsched.core.reclaim cimport Garbage, Pin, reclaim_discard
 
 cdef enum LevelIndex:  # the searched lists of a level; their order is that of Level.lists
@@ -181,10 +181,10 @@ cdef inline void levels_unmark(LevelTable* t, Pin* pin, LevelIndex which, uint32
     """Clear the bit of a list that was found empty, unless somebody came meanwhile."""
     cdef atomic[uint64_t]* word = &t.bits[<uint32_t> which * t.words + at // 64]
     cdef uint64_t bit = <uint64_t> 1 << (at % 64)
-    if not word.load() & bit or not nodelist_is_empty(&t.levels[at].lists[<int> which], pin):
+    if not word.load() & bit or nodelist_first(&t.levels[at].lists[<int> which], pin) != NULL:
         return
     t.clearing.fetch_add((<uint64_t> 1 << 32) + 1)
     word.fetch_and(~bit)
-    if not nodelist_is_empty(&t.levels[at].lists[<int> which], pin):
+    if nodelist_first(&t.levels[at].lists[<int> which], pin) != NULL:
         word.fetch_or(bit)
     t.clearing.fetch_sub(1)

@@ -6,7 +6,7 @@ implementation of non-blocking linked-lists (2001): a marked entry's pointer no 
 a compare-and-swap that unlinks can succeed only on an entry that is itself linked, each entry is unlinked exactly once,
 and never comes back: without that, two walkers would both retire it (the seed's collector forgives them, memory of our
 own does not). The seed's promises are kept:
-  - the tail is never unlinked: a dead tail stays as a dummy, and is walked over, until something follows it;
+  - the tail is never unlinked: a dead tail stays as a dummy until something follows it;
   - a dead entry keeps its next pointer: a walk goes on from an entry that was deleted, or unlinked, meanwhile;
   - has_next may be asked again; what it found is what the following next returns, deleted or not.
 Caveats of iteration: an entry appended during the walk may be missed or seen; one deleted during it may be seen; an
@@ -17,22 +17,22 @@ entry that is there all the time is seen exactly once; order is order of appendi
   delete                 -       -            -           -       of one entry: one winner
   walk, first, tidy      -       -            -           -
   init, valid, clear     X       X            X           X
-Everybody is pinned (reclaim_enter) from the first touch of an entry to the last; an iterator lives within one pin.
+Everybody is pinned (reclaim_enter) from the first touch of an entry to the last; an iterator lives in one pin.
 
 Progress: append and delete are lock-free (who finds the tail behind helps it on; delete does not even retry). A walk
-goes forward only, and ends unless others append as fast as it walks. The loser of an unlink goes on and leaves the
-entry to later walkers.
-Reclamation: who unlinks, retires (reclaim.pxd). The tail must not stay behind on an unlinked entry, or an appender that
-enters later would find it: so before unlinking, the walker helps the tail past the last victim. It cannot fall back.
-Memory: unlinked by walkers and, when more than `threshold` and more than half of what is linked is dead, by one walk
-over all of it. The seed walks after every `threshold` deletes, which costs O(n / threshold) each with n alive.
+goes forward only, and ends unless others append as fast. The loser of an unlink leaves it to later walkers.
+Reclamation: who unlinks, retires (reclaim.pxd). The tail may stand on an unlinked entry while the appender who linked
+its successor is inside, and no longer: reclaim.pxd, E4.
+Unlinked by walkers and, when more than `threshold` and more than half of what is linked is dead, by one walk over all
+of it. The seed walks after every `threshold` deletes, which costs O(n / threshold) each with n alive.
 Complexity: append O(1), delete O(1) amortised, a walk O(what is linked), first O(1) amortised, size O(PIN_SLOTS).
 """
 
 from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
 from libcpp.atomic cimport atomic, memory_order_relaxed, memory_order_release
 
-from fairsched.core.atomics cimport CACHE_LINE
+from fairsched.core.atomics cimport CACHE_LINE, back_off
+from fairsched.core.entrypool cimport prefetch
 from fairsched.core.reclaim cimport PIN_SLOTS, NodeEntry, Pin, reclaim_give, reclaim_retire
 
 cdef enum:
@@ -42,7 +42,7 @@ cdef enum:
 cdef struct NodeList:
     NodeEntry head                 # sentinel: never marked, never a victim; its next is written by walkers
     char head_padding[CACHE_LINE - 32]
-    atomic[uintptr_t] tail         # last or last but one; written by appenders and by walkers who help
+    atomic[uintptr_t] tail         # last or last but one; written by appenders, their own or in help
     atomic[uint32_t] dead          # entries linked but dead, roughly: see nodelist_count_dead
     atomic[uint32_t] scavenging    # 1 while a thread walks over everything
     uint32_t threshold             # fixed
@@ -74,6 +74,7 @@ cdef inline void nodelist_init(NodeList* l, uint32_t threshold) noexcept nogil:
 cdef inline void nodelist_append(NodeList* l, Pin* pin, NodeEntry* entry, void* node) noexcept nogil:
     """Append `entry`, just taken from the pin, for `node`. Linearizes where the link is made."""
     cdef uintptr_t tail, next, desired
+    cdef unsigned int pauses = 1
     entry.next.store(0, memory_order_relaxed)  # relaxed until it is linked: R2 publishes
     entry.node.store(<uintptr_t> node, memory_order_relaxed)
     while True:
@@ -81,6 +82,7 @@ cdef inline void nodelist_append(NodeList* l, Pin* pin, NodeEntry* entry, void* 
         next = (<NodeEntry*> tail).next.load()
         if entry_of(next) != NULL:  # somebody linked and has not moved the tail yet: do it for him
             l.tail.compare_exchange_strong(tail, <uintptr_t> entry_of(next))
+            back_off(&pauses)
             continue
         entry.order.store((<NodeEntry*> tail).order.load() + 1, memory_order_relaxed)
         # A dead tail keeps its mark. R2 (publish): pairs with A3; the entry's fields were written before.
@@ -88,23 +90,32 @@ cdef inline void nodelist_append(NodeList* l, Pin* pin, NodeEntry* entry, void* 
         if (<NodeEntry*> tail).next.compare_exchange_strong(next, desired):
             l.tail.compare_exchange_strong(tail, <uintptr_t> entry)
             return
+        back_off(&pauses)
 
 cdef inline void nodelist_count_dead(NodeList* l, int32_t change) noexcept nogil:
     """Add to the number of dead entries. Two threads may lose one another's count, which moves the next scavenging."""
     cdef int32_t dead = <int32_t> l.dead.load() + change
-    # Not below zero: what was lost is forgotten, and cannot add up. Relaxed: an estimate publishes nothing.
+    # Not below zero, so that losses cannot add up. Relaxed: an estimate publishes nothing.
     l.dead.store(<uint32_t> dead if dead > 0 else 0, memory_order_relaxed)
 
-cdef inline bint nodelist_delete(NodeList* l, Pin* pin, NodeEntry* entry) noexcept nogil:
-    """Mark `entry` as dead: True for one caller only. It stands in `l`, or did. Then nodelist_tidy, at leisure."""
+cdef inline bint nodelist_mark(NodeEntry* entry) noexcept nogil:
+    """Mark an entry as dead: True for one caller only, who then buries it."""
+    return not entry.next.fetch_or(DELETED) & DELETED
+
+cdef inline void nodelist_bury(NodeList* l, Pin* pin, NodeEntry* entry) noexcept nogil:
+    """Clear and count an entry of `l` that the caller has marked."""
     cdef atomic[uint32_t]* deleted = &l.deleted[pin.index]
-    if entry.next.fetch_or(DELETED) & DELETED:
-        return False
     # R3 (clear): pairs with A4; a walker that finds 0 here will find the mark. A dead entry pins no consumer.
     entry.node.store(0, memory_order_release)
-    # R4 (count): pairs with A4b; no other thread writes to this pin's counter, so it takes no locked instruction.
+    # R4 (count): pairs with A5; no other thread writes to this pin's counter, so it takes no locked instruction.
     deleted.store(deleted.load() + 1, memory_order_release)
     nodelist_count_dead(l, 1)
+
+cdef inline bint nodelist_delete(NodeList* l, Pin* pin, NodeEntry* entry) noexcept nogil:
+    """Delete an entry of `l`: True for one caller only. Then nodelist_tidy, at leisure."""
+    if not nodelist_mark(entry):
+        return False
+    nodelist_bury(l, pin, entry)
     return True
 
 cdef inline int32_t nodelist_size(NodeList* l) noexcept nogil:
@@ -112,22 +123,18 @@ cdef inline int32_t nodelist_size(NodeList* l) noexcept nogil:
     cdef uint32_t deleted = 0
     cdef int i
     for i in range(PIN_SLOTS):
-        deleted += l.deleted[i].load()  # A4b: pairs with R4
+        deleted += l.deleted[i].load()  # A5: pairs with R4
     return <int32_t> (<uint32_t> (<NodeEntry*> l.tail.load()).order.load() - deleted)
 
 cdef inline void nodelist_unlink(
-    NodeList* l, Pin* pin, NodeEntry* before, uintptr_t next, NodeEntry* last, NodeEntry* after
+    NodeList* l, Pin* pin, NodeEntry* before, uintptr_t next, NodeEntry* after
 ) noexcept nogil:
-    """Unlink the dead run from before.next to `last`, whose successor is `after`; or leave it to a later walker."""
-    cdef uintptr_t tail = l.tail.load()
+    """Unlink the dead run from before.next up to `after`; or leave it to a later walker."""
     cdef NodeEntry* victim = entry_of(next)
     cdef NodeEntry* following
     cdef int32_t count = 0
     if next & DELETED:
         return  # a dead entry's pointer stays: from here nothing can be unlinked
-    # An appender linked `after` behind `last` while the tail was `last`: the tail is that, or past it.
-    if tail == <uintptr_t> last:
-        l.tail.compare_exchange_strong(tail, <uintptr_t> after)
     if not before.next.compare_exchange_strong(next, <uintptr_t> after):
         return
     while victim != after:  # ours alone now; nobody writes to their pointers any more
@@ -140,21 +147,18 @@ cdef inline void nodelist_unlink(
 cdef inline NodeEntry* nodelist_after(NodeList* l, Pin* pin, NodeEntry* entry, void** node) noexcept nogil:
     """The first successor of `entry` that is alive, and its node; NULL at the end. Unlinks the dead in between."""
     cdef uintptr_t first, next
-    cdef NodeEntry* last
     cdef NodeEntry* current
     while True:
         first = entry.next.load()  # A3: pairs with R2
         current = entry_of(first)
         if current == NULL:
             return NULL
-        last = NULL
         next = current.next.load()
         while next & DELETED and entry_of(next) != NULL:
-            last = current
             current = entry_of(next)
             next = current.next.load()
-        if last != NULL:
-            nodelist_unlink(l, pin, entry, first, last, current)
+        if current != entry_of(first):
+            nodelist_unlink(l, pin, entry, first, current)
         if next & DELETED:
             return NULL  # the dead tail
         node[0] = <void*> current.node.load()  # A4: pairs with R3
@@ -165,10 +169,18 @@ cdef inline NodeEntry* nodelist_after(NodeList* l, Pin* pin, NodeEntry* entry, v
 cdef inline void* nodelist_first(NodeList* l, Pin* pin) noexcept nogil:
     """The node of the first entry alive, or NULL."""
     cdef void* node = NULL
-    return node if nodelist_after(l, pin, &l.head, &node) != NULL else NULL
-
-cdef inline bint nodelist_is_empty(NodeList* l, Pin* pin) noexcept nogil:
-    return nodelist_first(l, pin) == NULL
+    cdef NodeEntry* entry = nodelist_after(l, pin, &l.head, &node)
+    cdef int i
+    if entry == NULL:
+        return NULL
+    # With many consumers, the next to be found are far away: fetch the third entry from here, and the second node.
+    for i in range(2):
+        entry = entry_of(entry.next.load())
+        if entry == NULL:
+            return node
+    prefetch(<void*> entry.node.load())
+    prefetch(entry_of(entry.next.load()))
+    return node
 
 cdef inline void nodelist_scavenge(NodeList* l, Pin* pin) noexcept nogil:
     """Walk over everything, so that what is dead is unlinked; unless another thread does that already."""
@@ -179,7 +191,7 @@ cdef inline void nodelist_scavenge(NodeList* l, Pin* pin) noexcept nogil:
     l.dead.store(0, memory_order_relaxed)  # relaxed: the estimate starts afresh, and never falls below this
     while entry != NULL:
         entry = nodelist_after(l, pin, entry, &node)
-    l.scavenging.store(0, memory_order_release)  # R5: pairs with the exchange; nothing is published
+    l.scavenging.store(0, memory_order_release)  # publishes nothing: the next may start
 
 cdef inline void nodelist_tidy(NodeList* l, Pin* pin) noexcept nogil:
     """Scavenge when it has become due."""

@@ -2,31 +2,34 @@
 
 The seed's lists leave this to a garbage collector. Here a thread enters before it touches a shared entry (reclaim_enter
 gives it a Pin) and leaves afterwards. What was unlinked is retired, in a bag stamped with the epoch, and becomes free
-memory two epochs later. Source of the scheme: K. Fraser, Practical lock-freedom (2004), section 5.2.3.
+memory GRACE epochs later. Source of the scheme: K. Fraser, Practical lock-freedom (2004), section 5.2.3.
 
 Why nothing is used again too early. All steps below are seq_cst, so there is one order of them.
-  E1  a pin stores the epoch it read into its slot before it reads any shared pointer.
-  E2  the epoch goes from e to e+1 only after every slot was seen free or holding e.
-  So, once a reader's pin stands, at most one more step of the epoch succeeds (one whose look at that slot came before
-  the pin): it finds v, and while it is inside the epoch is v or v+1.
-  An entry it can reach was unlinked after its pin stood, and is stamped r >= v after that. It is freed by the step to
-  r+2 >= v+2, which cannot happen while the reader is inside.
-  E3  three bags are enough: who steps from e to e+1 is pinned at e, so the epoch stays at e+1 while it empties the bag
-  of e-1, which is also that of e+2; and who retires under stamp s is pinned at s-1 or s, so nobody puts anything into
-  the bag of e-1 any more.
+  E1  A pin stores the epoch it read into its slot before it reads any shared pointer.
+  E2  The epoch goes from e to e+1 only after every slot was seen free or holding e. So, once a pin stands, at most one
+      more step succeeds (one that looked at that slot before): a pin that finds v holds the epoch at v or v+1.
+  E3  An entry is unlinked after it is marked. A reader whose pin stood before, at v, can hold it; it is stamped r >= v
+      after that, and freed by a step to r+3, which cannot happen while the reader is inside.
+  E4  For a moment an unlinked entry is still named in one place: as the tail, while the thread that linked its
+      successor has not moved the tail; in its node, while the thread that marked it has not written the next entry
+      there. That thread, M, is inside all the while. It found v, so the stamp is r >= v and the epoch at most v+1. A
+      reader that gets the entry by its name entered by then: it holds the epoch at v+2 or below, and r+3 >= v+3.
+      (With two epochs of grace, as in the source, this fails: tests/model has the schedule.)
+  E5  Four bags are enough: who steps from e to e+1 is pinned at e, so the epoch stays at e+1 while it empties the bag
+      of e-2, which is also that of e+2; and who retires under stamp s is pinned at s-1 or s, so nobody puts anything
+      into the bag of e-2 any more.
 No ABA: an address comes back only through a bag, so it cannot come back while a thread that knew it is inside. This
 also makes the pool of free batches sound: reclaim_take pops while pinned, and batches enter it from a bag or new.
 
   synchronization     enter/leave  take  retire  advance   X: needs external exclusion
-  enter, leave             -        -      -        -      a Pin is used by the thread that entered, and no other
-  take, untake             -        -      -        -      on the caller's own pin
+  enter, leave, take       -        -      -        -      a Pin is used by the thread that entered, and no other
   retire, discard          -        -      -        -      by the one thread whose compare-and-swap unlinked it
   init, clear              X        X      X        X
 
-Progress: leave, take and retire never wait (take may allocate). Enter waits only while PIN_SLOTS threads are inside.
-A thread that stays inside stops the epoch: nothing breaks, but what is retired meanwhile is not used again.
-Memory: entries in lists + 3 bags + 2 * BATCH - 1 for each slot ever used; in bags is what was retired during the last
-two epochs, at most BATCH * PIN_SLOTS an epoch unless somebody stays inside. Chunks go back to the system at clear.
+Progress: leave, take and retire never wait (take may allocate); enter waits only while PIN_SLOTS threads are inside.
+Who stays inside stops the epoch: nothing breaks, but what is retired meanwhile is not used again.
+Memory: entries in lists, + 2 * BATCH for each slot ever used, + the bags. These hold what was retired in four epochs,
+and unless somebody stays inside an epoch lasts for BATCH retired entries. Chunks go back to the system at clear.
 Complexity: O(1); one call in BATCH looks at all slots.
 """
 
@@ -34,11 +37,13 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libcpp.atomic cimport atomic, memory_order_relaxed, memory_order_release
 
-from fairsched.core.atomics cimport CACHE_LINE, spin_wait, stack_page
+from fairsched.core.atomics cimport CACHE_LINE, spin_wait, stack_page, thread_yield
 
 cdef enum:
     PIN_SLOTS = 32
     BATCH = 64
+    GRACE = 3
+    BAGS = GRACE + 1
     CHUNK_ENTRIES_MAX = 8192
 
 cdef struct NodeEntry:  # half a cache line
@@ -65,19 +70,18 @@ cdef struct Pin:  # a cache line: a thread's stay inside, and what it has to its
 cdef struct Reclaim:
     atomic[uint64_t] epoch            # from 1; stepped by compare-and-swap, read by all
     char padding[CACHE_LINE - 8]      # the bags' writers do not disturb the epoch's readers
-    atomic[uintptr_t] bags[3]         # NodeEntry chains; pushed by any pinned thread, emptied by who stepped
-    atomic[uintptr_t] garbage[3]      # Garbage chains, likewise
+    atomic[uintptr_t] bags[BAGS]        # NodeEntry chains; pushed by any pinned thread, emptied by who stepped
+    atomic[uintptr_t] garbage[BAGS]     # Garbage chains, likewise
     atomic[uintptr_t] pool            # batches of free entries, chained by `node`
     atomic[uintptr_t] chunks          # all memory of entries, chained; pushed only
     atomic[uint64_t] capacity         # entries in all chunks; for growth, and for tests
     Pin* pins                         # PIN_SLOTS of them, each on a cache line
     void* block
 
-cdef inline bint reclaim_init(Reclaim* r) noexcept nogil:
-    """False when memory is exhausted."""
+cdef inline bint reclaim_init(Reclaim* r) noexcept nogil:  # False when memory is exhausted
     cdef int i
     r.epoch.store(1)
-    for i in range(3):
+    for i in range(BAGS):
         r.bags[i].store(0)
         r.garbage[i].store(0)
     r.pool.store(0)
@@ -96,7 +100,7 @@ cdef inline bint reclaim_init(Reclaim* r) noexcept nogil:
     return True
 
 cdef inline Pin* reclaim_enter(Reclaim* r) noexcept nogil:
-    """Go inside: what is reachable from now on stays as it is until reclaim_leave. One pin at a time in a thread."""
+    """Go inside: what is found from now on stays as it is until reclaim_leave. One pin at a time in a thread."""
     cdef uint32_t first = <uint32_t> ((stack_page() * <uintptr_t> 0x9E3779B97F4A7C15ULL) >> 40), i = 0
     cdef unsigned int spins = 0
     cdef uint64_t expected
@@ -112,24 +116,12 @@ cdef inline Pin* reclaim_enter(Reclaim* r) noexcept nogil:
             spin_wait(&spins)
 
 cdef inline void reclaim_leave(Pin* pin) noexcept nogil:
-    """Let go of everything found since reclaim_enter."""
     # R1 (leave): pairs with A1 in reclaim_enter and A2 in reclaim_advance; all reads were done before.
     pin.epoch.store(0, memory_order_release)
 
-cdef inline void reclaim_push(atomic[uintptr_t]* bag, NodeEntry* first, NodeEntry* last) noexcept nogil:
-    cdef uintptr_t head = bag.load()
-    last.link = <NodeEntry*> head
-    while not bag.compare_exchange_weak(head, <uintptr_t> first):
-        last.link = <NodeEntry*> head
-
-cdef inline void reclaim_push_batch(Reclaim* r, NodeEntry* batch) noexcept nogil:
-    cdef uintptr_t head = r.pool.load()
-    batch.node.store(head, memory_order_relaxed)  # seen by others after the compare-and-swap only
-    while not r.pool.compare_exchange_weak(head, <uintptr_t> batch):
-        batch.node.store(head, memory_order_relaxed)
-
 cdef inline void reclaim_give(Reclaim* r, NodeEntry* chain) noexcept nogil:
     """Cut a chain of entries that nobody can hold any more into batches for the pool."""
+    cdef uintptr_t head
     cdef NodeEntry* batch
     cdef NodeEntry* last
     cdef int i
@@ -141,10 +133,13 @@ cdef inline void reclaim_give(Reclaim* r, NodeEntry* chain) noexcept nogil:
             last = last.link
         chain = last.link
         last.link = NULL
-        reclaim_push_batch(r, batch)
+        head = r.pool.load()
+        batch.node.store(head, memory_order_relaxed)  # seen by others after the compare-and-swap only
+        while not r.pool.compare_exchange_weak(head, <uintptr_t> batch):
+            batch.node.store(head, memory_order_relaxed)
 
 cdef inline void reclaim_advance(Pin* pin) noexcept nogil:
-    """Step the epoch if everybody inside has seen it, and free what was retired two epochs ago."""
+    """Step the epoch if everybody inside has seen it, and free what was retired GRACE epochs ago."""
     cdef Reclaim* r = pin.reclaim
     cdef uint64_t epoch = r.epoch.load(), seen
     cdef int i
@@ -156,8 +151,8 @@ cdef inline void reclaim_advance(Pin* pin) noexcept nogil:
             return
     if not r.epoch.compare_exchange_strong(epoch, epoch + 1):
         return
-    reclaim_give(r, <NodeEntry*> r.bags[(epoch + 2) % 3].exchange(0))
-    garbage = <Garbage*> r.garbage[(epoch + 2) % 3].exchange(0)
+    reclaim_give(r, <NodeEntry*> r.bags[(epoch + 1 - GRACE) % BAGS].exchange(0))
+    garbage = <Garbage*> r.garbage[(epoch + 1 - GRACE) % BAGS].exchange(0)
     while garbage != NULL:
         following = garbage.link
         garbage.dispose(garbage, pin)
@@ -165,8 +160,12 @@ cdef inline void reclaim_advance(Pin* pin) noexcept nogil:
 
 cdef inline void reclaim_flush(Pin* pin) noexcept nogil:
     """Put what this pin retired into the bag of the epoch."""
+    cdef atomic[uintptr_t]* bag = &pin.reclaim.bags[pin.reclaim.epoch.load() % BAGS]
+    cdef uintptr_t head = bag.load()
     if pin.retired != NULL:
-        reclaim_push(&pin.reclaim.bags[pin.reclaim.epoch.load() % 3], pin.retired, pin.retired_last)
+        pin.retired_last.link = <NodeEntry*> head
+        while not bag.compare_exchange_weak(head, <uintptr_t> pin.retired):
+            pin.retired_last.link = <NodeEntry*> head
         pin.retired = NULL
         pin.retired_count = 0
     reclaim_advance(pin)
@@ -183,7 +182,7 @@ cdef inline void reclaim_retire(Pin* pin, NodeEntry* entry) noexcept nogil:
 
 cdef inline void reclaim_discard(Pin* pin, Garbage* garbage) noexcept nogil:
     """Call garbage.dispose when no reader can hold it; it is out of every shared place already."""
-    cdef atomic[uintptr_t]* bag = &pin.reclaim.garbage[pin.reclaim.epoch.load() % 3]
+    cdef atomic[uintptr_t]* bag = &pin.reclaim.garbage[pin.reclaim.epoch.load() % BAGS]
     cdef uintptr_t head = bag.load()
     garbage.link = <Garbage*> head
     while not bag.compare_exchange_weak(head, <uintptr_t> garbage):
@@ -195,10 +194,13 @@ cdef inline bint reclaim_grow(Reclaim* r) noexcept nogil:
     cdef uint64_t size = r.capacity.load(), i
     cdef uintptr_t head = r.chunks.load()
     cdef NodeEntry* chunk
+    cdef void* block
     size = <uint64_t> BATCH if size < BATCH else <uint64_t> CHUNK_ENTRIES_MAX if size > CHUNK_ENTRIES_MAX else size
-    chunk = <NodeEntry*> malloc((size + 1) * sizeof(NodeEntry))
-    if chunk == NULL:
+    block = malloc((size + 1) * sizeof(NodeEntry) + CACHE_LINE)
+    if block == NULL:
         return False
+    chunk = <NodeEntry*> ((<uintptr_t> block + CACHE_LINE - 1) & ~<uintptr_t> (CACHE_LINE - 1))
+    chunk.link = <NodeEntry*> block
     chunk.node.store(head, memory_order_relaxed)  # its first entry is the chunk's own; seen by others after this:
     while not r.chunks.compare_exchange_weak(head, <uintptr_t> chunk):
         chunk.node.store(head, memory_order_relaxed)
@@ -216,6 +218,8 @@ cdef inline NodeEntry* reclaim_take(Pin* pin) noexcept nogil:
     while pin.cache == NULL:
         batch = r.pool.load()
         if batch == 0:
+            if r.capacity.load() >= CHUNK_ENTRIES_MAX:
+                thread_yield()  # perhaps to one who is inside and was preempted: that one holds up the epoch
             if not reclaim_grow(r):
                 return NULL
         elif r.pool.compare_exchange_strong(batch, (<NodeEntry*> batch).node.load()):
@@ -225,7 +229,6 @@ cdef inline NodeEntry* reclaim_take(Pin* pin) noexcept nogil:
     return entry
 
 cdef inline void reclaim_untake(Pin* pin, NodeEntry* entry) noexcept nogil:
-    """Take an entry back that was never linked."""
     entry.link = pin.cache
     pin.cache = entry
 
@@ -233,18 +236,18 @@ cdef inline void reclaim_clear(Reclaim* r) noexcept nogil:
     """Dispose of all garbage and free all entries. Nobody is inside, and no list is used again."""
     cdef int i
     cdef Pin* pin
-    cdef void* chunk
+    cdef NodeEntry* chunk
     cdef uintptr_t head
     if r.block == NULL:
         return
-    for i in range(4):  # everything retired is two steps old after at most four
+    for i in range(GRACE + 2):  # a step may fail once, by a stamp of its own
         pin = reclaim_enter(r)
         reclaim_flush(pin)
         reclaim_leave(pin)
     head = r.chunks.load()
     while head != 0:
-        chunk = <void*> head
-        head = (<NodeEntry*> chunk).node.load()
-        free(chunk)
+        chunk = <NodeEntry*> head
+        head = chunk.node.load()
+        free(chunk.link)
     free(r.block)
     r.block = NULL
