@@ -12,7 +12,6 @@ from typing import Any
 from interleave import medians, record
 
 from fairsched import _probe_nodes
-from fairsched._probe_nodes import ProbeInterest, ProbeList
 
 COUNT = 200_000
 ROUNDS = 41
@@ -20,7 +19,7 @@ ROUNDS = 41
 
 def consumers(count: int, priorities: int = 1) -> Any:
     """A manager with `count` interested consumers in each of `priorities`."""
-    manager = ProbeInterest()
+    manager = _probe_nodes.ProbeInterest()
     for priority in range(priorities):
         first = manager.make(count, priority)
         for number in range(first, first + count):
@@ -111,7 +110,7 @@ def test_notify_and_done(benchmark: Any) -> None:
 
 def test_delete_and_append(benchmark: Any) -> None:
     """One list, one thread: a delete, an append, and the sweep that comes due; then two threads, one list and two."""
-    nodes, other, first, second = ProbeList(), ProbeList(), consumers(2), consumers(2)
+    nodes, other, first, second = _probe_nodes.ProbeList(), _probe_nodes.ProbeList(), consumers(2), consumers(2)
     took = medians(
         ROUNDS,
         exchange=lambda: _probe_nodes.exchanges(COUNT),
@@ -186,9 +185,7 @@ def test_from_python(benchmark: Any) -> None:
                 500,
             ),
         },
-        **{
-            f"{name}_ns": seconds / (2 if name == "listed" else calls) * 1e9 for name, seconds in took.items()
-        },
+        **{f"{name}_ns": seconds / (2 if name == "listed" else calls) * 1e9 for name, seconds in took.items()},
     )
     benchmark.pedantic(lambda: cycles(engine, calls), rounds=10)
 

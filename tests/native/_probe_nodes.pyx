@@ -11,13 +11,13 @@ from fairsched.core.interest cimport (
     interest_leave, interest_notify, interest_set,
 )
 from fairsched.core.interestwalk cimport (
-    InterestList, InterestWalk, LIST_ALL, LIST_INTERESTED, interest_count, interest_physical, interest_size,
+    InterestList, InterestWalk, interest_count, interest_physical, interest_size,
     interest_valid, interestwalk_init, interestwalk_next,
 )
 from fairsched.core.membership cimport interest_add, interest_remove
 from fairsched.core.nodelist cimport (
     NodeIterator, NodeList, nodeiterator_has_next, nodeiterator_init, nodeiterator_next, nodelist_append,
-    nodelist_delete, nodelist_first, nodelist_init, nodelist_physical, nodelist_size, nodelist_tidy, nodelist_valid,
+    nodelist_delete, nodelist_init, nodelist_physical, nodelist_size, nodelist_tidy, nodelist_valid,
 )
 from fairsched.core.reclaim cimport (
     Garbage, NodeEntry, Pin, Reclaim, reclaim_clear, reclaim_enter, reclaim_flush, reclaim_init, reclaim_leave,
@@ -63,11 +63,11 @@ def disposed():
 
 def mutex_lock_unlock(uint64_t count):
     """Nanoseconds for `count` times locking and unlocking a mutex that nobody else wants."""
-    cdef uint64_t i
+    cdef uint64_t _i
     cdef int64_t start
     with nogil:
         start = now_ns()
-        for i in range(count):
+        for _i in range(count):
             mutex_lock()
             mutex_unlock()
         start = now_ns() - start
@@ -211,9 +211,9 @@ cdef class ProbeList:
         """Walk over the list `rounds` times; how many nodes were met."""
         cdef NodeIterator nodes
         cdef Pin* pin
-        cdef uint64_t i, met = 0
+        cdef uint64_t _i, met = 0
         with nogil:
-            for i in range(rounds):
+            for _i in range(rounds):
                 pin = reclaim_enter(&self.reclaim)
                 nodeiterator_init(&nodes, &self.nodes, pin)
                 while nodeiterator_next(&nodes) != NULL:
@@ -379,11 +379,11 @@ cdef class ProbeInterest:
         cdef Interest* m = self.manager
         cdef ConsumerNode* node
         cdef Pin* pin
-        cdef uint64_t i
+        cdef uint64_t _i
         cdef int64_t start
         with nogil:
             start = now_ns()
-            for i in range(count):
+            for _i in range(count):
                 pin = interest_enter(m)
                 node = interest_first(m, pin)
                 if node != NULL and interest_notify(m, pin, node) == 1:
@@ -398,9 +398,9 @@ cdef class ProbeInterest:
         cdef InterestWalk walk
         cdef ConsumerNode* node
         cdef Pin* pin
-        cdef uint64_t step, choice, state = seed * 2 + 1, moved = 0
+        cdef uint64_t _i, choice, state = seed * 2 + 1, moved = 0
         with nogil:
-            for step in range(steps):
+            for _i in range(steps):
                 choice = draw(&state) % 16
                 pin = interest_enter(m)
                 node = self.nodes[first + <int64_t> (draw(&state) % <uint64_t> (last - first))]
@@ -428,9 +428,9 @@ cdef class ProbeInterest:
         cdef Interest* m = self.manager
         cdef ConsumerNode* node
         cdef Pin* pin
-        cdef uint64_t step, state = seed * 2 + 1
+        cdef uint64_t _i, state = seed * 2 + 1
         with nogil:
-            for step in range(steps):
+            for _i in range(steps):
                 node = <ConsumerNode*> malloc(sizeof(ConsumerNode))
                 node_init(
                     node, 0, <int32_t> (draw(&state) % <uint64_t> priorities) - priorities // 2, draw(&state) % 4 != 0

@@ -15,15 +15,14 @@ from reference_interest import (
 )
 
 from fairsched import _probe_nodes
-from fairsched._probe_nodes import ProbeInterest
 
 LISTS = {INTERESTED: 0, NOTIFIED: 1, NOT_INTERESTED: 3, NON_ACQUIRING: 4}
 ALL = 2
 
 
-def node_in(state: int, acquires: bool) -> ProbeInterest:
+def node_in(state: int, acquires: bool) -> _probe_nodes.ProbeInterest:
     """A manager whose node 0 is in that state."""
-    manager = ProbeInterest()
+    manager = _probe_nodes.ProbeInterest()
     manager.make(1, 0, acquires)
     if state != REMOVED:
         assert manager.add(0, state != NOT_INTERESTED)
@@ -33,7 +32,7 @@ def node_in(state: int, acquires: bool) -> ProbeInterest:
     return manager
 
 
-def check(manager: ProbeInterest) -> None:
+def check(manager: _probe_nodes.ProbeInterest) -> None:
     """The lists say what the state says."""
     state = manager.state(0)
     assert manager.valid
@@ -47,7 +46,7 @@ def check(manager: ProbeInterest) -> None:
 
 ACQUIRER = [REMOVED, INTERESTED, NOTIFIED, NOT_INTERESTED]
 BROWSER = [REMOVED, NOT_INTERESTED, NON_ACQUIRING]
-OPERATIONS: dict[str, Callable[[ProbeInterest], bool]] = {
+OPERATIONS: dict[str, Callable[[_probe_nodes.ProbeInterest], bool]] = {
     "add": lambda manager: manager.add(0, True),
     "add undesired": lambda manager: manager.add(0, False),
     "set": lambda manager: manager.set(0, True),
@@ -89,7 +88,7 @@ def test_every_row_of_the_state_table(operation: str, state: int, acquires: bool
 
 
 def test_a_move_goes_to_the_tail() -> None:
-    manager = ProbeInterest()
+    manager = _probe_nodes.ProbeInterest()
     manager.make(4)
     for number in range(4):
         manager.add(number)
@@ -102,7 +101,7 @@ def test_a_move_goes_to_the_tail() -> None:
 
 
 def test_round_robin_by_going_to_the_tail() -> None:
-    manager = ProbeInterest()
+    manager = _probe_nodes.ProbeInterest()
     manager.make(5)
     for number in range(5):
         manager.add(number)
@@ -117,7 +116,7 @@ PRIORITIES = [0, 7, -(2**31), 2**31 - 1, 7, -1, 0]
 
 
 def test_priorities_descend_and_equals_keep_their_order() -> None:
-    manager = ProbeInterest()
+    manager = _probe_nodes.ProbeInterest()
     for priority in PRIORITIES:
         manager.add(manager.make(1, priority))
     assert manager.numbers(ALL) == manager.numbers(0) == [3, 1, 4, 0, 6, 5, 2]
@@ -127,7 +126,7 @@ def test_priorities_descend_and_equals_keep_their_order() -> None:
 
 
 def test_the_highest_notified_priority() -> None:
-    manager = ProbeInterest()
+    manager = _probe_nodes.ProbeInterest()
     for priority in PRIORITIES:
         manager.add(manager.make(1, priority))
     assert manager.highest_notified == NO_PRIORITY
@@ -141,7 +140,7 @@ def test_the_highest_notified_priority() -> None:
 
 @pytest.mark.parametrize("priorities", [1, 63, 64, 65, 200])
 def test_the_first_is_found_behind_any_number_of_empty_priorities(priorities: int) -> None:
-    manager = ProbeInterest()
+    manager = _probe_nodes.ProbeInterest()
     for priority in range(priorities):
         manager.add(manager.make(1, priority))
     for number in reversed(range(priorities)):
@@ -154,7 +153,7 @@ def test_the_first_is_found_behind_any_number_of_empty_priorities(priorities: in
 
 
 def test_a_priority_goes_with_its_last_consumer() -> None:
-    manager = ProbeInterest()
+    manager = _probe_nodes.ProbeInterest()
     for priority in (1, 2, 2, 3):
         manager.add(manager.make(1, priority))
     assert manager.levels == 3
@@ -196,7 +195,7 @@ def test_a_million_moves_take_no_more_room() -> None:
 
 
 def test_a_hundred_thousand_consumers_fit_in_512_bytes_each() -> None:
-    manager, count = ProbeInterest(), 100_000
+    manager, count = _probe_nodes.ProbeInterest(), 100_000
     manager.make(count)
     for number in range(count):
         manager.add(number)

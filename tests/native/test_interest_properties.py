@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from reference_interest import INTERESTED, NON_ACQUIRING, NOT_INTERESTED, NOTIFIED, ReferenceInterest
 
-from fairsched._probe_nodes import ProbeInterest
+from fairsched import _probe_nodes
 
 priorities = st.one_of(st.integers(-2, 2), st.sampled_from([-(2**31), 2**31 - 1]), st.integers(-(2**31), 2**31 - 1))
 
@@ -17,7 +17,7 @@ class InterestMachine(RuleBasedStateMachine):
 
     @initialize(threshold=st.integers(0, 3))
     def build(self, threshold: int) -> None:
-        self.manager = ProbeInterest(threshold)
+        self.manager = _probe_nodes.ProbeInterest(threshold)
         self.oracle = ReferenceInterest()
 
     @rule(priority=priorities, acquires=st.integers(0, 4), desired=st.booleans())

@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference_interest import ReferenceCursor, ReferenceList
 
-from fairsched._probe_nodes import ProbeList
+from fairsched import _probe_nodes
 
 
-def filled(count: int = 3, threshold: int = 100) -> tuple[ProbeList, list[int]]:
-    nodes = ProbeList(threshold)
+def filled(count: int = 3, threshold: int = 100) -> tuple[_probe_nodes.ProbeList, list[int]]:
+    nodes = _probe_nodes.ProbeList(threshold)
     return nodes, [nodes.append(number) for number in range(1, count + 1)]
 
 
 def test_an_empty_list_has_nothing() -> None:
-    nodes = ProbeList()
+    nodes = _probe_nodes.ProbeList()
     assert (len(nodes), nodes.items(), nodes.physical, nodes.valid) == (0, [], 0, True)
 
 
@@ -89,7 +89,7 @@ def test_a_promised_element_is_returned_though_deleted() -> None:
 
 def test_a_walk_goes_on_from_an_element_that_moves_to_another_list() -> None:
     nodes, handles = filled(5)
-    other = ProbeList()
+    other = _probe_nodes.ProbeList()
     met = []
     cursor = nodes.cursor()
     for node in cursor:
@@ -115,7 +115,7 @@ def test_entries_are_not_used_again_while_a_cursor_may_hold_them() -> None:
 
 @pytest.mark.parametrize("threshold", [0, 1, 10, 100])
 def test_scavenging_starts_strictly_above_the_threshold(threshold: int) -> None:
-    nodes = ProbeList(threshold)
+    nodes = _probe_nodes.ProbeList(threshold)
     handle = nodes.append(1)
     most = 0
     for _ in range(5 * (threshold + 1)):
@@ -128,7 +128,7 @@ def test_scavenging_starts_strictly_above_the_threshold(threshold: int) -> None:
 
 
 def test_a_million_moves_of_one_consumer_take_no_more_room() -> None:
-    nodes = ProbeList(100)
+    nodes = _probe_nodes.ProbeList(100)
     nodes.cycle(10_000)
     capacity = nodes.capacity
     nodes.cycle(1_000_000)
@@ -140,7 +140,7 @@ def test_a_million_moves_of_one_consumer_take_no_more_room() -> None:
 
 def test_a_long_list_is_not_walked_for_every_hundred_deletes() -> None:
     """What is dead and linked stays below what is alive, or the threshold: so a delete costs O(1), amortised."""
-    nodes = ProbeList(10)
+    nodes = _probe_nodes.ProbeList(10)
     handles = [nodes.append(1) for _ in range(1000)]
     for _ in range(5):
         handles = [nodes.append(1) for handle in handles if nodes.delete(handle)]
@@ -160,7 +160,7 @@ operations = st.lists(
 
 @given(operations, st.integers(0, 4))
 def test_any_sequence_does_what_the_oracle_does(steps: list[tuple[str, int]], threshold: int) -> None:
-    nodes, oracle = ProbeList(threshold), ReferenceList()
+    nodes, oracle = _probe_nodes.ProbeList(threshold), ReferenceList()
     handles: dict[int, int] = {}
     cursors = [(nodes.cursor(), ReferenceCursor(oracle))]
     for what, which in steps:

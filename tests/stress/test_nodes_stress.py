@@ -10,7 +10,6 @@ import pytest
 from threads import result_of, start
 
 from fairsched import _probe_nodes
-from fairsched._probe_nodes import ProbeInterest, ProbeList
 
 pytestmark = pytest.mark.stress
 
@@ -29,7 +28,7 @@ def together(*jobs: Callable[[], Any]) -> list[Any]:
 @pytest.mark.parametrize("threshold", [0, 3])
 def test_appends_deletes_and_walks_of_one_list(threshold: int) -> None:
     """Nothing is lost, nothing stays, and the memory is used again."""
-    nodes = ProbeList(threshold)
+    nodes = _probe_nodes.ProbeList(threshold)
     stay = [nodes.append(number) for number in range(1, 4)]
     for _ in range(5):
         together(
@@ -44,7 +43,7 @@ def test_appends_deletes_and_walks_of_one_list(threshold: int) -> None:
 @pytest.mark.parametrize("threads", [2, 6])
 def test_no_node_is_lost_or_in_two_lists(threads: int) -> None:
     """Threads move the same few nodes by every operation; at each pause, lists, states and counts agree."""
-    manager = ProbeInterest(1)
+    manager = _probe_nodes.ProbeInterest(1)
     count = 9
     for number in range(count):
         manager.add(manager.make(1, number % 3, number % 4 != 3), number % 2 == 0)
@@ -55,12 +54,13 @@ def test_no_node_is_lost_or_in_two_lists(threads: int) -> None:
         assert all(moved)
         assert manager.valid
         assert sum(manager.size(which) for which in (0, 1, 3, 4)) == manager.size(2) == len(manager) == count
-        assert sorted(sum((manager.numbers(which) for which in (0, 1, 3, 4)), [])) == list(range(count))
+        listed = [number for which in (0, 1, 3, 4) for number in manager.numbers(which)]
+        assert sorted(listed) == list(range(count))
 
 
 def test_consumers_and_priorities_come_and_go() -> None:
     """Nodes are freed, and levels and tables replaced, while others find, move and walk over them."""
-    manager = ProbeInterest(2)
+    manager = _probe_nodes.ProbeInterest(2)
     count, each = 4, 10_000
     for number in range(count):
         manager.add(manager.make(1, number - 2))
@@ -80,7 +80,7 @@ def test_consumers_and_priorities_come_and_go() -> None:
 
 def test_a_million_moves_by_threads_take_little_room() -> None:
     """Who is preempted inside holds up the others' memory; what they need meanwhile is far from an entry a move."""
-    manager, each = ProbeInterest(100), 130_000
+    manager, each = _probe_nodes.ProbeInterest(100), 130_000
     manager.add(manager.make())
     for _ in range(4):
         together(*(lambda: manager.cycle(each) for _ in range(2)))

@@ -59,8 +59,8 @@ cdef inline void spin_wait(unsigned int* spins) noexcept nogil:
 
 cdef inline void back_off(unsigned int* pauses) noexcept nogil:
     """After losing a race: a pause that grows, so that the winner works on while it has the cache lines."""
-    cdef unsigned int i
-    for i in range(pauses[0]):
+    cdef unsigned int _i
+    for _i in range(pauses[0]):
         cpu_pause()
     pauses[0] = min(2 * pauses[0], <unsigned int> PAUSES_MAX)
 

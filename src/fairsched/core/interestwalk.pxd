@@ -17,8 +17,8 @@ from fairsched.core.levels cimport (
     LevelIndex, LevelTable, levels_next,
 )
 from fairsched.core.nodelist cimport (
-    NodeIterator, NodeList, nodeiterator_has_next, nodeiterator_init, nodeiterator_next, nodelist_physical, nodelist_size,
-    nodelist_valid,
+    NodeIterator, NodeList, nodeiterator_has_next, nodeiterator_init, nodeiterator_next, nodelist_physical,
+    nodelist_size, nodelist_valid,
 )
 from fairsched.core.reclaim cimport NodeEntry, Pin
 

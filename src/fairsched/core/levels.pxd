@@ -10,7 +10,8 @@ A bit may be set for an empty list, never clear for one that holds a node whose 
     begins after the move has the mover's table, or a newer one;
   - who finds a list empty under a set bit clears the bit, looks again, and sets it back if need be. In between the bit
     is wrong: `clearing` counts those at work (low half) and all there ever were (high half). levels_next believes the
-    bits only if nobody was at work from before its look until after it. Otherwise it names the level it was asked to start from, and its caller looks into the lists themselves.
+    bits only if nobody was at work from before its look until after it. Otherwise it names the level it was asked to
+    start from, and its caller looks into the lists themselves.
 
 Thread safety: any, pinned; levels_obtain and levels_release by one thread at a time (interest.pxd locks). Nothing
 waits. Complexity: levels_next O(levels / 64); levels_mark O(1), O(log levels) while the table changes; a new or dropped

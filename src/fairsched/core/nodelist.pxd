@@ -9,8 +9,7 @@ own does not). The seed's promises are kept:
   - the tail is never unlinked: a dead tail stays as a dummy until something follows it;
   - a dead entry keeps its next pointer: a walk goes on from an entry that was deleted, or unlinked, meanwhile;
   - has_next may be asked again; what it found is what the following next returns, deleted or not.
-Caveats of iteration: an entry appended during the walk may be missed or seen; one deleted during it may be seen; an
-entry that is there all the time is seen exactly once; order is order of appending.
+Caveats: what is appended or deleted during a walk may be missed or seen; what is there all the time is seen once.
 
   synchronization     append  delete  walk, first, tidy  size     X: needs external exclusion
   append                 -       -            -           -       an entry and a node are appended by one thread
@@ -21,10 +20,9 @@ Everybody is pinned (reclaim_enter) from the first touch of an entry to the last
 
 Progress: append and delete are lock-free (who finds the tail behind helps it on; delete does not even retry). A walk
 goes forward only, and ends unless others append as fast. The loser of an unlink leaves it to later walkers.
-Reclamation: who unlinks, retires (reclaim.pxd). The tail may stand on an unlinked entry while the appender who linked
-its successor is inside, and no longer: reclaim.pxd, E4.
-Unlinked by walkers and, when more than `threshold` and more than half of what is linked is dead, by one walk over all
-of it. The seed walks after every `threshold` deletes, which costs O(n / threshold) each with n alive.
+Reclamation: who unlinks, retires. The tail may stand on an unlinked entry, for a moment: reclaim.pxd, E4.
+Walkers unlink and, when more than `threshold` and more than half of what is linked is dead, one walk over all of it.
+(The seed walks after every `threshold` deletes: O(n / threshold) for each, with n alive.)
 Complexity: append O(1), delete O(1) amortised, a walk O(what is linked), first O(1) amortised, size O(PIN_SLOTS).
 """
 
@@ -72,7 +70,7 @@ cdef inline void nodelist_init(NodeList* l, uint32_t threshold) noexcept nogil:
         l.deleted[i].store(0)
 
 cdef inline void nodelist_append(NodeList* l, Pin* pin, NodeEntry* entry, void* node) noexcept nogil:
-    """Append `entry`, just taken from the pin, for `node`. Linearizes where the link is made."""
+    """Append `entry`, just taken from the pin, for `node`: done when it is linked."""
     cdef uintptr_t tail, next, desired
     cdef unsigned int pauses = 1
     entry.next.store(0, memory_order_relaxed)  # relaxed until it is linked: R2 publishes
@@ -133,9 +131,8 @@ cdef inline void nodelist_unlink(
     cdef NodeEntry* victim = entry_of(next)
     cdef NodeEntry* following
     cdef int32_t count = 0
-    if next & DELETED:
-        return  # a dead entry's pointer stays: from here nothing can be unlinked
-    if not before.next.compare_exchange_strong(next, <uintptr_t> after):
+    # A dead entry's pointer stays: from there nothing can be unlinked.
+    if next & DELETED or not before.next.compare_exchange_strong(next, <uintptr_t> after):
         return
     while victim != after:  # ours alone now; nobody writes to their pointers any more
         following = entry_of(victim.next.load())
@@ -170,16 +167,13 @@ cdef inline void* nodelist_first(NodeList* l, Pin* pin) noexcept nogil:
     """The node of the first entry alive, or NULL."""
     cdef void* node = NULL
     cdef NodeEntry* entry = nodelist_after(l, pin, &l.head, &node)
-    cdef int i
-    if entry == NULL:
-        return NULL
+    cdef int _i
     # With many consumers, the next to be found are far away: fetch the third entry from here, and the second node.
-    for i in range(2):
-        entry = entry_of(entry.next.load())
-        if entry == NULL:
-            return node
-    prefetch(<void*> entry.node.load())
-    prefetch(entry_of(entry.next.load()))
+    for _i in range(2):
+        entry = entry_of(entry.next.load()) if entry != NULL else NULL
+    if entry != NULL:
+        prefetch(<void*> entry.node.load())
+        prefetch(entry_of(entry.next.load()))
     return node
 
 cdef inline void nodelist_scavenge(NodeList* l, Pin* pin) noexcept nogil:
@@ -230,7 +224,7 @@ cdef inline void nodelist_clear(NodeList* l, Pin* pin) noexcept nogil:
     reclaim_give(pin.reclaim, chain)
 
 cdef inline uint64_t nodelist_physical(NodeList* l) noexcept nogil:
-    """How many entries are linked, dead ones included. For tests: nobody else is inside. O(linked)."""
+    """How many entries are linked, dead or alive. For tests: nobody else is inside. O(linked)."""
     cdef NodeEntry* entry = entry_of(l.head.next.load())
     cdef uint64_t count = 0
     while entry != NULL:

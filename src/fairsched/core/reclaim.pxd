@@ -1,9 +1,8 @@
 """When an unlinked entry may be used again: after every reader that could hold it has left. Epochs, with pins.
 
 The seed's lists leave this to a garbage collector. Here a thread enters before it touches a shared entry (reclaim_enter
-gives it a Pin) and leaves afterwards. What was unlinked is retired, in a bag stamped with the epoch, and becomes free
+gives it a Pin) and leaves afterwards. What was unlinked is retired, in a bag stamped with the epoch, and is free
 memory GRACE epochs later. Source of the scheme: K. Fraser, Practical lock-freedom (2004), section 5.2.3.
-
 Why nothing is used again too early. All steps below are seq_cst, so there is one order of them.
   E1  A pin stores the epoch it read into its slot before it reads any shared pointer.
   E2  The epoch goes from e to e+1 only after every slot was seen free or holding e. So, once a pin stands, at most one
@@ -16,10 +15,9 @@ Why nothing is used again too early. All steps below are seq_cst, so there is on
       reader that gets the entry by its name entered by then: it holds the epoch at v+2 or below, and r+3 >= v+3.
       (With two epochs of grace, as in the source, this fails: tests/model has the schedule.)
   E5  Four bags are enough: who steps from e to e+1 is pinned at e, so the epoch stays at e+1 while it empties the bag
-      of e-2, which is also that of e+2; and who retires under stamp s is pinned at s-1 or s, so nobody puts anything
-      into the bag of e-2 any more.
-No ABA: an address comes back only through a bag, so it cannot come back while a thread that knew it is inside. This
-also makes the pool of free batches sound: reclaim_take pops while pinned, and batches enter it from a bag or new.
+      of e-2, also that of e+2; who retires under stamp s is pinned at s-1 or s, so nobody fills the bag of e-2 then.
+No ABA: an address comes back only through a bag, so not while a thread that knew it is inside. So the pool of free
+batches is sound, too: reclaim_take pops while pinned, and batches enter it from a bag or new.
 
   synchronization     enter/leave  take  retire  advance   X: needs external exclusion
   enter, leave, take       -        -      -        -      a Pin is used by the thread that entered, and no other
@@ -27,9 +25,9 @@ also makes the pool of free batches sound: reclaim_take pops while pinned, and b
   init, clear              X        X      X        X
 
 Progress: leave, take and retire never wait (take may allocate); enter waits only while PIN_SLOTS threads are inside.
-Who stays inside stops the epoch: nothing breaks, but what is retired meanwhile is not used again.
 Memory: entries in lists, + 2 * BATCH for each slot ever used, + the bags. These hold what was retired in four epochs,
-and unless somebody stays inside an epoch lasts for BATCH retired entries. Chunks go back to the system at clear.
+and an epoch lasts for BATCH retired entries; but who stays inside stops it, and what is retired meanwhile is not used
+again. Chunks go back to the system at clear.
 Complexity: O(1); one call in BATCH looks at all slots.
 """
 
@@ -53,8 +51,7 @@ cdef struct NodeEntry:  # half a cache line
     NodeEntry* link           # next in a bag or batch: of the one thread that owns that
 
 cdef struct Garbage:
-    # The head of any other object that readers may hold: a consumer node, a level, a table of levels.
-    Garbage* link
+    Garbage* link             # the head of any other object that readers may hold: a node, a level, a table
     void (*dispose)(Garbage* garbage, Pin* pin) noexcept nogil
 
 cdef struct Pin:  # a cache line: a thread's stay inside, and what it has to itself meanwhile
@@ -120,14 +117,14 @@ cdef inline void reclaim_leave(Pin* pin) noexcept nogil:
     pin.epoch.store(0, memory_order_release)
 
 cdef inline void reclaim_give(Reclaim* r, NodeEntry* chain) noexcept nogil:
-    """Cut a chain of entries that nobody can hold any more into batches for the pool."""
+    """Cut a chain of entries that nobody holds into batches for the pool."""
     cdef uintptr_t head
     cdef NodeEntry* batch
     cdef NodeEntry* last
-    cdef int i
+    cdef int _i
     while chain != NULL:
         batch = last = chain
-        for i in range(BATCH - 1):
+        for _i in range(BATCH - 1):
             if last.link == NULL:
                 break
             last = last.link
@@ -171,7 +168,7 @@ cdef inline void reclaim_flush(Pin* pin) noexcept nogil:
     reclaim_advance(pin)
 
 cdef inline void reclaim_retire(Pin* pin, NodeEntry* entry) noexcept nogil:
-    """Take an entry that the caller has unlinked; the caller alone did."""
+    """Take an entry that the caller has unlinked."""
     if pin.retired == NULL:
         pin.retired_last = entry
     entry.link = pin.retired
@@ -195,13 +192,13 @@ cdef inline bint reclaim_grow(Reclaim* r) noexcept nogil:
     cdef uintptr_t head = r.chunks.load()
     cdef NodeEntry* chunk
     cdef void* block
-    size = <uint64_t> BATCH if size < BATCH else <uint64_t> CHUNK_ENTRIES_MAX if size > CHUNK_ENTRIES_MAX else size
+    size = min(max(size, <uint64_t> BATCH), <uint64_t> CHUNK_ENTRIES_MAX)
     block = malloc((size + 1) * sizeof(NodeEntry) + CACHE_LINE)
     if block == NULL:
         return False
     chunk = <NodeEntry*> ((<uintptr_t> block + CACHE_LINE - 1) & ~<uintptr_t> (CACHE_LINE - 1))
     chunk.link = <NodeEntry*> block
-    chunk.node.store(head, memory_order_relaxed)  # its first entry is the chunk's own; seen by others after this:
+    chunk.node.store(head, memory_order_relaxed)  # the first entry is the chunk's own; seen by others after this:
     while not r.chunks.compare_exchange_weak(head, <uintptr_t> chunk):
         chunk.node.store(head, memory_order_relaxed)
     r.capacity.fetch_add(size)
@@ -228,26 +225,26 @@ cdef inline NodeEntry* reclaim_take(Pin* pin) noexcept nogil:
     pin.cache = entry.link
     return entry
 
-cdef inline void reclaim_untake(Pin* pin, NodeEntry* entry) noexcept nogil:
+cdef inline void reclaim_untake(Pin* pin, NodeEntry* entry) noexcept nogil:  # give back what was never linked
     entry.link = pin.cache
     pin.cache = entry
 
 cdef inline void reclaim_clear(Reclaim* r) noexcept nogil:
     """Dispose of all garbage and free all entries. Nobody is inside, and no list is used again."""
-    cdef int i
+    cdef int _i
     cdef Pin* pin
     cdef NodeEntry* chunk
-    cdef uintptr_t head
+    cdef void* block
     if r.block == NULL:
         return
-    for i in range(GRACE + 2):  # a step may fail once, by a stamp of its own
+    for _i in range(GRACE + 2):
         pin = reclaim_enter(r)
         reclaim_flush(pin)
         reclaim_leave(pin)
-    head = r.chunks.load()
-    while head != 0:
-        chunk = <NodeEntry*> head
-        head = chunk.node.load()
-        free(chunk.link)
+    chunk = <NodeEntry*> r.chunks.load()
+    while chunk != NULL:
+        block = chunk.link
+        chunk = <NodeEntry*> chunk.node.load()
+        free(block)
     free(r.block)
     r.block = NULL
