@@ -46,7 +46,8 @@ cdef extern from *:
 
 cdef enum:
     CACHE_LINE = 64
-    PAUSES_MAX = 16
+    PAUSES_MIN = 8  # about as long as the winner takes for what comes next
+    PAUSES_MAX = 128
     SPINS_BEFORE_YIELD = 64  # a holder that runs is done by then; one that does not run needs our processor
 
 cdef inline void spin_wait(unsigned int* spins) noexcept nogil:

@@ -29,7 +29,7 @@ Complexity: append O(1), delete O(1) amortised, a walk O(what is linked), first 
 from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
 from libcpp.atomic cimport atomic, memory_order_relaxed, memory_order_release
 
-from fairsched.core.atomics cimport CACHE_LINE, back_off
+from fairsched.core.atomics cimport CACHE_LINE, PAUSES_MIN, back_off
 from fairsched.core.entrypool cimport prefetch
 from fairsched.core.reclaim cimport PIN_SLOTS, NodeEntry, Pin, reclaim_give, reclaim_retire
 
@@ -72,7 +72,7 @@ cdef inline void nodelist_init(NodeList* l, uint32_t threshold) noexcept nogil:
 cdef inline void nodelist_append(NodeList* l, Pin* pin, NodeEntry* entry, void* node) noexcept nogil:
     """Append `entry`, just taken from the pin, for `node`: done when it is linked."""
     cdef uintptr_t tail, next, desired
-    cdef unsigned int pauses = 1
+    cdef unsigned int pauses = PAUSES_MIN
     entry.next.store(0, memory_order_relaxed)  # relaxed until it is linked: R2 publishes
     entry.node.store(<uintptr_t> node, memory_order_relaxed)
     while True:
