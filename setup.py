@@ -50,7 +50,7 @@ def extensions() -> list[Extension]:
     """List the extension modules of this build: one for each `_name.pyx` of the package."""
     sources = {f"fairsched.{path.stem}": path.as_posix() for path in sorted(Path("src/fairsched").glob("_*.pyx"))}
     if PROBE:
-        sources["fairsched._probe"] = "tests/native/_probe.pyx"
+        sources |= {f"fairsched.{path.stem}": path.as_posix() for path in sorted(Path("tests/native").glob("_*.pyx"))}
     compile_args, link_args, macros = compiler_flags()
     return [
         Extension(
