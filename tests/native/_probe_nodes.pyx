@@ -17,8 +17,9 @@ from fairsched.core.interestwalk cimport (
 from fairsched.core.membership cimport interest_add, interest_remove
 from fairsched.core.nodelist cimport (
     NodeIterator, NodeList, nodeiterator_has_next, nodeiterator_init, nodeiterator_next, nodelist_append,
-    nodelist_delete, nodelist_init, nodelist_physical, nodelist_size, nodelist_tidy, nodelist_valid,
+    nodelist_delete, nodelist_init, nodelist_size, nodelist_tidy,
 )
+from fairsched.core.nodelistcheck cimport nodelist_physical, nodelist_valid
 from fairsched.core.reclaim cimport (
     Garbage, NodeEntry, Pin, Reclaim, reclaim_clear, reclaim_enter, reclaim_flush, reclaim_init, reclaim_leave,
     reclaim_take,

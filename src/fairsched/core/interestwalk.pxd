@@ -17,9 +17,10 @@ from fairsched.core.levels cimport (
     LevelIndex, LevelTable, levels_next,
 )
 from fairsched.core.nodelist cimport (
-    NodeIterator, NodeList, nodeiterator_has_next, nodeiterator_init, nodeiterator_next, nodelist_physical,
-    nodelist_size, nodelist_valid,
+    NodeIterator, NodeList, nodeiterator_has_next, nodeiterator_init, nodeiterator_next,
+    nodelist_size,
 )
+from fairsched.core.nodelistcheck cimport nodelist_physical, nodelist_valid
 from fairsched.core.reclaim cimport NodeEntry, Pin
 
 cdef enum InterestList:

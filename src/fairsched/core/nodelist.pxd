@@ -36,6 +36,9 @@ from fairsched.core.reclaim cimport PIN_SLOTS, NodeEntry, Pin, reclaim_give, rec
 cdef enum:
     DELETED = 1
     SCAVENGE_THRESHOLD = 100
+    HINT_SHIFT = 5  # entries are aligned to half a cache line
+    AHEAD = 8    # entries are fetched so many before they are found,
+    LONG = 4096  # when a list is longer than the caches are large
 
 cdef struct NodeList:
     NodeEntry head                 # sentinel: never marked, never a victim; its next is written by walkers
@@ -44,7 +47,9 @@ cdef struct NodeList:
     atomic[uint32_t] dead          # entries linked but dead, roughly: see nodelist_count_dead
     atomic[uint32_t] scavenging    # 1 while a thread walks over everything
     uint32_t threshold             # fixed
-    char tail_padding[CACHE_LINE - 20]
+    atomic[uint32_t] front         # the order of what nodelist_first found last: says whether the list is long
+    char tail_padding[CACHE_LINE - 24]
+    atomic[uintptr_t] recent[AHEAD]  # entries appended last, roughly: for their hints
     atomic[uint32_t] deleted[PIN_SLOTS]  # deletes so far, modulo 2**32: each by who holds that pin, read by all
 
 cdef struct NodeIterator:          # of one thread, within one pin
@@ -65,9 +70,18 @@ cdef inline void nodelist_init(NodeList* l, uint32_t threshold) noexcept nogil:
     l.tail.store(<uintptr_t> &l.head)
     l.dead.store(0)
     l.scavenging.store(0)
+    l.front.store(0)
     l.threshold = threshold
     for i in range(PIN_SLOTS):
         l.deleted[i].store(0)
+    for i in range(AHEAD):
+        l.recent[i].store(<uintptr_t> &l.head)
+
+cdef inline void nodelist_hint(NodeList* l, NodeEntry* entry) noexcept nogil:
+    """Tell the entry appended AHEAD times ago where this one is; or whatever that is by now: a hint harms nobody."""
+    cdef atomic[uintptr_t]* recent = &l.recent[entry.order.load() % AHEAD]
+    (<NodeEntry*> recent.load()).hint.store(<uint32_t> (<uintptr_t> entry >> HINT_SHIFT), memory_order_relaxed)
+    recent.store(<uintptr_t> entry, memory_order_relaxed)
 
 cdef inline void nodelist_append(NodeList* l, Pin* pin, NodeEntry* entry, void* node) noexcept nogil:
     """Append `entry`, just taken from the pin, for `node`: done when it is linked."""
@@ -87,6 +101,8 @@ cdef inline void nodelist_append(NodeList* l, Pin* pin, NodeEntry* entry, void* 
         desired = <uintptr_t> entry | (next & DELETED)
         if (<NodeEntry*> tail).next.compare_exchange_strong(next, desired):
             l.tail.compare_exchange_strong(tail, <uintptr_t> entry)
+            if entry.order.load() - l.front.load() > LONG:
+                nodelist_hint(l, entry)
             return
         back_off(&pauses)
 
@@ -167,13 +183,18 @@ cdef inline void* nodelist_first(NodeList* l, Pin* pin) noexcept nogil:
     """The node of the first entry alive, or NULL."""
     cdef void* node = NULL
     cdef NodeEntry* entry = nodelist_after(l, pin, &l.head, &node)
+    cdef uintptr_t mask = <uintptr_t> ((<uint64_t> 0xFFFFFFFF) << HINT_SHIFT)
     cdef int _i
-    # With many consumers, the next to be found are far away: fetch the third entry from here, and the second node.
+    # With many consumers, the next to be found are far away: fetch the second node from here, and an entry beyond.
+    # A chain can be followed no faster than memory answers, so a hint says where the chain will be: the lower bits of
+    # the address. Relaxed, as are all stores to front, recent and hint: they publish nothing.
+    if entry != NULL:
+        l.front.store(entry.order.load(), memory_order_relaxed)
+        prefetch(<void*> ((<uintptr_t> entry & ~mask) | (<uintptr_t> entry.hint.load() << HINT_SHIFT)))
     for _i in range(2):
         entry = entry_of(entry.next.load()) if entry != NULL else NULL
     if entry != NULL:
         prefetch(<void*> entry.node.load())
-        prefetch(entry_of(entry.next.load()))
     return node
 
 cdef inline void nodelist_scavenge(NodeList* l, Pin* pin) noexcept nogil:
@@ -185,6 +206,7 @@ cdef inline void nodelist_scavenge(NodeList* l, Pin* pin) noexcept nogil:
     l.dead.store(0, memory_order_relaxed)  # relaxed: the estimate starts afresh, and never falls below this
     while entry != NULL:
         entry = nodelist_after(l, pin, entry, &node)
+    nodelist_first(l, pin)
     l.scavenging.store(0, memory_order_release)  # publishes nothing: the next may start
 
 cdef inline void nodelist_tidy(NodeList* l, Pin* pin) noexcept nogil:
@@ -222,29 +244,3 @@ cdef inline void nodelist_clear(NodeList* l, Pin* pin) noexcept nogil:
         entry = entry_of(entry.next.load())
     nodelist_init(l, l.threshold)
     reclaim_give(pin.reclaim, chain)
-
-cdef inline uint64_t nodelist_physical(NodeList* l) noexcept nogil:
-    """How many entries are linked, dead or alive. For tests: nobody else is inside. O(linked)."""
-    cdef NodeEntry* entry = entry_of(l.head.next.load())
-    cdef uint64_t count = 0
-    while entry != NULL:
-        count += 1
-        entry = entry_of(entry.next.load())
-    return count
-
-cdef inline bint nodelist_valid(NodeList* l, Pin* pin) noexcept nogil:
-    """True when marks, nodes, order, tail and size agree. For tests: nobody else is inside. O(linked)."""
-    cdef NodeEntry* last = &l.head
-    cdef NodeEntry* entry = entry_of(l.head.next.load())
-    cdef int32_t alive = 0
-    cdef bint dead
-    if l.head.next.load() & DELETED or l.head.node.load() != 0:
-        return False
-    while entry != NULL:
-        dead = entry.next.load() & DELETED
-        if dead != (entry.node.load() == 0) or entry.order.load() <= last.order.load():
-            return False
-        alive += not dead
-        last = entry
-        entry = entry_of(entry.next.load())
-    return l.tail.load() == <uintptr_t> last and nodelist_size(l) == alive

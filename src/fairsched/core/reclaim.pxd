@@ -23,7 +23,6 @@ batches is sound, too: reclaim_take pops while pinned, and batches enter it from
   enter, leave, take       -        -      -        -      a Pin is used by the thread that entered, and no other
   retire, discard          -        -      -        -      by the one thread whose compare-and-swap unlinked it
   init, clear              X        X      X        X
-
 Progress: leave, take and retire never wait (take may allocate); enter waits only while PIN_SLOTS threads are inside.
 Memory: entries in lists, + 2 * BATCH for each slot ever used, + the bags. These hold what was retired in four epochs,
 and an epoch lasts for BATCH retired entries; but who stays inside stops it, and what is retired meanwhile is not used
@@ -47,7 +46,8 @@ cdef enum:
 cdef struct NodeEntry:  # half a cache line
     atomic[uintptr_t] next    # address of the successor, and DELETED in the lowest bit: written by list operations
     atomic[uintptr_t] node    # the consumer node while alive, 0 when dead; in the pool, the next batch
-    atomic[uint64_t] order    # position in the list since its beginning; written before the entry is linked
+    atomic[uint32_t] order    # position in the list, modulo 2**32; written before the entry is linked
+    atomic[uint32_t] hint     # where an entry further on is, perhaps: to be fetched ahead, never to be followed
     NodeEntry* link           # next in a bag or batch: of the one thread that owns that
 
 cdef struct Garbage:
@@ -178,7 +178,7 @@ cdef inline void reclaim_retire(Pin* pin, NodeEntry* entry) noexcept nogil:
         reclaim_flush(pin)
 
 cdef inline void reclaim_discard(Pin* pin, Garbage* garbage) noexcept nogil:
-    """Call garbage.dispose when no reader can hold it; it is out of every shared place already."""
+    """Call garbage.dispose when no reader can hold it; nobody finds it any more."""
     cdef atomic[uintptr_t]* bag = &pin.reclaim.garbage[pin.reclaim.epoch.load() % BAGS]
     cdef uintptr_t head = bag.load()
     garbage.link = <Garbage*> head
