@@ -179,6 +179,13 @@ class TestTenants:
         fair.settle("acme", -5)
         assert fair.stats() == {}
 
+    @pytest.mark.parametrize(("difference", "error"), [(1.5, ValueError), (2**62, OverflowError)])
+    def test_a_refused_settlement_leaves_no_tenant(self, difference: Any, error: type[Exception]) -> None:
+        fair = FairQueue(default_quantum=1)
+        with pytest.raises(error, match="cost difference"):
+            fair.settle("acme", difference)
+        assert fair.stats() == {}
+
     def test_set_quantum_makes_a_tenant_permanent(self) -> None:
         fair = FairQueue(default_quantum=1)
         fair.set_quantum("acme", 7)

@@ -16,7 +16,7 @@ cdef class NamedSlots:
 
     cdef uint32_t add(self, object name, int64_t quantum, bint transient) except? 0xFFFFFFFF
     cdef int forget(self, uint32_t index) except -1
-    cdef int settle_index(self, uint32_t index, object cost_difference) except -1
+    cdef int settle_index(self, uint32_t index, int64_t difference) except -1
     cdef dict all_stats(self)
 
 

@@ -75,11 +75,10 @@ cdef class NamedSlots:
             )
         return figures
 
-    cdef int settle_index(self, uint32_t index, object cost_difference) except -1:
-        cdef int64_t difference = as_int64(cost_difference, "cost difference", "an integer")
+    cdef int settle_index(self, uint32_t index, int64_t difference) except -1:
         if not dwrr_settle(&self.table, index, difference):
             raise OverflowError(
-                f"cost difference {cost_difference!r} would take the debt of slot {self.name_of[index]!r} "
+                f"cost difference {difference} would take the debt of slot {self.name_of[index]!r} "
                 f"past {AMOUNT_MAX}"
             )
         return 0
@@ -349,7 +348,7 @@ cdef class Dwrr(NamedSlots):
             The debt would exceed 2**62 - 1.
         """
         self.check_idle()
-        self.settle_index(self.resolve(slot), cost_difference)
+        self.settle_index(self.resolve(slot), as_int64(cost_difference, "cost difference", "an integer"))
 
     def set_quantum(self, slot, quantum):
         """set_quantum($self, slot, quantum)

@@ -19,7 +19,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from fairsched._core cimport NamedSlots, slot_find
-from fairsched._numbers cimport as_amount, as_count
+from fairsched._numbers cimport as_amount, as_count, as_int64
 from fairsched._waitingroom cimport WaitingRoom
 from fairsched.core.dwrr cimport (
     dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum,
@@ -515,13 +515,14 @@ cdef class FairQueue(NamedSlots):
         OverflowError
             The debt would exceed 2**62 - 1.
         """
+        cdef int64_t difference = as_int64(cost_difference, "cost difference", "an integer")
         cdef Slot* found
         cdef long index
         with cython.critical_section(self):
             index = slot_find(self, slot)
             if index < 0:
                 index = self.admit(slot)
-            self.settle_index(index, cost_difference)
+            self.settle_index(index, difference)
             found = &self.table.slots[index]
             if found.transient and not found.active and not found.held:
                 self.forget(index)
