@@ -1,7 +1,7 @@
 """The policy of wake-ups for tests and benchmarks: consumers with tastes, and threads that add work and take it."""
 
 from libc.stdint cimport int32_t, int64_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, realloc
 from libcpp.atomic cimport atomic
 
 from fairsched.core.consumernode cimport ConsumerNode, NOTIFIED, node_init, node_state

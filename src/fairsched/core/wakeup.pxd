@@ -23,10 +23,11 @@ found interested or notified. That one looks for work, or hands over, in a step 
 once it was notified, or as it left; and its hand-over is such a walk again.
 
   synchronization     any    X: needs external exclusion
-  all                  -     pinned; wakeup_possible also without a pin, where nobody adds or removes meanwhile
+  all                  -     pinned; higher and possible also without a pin, where nobody adds or removes meanwhile
 Nothing waits; wakeup_notify and wakeup_one claim, which waits for a move of the same node.
 A consumer on its way between Interested and Notified may be missed by wakeup_outranked with NULL: then one of lower
-priority takes the work. With `wants` it is not missed: All is walked, and states are read.
+priority takes the work. With `wants` it is not missed: All is walked, and states are read. (A state is written with
+release only; but the append that follows in the move is a step in the one order, and comes before the hand-over.)
 When memory is exhausted nobody can be claimed: NO_MEMORY, or NULL as though nobody were interested.
 Complexity: with NULL O(priorities / 64), and one or two loads where no priority is higher. With `wants` O(interested)
 and, for each candidate that wants the work, O(consumers of higher priority).
@@ -47,6 +48,11 @@ cdef enum:
     OUTRANKED = 2  # beside MOVED, NOT_MOVED and NO_MEMORY: not claimed, and whoever comes after it need not be asked
 
 ctypedef bint (*Wants)(void* context, ConsumerNode* node) noexcept nogil
+
+cdef inline bint wakeup_higher(Interest* m, int32_t priority) noexcept nogil:
+    """False when no consumer of a higher priority is registered. For a look before wakeup_outranked, like the next."""
+    cdef LevelTable* t = m.levels.load()
+    return t.count != 0 and t.levels[0].priority > priority
 
 cdef inline bint wakeup_possible(Interest* m) noexcept nogil:
     """False when nobody is interested; True when somebody may be. For a look before the work of a wake-up."""
@@ -80,7 +86,7 @@ cdef inline bint wakeup_wanted_above(
 cdef inline bint wakeup_outranked(Interest* m, Pin* pin, int32_t priority, Wants wants, void* context) noexcept nogil:
     """True when an acquiring consumer of a higher priority, interested or notified, is to have the work."""
     cdef LevelTable* t = m.levels.load()
-    if t.count == 0 or t.levels[0].priority <= priority:
+    if not wakeup_higher(m, priority):
         return False
     if wants != NULL:
         return wakeup_wanted_above(m, pin, priority, wants, context)
