@@ -30,7 +30,6 @@ from fairsched.core.interest cimport (
 )
 from fairsched.core.interestwalk cimport LIST_NOTIFIED, InterestWalk, interestwalk_init, interestwalk_next
 from fairsched.core.membership cimport interest_add, interest_remove
-from fairsched.core.nodelist cimport SCAVENGE_THRESHOLD
 from fairsched.core.parking cimport Parking
 from fairsched.core.reclaim cimport Pin
 from fairsched.core.wakeup cimport Wants, wakeup_higher, wakeup_one, wakeup_outranked, wakeup_possible
@@ -45,6 +44,8 @@ cdef enum:
     CLOCK_CHECK_NS = 1_000_000
     # Idle seats that are kept before one of them is given to a waiter of another priority.
     SPARE = 16
+    # Dead entries that a list keeps: few, since a room has few waiters, and the same ones come again and again.
+    THRESHOLD = 16
 
 
 cdef bint fits(void* context, ConsumerNode* node) noexcept nogil:
@@ -67,7 +68,7 @@ cdef class WaitingRoom:
     """Where threads wait; `clock` returns seconds, None: time.monotonic."""
 
     def __cinit__(self, clock, bint whole=False):
-        if not interest_init(&self.interest, SCAVENGE_THRESHOLD):
+        if not interest_init(&self.interest, THRESHOLD):
             raise MemoryError()
         self.clock = time.monotonic if clock is None else clock
         self.own_clock = clock is not None
