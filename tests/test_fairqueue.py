@@ -416,6 +416,114 @@ class TestPriorities:
             fair.get_many(1, priority=priority)
 
 
+class TestCallbacks:
+    """Waiting without blocking a thread."""
+
+    def test_called_once_for_each_item_and_kept_until_it_leaves(self) -> None:
+        fair = FairQueue({"a": 1})
+        calls: list[str] = []
+        first = fair.call_when_ready(lambda: calls.append("first"))
+        second = fair.call_when_ready(lambda: calls.append("second"))
+        fair.put("a", 1)
+        assert calls == ["first"]
+        fair.put("a", 2)
+        assert calls == ["first", "second"]
+        assert fair.get(block=False) == ("a", 1)
+        first.leave()
+        first.leave()
+        assert fair.get(block=False) == ("a", 2)
+        second.again()
+        fair.put("a", 3)
+        assert calls == ["first", "second", "second"]
+        second.leave()
+        with pytest.raises(RuntimeError, match="has left"):
+            second.again()
+
+    def test_called_at_once_when_something_is_queued(self) -> None:
+        fair = FairQueue({"a": 1})
+        fair.put("a", 1)
+        calls: list[int] = []
+        waiter = fair.call_when_ready(lambda: calls.append(1), priority=3)
+        assert calls == [1]
+        with pytest.raises(queue.Empty):
+            fair.get(block=False)
+        assert fair.get(block=False, priority=3) == ("a", 1)
+        waiter.leave()
+
+    def test_what_a_waiter_does_not_take_is_handed_over(self) -> None:
+        fair = FairQueue({"a": 1})
+        calls: list[str] = []
+        high = fair.call_when_ready(lambda: calls.append("high"), priority=1)
+        low = fair.call_when_ready(lambda: calls.append("low"))
+        getter = start(lambda: fair.get(timeout=SOON, priority=-1))
+        fair.put("a", 1)
+        assert calls == ["high"]
+        high.leave()
+        assert calls == ["high", "low"]
+        low.leave()
+        assert result_of(getter) == ("a", 1)
+
+    def test_a_forgotten_waiter_leaves(self) -> None:
+        fair = FairQueue({"a": 1})
+        waiter = fair.call_when_ready(lambda: None, priority=1)
+        fair.put("a", 1)
+        del waiter
+        assert fair.get(block=False) == ("a", 1)
+
+    def test_one_in_a_cycle_is_collected(self) -> None:
+        class Loop:
+            waiter: Any
+
+            def tell(self) -> None:
+                pass
+
+        loop, fair = Loop(), FairQueue({"a": 1})
+        loop.waiter = fair.call_when_ready(loop.tell)
+        alive = weakref.ref(loop)
+        del loop
+        gc.collect()
+        assert alive() is None
+        fair.put("a", 1)
+        assert fair.get(block=False) == ("a", 1)
+
+    def test_called_at_a_shutdown(self) -> None:
+        fair = FairQueue({"a": 1})
+        calls: list[int] = []
+        waiter = fair.call_when_ready(lambda: calls.append(1))
+        fair.close()
+        assert calls == [1]
+        with pytest.raises(ShutDown):
+            fair.get(block=False)
+        waiter.leave()
+
+    def test_a_callback_may_use_the_queue_and_may_raise(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        fair = FairQueue({"a": 1})
+        got: list[Any] = []
+        raised: list[Any] = []
+        monkeypatch.setattr(sys, "unraisablehook", lambda report: raised.append(report.exc_type))
+
+        def take() -> None:
+            got.append(fair.get(block=False))
+            waiter.again()
+            raise ArithmeticError
+
+        waiter = fair.call_when_ready(take)
+        fair.put_many("a", [1, 2])
+        fair.put("a", 3)
+        assert [item for _, item in got] == [1, 2, 3]
+        assert set(raised) == {ArithmeticError}
+        waiter.leave()
+
+    def test_errors(self) -> None:
+        fair = FairQueue({"a": 1})
+        with pytest.raises(ValueError, match="callback must be callable, got 3"):
+            fair.call_when_ready(3)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="priority must be an integer"):
+            fair.call_when_ready(print, priority="x")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="call_when_ready"):
+            type(fair.call_when_ready(print))()
+
+
 class TestShutdown:
     """As queue.Queue.shutdown behaves in Python 3.13."""
 

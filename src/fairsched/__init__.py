@@ -12,6 +12,7 @@ from fairsched._routing import HashRing, jump_hash, jump_hash_many
 from fairsched.batch import Batch
 from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError, QueueNotFound, ShutDown
 from fairsched.hashexchange import ConsistentHashExchange
+from fairsched.pools import Pool
 from fairsched.routing import RabbitMQHash
 from fairsched.slotstats import SlotStats
 
@@ -33,6 +34,7 @@ __all__ = [
     "FairschedError",
     "HashRing",
     "Message",
+    "Pool",
     "QueueNotFound",
     "RabbitMQHash",
     "ShutDown",

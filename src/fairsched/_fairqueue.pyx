@@ -446,7 +446,7 @@ cdef class FairQueue(NamedSlots):
         self.check_for_end()
         if not block:
             raise queue.Empty
-        seat = self.getters.sit(rank, limit)
+        seat = self.getters.sit(rank, limit, NULL)
         try:
             in_time = self.getters.wait(seat, deadline)
             while not self.may_take(rank):
@@ -488,7 +488,7 @@ cdef class FairQueue(NamedSlots):
             raise queue.Full
         if self.is_shut_down:
             raise ShutDown("the queue is shut down")
-        seat = self.putters.sit(0, count)
+        seat = self.putters.sit(0, count, NULL)
         try:
             in_time = self.putters.wait(seat, deadline)
             while not self.has_room(count):
@@ -505,6 +505,43 @@ cdef class FairQueue(NamedSlots):
             raise
         self.putters.leave(seat)
         return 0
+
+    def call_when_ready(self, callback, *, priority=0):
+        """call_when_ready($self, callback, *, priority=0)
+        --
+
+        Wait for an item without blocking a thread: for event loops.
+
+        Parameters
+        ----------
+        callback : callable
+            Called without arguments when it is this waiter's turn, or the queue is shut down: perhaps at once, and in
+            any thread that uses the queue, so it should do no more than tell somebody. Then `get(block=False)` with
+            the same priority, and `Waiter.leave`, or `Waiter.again` when there was nothing after all.
+        priority : int
+            As for `get`.
+
+        Returns
+        -------
+        Waiter
+            Until it has left, getters of lower priority get nothing.
+
+        Raises
+        ------
+        ValueError, OverflowError
+            The callback is not callable, or the priority is not an integer of 32 bits.
+        """
+        cdef int32_t rank = as_priority(priority)
+        cdef Waiter waiter
+        if not callable(callback):
+            raise ValueError(f"callback must be callable, got {callback!r}")
+        waiter = Waiter.__new__(Waiter)
+        waiter.queue = self
+        waiter.callback = callback
+        with cython.critical_section(self):
+            waiter.seat = self.getters.sit(rank, 1, <PyObject*> callback)
+            self.hand_over()  # it may be the one that is to have what is queued
+        return waiter
 
     # -- the rest -----------------------------------------------------------------------------------------------------
 
@@ -634,6 +671,58 @@ cdef class FairQueue(NamedSlots):
         """
         with cython.critical_section(self):
             return self.all_stats()
+
+
+@cython.final
+cdef class Waiter:
+    """Waiter()
+    --
+
+    Who waits for an item of a `FairQueue` with a callback; made by `FairQueue.call_when_ready`.
+
+    Notes
+    -----
+    Thread safety: any thread. Complexity: O(1). It leaves, too, when it is no longer used.
+    """
+
+    cdef FairQueue queue
+    cdef object callback
+    cdef Seat* seat
+
+    def __init__(self):
+        raise TypeError("waiters are made by FairQueue.call_when_ready")
+
+    def __del__(self):
+        self.leave()
+
+    def again(self):
+        """again($self)
+        --
+
+        Wait on, behind all others of this priority, after a call that found nothing. The callback is called again.
+
+        Raises
+        ------
+        RuntimeError
+            The waiter has left.
+        """
+        with cython.critical_section(self.queue):
+            if self.seat == NULL:
+                raise RuntimeError("the waiter has left")
+            self.queue.getters.stay(self.seat)
+            self.queue.hand_over()
+
+    def leave(self):
+        """leave($self)
+        --
+
+        Wait no longer; whoever is next is woken for what is left. Does nothing the second time.
+        """
+        with cython.critical_section(self.queue):
+            if self.seat != NULL:
+                self.queue.getters.leave(self.seat)
+                self.seat = NULL
+                self.queue.hand_over()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
