@@ -520,8 +520,8 @@ class TestCallbacks:
             fair.call_when_ready(3)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="priority must be an integer"):
             fair.call_when_ready(print, priority="x")  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="call_when_ready"):
-            type(fair.call_when_ready(print))()
+        with pytest.raises(RuntimeError, match="has left"):
+            type(fair.call_when_ready(print))().again()
 
 
 class TestShutdown:

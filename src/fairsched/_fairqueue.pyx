@@ -675,10 +675,7 @@ cdef class FairQueue(NamedSlots):
 
 @cython.final
 cdef class Waiter:
-    """Waiter()
-    --
-
-    Who waits for an item of a `FairQueue` with a callback; made by `FairQueue.call_when_ready`.
+    """Who waits for an item of a `FairQueue` with a callback; made by `FairQueue.call_when_ready`.
 
     Notes
     -----
@@ -688,9 +685,6 @@ cdef class Waiter:
     cdef FairQueue queue
     cdef object callback
     cdef Seat* seat
-
-    def __init__(self):
-        raise TypeError("waiters are made by FairQueue.call_when_ready")
 
     def __del__(self):
         self.leave()

@@ -1,7 +1,8 @@
 """Threads of one kind that wait for one thing: consumers of it, in the lists of core/interest.pxd.
 
 A waiting thread has a seat: a node, and a semaphore to sleep on; who must not sleep, as an event loop, has one with a
-callback. What they wait for is work, in some unit: items for getters, room for putters. Whom to wake is said by core/wakeup.pxd, and what its callers owe is done here:
+callback. What they wait for is work, in some unit: items for getters, room for putters. Whom to wake is said by
+core/wakeup.pxd, and what its callers owe is done here:
 
     waiter   deadline -> sit (interested) -> wait -> looks -> takes it -> leave -> the owner wakes for what is left
                                               ^        `-> stay (interested again; the owner wakes for what is left)
@@ -122,7 +123,7 @@ cdef class WaitingRoom:
         return outranked
 
     cdef Seat* sit(self, int32_t priority, int64_t amount, PyObject* callback) except NULL:
-        """Have the calling thread, or a callback, wait for at most, or all of, `amount`. No Python code runs in here."""
+        """Have the calling thread, or a callback, wait for at most, or all of, `amount`. Runs no Python code."""
         cdef Seat* seat = self.idle_seat(priority)
         cdef bint seated
         cdef Pin* pin
