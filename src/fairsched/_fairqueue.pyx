@@ -149,28 +149,24 @@ cdef class FairQueue(NamedSlots):
             The cost is not a positive integer of at most 2**62 - 1, or the time-out is negative.
         """
         cdef int64_t amount = as_amount(cost, "cost")
+        cdef bint waited = False
+        cdef long index
         with cython.critical_section(self):
             if not self.has_room(1):
-                self.wait_for_room(slot, 1, block, timeout)
-                try:
-                    self.store(slot, item, amount)
-                finally:
+                waited = self.wait_for_room(slot, 1, block, timeout)
+            try:
+                index = slot_find(self, slot)
+                if index < 0:
+                    index = self.admit(slot)
+                Py_INCREF(item)
+                if not dwrr_push(&self.table, index, <uint64_t> <uintptr_t> <PyObject*> item, amount):
+                    Py_DECREF(item)
+                    raise MemoryError()
+            finally:
+                if waited:
                     self.putters.wake(self.maxsize - self.table.queued)
-            else:
-                self.store(slot, item, amount)
             if wakeup_possible(&self.getters.interest):
                 self.getters.wake(self.table.queued)
-
-    cdef inline int store(self, object slot, object item, int64_t amount) except -1:
-        """Find the slot, then push."""
-        cdef long index = slot_find(self, slot)
-        if index < 0:
-            index = self.admit(slot)
-        Py_INCREF(item)
-        if not dwrr_push(&self.table, index, <uint64_t> <uintptr_t> <PyObject*> item, amount):
-            Py_DECREF(item)
-            raise MemoryError()
-        return 0
 
     def put_many(self, slots, items, costs=None, block=True, timeout=None):
         """put_many($self, slots, items, costs=None, block=True, timeout=None)
@@ -199,6 +195,7 @@ cdef class FairQueue(NamedSlots):
         cdef list objects = items if type(items) is list else list(items)
         cdef Py_ssize_t size = len(objects)
         cdef list names = slots if type(slots) is list else list(slots) if isinstance(slots, np.ndarray) else None
+        cdef bint waited = False
         if names is not None and len(names) != size:
             raise ValueError(f"slots must have one name for each item: {size} items, {len(names)} slots")
         if costs is not None:
@@ -209,13 +206,12 @@ cdef class FairQueue(NamedSlots):
             return
         with cython.critical_section(self):
             if not self.has_room(size):
-                self.wait_for_room(slots if names is None else names[0], size, block, timeout)
-                try:
-                    self.store_many(slots, names, objects, &cost_view[0] if cost_view is not None else NULL)
-                finally:
-                    self.putters.wake(self.maxsize - self.table.queued)
-            else:
+                waited = self.wait_for_room(slots if names is None else names[0], size, block, timeout)
+            try:
                 self.store_many(slots, names, objects, &cost_view[0] if cost_view is not None else NULL)
+            finally:
+                if waited:
+                    self.putters.wake(self.maxsize - self.table.queued)
             if wakeup_possible(&self.getters.interest):
                 self.getters.wake(self.table.queued)
 
@@ -475,15 +471,15 @@ cdef class FairQueue(NamedSlots):
         elif self.is_shut_down:
             self.getters.wake_all()
 
-    cdef int wait_for_room(self, object slot, int64_t count, object block, object timeout) except -1:
-        """Return once `count` more items fit; what room is left after them is to be handed over."""
+    cdef bint wait_for_room(self, object slot, int64_t count, object block, object timeout) except -1:
+        """Return once `count` more items fit. True: they were waited for; what room is left is to be handed over."""
         cdef object deadline = self.putters.deadline(block, timeout)
         cdef bint in_time = False
         cdef Seat* seat
         if not self.default_quantum and slot_find(self, slot) < 0:
             self.admit(slot)  # raises: an unknown slot is an error now, not when there is room
         if self.has_room(count):
-            return 0
+            return False
         if not block and not self.is_shut_down:
             raise queue.Full
         if self.is_shut_down:
@@ -504,7 +500,7 @@ cdef class FairQueue(NamedSlots):
             self.putters.wake(self.maxsize - self.table.queued)
             raise
         self.putters.leave(seat)
-        return 0
+        return True
 
     def call_when_ready(self, callback, *, priority=0):
         """call_when_ready($self, callback, *, priority=0)
