@@ -318,53 +318,37 @@ class TestBlocking:
         assert fair.get(timeout=SOON) == ("a", 1)
 
 
-class Attendance:
-    """A clock that stands still, and knows who waits: a waiter reads it once before it sits, and then again."""
-
-    def __init__(self) -> None:
-        self.looks: dict[int, int] = {}
-
-    def __call__(self) -> float:
-        me = threading.get_ident()
-        self.looks[me] = self.looks.get(me, 0) + 1
-        return 0.0
-
-    def waiting(self, started: tuple[threading.Thread, list[Any]]) -> bool:
-        return self.looks.get(started[0].ident or 0, 0) >= 2
-
-
 class TestPriorities:
     """Getters of a higher priority are served first, and woken first; in vain is nobody kept waiting for them."""
 
-    def waiters(self, fair: FairQueue, clock: Attendance, *priorities: int) -> list[tuple[threading.Thread, list[Any]]]:
+    def waiters(self, fair: FairQueue, *priorities: int) -> list[tuple[threading.Thread, list[Any]]]:
+        """Getters that wait, each of which came after the one before it."""
         started = []
-        for priority in priorities:
-            started.append(start(lambda priority=priority: fair.get(timeout=1.0, priority=priority)))
-            until = time.monotonic() + SOON
-            while not clock.waiting(started[-1]):
+        until = time.monotonic() + SOON
+        for count, priority in enumerate(priorities, len(fair.waiting()) + 1):
+            started.append(start(lambda priority=priority: fair.get(timeout=SOON, priority=priority)))
+            while len(fair.waiting()) < count:
                 assert time.monotonic() < until
         return started
 
     def test_the_highest_first_and_equals_in_turn(self) -> None:
-        clock = Attendance()
-        fair = FairQueue({"a": 1}, clock=clock)
-        waiters = self.waiters(fair, clock, 0, 2, 10, 2)
+        fair = FairQueue({"a": 1})
+        waiters = self.waiters(fair, 0, 2, 10, 2)
+        assert fair.waiting() == [10, 2, 2, 0]
         for turn, item in [(2, "w"), (1, "x"), (3, "y"), (0, "z")]:
             fair.put("a", item)
             assert result_of(waiters[turn]) == ("a", item)
 
     def test_a_batch_is_handed_over_from_the_highest_to_the_lowest(self) -> None:
-        clock = Attendance()
-        fair = FairQueue({"a": 1}, clock=clock)
-        waiters = self.waiters(fair, clock, *range(8))
+        fair = FairQueue({"a": 1})
+        waiters = self.waiters(fair, *range(8))
         fair.put_many("a", range(8))
         assert sorted(result_of(waiter)[1] for waiter in waiters) == list(range(8))
 
     def test_a_lower_one_does_not_take_what_a_higher_one_was_woken_for(self) -> None:
-        clock = Attendance()
-        fair = FairQueue({"a": 1}, clock=clock)
+        fair = FairQueue({"a": 1})
         for item in range(50):
-            waiter = self.waiters(fair, clock, 1)[0]
+            waiter = self.waiters(fair, 1)[0]
             fair.put("a", item)
             with pytest.raises(queue.Empty):
                 fair.get(block=False)
@@ -390,9 +374,8 @@ class TestPriorities:
         assert result_of(low) == ("a", "item")
 
     def test_all_priorities_leave_at_a_shutdown(self) -> None:
-        clock = Attendance()
-        fair = FairQueue({"a": 1}, clock=clock)
-        waiters = self.waiters(fair, clock, 0, 3, -3, 3)
+        fair = FairQueue({"a": 1})
+        waiters = self.waiters(fair, 0, 3, -3, 3)
         fair.close()
         assert all(isinstance(result_of(waiter), ShutDown) for waiter in waiters)
 

@@ -549,6 +549,17 @@ cdef class FairQueue(NamedSlots):
         """
         return self.table.queued
 
+    def waiting(self):
+        """waiting($self)
+        --
+
+        Priorities of the getters that wait at this moment, in the order in which they will be woken: a list of int.
+
+        One that was woken and is on its way is not listed. O(getters).
+        """
+        with cython.critical_section(self):
+            return self.getters.waiting()
+
     def shutdown(self, immediate=False):
         """shutdown($self, immediate=False)
         --

@@ -33,6 +33,7 @@ cdef class WaitingRoom:
     cdef void leave(self, Seat* seat) noexcept
     cdef void wake(self, int64_t available) noexcept
     cdef void wake_all(self) noexcept
+    cdef list waiting(self)
     cdef Seat* idle_seat(self, int32_t priority) noexcept
     cdef bint register(self, Seat* seat, int32_t priority) noexcept
     cdef int64_t promised(self, Pin* pin, int64_t enough) noexcept

@@ -31,7 +31,9 @@ from fairsched.core.interest cimport (
     MOVED, NO_MEMORY, interest_clear, interest_done, interest_enter, interest_first, interest_init, interest_leave,
     interest_notify, interest_set,
 )
-from fairsched.core.interestwalk cimport LIST_NOTIFIED, InterestWalk, interestwalk_init, interestwalk_next
+from fairsched.core.interestwalk cimport (
+    LIST_INTERESTED, LIST_NOTIFIED, InterestWalk, interestwalk_init, interestwalk_next,
+)
 from fairsched.core.membership cimport interest_add, interest_remove
 from fairsched.core.parking cimport Parking
 from fairsched.core.reclaim cimport Pin
@@ -218,6 +220,20 @@ cdef class WaitingRoom:
             node = interest_first(&self.interest, pin)
         interest_leave(pin)
         tell(first, callbacks)
+
+    cdef list waiting(self):
+        """Priorities of those who wait and have not been woken, in the order in which they would be."""
+        cdef list priorities = []
+        cdef InterestWalk walk
+        cdef ConsumerNode* node
+        cdef Pin* pin = interest_enter(&self.interest)
+        interestwalk_init(&walk, &self.interest, pin, LIST_INTERESTED)
+        node = interestwalk_next(&walk)
+        while node != NULL:
+            priorities.append(node.priority)
+            node = interestwalk_next(&walk)
+        interest_leave(pin)
+        return priorities
 
     cdef int64_t promised(self, Pin* pin, int64_t enough) noexcept:
         """How much those on their way take; at least `enough` when it is more."""
