@@ -442,7 +442,7 @@ cdef class FairQueue(NamedSlots):
         self.check_for_end()
         if not block:
             raise queue.Empty
-        seat = self.getters.sit(rank, limit, NULL)
+        seat = self.getters.sit(rank, limit)
         try:
             in_time = self.getters.wait(seat, deadline)
             while not self.may_take(rank):
@@ -484,7 +484,7 @@ cdef class FairQueue(NamedSlots):
             raise queue.Full
         if self.is_shut_down:
             raise ShutDown("the queue is shut down")
-        seat = self.putters.sit(0, count, NULL)
+        seat = self.putters.sit(0, count)
         try:
             in_time = self.putters.wait(seat, deadline)
             while not self.has_room(count):
