@@ -954,7 +954,9 @@ cdef class PullQueue:
             done = queue_put(&visit.call, offer, &linked)
         if done != PUT_DONE:
             Py_DECREF(item)
-        elif linked != NULL:
+            interest_leave(visit.call.pin)  # nothing has happened that anybody waits for
+            return done
+        if linked != NULL:
             try:
                 self.ask(&visit, linked)
             finally:

@@ -1,7 +1,7 @@
 """The pull queue for stress tests and benchmarks: producers and consumers without the GIL, and its invariants."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
 from libcpp.atomic cimport atomic
 
 from fairsched.core.atomics cimport spin_wait
@@ -80,7 +80,9 @@ cdef class ProbeQueue:
     cdef int64_t total
     cdef atomic[int64_t] done       # messages acknowledged
     cdef atomic[int64_t] waves      # notifications
-    cdef list kept
+    cdef QueueConsumer** kept       # consumers that idle
+    cdef int64_t kept_count
+    cdef int64_t kept_size
 
     def __cinit__(self, int kind=0, int64_t total=0, uint32_t levels=1, int groups=0):
         self.q = <Queue*> calloc(1, sizeof(Queue))
@@ -91,12 +93,13 @@ cdef class ProbeQueue:
                 slots_add(&self.q.order.slots, quantum, False)
         self.total = total
         self.acked = <atomic[uint8_t]*> calloc(total + 1, 1)
-        self.kept = []
 
     def __dealloc__(self):
+        cdef int64_t i
         queue_clear(self.q)
-        for address in self.kept:
-            free(<void*> <uintptr_t> address)
+        for i in range(self.kept_count):
+            free(self.kept[i])
+        free(self.kept)
         free(self.acked)
         free(self.q)
 
@@ -218,59 +221,59 @@ cdef class ProbeQueue:
             self.quit(c)
         return mine
 
-    def idle(self, int64_t count, int32_t priorities=1, bint interested=True):
-        """Subscribe consumers that do nothing."""
-        cdef int64_t i
-        for i in range(count):
-            self.kept.append(<uintptr_t> self.join(<int32_t> (i % priorities), -1, False, interested))
+    def reserve(self, int64_t count):
+        """Make room for the addresses of so many consumers."""
+        self.kept = <QueueConsumer**> realloc(self.kept, count * sizeof(QueueConsumer*))
+        self.kept_size = count
 
-    def told(self, int64_t number):
-        """How often the consumer of that number, of those that idle, was told."""
-        return (<QueueConsumer*> <uintptr_t> self.kept[number]).told.load()
+    def idle(self, int64_t count, int32_t priorities=1, bint interested=True):
+        """Subscribe consumers that do nothing of themselves."""
+        cdef int64_t i
+        if self.kept_count + count > self.kept_size:
+            self.reserve(self.kept_count + count)
+        for i in range(count):
+            self.kept[self.kept_count] = self.join(<int32_t> (i % priorities), -1, False, interested)
+            self.kept_count += 1
+
+    def told(self):
+        """How often each consumer that idles was told."""
+        return [self.kept[i].told.load() for i in range(self.kept_count)]
 
     def take(self, int64_t number, int64_t limit=1):
         """Have a consumer that idled pull, and acknowledge; how many it got."""
         cdef Message* got[BATCH]
-        cdef QueueConsumer* c = <QueueConsumer*> <uintptr_t> self.kept[number]
-        cdef int64_t taken = self.pull(c, min(limit, <int64_t> BATCH), got), i
+        cdef int64_t taken = self.pull(self.kept[number], min(limit, <int64_t> BATCH), got), i
         for i in range(taken):
-            self.settle(c, got[i], SETTLE_ACK)
+            self.settle(self.kept[number], got[i], SETTLE_ACK)
         return taken
 
     def share(self, int64_t count):
-        """Put `count` messages one by one; whoever was told pulls one, acknowledges it, and looks no further.
-
-        How many each consumer got.
-        """
-        cdef Message* got[1]
-        cdef QueueConsumer* c
-        got_by = [0] * len(self.kept)
-        seen = [(<QueueConsumer*> <uintptr_t> address).told.load() for address in self.kept]
+        """Put messages one by one; whoever is told pulls until there is nothing. How many each consumer got."""
+        got = [0] * self.kept_count
         for number in range(1, count + 1):
+            before = self.told()
             self.produce(number, 1, number)
-            for i, address in enumerate(self.kept):
-                c = <QueueConsumer*> <uintptr_t> address
-                if c.told.load() != seen[i]:
-                    seen[i] = c.told.load()
-                    while self.pull(c, 1, got):
-                        self.settle(c, got[0], SETTLE_ACK)
-                        got_by[i] += 1
-        return got_by
+            for i, told in enumerate(self.told()):
+                while told != before[i] and self.take(i):
+                    got[i] += 1
+        return got
 
     def steal(self, int64_t count, int64_t thief):
-        """Notifications of each consumer, when `thief` takes every message before those that are told can."""
+        """As share, but `thief` takes every message before whoever was told. How often each was told, at each step."""
+        history = []
         for number in range(1, count + 1):
-            before = [(<QueueConsumer*> <uintptr_t> address).told.load() for address in self.kept]
+            before = self.told()
             self.produce(number, 1, number)
             self.take(thief)
-            for i, address in enumerate(self.kept):
-                if (<QueueConsumer*> <uintptr_t> address).told.load() != before[i] and i != thief:
+            for i, told in enumerate(self.told()):
+                if told != before[i] and i != thief:
                     self.take(i)
-        return [(<QueueConsumer*> <uintptr_t> address).told.load() for address in self.kept]
+            history.append(self.told())
+        return history
 
-    def cycle(self, uint64_t count, bint settle=True):
+    def cycle(self, uint64_t count):
         """Nanoseconds for `count` times: put a message, have the one consumer take it, and acknowledge."""
-        cdef QueueConsumer* c = <QueueConsumer*> <uintptr_t> self.kept[0]
+        cdef QueueConsumer* c = self.kept[0]
         cdef Message* got[1]
         cdef Offer offer
         cdef Call call
@@ -291,8 +294,7 @@ cdef class ProbeQueue:
                 end(&call)
                 begin(&call, self.q)
                 queue_pull(&call, c, 1, got, &question)
-                if settle:
-                    queue_settle(&call, c, got[0], got[0].holder, got[0].lease, SETTLE_ACK)
+                queue_settle(&call, c, got[0], got[0].holder, got[0].lease, SETTLE_ACK)
                 end(&call)
             start = now_ns() - start
         return start
