@@ -73,6 +73,10 @@ class Order:
         """What a pull would get, of those that are wanted."""
         return next(filter(wanted, self.waiting), None)
 
+    def check_slot(self, slot: Hashable) -> None:
+        if slot is not None:
+            raise ValueError(f"a slot is for a fair queue, got {slot!r}")
+
     def browse(self, wanted: Wanted) -> Stored | None:
         """What a browser sees next."""
         return next(filter(wanted, self.stored), None)
@@ -134,6 +138,10 @@ class Fair(Order):
     def __init__(self, quanta: Mapping[Hashable, int]) -> None:
         super().__init__()
         self.dwrr = ReferenceDwrr(quanta)
+
+    def check_slot(self, slot: Hashable) -> None:
+        if slot not in self.dwrr.slots:
+            raise KeyError(f"no slot {slot!r}; there are {', '.join(map(repr, self.dwrr.slots))}")
 
     def give_back(self, message: Stored) -> None:
         super().give_back(message)

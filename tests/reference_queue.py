@@ -36,6 +36,16 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
+from reference_checks import (
+    GROUPS,
+    OVERFLOWS,
+    check_alternate,
+    check_callable,
+    check_choice,
+    check_duration,
+    check_number,
+    check_quanta,
+)
 from reference_groups import Groups
 from reference_interest import INTERESTED, NON_ACQUIRING, NOT_INTERESTED, NOTIFIED
 from reference_kinds import ACQUIRED, AVAILABLE, GONE, HELD, KINDS, Levels, Stored, order_of
@@ -44,29 +54,12 @@ from reference_waking import Waking
 
 from fairsched.errors import ShutDown
 
-OVERFLOWS = ("none", "ring", "reject", "flow")
-GROUPS = (None, "standard", "shared")
 LISTS = {
     "interested": INTERESTED,
     "notified": NOTIFIED,
     "not_interested": NOT_INTERESTED,
     "non_acquiring": NON_ACQUIRING,
 }
-
-
-def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
-
-
-def check_number(name: str, value: Any, least: int = 0) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
-
-
-def check_duration(name: str, value: Any) -> None:
-    if value is not None and not (isinstance(value, (int, float)) and 0 <= value < math.inf):
-        raise ValueError(f"{name} must be seconds, finite and not negative, got {value!r}")
 
 
 class ReferenceQueue(Waking):
@@ -97,8 +90,10 @@ class ReferenceQueue(Waking):
             check_number(name, limit)
         check_number("max_deliveries", max_deliveries)
         check_duration("ttl", ttl)
-        if kind == "fair" and not quanta:
-            raise ValueError(f"a fair queue needs quanta, got {quanta!r}")
+        check_quanta(kind, quanta)
+        check_alternate(alternate)
+        check_callable("key", key)
+        check_callable("clock", clock)
         super().__init__()
         self.order = order_of(kind, levels, quanta)
         self.key = key
@@ -153,6 +148,9 @@ class ReferenceQueue(Waking):
     ) -> None:
         check_number("size", size)
         check_duration("ttl", ttl)
+        check_duration("not_before", not_before)
+        check_number("priority", priority, -(2**63))
+        self.order.check_slot(slot)
         if self.closed:
             raise ShutDown("the queue is closed")
         self.admit(size)

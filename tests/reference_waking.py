@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from reference_checks import check_callable, check_priority
 from reference_groups import Groups
 from reference_interest import INTERESTED, NON_ACQUIRING, ReferenceInterest
 from reference_kinds import AVAILABLE, HELD, Order, Stored
@@ -143,8 +144,9 @@ class Waking:
         if self.closed:
             raise ShutDown("the queue is closed")
         self.check_exclusive(exclusive)
-        if not -(2**31) <= priority < 2**31:
-            raise ValueError(f"priority must be from {-(2**31)} to {2**31 - 1}, got {priority!r}")
+        check_priority(priority)
+        check_callable("filter", filter)
+        check_callable("on_work", on_work)
         consumer = ReferenceSubscription(cast(Any, self), name or "", priority, acquires, sees_requeues)
         consumer.name = name or f"subscription-{consumer.node}"
         consumer.exclusive, consumer.filter, consumer.on_work = exclusive, filter, on_work
