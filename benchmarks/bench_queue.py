@@ -24,7 +24,7 @@ def idle(kind: int, consumers: int = 1) -> Any:
 
 
 def test_put_and_pull(benchmark: Any) -> None:
-    """One message put, pulled and acknowledged on one thread, by kind. What is pulled has to go, or memory is measured."""
+    """One message put, pulled and acknowledged, on one thread. What is pulled has to go, or memory is measured."""
     probes = {name.replace("-", "_"): idle(kind) for kind, name in enumerate(KINDS)}
     crowd = idle(0, 10_000)
     took = medians(
@@ -49,33 +49,38 @@ def test_put_and_pull(benchmark: Any) -> None:
     benchmark.pedantic(lambda: probes["standard"].cycle(COUNT), rounds=10)
 
 
+def pulled(jobs: Any, worker: Any, count: int, batch: int) -> None:
+    """Put, then pull one by one, or in batches, and acknowledge."""
+    for item in range(count):
+        jobs.put(item)
+    if batch == 1:
+        while (entry := worker.pull()) is not None:
+            entry.ack()
+    while entries := worker.pull_many(batch):
+        for entry in entries:
+            entry.ack()
+
+
+def got(jobs: Any, count: int) -> None:
+    """The same with queue.Queue."""
+    for item in range(count):
+        jobs.put(item)
+    for _ in range(count):
+        jobs.get()
+        jobs.task_done()
+
+
 def test_from_python(benchmark: Any) -> None:
     """A put, a pull and an ack from Python, beside queue.Queue's put and get; and pulling in batches."""
     count = 20_000
     ours, theirs = PullQueue(), queue.Queue[int]()
     worker = ours.subscribe("worker")
-
-    def pulled() -> None:
-        for item in range(count):
-            ours.put(item)
-        while (entry := worker.pull()) is not None:
-            entry.ack()
-
-    def batched() -> None:
-        for item in range(count):
-            ours.put(item)
-        while entries := worker.pull_many(100):
-            for entry in entries:
-                entry.ack()
-
-    def peer() -> None:
-        for item in range(count):
-            theirs.put(item)
-        for _ in range(count):
-            theirs.get()
-            theirs.task_done()
-
-    took = medians(ROUNDS, pulled=pulled, batched=batched, peer=peer)
+    took = medians(
+        ROUNDS,
+        pulled=lambda: pulled(ours, worker, count, 1),
+        batched=lambda: pulled(ours, worker, count, 100),
+        peer=lambda: got(theirs, count),
+    )
     record(
         benchmark,
         {
@@ -84,7 +89,7 @@ def test_from_python(benchmark: Any) -> None:
         },
         **{f"{name}_ns": seconds / count * 1e9 for name, seconds in took.items()},
     )
-    benchmark.pedantic(pulled, rounds=5)
+    benchmark.pedantic(lambda: pulled(ours, worker, count, 1), rounds=5)
 
 
 MEMORY = """

@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 from threads import SOON, result_of, start
 
-from fairsched import Entry, ExistingConsumerPreventsExclusive, ExistingExclusiveConsumer, PullQueue, ShutDown, Subscription
+from fairsched import (
+    Entry,
+    ExistingConsumerPreventsExclusive,
+    ExistingExclusiveConsumer,
+    PullQueue,
+    ShutDown,
+    Subscription,
+)
 
 
 class Clock:
@@ -59,7 +66,8 @@ def test_get_waits_for_a_put() -> None:
 
 def test_each_waiting_thread_gets_one() -> None:
     queue, count = PullQueue(), 8
-    waiting = [start(lambda s=queue.subscribe(): s.get(SOON).item) for _ in range(count)]
+    workers = [queue.subscribe() for _ in range(count)]
+    waiting = [start(lambda worker=worker: worker.get(SOON).item) for worker in workers]
     for number in range(count):
         queue.put(number)
     assert sorted(result_of(thread) for thread in waiting) == list(range(count))
@@ -133,7 +141,7 @@ def test_put_waits_for_room_or_not() -> None:
         queue.put(2, timeout=0)
     putting = start(lambda: queue.put(2))
     first = worker.get(SOON)
-    assert queue.depth == 2  # 80 % of two is two; but the limit is two as well
+    assert queue.depth == 2  # 80 % of two, rounded up, is two; but a third does not fit
     first.ack()
     assert result_of(putting) is None
     assert drain(worker) == [1, 2]

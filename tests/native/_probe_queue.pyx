@@ -5,21 +5,19 @@ from libc.stdlib cimport calloc, free, realloc
 from libcpp.atomic cimport atomic
 
 from fairsched.core.atomics cimport spin_wait
-from fairsched.core.consumernode cimport ConsumerNode, node_retire
+from fairsched.core.consumernode cimport node_retire
 from fairsched.core.groups cimport Grouping
-from fairsched.core.interest cimport interest_clear, interest_enter, interest_leave
+from fairsched.core.interest cimport interest_enter, interest_leave
 from fairsched.core.interestwalk cimport InterestList, interest_count, interest_size, interest_valid
 from fairsched.core.message cimport Message
 from fairsched.core.order cimport KIND_FAIR, Kind
 from fairsched.core.queue cimport PUT_DONE, Offer, queue_clear, queue_init, queue_put
 from fairsched.core.queuecredit cimport consumer_set_credit
-from fairsched.core.queuemembers cimport ADMITTED, consumer_init, queue_cancel, queue_set_wish, queue_subscribe
+from fairsched.core.queuemembers cimport consumer_init, queue_cancel, queue_set_wish, queue_subscribe
 from fairsched.core.queuepull cimport queue_pull
 from fairsched.core.queuesettle cimport SETTLE_ACK, SETTLE_REJECT, SETTLE_RELEASE, Verdict, queue_settle
-from fairsched.core.queuestate cimport (
-    WISH_ALL, WISH_USER, Call, Queue, QueueConsumer, call_init, queue_forget, queue_lock, queue_unlock,
-)
-from fairsched.core.queuewake cimport Question, queue_drop
+from fairsched.core.queuestate cimport WISH_USER, Call, Queue, QueueConsumer, call_init, queue_forget
+from fairsched.core.queuewake cimport Question
 from fairsched.core.reclaim cimport Garbage, Pin, reclaim_flush
 from fairsched.core.slots cimport slots_add
 

@@ -3,7 +3,8 @@
 A pull that succeeds leaves the consumer notified, at the tail of that list: a steady stream costs no wake-ups. One that
 fails leaves it interested, and passes the work on, if there is some that it may not take. Different from the source: a
 notified consumer looks first where it is, and moves to Interested only before the look that may be its last. So a
-success costs one move instead of two, and none if there is no other to let past; to others it looks as though it had been interested for no time.
+success costs one move instead of two, and none if there is no other to let past; to others it looks as though it had
+been interested for no time.
 
 Thread safety: any, pinned, without the queue's lock; one thread at a time pulls for a consumer.
 Complexity: O(1) a message where nobody has a cursor; else O(messages gone past), and a look at the consumers of higher
