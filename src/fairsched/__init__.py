@@ -8,9 +8,18 @@ from typing import TYPE_CHECKING, Any
 from fairsched._ackledger import AckLedger
 from fairsched._core import Dwrr
 from fairsched._fairqueue import FairQueue
+from fairsched._pullqueue import Entry, PullQueue, Subscription
 from fairsched._routing import HashRing, jump_hash, jump_hash_many
 from fairsched.batch import Batch
-from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError, QueueNotFound, ShutDown
+from fairsched.errors import (
+    ConfigurationError,
+    ConnectionFailed,
+    ExistingConsumerPreventsExclusive,
+    ExistingExclusiveConsumer,
+    FairschedError,
+    QueueNotFound,
+    ShutDown,
+)
 from fairsched.hashexchange import ConsistentHashExchange
 from fairsched.routing import RabbitMQHash
 from fairsched.slotstats import SlotStats
@@ -29,14 +38,19 @@ __all__ = [
     "ConsistentHashExchange",
     "Consumer",
     "Dwrr",
+    "Entry",
+    "ExistingConsumerPreventsExclusive",
+    "ExistingExclusiveConsumer",
     "FairQueue",
     "FairschedError",
     "HashRing",
     "Message",
+    "PullQueue",
     "QueueNotFound",
     "RabbitMQHash",
     "ShutDown",
     "SlotStats",
+    "Subscription",
     "from_pika",
     "jump_hash",
     "jump_hash_many",
