@@ -10,6 +10,7 @@ from fairsched._core import Dwrr
 from fairsched._fairqueue import FairQueue
 from fairsched._pullqueue import Entry, PullQueue, Subscription
 from fairsched._routing import HashRing, jump_hash, jump_hash_many
+from fairsched._target import Target
 from fairsched.batch import Batch
 from fairsched.errors import (
     ConfigurationError,
@@ -53,6 +54,7 @@ __all__ = [
     "ShutDown",
     "SlotStats",
     "Subscription",
+    "Target",
     "from_pika",
     "jump_hash",
     "jump_hash_many",

@@ -350,6 +350,7 @@ cdef class Subscription:
     cdef uint64_t number
     cdef object filter
     cdef object on_work
+    cdef object listener           # called when somebody who waits elsewhere should look again
     cdef WaitingRoom room          # made when somebody waits
     cdef atomic[int64_t] news
     cdef bint filter_failed        # and that was logged
@@ -523,9 +524,34 @@ cdef class Subscription:
         return 0
 
     cdef void wake(self) noexcept:
+        cdef object listener = self.listener
         if self.room is not None:
             with cython.critical_section(self):
                 self.room.wake(1)
+        if listener is not None:
+            listener()
+
+    # What a Target needs to wait for several subscriptions at once.
+
+    def _listen(self, listener):
+        """Have `listener()` called when there is work, and when there will be none; None: no longer."""
+        with cython.critical_section(self):
+            if listener is not None and self.listener is not None:
+                raise ValueError(f"subscription {self.name!r} belongs to a target already")
+            self.listener = listener
+
+    @property
+    def _clock(self):
+        return self.queue.clock
+
+    @property
+    def _over(self):
+        """Whether nothing new will come: it is cancelled, or its queue is closed."""
+        return self.consumer == NULL or self.queue.closed
+
+    def _next_due(self, deadline):
+        """The deadline, or when the next held message is due, if that is before."""
+        return self.queue.next_due(deadline)
 
     cdef int judge(self, object item) except -1:
         """Whether the filter accepts an item."""
