@@ -1,9 +1,9 @@
 """Message groups: messages that belong together go to one consumer.
 
-Standard groups: a key's hash names one of GROUP_SLOTS slots, and a slot belongs to the consumer that first acquired from
-it, until that goes; keys that share a slot share a consumer, messages without a key have no group. Shared groups: a key
-is its own group, and belongs to a consumer only while that has an unsettled message of it; messages without a key are
-one group together. A group that is another consumer's is gone past; `skipped` remembers the first that was, so that
+Standard groups: a key's hash names one of GROUP_SLOTS slots, and a slot belongs to the consumer that first acquired
+from it, until that goes; keys that share a slot share a consumer, messages without a key have no group. Shared groups:
+a key is its own group, and belongs to a consumer only while that has an unsettled message of it; messages without a key
+are one group together. A group that is another consumer's is gone past; `skipped` remembers the first that was, so that
 cursors can be called back there.
 
 Source: Qpid Broker-J's message group managers. Thread safety: none; the owner excludes.

@@ -17,8 +17,7 @@ from libc.stdlib cimport calloc, free
 
 from fairsched.core.atomics cimport lowest_bit
 from fairsched.core.message cimport (
-    HEAP_HELD, HEAP_NONE, HEAP_RETURNED, MESSAGE_AVAILABLE, MESSAGE_DELETED, MESSAGE_HELD, HeapPlace, Message,
-    message_before,
+    HEAP_HELD, HEAP_NONE, HEAP_RETURNED, MESSAGE_AVAILABLE, MESSAGE_HELD, Message, message_before,
 )
 from fairsched.core.messageheap cimport heap_push, heap_remove
 from fairsched.core.orderfair cimport fair_first, fair_insert, fair_take

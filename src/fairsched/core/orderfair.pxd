@@ -8,7 +8,7 @@ Thread safety: none; the owner excludes. Complexity: in turn O(1), as in dwrr.px
 O(the slot's messages before it).
 """
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from fairsched.core.dwrr cimport dwrr_charge, dwrr_push, dwrr_retire_first, dwrr_settle, dwrr_turn
 from fairsched.core.entrypool cimport Entry, entrypool_give, entrypool_take

@@ -6,7 +6,7 @@ How to use it
     queue_init ... queue_clear. A consumer (QueueConsumer, its owner's memory, aligned to the cache line) is set up by
         consumer_init; queue_subscribe ... queue_cancel, node_retire (queuemembers.pxd).
     Every use is a Call: call_init, call.pin = interest_enter(&q.interest), the operation, interest_leave(call.pin).
-        Afterwards, for what `call.removed` chains (expired, overflowed, superseded, delivered too often): see to it, and
+        Afterwards, see to what `call.removed` chains (expired, overflowed, superseded, delivered too often), and then
         queue_forget. `call.tell` is called inside the pin: it must not block.
     queue_put; queue_pull (queuepull.pxd); then for each message pulled queue_settle (queuesettle.pxd), or, by a
         browser, queue_drop (queuewake.pxd). queue_sweep (queuetime.pxd) at times.
@@ -21,7 +21,7 @@ Why no message waits while a consumer that could take it sleeps
   synchronization  any operation from any thread, pinned; init and clear: X. One thread at a time pulls for a consumer.
 Progress: the lock is held for a few instructions; everything else as in interest.pxd.
 Complexity: put and pull O(1) where nobody has a cursor, besides the order (order.pxd) and the policy (wakeup.pxd).
-Memory: 192 bytes a message, and its key; 320 a consumer, and its two list entries.
+Memory: 192 bytes a message, and its key; 216 a consumer, and its two list entries.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
@@ -39,9 +39,7 @@ from fairsched.core.order cimport (
 from fairsched.core.overflow cimport OVERFLOW_NONE, overflow_admits
 from fairsched.core.queuecursor cimport cursors_recall
 from fairsched.core.queuering cimport queue_ring
-from fairsched.core.queuestate cimport (
-    Call, Queue, queue_count, queue_lock, queue_remove, queue_unlock, queue_unref,
-)
+from fairsched.core.queuestate cimport Call, Queue, queue_count, queue_lock, queue_remove, queue_unlock
 from fairsched.core.queuewake cimport queue_announce, queue_drop, queue_tell_browsers
 from fairsched.core.xxh64 cimport xxh64
 

@@ -3,7 +3,8 @@
 A pull that succeeds leaves the consumer notified, at the tail of that list: a steady stream costs no wake-ups. One that
 fails leaves it interested, and passes the work on, if there is some that it may not take. Different from the source: a
 notified consumer looks first where it is, and moves to Interested only before the look that may be its last. So a
-success costs one move instead of two; to others it looks as though it had been interested for no time.
+success costs one move instead of two, and none if there is no other to let past; to others it looks as though it had
+been interested for no time.
 
 Thread safety: any, pinned, without the queue's lock; one thread at a time pulls for a consumer.
 Complexity: O(1) a message where nobody has a cursor; else O(messages gone past), and a look at the consumers of higher
@@ -16,6 +17,7 @@ from fairsched.core.consumernode cimport INTERESTED, NOTIFIED
 from fairsched.core.groups cimport groups_assign
 from fairsched.core.interest cimport interest_done, interest_move
 from fairsched.core.interestwalk cimport LIST_ALL
+from fairsched.core.levels cimport LEVEL_NOTIFIED
 from fairsched.core.message cimport (
     MESSAGE_ACQUIRED, MESSAGE_AVAILABLE, Message, message_before,
 )
@@ -170,6 +172,10 @@ cdef inline int64_t pull_once(
         return pull_walking(call, c, out, question)
     return pull_plainly(call, c, limit, out)
 
+cdef inline bint pull_is_last(QueueConsumer* c) noexcept nogil:
+    """Whether the node is at the tail of the notified ones of its priority: then there is nowhere to move."""
+    return c.node.level.lists[<int> LEVEL_NOTIFIED].tail.load() == c.node.entry.load()
+
 cdef inline void pull_due(Call* call) noexcept nogil:
     """Announce what has become due."""
     cdef Queue* q = call.queue
@@ -214,8 +220,8 @@ cdef inline int64_t queue_pull(
             else:
                 queue_follow(call, c)
             return taken
-    if consumer_desired(c):
-        interest_move(&q.interest, call.pin, &c.node, INTERESTED | NOTIFIED, NOTIFIED)
-    else:
+    if not consumer_desired(c):
         queue_follow(call, c)
+    elif not pull_is_last(c):
+        interest_move(&q.interest, call.pin, &c.node, INTERESTED | NOTIFIED, NOTIFIED)
     return taken

@@ -14,8 +14,8 @@ message pulled once. Complexity: O(1); O(walkers) for what goes back; queue_rele
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from fairsched.core.message cimport (
-    MESSAGE_AVAILABLE, REASON_CLOSED, REASON_DELIVERIES, REASON_EXPIRED, REASON_SUPERSEDED, Message, message_expired, message_reject,
-    message_taken,
+    MESSAGE_AVAILABLE, REASON_CLOSED, REASON_DELIVERIES, REASON_EXPIRED, REASON_SUPERSEDED, Message, message_expired,
+    message_reject, message_taken,
 )
 from fairsched.core.order cimport order_after, order_available
 from fairsched.core.queuecredit cimport consumer_restore
