@@ -9,8 +9,8 @@ Wake-ups. A message that is put, released, rejected, un-held, or freed with its 
     it, and at most one consumer: a released message does not wake all. Who subscribes, or becomes interested, is woken
     when there is something for it; a browser always is, and no priority comes before it. on_work(subscription) may
     pull; if it raises, that is logged.
-Credit. A pull takes one, settling gives one back, whatever the credit was when it was pulled: before the message moves,
-    so that a release may be for its releaser.
+Credit. A pull takes one, if there is a limit; settling gives back what was taken: before the message moves, so that a
+    release may be for its releaser.
 Keys. put(key=...) is all: what sorted and last-value queues go by, and the name of the message's group. Without it the
     queue's own key(item), if there is one.
 Holds. Until the clock is past not_before (seconds of the queue's clock) a message counts as available and is not
@@ -221,13 +221,14 @@ class ReferenceQueue(Waking):
             self.groups.acquired(consumer, message)
         else:
             consumer.passed.add(message.number)
+        paid = consumer.left is not None
         if consumer.left is not None:
             consumer.left -= 1
         if consumer.desired:
             self.consumers.notify(consumer.node)
         else:
             self.recompute(consumer)
-        return ReferenceEntry(consumer, message)
+        return ReferenceEntry(consumer, message, paid)
 
     def pass_on(self, consumer: ReferenceSubscription) -> None:
         """It found nothing; what there is may be for another."""

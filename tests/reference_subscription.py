@@ -20,9 +20,10 @@ logger = logging.getLogger("fairsched.queue")
 class ReferenceEntry:
     """A message that was pulled. The first of ack, release and reject decides and is True; later ones are False."""
 
-    def __init__(self, subscription: ReferenceSubscription, message: Stored) -> None:
+    def __init__(self, subscription: ReferenceSubscription, message: Stored, paid: bool) -> None:
         self.subscription = subscription
         self.message = message
+        self.paid = paid  # with credit
         self.item = message.item
         self.delivery_count = message.failed  # earlier deliveries, that were released
         self.redelivered = message.redelivered
@@ -46,7 +47,8 @@ class ReferenceEntry:
         if self.settled:
             return False
         self.settled = True
-        self.subscription.give_credit(1)  # first of all: it may be this consumer that a released message is for
+        if self.paid:  # first of all: it may be this consumer that a released message is for
+            self.subscription.give_credit(1)
         if self.subscription.acquires:
             assert self.message.state == ACQUIRED
             then(self.message)
