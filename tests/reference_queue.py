@@ -7,8 +7,10 @@ Interest. A consumer is in `interested` or `notified` while it wishes, has credi
     that before anybody looks, and the hand-over to others follows the acquire, so that a backlog does not stall.
 Wake-ups. A message that is put, released, rejected, un-held, or freed with its group wakes every browser that is to see
     it, and at most one consumer: a released message does not wake all. Who subscribes, or becomes interested, is woken
-    when there is something for it; a browser always is. on_work(subscription) may pull; if it raises, that is logged.
-Credit. A pull takes one, settling gives it back: before the message moves, so that a release may be for its releaser.
+    when there is something for it; a browser always is, and no priority comes before it. on_work(subscription) may
+    pull; if it raises, that is logged.
+Credit. A pull takes one, if there is a limit; settling gives back what was taken: before the message moves, so that a
+    release may be for its releaser.
 Keys. put(key=...) is all: what sorted and last-value queues go by, and the name of the message's group. Without it the
     queue's own key(item), if there is one.
 Holds. Until the clock is past not_before (seconds of the queue's clock) a message counts as available and is not
@@ -22,8 +24,8 @@ Attempts. delivery_count is 0 at first, and one more for each release. With the 
 Overflow. ring: drops the oldest that is not acquired, nor the one just put. reject: queue.Full. flow: who puts what
     does not fit, and everybody after that, waits until depth and bytes are at most 80 % of the limits, rounded up;
     here, queue.Full. What never fits waits for an empty queue.
-Cancel. Not interested any more, with the hand-over; its groups are free, and the first message of each is offered; then
-    the next consumer becomes live.
+Cancel. It is gone; its groups are free, and the first message of each is offered; the next consumer becomes live; and
+    then it is as with anybody who is not interested any more: what it was to do is handed over.
 Close. ShutDown for who puts, subscribes, or gets when nothing is left. What is left may be pulled. What is released
     goes to the alternate, if there is one.
 """
@@ -45,6 +47,7 @@ from reference_checks import (
     check_duration,
     check_number,
     check_quanta,
+    check_time,
 )
 from reference_groups import Groups
 from reference_interest import INTERESTED, NON_ACQUIRING, NOT_INTERESTED, NOTIFIED
@@ -148,7 +151,7 @@ class ReferenceQueue(Waking):
     ) -> None:
         check_number("size", size)
         check_duration("ttl", ttl)
-        check_duration("not_before", not_before)
+        check_time("not_before", not_before)
         check_number("priority", priority, -(2**63))
         self.order.check_slot(slot)
         if self.closed:
@@ -209,7 +212,7 @@ class ReferenceQueue(Waking):
         if not consumer.desired:
             return None
         message = self.next_available(consumer)
-        if message is None or not self.no_higher_priority(consumer, message):
+        if message is None or (consumer.acquires and not self.no_higher_priority(consumer, message)):
             self.pass_on(consumer)
             return None
         if consumer.acquires:

@@ -173,7 +173,7 @@ class Waking:
         if not consumer.open:
             return
         consumer.open = False
-        self.recompute(consumer)
+        was_desired = self.consumers.set(consumer.node, False)
         self.consumers.remove(consumer.node)
         del self.by_node[consumer.node]
         for group in self.groups.clear(consumer):
@@ -183,3 +183,5 @@ class Waking:
         if consumer.live and following is not None:
             following.live = True
             self.recompute(following)
+        if was_desired:
+            self.hand_over()

@@ -120,6 +120,24 @@ def test_a_browser_sees_a_held_message_when_it_is_let_go(engine: Engine) -> None
 
 
 @on_both
+@pytest.mark.parametrize("looked", [False, True])
+def test_a_browser_is_told_of_a_message_that_is_let_go(engine: Engine, looked: bool) -> None:
+    """§1.1, reasons for notify_work: "message becomes available again (released, un-held ...)": it would sleep on."""
+    now = [0.0]
+    queue = engine(clock=lambda: now[0])
+    browser = queue.subscribe("B", acquires=False)
+    assert browser.pull() is None
+    queue.put("held", not_before=1)
+    if looked:
+        assert browser.pull() is None
+    before = browser.notified_count
+    now[0] = 2.0
+    queue.expire()
+    assert browser.notified_count == before + 1
+    assert items(drain(browser)) == ["held"]
+
+
+@on_both
 @pytest.mark.parametrize("kind", ["standard", "priority", "sorted", "last-value"])
 def test_a_browser_of_any_kind_sees_the_order_of_service(engine: Engine, kind: str) -> None:
     queue = engine(kind)

@@ -49,6 +49,24 @@ def test_new_credit_wakes(engine: Engine) -> None:
 
 
 @on_both
+@pytest.mark.parametrize("size", [0, 5])
+@pytest.mark.parametrize("credit", [None, 1])
+def test_a_settlement_gives_back_what_was_taken(engine: Engine, size: int, credit: int | None) -> None:
+    """§1.7: what was used is restored, whatever was set meanwhile; sizes count where there is a limit in bytes."""
+    queue = engine()
+    only = queue.subscribe("A", credit=credit)
+    for item in range(3):
+        queue.put(item, size=size)
+    first = only.pull()  # without a limit, it takes no credit
+    only.credit = 1
+    second = only.pull()
+    assert (only.credit, lists_of(queue)) == (0, "X[A]")
+    back = int(credit is not None)
+    assert (first.ack(), only.credit, lists_of(queue)) == (True, back, "N[A]" if back else "X[A]")
+    assert (second.ack(), only.credit, lists_of(queue)) == (True, back + 1, "N[A]")
+
+
+@on_both
 def test_credit_does_not_make_interested_who_is_not(engine: Engine) -> None:
     queue = engine()
     only = queue.subscribe("A", credit=1)
