@@ -24,6 +24,11 @@ def check_duration(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be seconds, finite and not negative, got {value!r}")
 
 
+def check_time(name: str, value: Any) -> None:
+    if value is not None and not (isinstance(value, (int, float)) and math.isfinite(value)):
+        raise ValueError(f"{name} must be a finite number of seconds, got {value!r}")
+
+
 def check_callable(name: str, value: Any) -> None:
     if value is not None and not callable(value):
         raise ValueError(f"{name} must be callable, got {value!r}")

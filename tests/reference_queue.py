@@ -45,6 +45,7 @@ from reference_checks import (
     check_duration,
     check_number,
     check_quanta,
+    check_time,
 )
 from reference_groups import Groups
 from reference_interest import INTERESTED, NON_ACQUIRING, NOT_INTERESTED, NOTIFIED
@@ -148,7 +149,7 @@ class ReferenceQueue(Waking):
     ) -> None:
         check_number("size", size)
         check_duration("ttl", ttl)
-        check_duration("not_before", not_before)
+        check_time("not_before", not_before)
         check_number("priority", priority, -(2**63))
         self.order.check_slot(slot)
         if self.closed:

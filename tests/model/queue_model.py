@@ -13,6 +13,7 @@ from typing import Any
 
 Steps = Generator[Callable[[], bool] | None, None, Any]
 INTERESTED, NOTIFIED, NOT_INTERESTED = "I", "N", "X"
+TAKEN, OUTRANKED, NOTHING = range(3)
 
 
 @dataclass(eq=False)
@@ -55,6 +56,7 @@ class QueueModel:
     kept: frozenset[str] = field(default_factory=lambda: frozenset(QueueModel.GUARDS))
     backlog: int = 0
     in_vain: bool = True  # whether anybody may be told in vain
+    looks_first: bool = False  # a notified consumer looks where it is, and moves only before its last look
 
     def threads(self) -> list[Any]:
         self.all = self.consumers()  # by priority
@@ -146,24 +148,32 @@ class QueueModel:
             consumer.vain += consumer.got == before
 
     def pull(self, consumer: Consumer) -> Steps:
-        if "interested before looking" in self.kept:
-            yield from self.done(consumer)
+        """Its last look is made from the list of the interested."""
         yield None
         if consumer.state == NOT_INTERESTED:
             return False
+        moves = "interested before looking" in self.kept
+        if moves and self.looks_first and (yield from self.look(consumer)) == TAKEN:
+            return True
+        if moves:
+            yield from self.done(consumer)
+        found = yield from self.look(consumer)
+        if found != TAKEN and not moves:
+            yield from self.done(consumer)
+        if found == OUTRANKED:
+            yield from self.offer(consumer)
+        return found == TAKEN
+
+    def look(self, consumer: Consumer) -> Steps:
         while True:
             yield None
             at = next((i for i, available in enumerate(self.messages) if available), None)
-            outranked = at is not None and (yield from self.outranked(consumer))
-            if at is None or outranked:
-                if "interested before looking" not in self.kept:
-                    yield from self.done(consumer)
-                if outranked:
-                    yield from self.offer(consumer)
-                return False
-            acquired = yield from self.acquire(consumer, at)
-            if acquired:
-                return True
+            if at is None:
+                return NOTHING
+            if (yield from self.outranked(consumer)):
+                return OUTRANKED
+            if (yield from self.acquire(consumer, at)):
+                return TAKEN
 
     def done(self, consumer: Consumer) -> Steps:
         yield None

@@ -52,10 +52,12 @@ PRIORITY: dict[str, tuple[Any, ...]] = {
 SCENARIOS = {**ENQUEUE, **INTEREST, **PRIORITY}
 
 
+@pytest.mark.parametrize("looks_first", [False, True])
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_no_message_waits_beside_who_sleeps(scenario: str) -> None:
+def test_no_message_waits_beside_who_sleeps(scenario: str, looks_first: bool) -> None:
+    """Whether a notified consumer moves before each look, as in the sources, or before the last, as in the engine."""
     consumers, programs, backlog, preemptions = SCENARIOS[scenario]
-    model = lambda: QueueModel(consumers, programs, backlog=backlog)  # noqa: E731
+    model = lambda: QueueModel(consumers, programs, backlog=backlog, looks_first=looks_first)  # noqa: E731
     assert sum(1 for _ in schedules(model, preemptions))
 
 

@@ -214,6 +214,21 @@ def test_a_fair_queue_serves_a_released_message_first_of_its_slot(engine: Engine
 
 
 @on_both
+def test_a_look_does_not_change_whose_turn_it_is(engine: Engine) -> None:
+    """The order of service is that of DWRR's pushes and pops (§4.1), whenever somebody subscribes, and is told."""
+    orders = []
+    for subscribes_at in range(3):
+        queue = engine("fair", quanta={"a": 1, "b": 1})
+        for step, (slot, size) in enumerate([("b", 2), ("a", 1), ("", 0)]):
+            if step == subscribes_at:
+                only = queue.subscribe("A")
+            if slot:
+                queue.put(slot, slot=slot, size=size)
+        orders.append(items(drain(only)))
+    assert orders == [["a", "b"]] * 3
+
+
+@on_both
 def test_consumers_share_a_fair_queue(engine: Engine) -> None:
     queue = engine("fair", quanta={"a": 1, "b": 3})
     for _ in range(40):

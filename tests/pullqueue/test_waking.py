@@ -168,6 +168,23 @@ def test_who_is_not_interested_is_not_woken(engine: Engine) -> None:
 
 
 @on_both
+def test_nobody_is_woken_for_what_its_filter_refuses(engine: Engine) -> None:
+    """§1.4: notify(consumer) needs next_available != none; "otherwise False and no wake-up". However it comes in."""
+    queue = engine()
+    queue.put(1)
+    only = queue.subscribe("A", filter=lambda item: item % 2 == 0)
+    assert (lists_of(queue), only.notified_count) == ("I[A]", 0)
+    only.interested = False
+    only.interested = True
+    assert (lists_of(queue), only.notified_count) == ("I[A]", 0)
+    only.credit = 0
+    only.credit = 2
+    assert (lists_of(queue), only.notified_count) == ("I[A]", 0)
+    queue.put(2)
+    assert (lists_of(queue), only.notified_count) == ("N[A]", 1)
+
+
+@on_both
 def test_losing_interest_hands_over(engine: Engine) -> None:
     queue = engine()
     one, two, three = subscribe_all(queue, "ABC")

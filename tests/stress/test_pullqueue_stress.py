@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import queue as queues
 import random
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +16,15 @@ from threads import SOON, result_of, start
 from fairsched import PullQueue, ShutDown
 
 pytestmark = pytest.mark.stress
+
+
+@pytest.fixture(autouse=True)
+def restless_switching() -> Iterator[None]:
+    """Threads take turns after a few bytecodes, not after milliseconds."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
 
 
 def reach(condition: Callable[[], bool], what: str) -> None:
@@ -94,7 +104,7 @@ def restless(crew: Crew, me: int) -> None:
 @pytest.mark.parametrize("kind", ["standard", "priority", "sorted", "last-value", "fair"])
 def test_t_q19_every_message_exactly_once(kind: str) -> None:
     queue = PullQueue(kind, quanta={0: 1, 1: 3} if kind == "fair" else None)
-    crew, threads, each = Crew(queue, 8, restless), 8, 500
+    crew, threads, each = Crew(queue, 8, restless), 8, 1000
 
     def put(me: int, number: int) -> None:
         options: dict[str, Any] = {"slot": me % 2} if kind == "fair" else {"priority": number % 10}
