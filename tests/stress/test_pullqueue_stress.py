@@ -328,6 +328,15 @@ def test_limits_hold_under_load(overflow: str) -> None:
     assert overflow == "ring" or len(got) == 4000
 
 
+def test_no_producer_is_left_behind() -> None:
+    """A producer is woken, and finds room before it would have waited, while others are being woken: all go on."""
+    for _ in range(60):
+        queue = PullQueue(max_depth=5, overflow="flow")
+        crew = Crew(queue, 3, restless)
+        crew.produce(8, 200, lambda me, number: queue.put((me, number)))  # noqa: B023 - is over when it returns
+        assert crew.finish() == [(me, number) for me in range(8) for number in range(200)]
+
+
 def test_close_wakes_all_who_wait() -> None:
     """Consumers without work, and producers without room."""
     for _ in range(20):
