@@ -210,7 +210,7 @@ class ReferenceQueue(Waking):
         if not consumer.desired:
             return None
         message = self.next_available(consumer)
-        if message is None or not self.no_higher_priority(consumer, message):
+        if message is None or (consumer.acquires and not self.no_higher_priority(consumer, message)):
             self.pass_on(consumer)
             return None
         if consumer.acquires:
