@@ -35,23 +35,25 @@ from fairsched.core.order cimport (
 )
 from fairsched.core.overflow cimport OVERFLOW_FLOW, OVERFLOW_NONE, OVERFLOW_REJECT, OVERFLOW_RING, overflow_resumes
 from fairsched.core.queue cimport (
-    PUT_CLOSED, PUT_DONE, PUT_FULL, PUT_NO_MEMORY, Admittance, Offer, queue_clear, queue_init, queue_offer, queue_put,
+    PUT_CLOSED, PUT_DONE, PUT_FULL, PUT_NO_MEMORY, Admittance, Offer, queue_clear, queue_init, queue_put,
 )
-from fairsched.core.queuecredit cimport consumer_set_credit
+from fairsched.core.queuecredit cimport consumer_paid, consumer_set_credit
 from fairsched.core.queuemembers cimport (
     ADMISSION_CLOSED, ADMISSION_EXCLUSIVE_EXISTS, ADMISSION_OTHERS_EXIST, ADMITTED, Admission, consumer_init,
-    queue_cancel, queue_set_credit, queue_set_wish, queue_subscribe,
+    consumer_is_live, queue_cancel, queue_first_idle, queue_set_credit, queue_set_wish, queue_subscribe,
 )
 from fairsched.core.queuepull cimport PULL_ASK, queue_pull
+from fairsched.core.queuequestion cimport Question, queue_question, queue_question_for
+from fairsched.core.queuering cimport queue_trim
 from fairsched.core.queuesettle cimport (
     SETTLE_ACK, SETTLE_REJECT, SETTLE_RELEASE, Verdict, queue_release_all, queue_settle, settle_credit,
 )
 from fairsched.core.queuestate cimport (
-    WISH_USER, Call, Queue, QueueConsumer, call_init, consumer_desired, queue_delete, queue_forget, queue_lock,
+    OWED_HAND_OVER, OWED_PASS_ON, WISH_USER, Call, Queue, QueueConsumer, call_init, consumer_desired, queue_delete, queue_forget, queue_lock,
     queue_unlock, queue_unref,
 )
 from fairsched.core.queuetime cimport queue_due, queue_sweep, queue_unhold
-from fairsched.core.queuewake cimport Question, queue_drop, queue_pass_on, queue_question
+from fairsched.core.queuewake cimport queue_drop, queue_give_back, queue_hand_over, queue_offer, queue_pass_on
 from fairsched.core.reclaim cimport Garbage, Pin, reclaim_flush
 from fairsched.core.slots cimport NO_SLOT, slots_add
 
@@ -233,7 +235,7 @@ cdef class Entry:
     cdef Message* message     # referenced while unsettled
     cdef uint64_t holder
     cdef uint32_t lease
-    cdef bint counted         # it holds a place in its subscription's credit
+    cdef bint paid            # a browser's: it took its subscription's credit
     cdef readonly object item
     cdef readonly int delivery_count
     cdef readonly bint redelivered
@@ -379,8 +381,12 @@ cdef class Subscription:
         cdef Visit visit
         cdef bint wished = bool(interested)
         self.queue.enter(&visit)
-        if not wished:
-            self.queue.ask(&visit, NULL)
+        try:
+            if wished:
+                self.queue.ask_for(&visit, self)
+        except BaseException:
+            self.queue.leave(&visit)
+            raise
         if self.consumer != NULL:
             queue_set_wish(&visit.call, self.consumer, WISH_USER, wished)
         self.queue.leave(&visit)
@@ -402,8 +408,12 @@ cdef class Subscription:
         cdef Visit visit
         cdef int64_t messages = as_credit(credit)
         self.queue.enter(&visit)
-        if messages == 0:
-            self.queue.ask(&visit, NULL)
+        try:
+            if messages != 0:
+                self.queue.ask_for(&visit, self)
+        except BaseException:
+            self.queue.leave(&visit)
+            raise
         if self.consumer != NULL:
             queue_set_credit(&visit.call, self.consumer, messages)
         self.queue.leave(&visit)
@@ -778,6 +788,37 @@ cdef class PullQueue:
 
     cdef int leave(self, Visit* visit) except -1:
         """Go outside, and see to what the visit has left to do."""
+        try:
+            if visit.call.owed != 0 or visit.call.back != NULL:
+                self.pay_debts(visit)
+        finally:
+            self.go(visit)
+        return 0
+
+    cdef int pay_debts(self, Visit* visit) except -1:
+        """Tell those whom the engine left to us, because filters have to be asked first."""
+        cdef Message* back
+        cdef uint32_t owed = visit.call.owed
+        visit.call.owed = 0
+        try:
+            if visit.call.back != NULL:
+                self.ask(visit, visit.call.back)
+        finally:
+            if visit.call.back != NULL:
+                back = visit.call.back
+                visit.call.back = NULL
+                queue_give_back(&visit.call, back)
+            try:
+                self.ask(visit, NULL)
+            finally:
+                if owed & OWED_HAND_OVER:
+                    queue_hand_over(&visit.call)
+                if owed & OWED_PASS_ON:
+                    queue_pass_on(&visit.call)
+        return 0
+
+    cdef int go(self, Visit* visit) except -1:
+        """Go outside, all told."""
         interest_leave(visit.call.pin)
         if visit.answers != NULL:
             self.forget_answers(visit)
@@ -846,6 +887,16 @@ cdef class PullQueue:
         """Ask all filters that matter before work is announced (about it), or passed on (NULL)."""
         cdef Question question
         while visit.call.accepts != NULL and queue_question(&visit.call, about, &question):
+            self.answer(visit, &question)
+        return 0
+
+    cdef int ask_for(self, Visit* visit, Subscription subscription) except -1:
+        """Ask all filters that matter before a consumer becomes interested."""
+        cdef Question question
+        while (
+            visit.call.accepts != NULL and subscription.consumer != NULL
+            and queue_question_for(&visit.call, subscription.consumer, &question)
+        ):
             self.answer(visit, &question)
         return 0
 
@@ -981,13 +1032,22 @@ cdef class PullQueue:
             Py_DECREF(item)
             interest_leave(visit.call.pin)  # nothing has happened that anybody waits for
             return done
-        if linked != NULL:
-            try:
-                self.ask(&visit, linked)
-            finally:
-                queue_offer(&visit.call, linked, True)
-        self.leave(&visit)
+        try:
+            if linked != NULL:
+                self.offer_linked(&visit, linked)
+        finally:
+            if linked != NULL:
+                queue_trim(&visit.call, visit.call.newest)
+            self.leave(&visit)
         return done
+
+    cdef int offer_linked(self, Visit* visit, Message* linked) except -1:
+        """Ask the filters about a message that is linked, and announce it."""
+        try:
+            self.ask(visit, linked)
+        finally:
+            queue_offer(&visit.call, linked, True)
+        return 0
 
     cdef uint32_t find_slot(self, object slot) except? 0xFFFFFFFF:
         if not self.slot_of:
@@ -1088,6 +1148,7 @@ cdef class PullQueue:
         entry.lease = message.lease
         entry.delivery_count = max(message.deliveries, 0)
         entry.redelivered = message.redelivered
+        entry.paid = subscription.consumer != NULL and consumer_paid(subscription.consumer)
         return entry
 
     cdef object settle(self, Entry entry, Message* message, Verdict verdict):
@@ -1097,14 +1158,14 @@ cdef class PullQueue:
         cdef uint64_t token = message.token
         self.enter(&visit)
         try:
-            if verdict != SETTLE_ACK and entry.owner.acquires:
-                self.ask(&visit, message)
+            if entry.paid:
+                self.ask_for(&visit, entry.owner)
         finally:
             c = entry.owner.consumer
             if entry.owner.acquires:
                 settled = queue_settle(&visit.call, c, message, entry.holder, entry.lease, verdict)
             else:
-                if c != NULL:
+                if c != NULL and entry.paid:
                     settle_credit(&visit.call, c, message.size)
                 queue_drop(&self.hall.queue, message)
             self.leave(&visit)
@@ -1184,17 +1245,19 @@ cdef class PullQueue:
         c.filtered = filter is not None
         c.owner = <void*> <PyObject*> subscription
         c.node.token = <uint64_t> <uintptr_t> c.owner
-        if not interested:
+        if filter is not None:
+            self.filters += 1
+        if not interested or self.filters != 0:
             c.wishes.fetch_and(~<uint32_t> WISH_USER)
         consumer_set_credit(c, messages)
         subscription.acquires = c.node.acquires
         subscription.consumer = c
         self.members.add(subscription)
-        if filter is not None:
-            self.filters += 1
         admission = self.admit(subscription, c)
         if admission != ADMITTED:
             self.refuse(subscription, c, admission)
+        if interested and self.filters != 0:
+            subscription.interested = True  # which asks the filters before it is told of anything
         return subscription
 
     cdef Admission admit(self, Subscription subscription, QueueConsumer* c) except <Admission> 0:
@@ -1229,7 +1292,7 @@ cdef class PullQueue:
         cdef QueueConsumer* c
         self.enter(&visit)
         try:
-            self.ask(&visit, NULL)
+            self.ask_next_live(&visit, subscription)
         finally:
             with cython.critical_section(subscription):
                 c = subscription.consumer
@@ -1244,6 +1307,16 @@ cdef class PullQueue:
             self.leave(&visit)
         subscription.wake()
         self.dispose()
+        return 0
+
+    cdef int ask_next_live(self, Visit* visit, Subscription leaving) except -1:
+        """Ask the filter of the consumer that takes the place of one that leaves."""
+        cdef QueueConsumer* c
+        if visit.call.accepts == NULL or leaving.consumer == NULL or not consumer_is_live(leaving.consumer):
+            return 0
+        c = queue_first_idle(&visit.call)
+        if c != NULL:
+            self.ask_for(visit, <Subscription> c.owner)
         return 0
 
     cdef int dispose(self) except -1:
@@ -1357,18 +1430,16 @@ cdef class PullQueue:
         O(messages), in short steps.
         """
         cdef Visit visit
-        cdef int64_t due, expired
+        cdef Message* due
+        cdef int64_t expired
         self.enter_at(&visit, self.now())
-        queue_lock(&self.hall.queue)
-        due = queue_unhold(&self.hall.queue, &visit.call)
-        queue_unlock(&self.hall.queue)
-        expired = queue_sweep(&self.hall.queue, &visit.call)
         try:
-            self.ask(&visit, NULL)
+            due = queue_unhold(&self.hall.queue, &visit.call)
+            while due != NULL:
+                self.offer_linked(&visit, due)
+                due = queue_unhold(&self.hall.queue, &visit.call)
         finally:
-            while due > 0:
-                queue_pass_on(&visit.call)
-                due -= 1
+            expired = queue_sweep(&self.hall.queue, &visit.call)
             self.leave(&visit)
         return expired
 

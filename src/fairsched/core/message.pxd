@@ -81,7 +81,7 @@ cdef struct Message:
     uint32_t weight
     uint32_t slot           # in a fair queue
     uint32_t reason
-    uint32_t group          # standard groups: its slot
+    uint32_t paid           # whether it took credit of its holder
     char padding[32]
 
 cdef struct MessageChunk:

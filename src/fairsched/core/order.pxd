@@ -20,7 +20,7 @@ from fairsched.core.message cimport (
     HEAP_HELD, HEAP_NONE, HEAP_RETURNED, MESSAGE_AVAILABLE, MESSAGE_HELD, Message, message_before,
 )
 from fairsched.core.messageheap cimport heap_push, heap_remove
-from fairsched.core.orderfair cimport fair_first, fair_insert, fair_take
+from fairsched.core.orderfair cimport fair_first, fair_insert, fair_look, fair_take
 from fairsched.core.ordertree cimport tree_insert, tree_remove, tree_weight
 from fairsched.core.slots cimport SlotTable, slots_clear, slots_init
 
@@ -149,14 +149,19 @@ cdef inline Message* order_fresh(Order* o) noexcept nogil:
             return m
     return NULL
 
-cdef inline Message* order_first(Order* o) noexcept nogil:
-    """The message that is next for anybody; NULL: none is available."""
-    cdef Message* m = NULL
-    if o.kind != KIND_FAIR:
-        m = order_fresh(o)
-    elif o.returned == NULL:
-        return fair_first(&o.slots)
+cdef inline Message* order_look(Order* o) noexcept nogil:
+    """The message that is next for anybody, or, in a fair queue, some message; NULL: none is available."""
+    cdef Message* m
+    if o.kind == KIND_FAIR:
+        return o.returned if o.returned != NULL else fair_look(&o.slots)
+    m = order_fresh(o)
     return o.returned if o.returned != NULL and (m == NULL or message_before(o.returned, m)) else m
+
+cdef inline Message* order_first(Order* o) noexcept nogil:
+    """The message that is next for anybody; NULL: none is available. For who takes it: it may use up turns."""
+    if o.kind == KIND_FAIR and o.returned == NULL:
+        return fair_first(&o.slots)
+    return order_look(o)
 
 cdef inline void order_unheap(Order* o, Message* m) noexcept nogil:
     if m.heap == HEAP_RETURNED:

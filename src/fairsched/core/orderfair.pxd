@@ -8,7 +8,7 @@ Thread safety: none; the owner excludes. Complexity: in turn O(1), as in dwrr.px
 O(the slot's messages before it).
 """
 
-from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
 from fairsched.core.dwrr cimport dwrr_charge, dwrr_push, dwrr_retire_first, dwrr_settle, dwrr_turn
 from fairsched.core.entrypool cimport Entry, entrypool_give, entrypool_take
@@ -22,10 +22,20 @@ cdef inline Message* fair_message(const Entry* entry) noexcept nogil:
     return <Message*> <uintptr_t> entry.token
 
 cdef inline Message* fair_first(SlotTable* t) noexcept nogil:
-    """The message whose turn it is; NULL: there is none. Grants quanta, so that the same is found until it is taken."""
+    """The message whose turn it is; NULL: there is none. Grants quanta: to be asked by who takes what is found."""
     if t.queued == 0:
         return NULL
     return fair_message(t.slots[dwrr_turn(t)].head)
+
+cdef inline Message* fair_look(const SlotTable* t) noexcept nogil:
+    """Some message that is available; NULL: there is none. Nothing is granted."""
+    cdef uint32_t index = t.active_tail
+    if t.queued == 0:
+        return NULL
+    index = t.slots[index].next
+    while t.slots[index].head == NULL:
+        index = t.slots[index].next
+    return fair_message(t.slots[index].head)
 
 cdef inline bint fair_insert(SlotTable* t, Message* m) noexcept nogil:
     """Put a message into its slot, where it belongs by arrival; False when memory is exhausted."""
@@ -71,7 +81,7 @@ cdef inline void fair_unlink(SlotTable* t, Slot* slot, Message* m) noexcept nogi
 cdef inline void fair_take(SlotTable* t, Message* m, bint served) noexcept nogil:
     """Take a message out of its slot: acquired, or else gone without service."""
     cdef Slot* slot = &t.slots[m.slot]
-    cdef bint turn = slot.active and slots_first(t) == m.slot and slot.head != NULL and fair_message(slot.head) == m
+    cdef bint turn = slot.active and slots_first(t) == m.slot and slot.granted and fair_cost(m) <= slot.deficit
     fair_unlink(t, slot, m)
     if served and turn:
         dwrr_charge(slot, fair_cost(m))

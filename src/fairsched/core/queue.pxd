@@ -38,9 +38,9 @@ from fairsched.core.order cimport (
 )
 from fairsched.core.overflow cimport OVERFLOW_NONE, overflow_admits
 from fairsched.core.queuecursor cimport cursors_recall
-from fairsched.core.queuering cimport queue_ring
+from fairsched.core.queuering cimport queue_trim
 from fairsched.core.queuestate cimport Call, Queue, queue_count, queue_lock, queue_remove, queue_unlock
-from fairsched.core.queuewake cimport queue_announce, queue_drop, queue_tell_browsers
+from fairsched.core.queuewake cimport queue_offer
 from fairsched.core.xxh64 cimport xxh64
 
 cdef enum Admittance:
@@ -154,20 +154,12 @@ cdef inline Admittance queue_link(Queue* q, Call* call, const Offer* offer, Mess
     queue_count(&q.bytes, m.size)
     if q.walking != NULL and (q.order.kind == KIND_PRIORITY or q.order.kind == KIND_SORTED):
         cursors_recall(q, m, False)
-    queue_ring(q, call, m)
     linked[0] = m
     return PUT_DONE
 
-cdef inline void queue_offer(Call* call, Message* m, bint watched) noexcept nogil:
-    """Announce a new message; `watched`: the call has a reference, which is given up."""
-    if watched:
-        queue_tell_browsers(call, m, False)
-    queue_announce(call, m)
-    if watched:
-        queue_drop(call.queue, m)
-
 cdef inline Admittance queue_put(Call* call, const Offer* offer, Message** linked) noexcept nogil:
-    """Put a message, and announce it. With `linked`, it is left there, referenced, and not announced if available."""
+    """Put a message, and announce it. With `linked`: what is available is left there, referenced, to be announced by
+    queue_offer and followed by queue_trim of `call.newest`."""
     cdef Queue* q = call.queue
     cdef Message* m = NULL
     cdef Admittance done
@@ -177,6 +169,7 @@ cdef inline Admittance queue_put(Call* call, const Offer* offer, Message** linke
     if done != PUT_DONE:
         queue_unlock(q)
         return done
+    call.newest = m.sequence
     available = m.state == <uint32_t> MESSAGE_AVAILABLE
     watched = available and (q.walking != NULL or linked != NULL)
     if watched:
@@ -186,4 +179,6 @@ cdef inline Admittance queue_put(Call* call, const Offer* offer, Message** linke
         linked[0] = m if watched else NULL
     elif available:
         queue_offer(call, m, watched)
+    if linked == NULL or not watched:
+        queue_trim(call, call.newest)
     return PUT_DONE

@@ -26,15 +26,17 @@ cdef inline bint consumer_paid(QueueConsumer* c) noexcept nogil:
 
 cdef inline void consumer_set_credit(QueueConsumer* c, int64_t messages) noexcept nogil:
     """Let it pull so many messages from now on; negative: any number."""
+    cdef int64_t size = c.credit.bytes  # below zero, by what is unsettled
     if messages < 0:
         credit_set_limits(&c.credit, 0, 0)
     else:  # a limit of 0 would be none
         credit_init(&c.credit, max(c.unsettled + messages, 1), 0)
         c.credit.messages = messages
+        c.credit.bytes = size
     consumer_wish(c, WISH_CREDIT, messages != 0)
 
 cdef inline bint consumer_restore(QueueConsumer* c, int64_t size) noexcept nogil:
-    """A message that it pulled is settled; whether it has credit again."""
+    """A message that took its credit is settled; whether it has credit again."""
     c.unsettled -= 1
     if not consumer_paid(c):
         return False
@@ -53,5 +55,5 @@ cdef inline bint consumer_pay(QueueConsumer* c, int64_t size) noexcept nogil:
             consumer_wish(c, WISH_CREDIT, False)
         if credit == CREDIT_REFUSED:
             return False
-    c.unsettled += 1
+        c.unsettled += 1
     return True

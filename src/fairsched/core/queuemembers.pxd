@@ -24,9 +24,9 @@ from fairsched.core.message cimport Message
 from fairsched.core.queuecredit cimport consumer_set_credit, consumer_wish
 from fairsched.core.queuecursor cimport cursor_begin, cursor_end, cursors_unblock
 from fairsched.core.queuestate cimport (
-    WISH_CREDIT, WISH_LIVE, WISH_USER, Call, Queue, QueueConsumer, consumer_desired, queue_lock, queue_unlock,
+    OWED_HAND_OVER, OWED_PASS_ON, WISH_CREDIT, WISH_LIVE, WISH_USER, Call, Queue, QueueConsumer, consumer_desired, queue_lock, queue_unlock,
 )
-from fairsched.core.queuewake cimport queue_consider, queue_pass_on
+from fairsched.core.queuewake cimport queue_consider, queue_owe
 
 cdef enum Admission:
     ADMITTED = 1
@@ -59,7 +59,7 @@ cdef inline void queue_follow(Call* call, QueueConsumer* c) noexcept nogil:
             if desired:
                 queue_consider(call, c)
             elif c.node.acquires:
-                queue_pass_on(call)
+                queue_owe(call, OWED_HAND_OVER)
         if consumer_desired(c) == desired:
             return
 
@@ -97,17 +97,17 @@ cdef inline Admission queue_admit(Queue* q, QueueConsumer* c) noexcept nogil:
         cursor_begin(q, c)
     return ADMITTED
 
-cdef inline bint queue_dismiss(Queue* q, QueueConsumer* c) noexcept nogil:
-    """Locked. Count a consumer out; whether groups have become free."""
+cdef inline int64_t queue_dismiss(Queue* q, QueueConsumer* c) noexcept nogil:
+    """Locked. Count a consumer out; how many groups have become free for others who went past them."""
     cdef uint64_t at = 0
     cdef KeyEntry* group = groups_owned(&q.groups, c.id, &at)
     cdef Message* skipped
-    cdef bint unblocked = False
+    cdef int64_t unblocked = 0
     while group != NULL:
         skipped = groups_vacate(&q.groups, group)
         if skipped != NULL:
             cursors_unblock(q, skipped)
-        unblocked = True
+            unblocked += 1
         group = groups_owned(&q.groups, c.id, &at)
     cursor_end(q, c)
     q.consumers -= 1
@@ -118,25 +118,34 @@ cdef inline bint queue_dismiss(Queue* q, QueueConsumer* c) noexcept nogil:
         consumer_wish(c, WISH_LIVE, False)
     return unblocked
 
-cdef inline void queue_promote(Call* call) noexcept nogil:
-    """Make the first consumer that is not live so, if there is room."""
-    cdef Queue* q = call.queue
+cdef inline bint consumer_is_live(QueueConsumer* c) noexcept nogil:
+    return c.wishes.load() & WISH_LIVE != 0
+
+cdef inline QueueConsumer* queue_first_idle(Call* call) noexcept nogil:
+    """The first consumer that is not live, good inside; NULL: there is none."""
     cdef InterestWalk w
     cdef QueueConsumer* c
-    cdef bint promoted = False
-    interestwalk_init(&w, &q.interest, call.pin, LIST_ALL)
+    interestwalk_init(&w, &call.queue.interest, call.pin, LIST_ALL)
     c = <QueueConsumer*> interestwalk_next(&w)
-    while c != NULL:
+    while c != NULL and (consumer_is_live(c) or c.gone.load()):
+        c = <QueueConsumer*> interestwalk_next(&w)
+    return c
+
+cdef inline void queue_promote(Call* call) noexcept nogil:
+    """Make the first consumer that is not live so, while there is room."""
+    cdef Queue* q = call.queue
+    cdef QueueConsumer* c = queue_first_idle(call)
+    cdef bint room = True
+    while c != NULL and room:
         queue_lock(q)
-        if not c.gone.load() and not c.wishes.load() & WISH_LIVE and q.live < q.live_limit:
+        room = q.live < q.live_limit
+        if room and not c.gone.load() and not consumer_is_live(c):
             q.live += 1
             consumer_wish(c, WISH_LIVE, True)
-            promoted = True
         queue_unlock(q)
-        if promoted:
+        if room:
             queue_follow(call, c)
-            return
-        c = <QueueConsumer*> interestwalk_next(&w)
+            c = queue_first_idle(call)
 
 cdef inline Admission queue_subscribe(Call* call, QueueConsumer* c) noexcept nogil:
     """Register a consumer that is complete, and tell it if there is work for it."""
@@ -165,14 +174,18 @@ cdef inline bint queue_cancel(Call* call, QueueConsumer* c) noexcept nogil:
     """Take a consumer out; what it has acquired stays acquired. False: it was gone. Then node_retire."""
     cdef Queue* q = call.queue
     cdef bint acquires = c.node.acquires
+    cdef int64_t unblocked
     if c.gone.exchange(1):
         return False
+    if interest_set(&q.interest, call.pin, &c.node, False) == MOVED and acquires:
+        queue_owe(call, OWED_HAND_OVER)
     interest_remove(&q.interest, call.pin, &c.node)
     queue_lock(q)
-    queue_dismiss(q, c)
+    unblocked = queue_dismiss(q, c)
     queue_unlock(q)
     if q.live_limit != 0:
         queue_promote(call)
-    if acquires:
-        queue_pass_on(call)
+    while unblocked > 0:
+        queue_owe(call, OWED_PASS_ON)
+        unblocked -= 1
     return True

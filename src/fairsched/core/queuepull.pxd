@@ -21,21 +21,20 @@ from fairsched.core.levels cimport LEVEL_NOTIFIED
 from fairsched.core.message cimport (
     MESSAGE_ACQUIRED, MESSAGE_AVAILABLE, Message, message_before,
 )
-from fairsched.core.order cimport order_taken
+from fairsched.core.order cimport KIND_FAIR, order_taken
 from fairsched.core.queuecursor cimport (
     cursor_drop_late, cursor_late, cursor_match, cursor_set, cursor_takes,
 )
-from fairsched.core.queuecredit cimport consumer_pay
+from fairsched.core.queuecredit cimport consumer_paid, consumer_pay
 from fairsched.core.queuemembers cimport queue_follow
+from fairsched.core.queuenext cimport queue_accepts, queue_next, queue_next_for
+from fairsched.core.queuequestion cimport Question, queue_question, queue_unknown_among
 from fairsched.core.queuestate cimport (
     Call, Queue, QueueConsumer, consumer_desired, queue_count, queue_lock, queue_unlock,
     queue_unref,
 )
-from fairsched.core.queuetime cimport queue_unhold
-from fairsched.core.queuewake cimport (
-    Question, queue_accepts, queue_drop, queue_next, queue_next_for, queue_pass_on, queue_question,
-    queue_unknown_among, queue_wants,
-)
+from fairsched.core.queuetime cimport queue_release_due
+from fairsched.core.queuewake cimport queue_drop, queue_pass_on, queue_wants
 from fairsched.core.wakeup cimport wakeup_outranked
 
 cdef enum:
@@ -48,6 +47,7 @@ cdef inline bint queue_acquire(Queue* q, QueueConsumer* c, Message* m) noexcept 
         return False
     order_taken(&q.order, m, True)
     m.state = MESSAGE_ACQUIRED
+    m.paid = consumer_paid(c)
     m.holder = c.id
     m.lease += 1
     if m.deliveries < 0:
@@ -58,7 +58,7 @@ cdef inline bint queue_acquire(Queue* q, QueueConsumer* c, Message* m) noexcept 
     if c.walks:
         if c.match != NULL:
             cursor_match(q, c, NULL)
-        if c.last == NULL or message_before(c.last, m):
+        if q.order.kind != KIND_FAIR and (c.last == NULL or message_before(c.last, m)):
             cursor_set(q, c, m)
     return True
 
@@ -71,7 +71,7 @@ cdef inline int64_t pull_plainly(Call* call, QueueConsumer* c, int64_t limit, Me
         return 0
     queue_lock(q)
     while taken < limit and consumer_desired(c):
-        m = queue_next(call)
+        m = queue_next(call, True)
         if m == NULL or not queue_acquire(q, c, m):
             break
         out[taken] = m
@@ -130,31 +130,40 @@ cdef inline int64_t pull_late(Call* call, QueueConsumer* c, Message** out, Quest
     question.message = m
     return PULL_ASK
 
+cdef inline int64_t pull_yields(Call* call, QueueConsumer* c, Message* m, Question* question) noexcept nogil:
+    """Whether a candidate is for a consumer of a higher priority: 1, 0, or PULL_ASK."""
+    cdef int64_t yields = 0
+    if not c.node.acquires or c.node.priority == PRIORITY_MAX:
+        return 0
+    call.work = m
+    call.rank = c.node.priority
+    if queue_unknown_among(call, LIST_ALL, c.node.priority, m, question):
+        yields = PULL_ASK
+    elif wakeup_outranked(&call.queue.interest, call.pin, c.node.priority, queue_wants, call):
+        yields = 1
+    call.work = NULL
+    return yields
+
 cdef inline int64_t pull_walking(Call* call, QueueConsumer* c, Message** out, Question* question) noexcept nogil:
     """Take one message, where cursors and filters matter; or PULL_ASK."""
-    cdef Queue* q = call.queue
     cdef Message* m
     cdef bint known
-    cdef int64_t late
+    cdef int64_t found
     while consumer_desired(c):
-        late = pull_late(call, c, out, question) if c.late != NULL else 0
-        if late != 0:
-            return late
-        m = queue_next_for(call, c, &known)
+        found = pull_late(call, c, out, question) if c.late != NULL else 0
+        if found != 0:
+            return found
+        m = queue_next_for(call, c, &known, True)
         if m == NULL:
             return 0
         if not known:
             question.consumer = c
             question.message = m
             return PULL_ASK
-        call.work = m
-        if c.node.acquires and c.node.priority != PRIORITY_MAX:
-            if queue_unknown_among(call, LIST_ALL, c.node.priority, m, question):
-                queue_drop(q, m)
-                return PULL_ASK
-            if wakeup_outranked(&q.interest, call.pin, c.node.priority, queue_wants, call):
-                queue_drop(q, m)
-                return 0
+        found = pull_yields(call, c, m, question)
+        if found != 0:
+            queue_drop(call.queue, m)
+            return found if found == PULL_ASK else 0
         if pull_this(call, c, m):
             out[0] = m
             return 1
@@ -176,19 +185,6 @@ cdef inline bint pull_is_last(QueueConsumer* c) noexcept nogil:
     """Whether the node is at the tail of the notified ones of its priority: then there is nowhere to move."""
     return c.node.level.lists[<int> LEVEL_NOTIFIED].tail.load() == c.node.entry.load()
 
-cdef inline void pull_due(Call* call) noexcept nogil:
-    """Announce what has become due."""
-    cdef Queue* q = call.queue
-    cdef int64_t due
-    if q.timed.load() == 0:
-        return
-    queue_lock(q)
-    due = queue_unhold(q, call)
-    queue_unlock(q)
-    while due > 0:
-        queue_pass_on(call)
-        due -= 1
-
 cdef inline int64_t queue_pull(
     Call* call, QueueConsumer* c, int64_t limit, Message** out, Question* question
 ) noexcept nogil:
@@ -200,7 +196,8 @@ cdef inline int64_t queue_pull(
     cdef int64_t taken, more
     if not consumer_desired(c) or limit < 1:
         return 0
-    pull_due(call)
+    if q.timed.load() != 0:
+        queue_release_due(call)
     taken = pull_once(call, c, limit, out, question)
     if taken == PULL_ASK:
         return PULL_ASK

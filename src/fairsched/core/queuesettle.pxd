@@ -23,10 +23,10 @@ from fairsched.core.queuecursor cimport cursor_begin, cursors_recall, cursors_un
 from fairsched.core.queuemembers cimport queue_follow
 from fairsched.core.queuering cimport queue_ring
 from fairsched.core.queuestate cimport (
-    Call, Queue, QueueConsumer, queue_count, queue_delete, queue_lock, queue_remove,
+    OWED_PASS_ON, Call, Queue, QueueConsumer, queue_count, queue_delete, queue_lock, queue_remove,
     queue_settled, queue_unlock, queue_unref,
 )
-from fairsched.core.queuewake cimport queue_announce, queue_drop, queue_pass_on, queue_tell_browsers
+from fairsched.core.queuewake cimport queue_announce, queue_give_back, queue_owe, queue_tell_browsers
 
 cdef enum Verdict:
     SETTLE_ACK
@@ -54,7 +54,7 @@ cdef inline bint settle_back(Queue* q, Call* call, Message* m, Verdict verdict) 
         queue_count(&q.available, 1)
         order_available(&q.order, m)
         cursors_recall(q, m, True)
-        queue_ring(q, call, NULL)
+        queue_ring(q, call, <uint64_t> -1)
     return m.state == <uint32_t> MESSAGE_AVAILABLE
 
 cdef inline bint settle_locked(
@@ -90,13 +90,12 @@ cdef inline bint queue_settle(
     `c` is that consumer; NULL: it is gone. The reference that came with the message is given up.
     """
     cdef Queue* q = call.queue
-    cdef bint settled, back = False, unblocked = False, counted = False
-    if c != NULL and c.credit.message_limit | c.credit.byte_limit != 0:
-        settle_credit(call, c, m.size)  # first of all: what comes back may be for this consumer
-        counted = True
+    cdef bint settled, back = False, unblocked = False
     queue_lock(q)
-    if c != NULL and not counted:
-        consumer_restore(c, m.size)
+    if c != NULL and m.holder == holder and m.lease == lease and m.paid and consumer_restore(c, m.size):
+        queue_unlock(q)  # first of all: what comes back may be for this consumer
+        queue_follow(call, c)
+        queue_lock(q)
     settled = message_taken(m) and m.holder == holder and m.lease == lease
     if settled:
         if c != NULL and verdict == SETTLE_REJECT and not c.gone.load():
@@ -105,12 +104,12 @@ cdef inline bint queue_settle(
     if not back:
         queue_unref(q, m)
     queue_unlock(q)
-    if back:
-        queue_tell_browsers(call, m, True)
-        queue_announce(call, m)
-        queue_drop(q, m)
+    if back and call.accepts != NULL:
+        call.back = m
+    elif back:
+        queue_give_back(call, m)
     if unblocked:
-        queue_pass_on(call)
+        queue_owe(call, OWED_PASS_ON)
     return settled
 
 cdef inline int64_t queue_release_all(Call* call, uint64_t holder) noexcept nogil:
@@ -136,7 +135,7 @@ cdef inline int64_t queue_release_all(Call* call, uint64_t holder) noexcept nogi
             queue_tell_browsers(call, m, True)
             queue_announce(call, m)
         if unblocked:
-            queue_pass_on(call)
+            queue_owe(call, OWED_PASS_ON)
         queue_lock(q)
         m = order_after(&q.order, m)
     if past != NULL:

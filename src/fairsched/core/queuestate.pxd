@@ -11,7 +11,7 @@ Counters are written under the lock and read by anybody.
 Thread safety: as each function says; `_locked` ones need the lock. Complexity: O(1), unless said.
 """
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libcpp.atomic cimport atomic, memory_order_release
 
@@ -19,7 +19,7 @@ from fairsched.core.atomics cimport spin_wait
 from fairsched.core.consumernode cimport ConsumerNode
 from fairsched.core.credit cimport CreditManager
 from fairsched.core.groups cimport Groups, groups_settle
-from fairsched.core.interest cimport Interest
+from fairsched.core.interest cimport NO_PRIORITY, Interest
 from fairsched.core.keymap cimport KeyEntry, KeyMap, keymap_find, keymap_remove
 from fairsched.core.message cimport (
     MESSAGE_AVAILABLE, MESSAGE_DELETED, MESSAGE_HELD, Message, MessagePool, Reason, message_taken, messagepool_give,
@@ -36,6 +36,10 @@ cdef enum Wish:  # why a consumer is desired: all of them, or it is not
     WISH_LIVE = 2    # the limit on live consumers allows it
     WISH_CREDIT = 4  # it has credit
     WISH_ALL = 7
+
+cdef enum Owed:
+    OWED_HAND_OVER = 1
+    OWED_PASS_ON = 2
 
 cdef struct Late:  # a message that came, or came back, behind a browser's cursor
     Late* next
@@ -58,7 +62,7 @@ cdef struct QueueConsumer:
     QueueConsumer* next_walker
     QueueConsumer* prev_walker
     CreditManager credit       # also under its own lock, which nobody wants meanwhile
-    int64_t unsettled          # messages that it has pulled
+    int64_t unsettled          # messages that it has, and that took its credit
     # Atomic:
     atomic[uint32_t] wishes    # written under the queue's lock, read by anybody
     atomic[uint32_t] gone      # 1: removed, or being removed
@@ -96,8 +100,16 @@ cdef struct Call:  # one call into a queue: whom to tell how, and what left the 
     # What a consumer's filter says: 1, 0, or -1: it has not been asked. NULL: filters accept everything.
     int (*accepts)(Call* call, QueueConsumer* c, Message* m) noexcept nogil
     void* context
-    Message* work              # what is being offered; the call has a reference
+    Message* about             # what has become available, and is announced; NULL: whatever there is
+    Message* work              # what is offered to the consumer asked last; referenced
+    bint known                 # and its filter has been asked about that
+    int32_t rank               # priority of the consumer that it was offered to last
+    int32_t floor              # below that priority nobody is offered anything
+    uint64_t newest            # sequence number of what was put
     Message* removed           # chained by `child`, each referenced: queue_forget is due
+    # With filters to be asked first (`accepts`), some telling is left to the caller: queue_owe says which.
+    uint32_t owed
+    Message* back              # what was given back, and is not announced yet; referenced
 
 cdef inline void call_init(Call* call, Queue* q, int64_t now) noexcept nogil:
     """A call that tells nobody; its pin is still to be had."""
@@ -107,7 +119,13 @@ cdef inline void call_init(Call* call, Queue* q, int64_t now) noexcept nogil:
     call.tell = NULL
     call.accepts = NULL
     call.context = NULL
-    call.work = call.removed = NULL
+    call.about = call.work = call.removed = NULL
+    call.rank = 0
+    call.known = True
+    call.owed = 0
+    call.newest = 0
+    call.back = NULL
+    call.floor = NO_PRIORITY
 
 cdef inline void queue_lock(Queue* q) noexcept nogil:
     cdef unsigned int spins = 0

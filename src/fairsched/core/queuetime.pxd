@@ -3,7 +3,7 @@
 Consumers see to what they meet. What nobody meets is housekeeping's: queue_sweep. A message is held while its time is
 not past, and expired when its time is past: both strictly, as in Qpid Broker-J. A held message does not expire.
 
-Thread safety: `queue_unhold` under the queue's lock; queue_sweep any, pinned, without it.
+Thread safety: any, pinned, without the queue's lock.
 Complexity: unhold O(log held) for each message that is due; sweep O(messages).
 """
 
@@ -15,22 +15,37 @@ from fairsched.core.message cimport (
 from fairsched.core.messageheap cimport heap_remove
 from fairsched.core.order cimport order_after, order_available
 from fairsched.core.queuecursor cimport cursors_recall
+from fairsched.core.queuewake cimport queue_offer
 from fairsched.core.queuestate cimport (
     WALK_STEPS, Call, Queue, queue_lock, queue_remove, queue_unlock, queue_unref,
 )
 
-cdef inline int64_t queue_unhold(Queue* q, Call* call) noexcept nogil:
-    """Make available what has become due; how many, so that as many can be announced."""
-    cdef Message* m = q.order.held
-    cdef int64_t due = 0
-    while m != NULL and not message_held(m, call.now):
-        heap_remove(&q.order.held, m, HEAP_HELD)
-        m.state = MESSAGE_AVAILABLE
-        order_available(&q.order, m)
-        cursors_recall(q, m, False)
-        due += 1
+cdef inline Message* queue_unhold(Queue* q, Call* call) noexcept nogil:
+    """Make one message available that has become due: it, referenced, to be announced; NULL: none is."""
+    cdef Message* m
+    cdef Message* found = NULL
+    queue_lock(q)
+    m = q.order.held
+    while m != NULL and found == NULL and not message_held(m, call.now):
+        if message_expired(m, call.now):
+            queue_remove(q, call, m, REASON_EXPIRED)
+        else:
+            heap_remove(&q.order.held, m, HEAP_HELD)
+            m.state = MESSAGE_AVAILABLE
+            order_available(&q.order, m)
+            cursors_recall(q, m, False)
+            m.references += 1
+            found = m
         m = q.order.held
-    return due
+    queue_unlock(q)
+    return found
+
+cdef inline void queue_release_due(Call* call) noexcept nogil:
+    """Make available all that has become due, and announce it."""
+    cdef Message* m = queue_unhold(call.queue, call)
+    while m != NULL:
+        queue_offer(call, m, True)
+        m = queue_unhold(call.queue, call)
 
 cdef inline int64_t queue_due(Queue* q) noexcept nogil:
     """When the next held message is due, in nanoseconds; 0: none is held."""
