@@ -19,9 +19,9 @@ from fairsched.core.queue cimport Offer, queue_clear, queue_init, queue_put
 from fairsched.core.queuecredit cimport consumer_set_credit
 from fairsched.core.queuemembers cimport consumer_init, queue_cancel, queue_set_wish, queue_subscribe
 from fairsched.core.queuepull cimport queue_pull
+from fairsched.core.queuequestion cimport Question
 from fairsched.core.queuesettle cimport SETTLE_ACK, SETTLE_RELEASE, queue_settle
 from fairsched.core.queuestate cimport WISH_USER, Call, Queue, QueueConsumer, call_init, queue_forget
-from fairsched.core.queuewake cimport Question
 from fairsched.core.reclaim cimport Garbage, Pin, reclaim_flush
 from fairsched.core.scheduler cimport Scheduler, scheduler_clear, scheduler_init, scheduler_run, scheduler_stop
 from fairsched.core.session cimport session_init
