@@ -219,16 +219,18 @@ def test_a_filter_may_use_its_own_target() -> None:
     jobs, other = PullQueue(), PullQueue()
     inner: list[Any] = []
 
-    def accepts(_: Any) -> bool:
-        if targets:
-            inner.append(targets[0].pull())
+    def accepts(item: Any) -> bool:
+        if item == "filtered":
+            other.put("plain")
+            inner.append(target.pull())
         return True
 
-    targets: list[Target] = []
-    target = Target([jobs.subscribe(filter=accepts), other.subscribe()])
-    jobs.put("filtered")
-    other.put("plain")
-    targets.append(target)
+    target = Target([other.subscribe(), jobs.subscribe(filter=accepts)])
+    jobs.put("first")
+    entry = target.pull()
+    assert entry is not None
+    jobs.put("filtered")  # nobody is told, since its consumer is on its way: the filter is asked in the pull
+    assert inner == []
     entry = target.pull()
     assert entry is not None
     assert entry.item == "filtered"
