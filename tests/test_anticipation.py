@@ -90,12 +90,20 @@ class TestTurns:
         fair.put_many("a", range(10))
         assert [poll(fair)[0] for _ in range(7)] == ["a"] * 5 + ["b", "a"]
 
-    def test_a_slot_that_let_its_turn_pass_costs_no_further_wait(self, fair: FairQueue, clock: ManualClock) -> None:
+    def test_who_was_waited_for_in_vain_is_not_waited_for_until_held_anew(
+        self, fair: FairQueue, clock: ManualClock
+    ) -> None:
         fair.put("a", 1)
         fair.put_many("b", range(100))
         assert [poll(fair), poll(fair)] == [("a", 1), None]
         clock.now = 4.0
-        assert fair.get_many(200).items == list(range(100))
+        assert poll(fair) == ("b", 0)
+        fair.put("a", 2)
+        assert [poll(fair), poll(fair)] == [("a", 2), ("b", 1)]
+        assert fair.hold("a", True)
+        assert not fair.hold("a", True)
+        fair.put("a", 3)
+        assert [poll(fair), poll(fair)] == [("a", 3), None]
 
     def test_who_is_not_held_is_not_waited_for(self, fair: FairQueue) -> None:
         fair.hold("a", False)

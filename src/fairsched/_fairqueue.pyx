@@ -609,18 +609,26 @@ cdef class FairQueue(NamedSlots):
         A held slot keeps its deficit (at most one quantum plus the largest cost) when it empties, so that shares do
         not flatten while the next delivery is in flight. Letting go of an empty slot drops what it kept.
 
+        Returns
+        -------
+        bool
+            True when a whole turn of the slot was waited for in vain (see `anticipate`) since it was held. It is not
+            waited for again until it is held again, which this call does or ends.
+
         Raises
         ------
         KeyError
             There is no such slot.
         """
         cdef long index
+        cdef bint in_vain
         with cython.critical_section(self):
             index = slot_find(self, slot)
             if index < 0:
                 raise KeyError(f"no slot is named {slot!r}")
-            dwrr_hold(&self.table, index, bool(held))
+            in_vain = dwrr_hold(&self.table, index, bool(held))
             self.forget_idle()
+            return in_vain
 
     def anticipate(self, seconds):
         """anticipate($self, seconds)

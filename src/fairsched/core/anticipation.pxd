@@ -6,8 +6,8 @@ is held (backlogged upstream) stays in the active list; when its turn comes, or 
 
 * Whether. It is waited for while its deficit would pay for another message of its mean cost; else its turn is over.
 * How long. At most `patience` nanoseconds in one turn, all waits of the turn together. Then the turn passes: the slot
-  leaves the list, keeps its deficit as a held slot does, and comes back with its next message. So a slot that was
-  held by mistake costs one wait, not one a round.
+  leaves the list, keeps its deficit as a held slot does, comes back with its next message, and is not waited for
+  again until its owner holds it anew. So a slot that was held by mistake costs one wait, not one a round.
 * When not. Patience 0 is plain DWRR, at no cost. A slot that is not held is never waited for; with nothing queued
   there is nothing to wait for either.
 
@@ -18,7 +18,7 @@ time, in nanoseconds of any clock; it is read only while somebody is waited for.
 
 from libc.stdint cimport int64_t
 
-from fairsched.core.slots cimport NOT_AWAITED, Slot, SlotTable
+from fairsched.core.slots cimport HELD, HELD_IN_VAIN, NOT_AWAITED, Slot, SlotTable, slots_first
 
 cdef inline int64_t anticipation_cost(const Slot* slot) noexcept nogil:
     """What the slot's next message will presumably cost: as much as those before it did in the mean."""
@@ -26,7 +26,7 @@ cdef inline int64_t anticipation_cost(const Slot* slot) noexcept nogil:
 
 cdef inline bint anticipation_keeps(const SlotTable* t, const Slot* slot) noexcept nogil:
     """Whether a slot stays in the active list although it is empty."""
-    return t.patience != 0 and slot.held
+    return t.patience != 0 and slot.held == HELD
 
 cdef inline bint anticipation_ends_turn(const SlotTable* t, const Slot* slot) noexcept nogil:
     """Whether the turn of an empty slot is over because it was used up: the slot goes to the tail."""
@@ -48,6 +48,7 @@ cdef inline int64_t anticipation_left(SlotTable* t, int64_t now) noexcept nogil:
         return t.patience_left - (now - t.awaited_since)
     t.patience_left = 0
     t.awaited_since = NOT_AWAITED
+    t.slots[slots_first(t)].held = HELD_IN_VAIN
     return 0
 
 cdef inline void anticipation_end_wait(SlotTable* t, int64_t now) noexcept nogil:

@@ -26,8 +26,8 @@ from fairsched.core.anticipation cimport (
 )
 from fairsched.core.entrypool cimport entrypool_reserve, prefetch
 from fairsched.core.slots cimport (
-    AWAITED_SLOT, NO_SLOT, Slot, SlotTable, slots_activate, slots_append, slots_deactivate_after, slots_first,
-    slots_report_idle, slots_unlink_head,
+    AWAITED_SLOT, HELD, HELD_IN_VAIN, NO_SLOT, NOT_HELD, Slot, SlotTable, slots_activate, slots_append,
+    slots_deactivate_after, slots_first, slots_report_idle, slots_unlink_head,
 )
 
 cdef extern from *:
@@ -165,11 +165,13 @@ cdef inline void dwrr_set_quantum(SlotTable* t, uint32_t index, int64_t quantum)
     t.slots[index].quantum = quantum
     dwrr_trim_deficit(t, &t.slots[index])
 
-cdef inline void dwrr_hold(SlotTable* t, uint32_t index, bint held) noexcept nogil:
-    """Say whether an empty slot is backlogged upstream."""
+cdef inline bint dwrr_hold(SlotTable* t, uint32_t index, bint held) noexcept nogil:
+    """Say whether an empty slot is backlogged upstream; True when it had been waited for in vain meanwhile."""
     cdef Slot* slot = &t.slots[index]
-    cdef bint released = slot.held and not held
-    slot.held = held
+    cdef bint in_vain = slot.held == HELD_IN_VAIN
+    cdef bint released = slot.held != NOT_HELD and not held
+    slot.held = HELD if held else NOT_HELD
     dwrr_trim_deficit(t, slot)
     if released and not slot.active:
         slots_report_idle(t, index)
+    return in_vain

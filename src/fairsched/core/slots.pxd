@@ -21,6 +21,11 @@ cdef enum:
     NO_SLOT = 0xFFFFFFFF
     AWAITED_SLOT = 0xFFFFFFFE  # no slot either: the one whose turn it is, is waited for
 
+cdef enum HoldState:
+    NOT_HELD = 0
+    HELD = 1
+    HELD_IN_VAIN = 2  # a turn passed in which it was waited for all the time: not waited for until it is held anew
+
 cdef extern from *:
     """
     static const int64_t FAIRSCHED_NOT_AWAITED = INT64_MIN;
@@ -38,7 +43,7 @@ cdef struct Slot:  # one cache line
     uint32_t next      # following slot in the active, the free or the forgettable list
     uint8_t active     # in the active list: it has messages, or debt
     uint8_t granted    # its turn has begun: the quantum of this turn is in the deficit
-    uint8_t held       # empty here, backlogged upstream
+    uint8_t held       # empty here, backlogged upstream: a HoldState
     uint8_t transient  # goes to `forgettable` when it becomes idle
 
 cdef struct SlotTable:
