@@ -318,6 +318,104 @@ class TestBlocking:
         assert fair.get(timeout=SOON) == ("a", 1)
 
 
+class Attendance:
+    """A clock that stands still, and knows who waits: a waiter reads it once before it sits, and then again."""
+
+    def __init__(self) -> None:
+        self.looks: dict[int, int] = {}
+
+    def __call__(self) -> float:
+        me = threading.get_ident()
+        self.looks[me] = self.looks.get(me, 0) + 1
+        return 0.0
+
+    def waiting(self, started: tuple[threading.Thread, list[Any]]) -> bool:
+        return self.looks.get(started[0].ident or 0, 0) >= 2
+
+
+class TestPriorities:
+    """Getters of a higher priority are served first, and woken first; in vain is nobody kept waiting for them."""
+
+    def waiters(self, fair: FairQueue, clock: Attendance, *priorities: int) -> list[tuple[threading.Thread, list[Any]]]:
+        started = []
+        for priority in priorities:
+            started.append(start(lambda priority=priority: fair.get(timeout=1.0, priority=priority)))
+            until = time.monotonic() + SOON
+            while not clock.waiting(started[-1]):
+                assert time.monotonic() < until
+        return started
+
+    def test_the_highest_first_and_equals_in_turn(self) -> None:
+        clock = Attendance()
+        fair = FairQueue({"a": 1}, clock=clock)
+        waiters = self.waiters(fair, clock, 0, 2, 10, 2)
+        for turn, item in [(2, "w"), (1, "x"), (3, "y"), (0, "z")]:
+            fair.put("a", item)
+            assert result_of(waiters[turn]) == ("a", item)
+
+    def test_a_batch_is_handed_over_from_the_highest_to_the_lowest(self) -> None:
+        clock = Attendance()
+        fair = FairQueue({"a": 1}, clock=clock)
+        waiters = self.waiters(fair, clock, *range(8))
+        fair.put_many("a", range(8))
+        assert sorted(result_of(waiter)[1] for waiter in waiters) == list(range(8))
+
+    def test_a_lower_one_does_not_take_what_a_higher_one_was_woken_for(self) -> None:
+        clock = Attendance()
+        fair = FairQueue({"a": 1}, clock=clock)
+        for item in range(50):
+            waiter = self.waiters(fair, clock, 1)[0]
+            fair.put("a", item)
+            with pytest.raises(queue.Empty):
+                fair.get(block=False)
+            assert result_of(waiter) == ("a", item)
+
+    def test_a_lower_one_takes_what_nobody_above_waits_for(self) -> None:
+        fair = FairQueue({"a": 1})
+        with pytest.raises(queue.Empty):
+            fair.get(timeout=0, priority=10)
+        fair.put_many("a", [1, 2])
+        assert fair.get(priority=-5) == ("a", 1)
+        assert fair.get_many(3, priority=-(2**31)) == [("a", 2)]
+
+    def test_after_a_higher_one_has_given_up_the_item_is_for_a_lower_one(self) -> None:
+        clock = ManualClock()
+        fair = FairQueue({"a": 1}, clock=clock)
+        high = start(lambda: fair.get(timeout=5, priority=1))
+        low = start(lambda: fair.get(timeout=10_000))
+        while not high[1]:
+            clock.now = min(clock.now + 6, 5_000)
+        assert isinstance(result_of(high), queue.Empty)
+        fair.put("a", "item")
+        assert result_of(low) == ("a", "item")
+
+    def test_all_priorities_leave_at_a_shutdown(self) -> None:
+        clock = Attendance()
+        fair = FairQueue({"a": 1}, clock=clock)
+        waiters = self.waiters(fair, clock, 0, 3, -3, 3)
+        fair.close()
+        assert all(isinstance(result_of(waiter), ShutDown) for waiter in waiters)
+
+    @pytest.mark.parametrize(
+        ("priority", "error"),
+        [
+            (1.5, ValueError),
+            ("1", ValueError),
+            (None, ValueError),
+            (True, ValueError),
+            (2**31, OverflowError),
+            (-(2**31) - 1, OverflowError),
+            (2**70, OverflowError),
+        ],
+    )
+    def test_bad_priority(self, priority: Any, error: type[Exception]) -> None:
+        fair = FairQueue({"a": 1})
+        with pytest.raises(error, match="priority must be an integer"):
+            fair.get(priority=priority)
+        with pytest.raises(error, match="priority must be an integer"):
+            fair.get_many(1, priority=priority)
+
+
 class TestShutdown:
     """As queue.Queue.shutdown behaves in Python 3.13."""
 
