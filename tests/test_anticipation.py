@@ -66,7 +66,9 @@ class TestTurns:
         clock.now = 4.0
         assert [poll(fair) for _ in range(5)] == [("b", number) for number in range(5)]
 
-    def test_the_bound_is_for_all_waits_of_a_turn_and_not_for_service(self, fair: FairQueue, clock: ManualClock) -> None:
+    def test_the_bound_is_for_the_waits_of_a_turn_and_not_for_service(
+        self, fair: FairQueue, clock: ManualClock
+    ) -> None:
         fair.put("a", 1)
         fair.put("b", 0)
         assert poll(fair) == ("a", 1)

@@ -108,7 +108,8 @@ class Lanes:
         and what a lane runs out of sooner, because it has only a part, it must be able to wait for. Where nothing
         comes, no more than one turn was kept.
         """
-        return any([lane.hold(slot, held) for lane in self.queues])
+        in_vain = [lane.hold(slot, held) for lane in self.queues]
+        return any(in_vain)
 
     def anticipate(self, seconds: float) -> None:
         """Say for how long a held slot is waited for, in every lane, when its turn comes while it is empty."""
