@@ -6,14 +6,14 @@ from libc.stdint cimport int64_t, uint8_t
 
 from fairsched._numbers cimport as_int64
 from fairsched.core.codel cimport (
-    CODEL_LINUX, CODEL_LINUX_Q16, CODEL_QUEUEING_CONSUMER, CODEL_RFC, CodelLaw, CodelParams, CodelVars,
+    CODEL_LINUX, CODEL_LINUX_Q16, CODEL_QUEUEING_CONSUMER, CODEL_RFC, CodelParams, CodelVars,
     codel_elapsed, codel_found_nothing, codel_init, codel_reset, codel_should_return, codel_spare, codel_tick,
     codel_unit,
 )
 
 import numpy as np
 
-from fairsched._arrays import AMOUNT_MAX, as_integers
+from fairsched._arrays import as_moments, as_numbers
 from fairsched.codelstats import CoDelStats
 
 cdef dict LAWS = {
@@ -216,25 +216,18 @@ cdef class CoDel:
         -----
         Complexity O(n). The GIL is released once.
         """
-        cdef const int64_t[::1] queued = as_column(enqueued_at, "enqueued_at", 0, -AMOUNT_MAX)
+        cdef const int64_t[::1] queued = as_moments(enqueued_at, "enqueued_at")
         cdef Py_ssize_t i, size = queued.shape[0]
-        cdef const int64_t[::1] taken = as_column(now, "now", size, -AMOUNT_MAX)
-        cdef const int64_t[::1] behind = as_column(backlog, "backlog", size, 0)
+        cdef const int64_t[::1] taken = as_moments(now, "now", size)
+        cdef const int64_t[::1] behind = as_numbers(backlog, "backlog", size)
         cdef uint8_t[::1] verdict
-        cdef Py_ssize_t next_taken = 1 if taken.shape[0] == size and size > 1 else 0
-        cdef Py_ssize_t next_behind = 1 if behind.shape[0] == size and size > 1 else 0
-        for name, length in (("now", taken.shape[0]), ("backlog", behind.shape[0])):
-            if length != size and not (length == 1 and np.ndim(now if name == "now" else backlog) == 0):
-                raise ValueError(f"{name} must be one value or one for each message: {size} messages, {length} values")
         self.check_idle()
         verdicts = np.empty(size, dtype=np.uint8)
         verdict = verdicts
         self.busy = True
         with nogil:
             for i in range(size):
-                verdict[i] = codel_should_return(
-                    &self.vars, &self.params, queued[i], taken[i * next_taken], behind[i * next_behind]
-                )
+                verdict[i] = codel_should_return(&self.vars, &self.params, queued[i], taken[i], behind[i])
         self.busy = False
         return verdicts.view(np.bool_)
 
@@ -341,11 +334,3 @@ cdef class CoDel:
 def make_codel(target, interval, min_backlog, law, max_returns):
     """Make a law out of what its pickle holds."""
     return CoDel(target, interval, min_backlog=min_backlog, law=law, max_returns=max_returns)
-
-
-def as_column(values, str what, Py_ssize_t size, int64_t low):
-    """Make the contiguous int64 array that the law reads; a scalar becomes an array of one."""
-    if size and np.ndim(values) == 0:
-        values = [values]
-    array = as_integers(values, what, f"an integer from {low} to {AMOUNT_MAX}", low, AMOUNT_MAX)
-    return np.ascontiguousarray(array, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The CoDel law for benchmarks and tests: loops without the GIL, and the kernel's fixed-point roots. Never in a wheel."""
+"""The CoDel law for tests and benchmarks: loops without the GIL, and the kernel's fixed-point roots."""
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
