@@ -61,7 +61,7 @@ def as_costs(values: ArrayLike, size: int) -> NDArray[np.int64]:
 
 
 def as_moments(values: ArrayLike, what: str, size: int | None = None, least: int = -AMOUNT_MAX) -> NDArray[np.int64]:
-    """Make the contiguous array of nanoseconds that the engine reads; with a `size`, a scalar becomes an array of one."""
+    """Make the contiguous array of nanoseconds that the engine reads; with a `size`, a scalar is an array of one."""
     rule = "an integer number of nanoseconds within 2**62" if least else "an integer of 0 or more"
     if size is not None and np.ndim(values) == 0:
         values = cast("list[int]", [values])
