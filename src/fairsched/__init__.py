@@ -6,10 +6,12 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from fairsched._ackledger import AckLedger
+from fairsched._codel import CoDel
 from fairsched._core import Dwrr
 from fairsched._fairqueue import FairQueue
 from fairsched._routing import HashRing, jump_hash, jump_hash_many
 from fairsched.batch import Batch
+from fairsched.codelstats import CoDelStats
 from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError, QueueNotFound, ShutDown
 from fairsched.hashexchange import ConsistentHashExchange
 from fairsched.routing import RabbitMQHash
@@ -24,6 +26,8 @@ __all__ = [
     "AckLedger",
     "App",
     "Batch",
+    "CoDel",
+    "CoDelStats",
     "ConfigurationError",
     "ConnectionFailed",
     "ConsistentHashExchange",
