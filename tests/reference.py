@@ -160,3 +160,36 @@ class ReferenceLedger:
         for t in settled:
             self.outcome[t] = verdict
         self.outstanding -= settled
+
+
+class ReferenceEstimator:
+    """Every sample with its time; what counts is picked out when it is asked for. Times and values in nanoseconds."""
+
+    BUCKETS = 8
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        self.samples: list[tuple[int, int]] = []  # (time, value)
+        self.half_end = 0
+        self.present: list[int] = []
+        self.older: list[int] = []
+
+    def move_on(self, now: int) -> None:
+        if now >= self.half_end:
+            gone = now >= self.half_end + self.window // 2
+            self.present, self.older = [], [] if gone else self.present
+            self.half_end = now + self.window // 2
+
+    def add(self, value: int, now: int) -> None:
+        self.move_on(now)
+        self.samples.append((now, value))
+        self.present.append(value)
+
+    def minimum(self, now: int) -> int | None:
+        """The least of those in the last eight stretches of an eighth of a window."""
+        stretch = self.window // self.BUCKETS
+        return min((v for t, v in self.samples if t // stretch > now // stretch - self.BUCKETS), default=None)
+
+    def recent(self, now: int) -> list[int]:
+        self.move_on(now)
+        return sorted(self.present + self.older)
