@@ -16,7 +16,7 @@ class ReferenceSlot:
     fifo: deque[tuple[int, int]] = field(default_factory=deque)
     granted: bool = False
     held: bool = False
-    in_vain: bool = False
+    awaited: bool = False
     served: int = 0
     work: int = 0
 
@@ -56,7 +56,7 @@ class ReferenceDwrr:
 
     def stays(self, slot: ReferenceSlot) -> bool:
         """Whether an empty slot is anticipated, so that it stays in the list."""
-        return slot.held and not slot.in_vain and self.patience > 0
+        return slot.awaited and self.patience > 0
 
     def pop(self, now: int = 0) -> tuple[Hashable, int] | int | None:
         """Serve one message; None when there is none, a number when a slot is waited for so long."""
@@ -76,7 +76,7 @@ class ReferenceDwrr:
             elif self.stays(slot) and self.still_waits(now):
                 return self.patience - self.waited - (now - self.since)
             else:
-                slot.in_vain = slot.in_vain or self.stays(slot)
+                slot.awaited = slot.awaited and not self.stays(slot)
                 self.retire_first()
         return None
 
@@ -110,11 +110,12 @@ class ReferenceDwrr:
         self.slots[name].quantum = quantum
         self.trim(self.slots[name])
 
-    def hold(self, name: Hashable, held: bool) -> bool:
-        in_vain, self.slots[name].in_vain = self.slots[name].in_vain, False
-        self.slots[name].held = held
-        self.trim(self.slots[name])
-        return in_vain
+    def hold(self, name: Hashable, held: bool, awaited: bool = True) -> bool:
+        slot = self.slots[name]
+        before = slot.awaited
+        slot.held, slot.awaited = held, held and awaited
+        self.trim(slot)
+        return before
 
     def remove_slot(self, name: Hashable) -> list[int]:
         slot = self.slots.pop(name)

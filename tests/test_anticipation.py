@@ -102,8 +102,8 @@ class TestTurns:
         assert poll(fair) == ("b", 0)
         fair.put("a", 2)
         assert [poll(fair), poll(fair)] == [("a", 2), ("b", 1)]
-        assert fair.hold("a", True)
         assert not fair.hold("a", True)
+        assert fair.hold("a", True)
         fair.put("a", 3)
         assert [poll(fair), poll(fair)] == [("a", 3), None]
 
@@ -112,6 +112,13 @@ class TestTurns:
         fair.put("a", 1)
         fair.put("b", 2)
         assert [poll(fair), poll(fair), poll(fair)] == [("a", 1), ("b", 2), None]
+
+    def test_a_slot_can_be_held_without_being_waited_for(self, fair: FairQueue) -> None:
+        assert fair.hold("a", True, awaited=False)
+        fair.put("a", 1)
+        fair.put("b", 2)
+        assert [poll(fair), poll(fair)] == [("a", 1), ("b", 2)]
+        assert fair.stats()["a"].deficit == 2
 
     def test_letting_go_ends_the_wait(self, fair: FairQueue) -> None:
         fair.put("a", 1)

@@ -28,7 +28,8 @@ from fairsched.core.dwrr cimport (
 )
 from fairsched.core.entrypool cimport Entry
 from fairsched.core.slots cimport (
-    AWAITED_SLOT, NO_SLOT, NOT_AWAITED, Slot, SlotTable, slots_first, slots_take_idle, slots_unlink_head,
+    AWAITED_SLOT, HELD, HELD_ONLY, NO_SLOT, NOT_AWAITED, NOT_HELD, Slot, SlotTable, slots_first,
+    slots_take_idle, slots_unlink_head,
 )
 from fairsched.core.wakeup cimport wakeup_higher, wakeup_possible
 
@@ -655,8 +656,8 @@ cdef class FairQueue(NamedSlots):
             if found.transient and not found.active and not found.held:
                 self.forget(index)
 
-    def hold(self, slot, held):
-        """hold($self, slot, held)
+    def hold(self, slot, held, awaited=True):
+        """hold($self, slot, held, awaited=True)
         --
 
         Say whether a slot, when it runs empty here, still has a backlog upstream.
@@ -664,11 +665,21 @@ cdef class FairQueue(NamedSlots):
         A held slot keeps its deficit (at most one quantum plus the largest cost) when it empties, so that shares do
         not flatten while the next delivery is in flight. Letting go of an empty slot drops what it kept.
 
+        Parameters
+        ----------
+        slot : Hashable
+            The slot's name.
+        held : bool
+            Whether it has a backlog.
+        awaited : bool
+            Whether to wait for it, too; see `anticipate`. Not worth while where less than a turn's worth of messages
+            can be under way: then each turn would last for several round trips.
+
         Returns
         -------
         bool
-            True when a whole turn of the slot was waited for in vain (see `anticipate`) since it was held. It is not
-            waited for again until it is held again, which this call does or ends.
+            Whether the slot was waited for until now. Not so, though it was to be, when a whole turn was waited for in
+            vain; it is not waited for again until a call like this one says so.
 
         Raises
         ------
@@ -676,16 +687,16 @@ cdef class FairQueue(NamedSlots):
             There is no such slot.
         """
         cdef long index
-        cdef bint in_vain
+        cdef int before
         with cython.critical_section(self):
             index = slot_find(self, slot)
             if index < 0:
                 raise KeyError(f"no slot is named {slot!r}")
-            in_vain = dwrr_hold(&self.table, index, bool(held))
+            before = dwrr_hold(&self.table, index, HELD if held and awaited else HELD_ONLY if held else NOT_HELD)
             self.forget_idle()
             if self.anticipating:  # perhaps for this slot
                 self.getters.wake(self.table.queued)
-            return in_vain
+            return before == HELD
 
     def anticipate(self, seconds):
         """anticipate($self, seconds)

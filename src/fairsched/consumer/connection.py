@@ -81,7 +81,8 @@ class Pump:
         self._link = Link(self._loop, settings.urls, self)
         self._pace = Pace(self._loop, self._subscriptions, self._flush)
         self._holds = Holds(
-            self._loop, lanes, self._subscriptions, self._patience, slots_are_queues=settings.key is None
+            self._loop, lanes, self._subscriptions, self._patience, units=settings.units,
+            slots_are_queues=settings.key is None,
         )
         self.intake = Intake(lanes, counters, key=settings.key, cost=settings.cost, defer=self._pace.defer)
         self.note_fill = self._holds.note_fill

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def patience(round_trip: float | None) -> float:
 
 
 class Holds:
-    """Holds(loop, lanes, subscriptions, patience, *, slots_are_queues)
+    """Holds(loop, lanes, subscriptions, patience, *, units, slots_are_queues)
     --
 
     Holds the slots of queues that are backlogged at the broker, and lets go of them when they no longer are.
@@ -59,6 +59,9 @@ class Holds:
         Iterates over the current subscriptions.
     patience : callable
         Returns the seconds that a turn is waited for; asked once a period.
+    units : mapping
+        Messages that a queue is served in a turn. One whose window is smaller is held, but not waited for: its turns
+        would each last for several round trips.
     slots_are_queues : bool
         Otherwise a full window says nothing about a slot, and nothing is held.
 
@@ -77,12 +80,14 @@ class Holds:
         subscriptions: Callable[[], Iterator[Subscription]],
         patience: Callable[[], float],
         *,
+        units: Mapping[str, float],
         slots_are_queues: bool,
     ) -> None:
         self._loop = loop
         self._lanes = lanes
         self._subscriptions = subscriptions
         self._patience = patience
+        self._units = units
         self._enabled = slots_are_queues
         self._held: dict[str, _Penalty] = {}
 
@@ -94,7 +99,7 @@ class Holds:
             self._lanes.anticipate(self._patience())
             self._loop.call_later(PERIOD, self._review)
         self._held[found.queue] = _Penalty()
-        self._lanes.hold(found.queue, True)
+        self._lanes.hold(found.queue, True, found.window >= self._units[found.queue])
 
     def _review(self) -> None:
         self._lanes.anticipate(self._patience())
@@ -104,7 +109,9 @@ class Holds:
                 continue
             if found.backlogged():
                 if penalty.over():
-                    penalty.renew(self._lanes.hold(found.queue, True))
+                    awaited = found.window >= self._units[found.queue]
+                    before = self._lanes.hold(found.queue, True, awaited)
+                    penalty.renew(awaited and not before)
             else:
                 del self._held[found.queue]
                 self._lanes.hold(found.queue, False)
