@@ -58,7 +58,9 @@ class Consumer:
         url: str | Sequence[str],
         queues: Mapping[str, int] | Sequence[str],
         *,
-        prefetch: int | Mapping[str, int] | None = None,
+        prefetch: int | str | Mapping[str, int] | None = None,
+        target_delay: float | None = None,
+        max_buffer_bytes: int | None = None,
         anticipation: float | None = None,
         cost: str | Callable[[Message], int] | None = None,
         key: str | Callable[[Message], object] | None = None,
@@ -71,9 +73,10 @@ class Consumer:
         connect_timeout: float = 30.0,
     ) -> None:
         settings = make_settings(
-            url, queues, prefetch=prefetch, anticipation=anticipation, cost=cost, key=key, weights=weights,
-            default_weight=default_weight, ordering_key=ordering_key, workers=workers, on_error=on_error,
-            shutdown_timeout=shutdown_timeout, connect_timeout=connect_timeout,
+            url, queues, prefetch=prefetch, target_delay=target_delay, max_buffer_bytes=max_buffer_bytes,
+            anticipation=anticipation, cost=cost, key=key, weights=weights, default_weight=default_weight,
+            ordering_key=ordering_key, workers=workers, on_error=on_error, shutdown_timeout=shutdown_timeout,
+            connect_timeout=connect_timeout,
         )  # fmt: skip
         self._machine = Machine(settings)
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from pika.adapters.select_connection import IOLoop
 
 from fairsched.consumer.backoff import Backoff
+from fairsched.consumer.gauge import Gauge
 from fairsched.consumer.holds import Holds, patience
 from fairsched.consumer.intake import Intake
 from fairsched.consumer.link import Link, describe
 from fairsched.consumer.pace import Pace
+from fairsched.consumer.regulator import Regulator
 from fairsched.consumer.subscription import Subscription, is_missing
 from fairsched.consumer.urls import mask_url
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
@@ -75,6 +77,7 @@ class Pump:
         #: Subscriptions with settlements not yet sent; any thread adds, the I/O thread takes out.
         self.unsent: set[Subscription] = set()
         self.flush_requested = False
+        self.gauge = Gauge()
         self._settings = settings
         self._listener = listener
         self._loop = IOLoop()
@@ -84,6 +87,7 @@ class Pump:
             self._loop, lanes, self._subscriptions, self._patience, units=settings.units,
             slots_are_queues=settings.key is None,
         )
+        self._regulator = Regulator(self._loop, settings, self.gauge, self._subscriptions)
         self.intake = Intake(lanes, counters, key=settings.key, cost=settings.cost, defer=self._pace.defer)
         self.note_fill = self._holds.note_fill
         self._flushed = threading.Event()
@@ -136,9 +140,8 @@ class Pump:
             self._thread.join(1.0)
 
     def round_trip(self) -> float | None:
-        """Return the shortest measured round trip of a channel, in seconds: the others waited for each other."""
-        known = [found.round_trip for found in list(self._current.values()) if found.round_trip is not None]
-        return min(known, default=None)
+        """Return the round trip from a settlement to its refill, in seconds, as far as it is known."""
+        return self.gauge.round_trip()
 
     # The thread --------------------------------------------------------------------------------------------------
 
@@ -209,7 +212,7 @@ class Pump:
     # Subscriptions -----------------------------------------------------------------------------------------------
 
     def _open_channel(self, connection: Transport, name: str) -> None:
-        found = self._current[name] = Subscription(self, name, self._settings.windows[name])
+        found = self._current[name] = Subscription(self, name, self._regulator.window(name))
         connection.channel(on_open_callback=found.opened)
 
     def subscribed(self, found: Subscription) -> None:
@@ -235,6 +238,7 @@ class Pump:
             return
         if full or here == before or looks == 0:
             self._ready = True
+            self._regulator.start()
             self._listener.ready()
         else:
             self._loop.call_later(_LOOK, lambda: self._gather(here, looks - 1))

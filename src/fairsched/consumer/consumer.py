@@ -30,9 +30,16 @@ class Consumer:
         ``amqp://`` or ``amqps://``; several are tried in turn.
     queues : mapping of str to int, or sequence of str
         Weight per queue, or names of queues that weigh the same.
-    prefetch : int or mapping, optional
+    prefetch : int, mapping or "auto", optional
         Unsettled messages in all, divided in proportion to the weights, or per queue. By default chosen so that
-        shares do not flatten at a round trip of a millisecond.
+        shares do not flatten at a round trip of a millisecond. "auto" measures round trip and handler time, and keeps
+        the windows as small as keeps the workers busy.
+    target_delay : float, optional
+        With ``prefetch="auto"``: seconds that a message may wait here beyond what keeps the workers busy; 0.1 by
+        default.
+    max_buffer_bytes : int, optional
+        Bytes of unsettled messages to have here, divided over the queues in proportion to their weights. A queue that
+        has more takes in nothing until half of that is settled; one message of each is always possible.
     anticipation : float, optional
         Seconds that a queue whose turn it is, empty here but backlogged at the broker, is waited for in one turn
         before the others go on, so that shares hold even when the broker is slower than the handlers. By default four
@@ -85,7 +92,9 @@ class Consumer:
         url: str | Sequence[str],
         queues: Mapping[str, int] | Sequence[str],
         *,
-        prefetch: int | Mapping[str, int] | None = None,
+        prefetch: int | str | Mapping[str, int] | None = None,
+        target_delay: float | None = None,
+        max_buffer_bytes: int | None = None,
         anticipation: float | None = None,
         cost: str | Callable[[Message], int] | None = None,
         key: str | Callable[[Message], object] | None = None,
@@ -98,9 +107,10 @@ class Consumer:
         connect_timeout: float = 30.0,
     ) -> None:
         settings = make_settings(
-            url, queues, prefetch=prefetch, anticipation=anticipation, cost=cost, key=key, weights=weights,
-            default_weight=default_weight, ordering_key=ordering_key, workers=workers, on_error=on_error,
-            shutdown_timeout=shutdown_timeout, connect_timeout=connect_timeout,
+            url, queues, prefetch=prefetch, target_delay=target_delay, max_buffer_bytes=max_buffer_bytes,
+            anticipation=anticipation, cost=cost, key=key, weights=weights, default_weight=default_weight,
+            ordering_key=ordering_key, workers=workers, on_error=on_error, shutdown_timeout=shutdown_timeout,
+            connect_timeout=connect_timeout,
         )  # fmt: skip
         self._machine = Machine(settings)
         self._pool: Pool | None = None

@@ -87,7 +87,8 @@ class Ladder:
     ledger : AckLedger
         Of the channel.
     start : callable
-        ``start(channel, confirmed)`` consumes and returns the consumer's tag; `confirmed` is called later.
+        ``start(channel, window, confirmed)`` consumes with that prefetch, which governs this consumer and later ones,
+        and returns its tag; `confirmed` is called later.
     stop : callable
         ``stop(channel, tag, confirmed)`` cancels, likewise.
     changed : callable
@@ -101,7 +102,7 @@ class Ladder:
     def __init__(
         self,
         ledger: AckLedger,
-        start: Callable[[Channel, Callable[[Method[Basic.ConsumeOk]], None]], str],
+        start: Callable[[Channel, int, Callable[[Method[Basic.ConsumeOk]], None]], str],
         stop: Callable[[Channel, str, Callable[[Method[Basic.CancelOk]], None]], None],
         changed: Callable[[], None],
     ) -> None:
@@ -129,6 +130,8 @@ class Ladder:
 
     def leftover(self) -> int:
         """Return how many unsettled messages of cancelled consumers there are at most."""
+        if not self._leaving:
+            return 0
         unsettled = self._ledger.unsettled
         held = [(min(one.window, unsettled(one.last)), one) for one in self._leaving]
         self._leaving = [one for count, one in held if count]
@@ -136,7 +139,7 @@ class Ladder:
 
     def move(self, channel: Channel, target: int) -> None:
         """Change the window, as soon as that can be; to be called again, with the same target, while it is not."""
-        if target != self.target:
+        if target != self.target or not self._rungs:
             self.target = target
             self._ceiling = max(self.window + self.leftover(), target)
         if self.busy or self.window == target:
@@ -155,10 +158,8 @@ class Ladder:
             self._rungs.append(_Rung(tag, window))
             self._settled(channel)
 
-        # What is set here governs later consumers only, which is the reason for all of this.
         self.busy = True
-        channel.basic_qos(prefetch_count=window)
-        tag = self._start(channel, confirmed)
+        tag = self._start(channel, window, confirmed)
 
     def _cancel(self, channel: Channel, rung: _Rung) -> None:
         def confirmed(_frame: Method[Basic.CancelOk]) -> None:
@@ -178,6 +179,4 @@ class Ladder:
 
     def lost(self, tag: str) -> None:
         """Note that the broker cancelled a consumer."""
-        for rung in [rung for rung in self._rungs if rung.tag == tag]:
-            self._rungs.remove(rung)
-            self._leaving.append(_Leaving(rung.window, self._ledger.delivered))
+        self._rungs = [rung for rung in self._rungs if rung.tag != tag]

@@ -182,6 +182,8 @@ class Machine(Listener):
         cost = self.settings.cost
         if cost.measures:
             self.charge(lane, message.slot, cost.correction(message, elapsed))
+        if self.settings.target_delay is not None:
+            self.pump.gauge.served(elapsed)
         # Several workers may lose an update here; the mean and the moment of the look need not be exact.
         self._service += (elapsed - self._service) / min(100, self._handled + 1)
         self._handled += 1
@@ -191,7 +193,7 @@ class Machine(Listener):
     def _look_at_windows(self) -> None:
         """Say once, with the arithmetic, if the windows are too small for what was measured."""
         round_trip = self.pump.round_trip()
-        if self.settings.key is None and round_trip is not None:
+        if self.settings.key is None and self.settings.target_delay is None and round_trip is not None:
             service = self._service * 1e-9 / self.settings.workers
             reason = shortfall(self.settings.windows, self.settings.units, round_trip, service)
             if reason:

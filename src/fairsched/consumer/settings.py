@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fairsched.consumer.autowindow import start_windows
 from fairsched.consumer.cost import ConstantCost, cost_model
 from fairsched.consumer.keys import Key, key_function
 from fairsched.consumer.urls import check_urls
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 #: What may happen to a message whose handler raised.
 ON_ERROR = ("requeue", "reject", "dead-letter")
+
+#: The prefetch that is found by measuring, and how long messages may wait for its sake, in seconds.
+AUTO, TARGET_DELAY = "auto", 0.1
 
 OnError = str | Callable[["Message", BaseException], object]
 
@@ -38,6 +42,10 @@ class Settings:
         Messages that a queue is served per round of all lanes, for the arithmetic of windows.
     windows : dict
         Unsettled messages per queue.
+    target_delay : float or None
+        Seconds that a message may wait here for ``prefetch="auto"``; None: the windows stay as they are.
+    max_buffer_bytes : int or None
+        Bytes of unsettled messages; None: as many as come.
     anticipation : float or None
         Seconds that a turn is waited for; None: as the round trip demands.
     key, ordering_key, cost, workers, on_error, shutdown_timeout, connect_timeout
@@ -49,6 +57,8 @@ class Settings:
     default_quantum: int | None
     units: dict[str, float]
     windows: dict[str, int]
+    target_delay: float | None
+    max_buffer_bytes: int | None
     anticipation: float | None
     key: Key | None
     ordering_key: Key | None
@@ -68,7 +78,9 @@ def make_settings(
     url: str | Sequence[str],
     queues: Mapping[str, int] | Sequence[str],
     *,
-    prefetch: int | Mapping[str, int] | None = None,
+    prefetch: int | str | Mapping[str, int] | None = None,
+    target_delay: float | None = None,
+    max_buffer_bytes: int | None = None,
     anticipation: float | None = None,
     cost: str | Callable[[Message], int] | None = None,
     key: str | Callable[[Message], object] | None = None,
@@ -108,6 +120,7 @@ def make_settings(
     model = cost_model(cost)
     lanes = _workers(workers) if ordering_key is not None else 1
     units = {name: lanes * weight * model.unit / model.expected for name, weight in queue_weights.items()}
+    auto = prefetch == AUTO
     if key is None:
         if weights is not None:
             raise ConfigurationError("weights= are weights of tenants and need key=; queues take theirs in queues=")
@@ -120,7 +133,9 @@ def make_settings(
         quanta=quanta,
         default_quantum=default_quantum,
         units=units,
-        windows=windows_for(prefetch, queue_weights, units),
+        windows=start_windows(units, _workers(workers)) if auto else windows_for(prefetch, queue_weights, units),
+        target_delay=_target_delay(target_delay, auto),
+        max_buffer_bytes=_bytes(max_buffer_bytes),
         anticipation=None if anticipation is None else _seconds("anticipation", anticipation, 3600.0),
         key=None if key is None else key_function(key),
         ordering_key=None if ordering_key is None else key_function(ordering_key, "ordering_key"),
@@ -165,6 +180,20 @@ def _on_error(value: OnError) -> OnError:
     if callable(value) or value in ON_ERROR:
         return value
     raise ConfigurationError(f"on_error must be one of {', '.join(ON_ERROR)} or a function, got {value!r}")
+
+
+def _target_delay(value: float | None, auto: bool) -> float | None:
+    if auto:
+        return _seconds("target_delay", TARGET_DELAY if value is None else value)
+    if value is not None:
+        raise ConfigurationError(f'target_delay is for prefetch="auto", got {value!r} with another prefetch')
+    return None
+
+
+def _bytes(value: object) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise ConfigurationError(f"max_buffer_bytes must be a whole number of at least 1, got {value!r}")
+    return value
 
 
 def _seconds(name: str, value: float, longest: float = math.inf) -> float:
