@@ -28,6 +28,9 @@ class Proxy:
         self.delay = delay
         self.rate = rate
         self.port = 0
+        #: By how many seconds pieces left late, in the mean, since this was set to 0: a starved machine adds to the delay.
+        self.lateness = 0.0
+        self._passed = 0
         #: Whether new connections are passed on; those that are not, are closed at once.
         self.accepting = True
         self._writers: set[asyncio.StreamWriter] = set()
@@ -63,8 +66,6 @@ class Proxy:
     async def _close(self) -> None:
         self._server.close()
         await self._abort()
-        for task in list(self._tasks):
-            task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -102,6 +103,7 @@ class Proxy:
             while True:
                 due, data = await pipe.get()
                 await self._until(due)
+                self._note(max(0.0, self._loop.time() - due))
                 if not data:
                     sink.write_eof()
                     break
@@ -110,6 +112,10 @@ class Proxy:
                     await self._until(self._loop.time() + len(data) / self.rate)
                 sink.write(data)
                 await sink.drain()
+
+    def _note(self, late: float) -> None:
+        self._passed = 1 if self.lateness == 0 else self._passed + 1
+        self.lateness += (late - self.lateness) / self._passed
 
     async def _until(self, due: float) -> None:
         left = due - self._loop.time()

@@ -11,7 +11,7 @@ not backlogged, and room given to it would be idle. Those keep the part they wou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from fairsched.consumer.window import LARGEST, split
@@ -31,11 +31,11 @@ PAUSE = 0.5
 MEMORY = 2.0
 
 
-def total_window(round_trip: float, service: float, workers: int, target_delay: float) -> int:
+def total_window(round_trip: float, service: float, workers: int, target_delay: float) -> tuple[int, int]:
     """total_window(round_trip, service, workers, target_delay)
     --
 
-    Return how many unsettled messages to have in all.
+    Return how many unsettled messages to have in all, and how many at most.
 
     Parameters
     ----------
@@ -50,8 +50,9 @@ def total_window(round_trip: float, service: float, workers: int, target_delay: 
 
     Returns
     -------
-    int
-        The least number that keeps the workers busy, and up to a quarter more as far as `target_delay` allows.
+    tuple of int
+        The least number that keeps the workers busy, and up to a quarter more as far as `target_delay` allows; and the
+        largest at which nothing waits longer than that, or the first where that is larger.
 
     Notes
     -----
@@ -62,7 +63,8 @@ def total_window(round_trip: float, service: float, workers: int, target_delay: 
     trip = round_trip + service - pace
     least = recommend(trip, pace)
     allowed = math.floor((target_delay + trip + pace) / pace)
-    return max(least, min(recommend(trip, pace, headroom=HEADROOM), allowed))
+    wanted = max(least, min(recommend(trip, pace, headroom=HEADROOM), allowed))
+    return wanted, max(wanted, allowed)
 
 
 @dataclass
@@ -128,19 +130,20 @@ class AutoWindow:
         for name in limited:
             self._windows[name].limited_at = now
         if round_trip is not None and service is not None:
-            total = total_window(round_trip, service, self._workers, self._target_delay)
-            pause = max(PAUSE, 2 * round_trip)
-            memory = max(MEMORY, 3 * round_trip)
-            for name, wanted in self._shares(total, lambda window: now - window.limited_at <= memory).items():
-                _approach(self._windows[name], wanted, now, pause)
+            wanted, most = total_window(round_trip, service, self._workers, self._target_delay)
+            pause, memory = max(PAUSE, 2 * round_trip), max(MEMORY, 3 * round_trip)
+            busy = [name for name, window in self._windows.items() if now - window.limited_at <= memory]
+            limits = self._shares(most, busy)
+            for name, share in self._shares(wanted, busy).items():
+                _approach(self._windows[name], share, limits[name], now, pause)
         return self.windows
 
-    def _shares(self, total: int, is_busy: Callable[[_Window], bool]) -> dict[str, int]:
+    def _shares(self, total: int, busy: list[str]) -> dict[str, int]:
         """Divide a total over the busy queues; the others get what they would if all were."""
-        busy = {name: self._weights[name] for name, window in self._windows.items() if is_busy(window)}
-        if not busy or len(busy) == len(self._weights):
-            return _proportional(total, self._weights)
-        return {**_proportional(total, self._weights), **_proportional(total, busy)}
+        shares = _proportional(total, self._weights)
+        if busy:
+            shares.update(_proportional(total, {name: self._weights[name] for name in busy}))
+        return shares
 
 
 def start_windows(weights: Mapping[str, float], workers: int) -> dict[str, int]:
@@ -200,9 +203,9 @@ def _proportional(total: int, weights: Mapping[str, float]) -> dict[str, int]:
     return split(total, {name: max(1, round(weight * scale)) for name, weight in weights.items()})
 
 
-def _approach(window: _Window, wanted: int, now: float, pause: float) -> None:
-    """Change a window if that is worth it, and not too soon after the last time."""
-    if wanted >= window.size * (1 - SHRINK) or wanted == window.size:
+def _approach(window: _Window, wanted: int, limit: int, now: float, pause: float) -> None:
+    """Change a window if that is worth it, or if it is beyond its limit, and not too soon after the last time."""
+    if wanted >= window.size or (wanted >= window.size * (1 - SHRINK) and window.size <= limit):
         window.too_wide_since = None
     elif window.too_wide_since is None:
         window.too_wide_since = now

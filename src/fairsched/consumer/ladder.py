@@ -139,10 +139,10 @@ class Ladder:
 
     def move(self, channel: Channel, target: int) -> None:
         """Change the window, as soon as that can be; to be called again, with the same target, while it is not."""
-        if target != self.target or not self._rungs:
+        if target != self.target:
             self.target = target
             self._ceiling = max(self.window + self.leftover(), target)
-        if self.busy or self.window == target:
+        if self.busy or self.window == target or not channel.is_open:
             return
         windows = [rung.window for rung in self._rungs]
         staying = kept(windows, target, MOST - 1)
