@@ -439,6 +439,17 @@ cdef class FairQueue(NamedSlots):
         """
         return self.table.queued
 
+    def backlog(self, slot):
+        """backlog($self, slot)
+        --
+
+        Number of items queued in one slot at this moment; 0 when there is no such slot.
+        """
+        cdef long index
+        with cython.critical_section(self):
+            index = slot_find(self, slot)
+            return 0 if index < 0 else self.table.slots[index].pushed - self.table.slots[index].served
+
     def shutdown(self, immediate=False):
         """shutdown($self, immediate=False)
         --

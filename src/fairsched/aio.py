@@ -14,6 +14,7 @@ from fairsched.consumer.settings import OnError, make_settings
 from fairsched.errors import ShutDown
 
 if TYPE_CHECKING:
+    from fairsched._codel import CoDel
     from fairsched._fairqueue import FairQueue
     from fairsched.consumer.message import Message
 
@@ -68,11 +69,16 @@ class Consumer:
         on_error: OnError = "requeue",
         shutdown_timeout: float = 25.0,
         connect_timeout: float = 30.0,
+        codel: CoDel | None = None,
+        codel_requeue: bool = True,
+        codel_budget: int = 3,
+        codel_when_alone: bool = False,
     ) -> None:
         settings = make_settings(
             url, queues, prefetch=prefetch, cost=cost, key=key, weights=weights, default_weight=default_weight,
             ordering_key=ordering_key, workers=workers, on_error=on_error, shutdown_timeout=shutdown_timeout,
-            connect_timeout=connect_timeout,
+            connect_timeout=connect_timeout, codel=codel, codel_requeue=codel_requeue, codel_budget=codel_budget,
+            codel_when_alone=codel_when_alone,
         )  # fmt: skip
         self._machine = Machine(settings)
         self._loop: asyncio.AbstractEventLoop | None = None

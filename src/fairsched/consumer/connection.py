@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pika.adapters.select_connection import IOLoop
 
 from fairsched.consumer.backoff import Backoff
+from fairsched.consumer.census import Census
 from fairsched.consumer.intake import Intake
 from fairsched.consumer.link import Link, describe
 from fairsched.consumer.pace import Pace
@@ -81,6 +82,7 @@ class Pump:
         self._pace = Pace(self._loop, lanes, self._subscriptions, self._flush, holds=settings.key is None)
         self.intake = Intake(lanes, counters, key=settings.key, cost=settings.cost, defer=self._pace.defer)
         self.note_fill = self._pace.hold
+        self.census = Census(self._loop, settings.asked, lambda name: int(self._current[name].consuming))
         self._flushed = threading.Event()
         self._current: dict[str, Subscription] = {}
         self._backoffs = {name: Backoff() for name in settings.windows}
@@ -169,23 +171,24 @@ class Pump:
         """Open a channel for every queue."""
         if again:
             self.counters.add("reconnects")
-        limit, wanted = connection.params.channel_max, len(self._settings.windows)
-        if limit and wanted > limit:
-            self._fail(
-                ConfigurationError(
-                    f"{wanted} queues need {wanted} channels, but {self._link.address} allows {limit} on one "
-                    "connection (channel_max); consume fewer queues per consumer or raise the limit"
-                )
+        limit, queues = connection.params.channel_max, len(self._settings.windows)
+        if limit and (wanted := queues + bool(self._settings.asked)) > limit:
+            error = (
+                f"{queues} queues need {wanted} channels, but {self._link.address} allows {limit} on one "
+                "connection (channel_max); consume fewer queues per consumer or raise the limit"
             )
+            self._fail(ConfigurationError(error))
             return
         self.sinks = connection.sinks
         for name in self._settings.windows:
             self._open_channel(connection, name)
+        self.census.link_up(connection)
 
     def link_down(self) -> None:
         """Forget what was delivered: the broker delivers it again."""
         for found in self._current.values():
             found.abandon()
+        self.census.link_down()
         if self._stopping:
             self._end_intake()
 

@@ -12,6 +12,7 @@ from fairsched.consumer.workers import Pool
 from fairsched.errors import ShutDown
 
 if TYPE_CHECKING:
+    from fairsched._codel import CoDel
     from fairsched.consumer.message import Message
 
 #: How often a waiting iterator looks whether the shutdown timeout is over, in seconds.
@@ -56,6 +57,15 @@ class Consumer:
         Seconds that a stop waits for what is buffered and running.
     connect_timeout : float
         Seconds until a first connection that does not come about is an error.
+    codel : CoDel, optional
+        Its law judges, for each slot, every message that is about to be handled: those that waited here too long
+        go back. At most 10 of a slot in one pull unless the law has `max_returns`, and never the last one buffered.
+    codel_requeue : bool
+        True returns such a message to its queue, for another consumer; False dead-letters it, or drops it.
+    codel_budget : int
+        Returns of one message at most.
+    codel_when_alone : bool
+        Whether messages are returned although nobody else consumes their queue, who could have them.
 
     Raises
     ------
@@ -91,11 +101,16 @@ class Consumer:
         on_error: OnError = "requeue",
         shutdown_timeout: float = 25.0,
         connect_timeout: float = 30.0,
+        codel: CoDel | None = None,
+        codel_requeue: bool = True,
+        codel_budget: int = 3,
+        codel_when_alone: bool = False,
     ) -> None:
         settings = make_settings(
             url, queues, prefetch=prefetch, cost=cost, key=key, weights=weights, default_weight=default_weight,
             ordering_key=ordering_key, workers=workers, on_error=on_error, shutdown_timeout=shutdown_timeout,
-            connect_timeout=connect_timeout,
+            connect_timeout=connect_timeout, codel=codel, codel_requeue=codel_requeue, codel_budget=codel_budget,
+            codel_when_alone=codel_when_alone,
         )  # fmt: skip
         self._machine = Machine(settings)
         self._pool: Pool | None = None
@@ -207,7 +222,9 @@ class Consumer:
         dict
             ``received``, ``acked``, ``nacked`` (requeued), ``rejected``, ``errors`` (handlers that raised),
             ``stale_settlements`` (settled after their channel was gone), ``reconnects``, ``buffered``, and ``slots``:
-            a `SlotStats` per queue or tenant.
+            a `SlotStats` per queue or tenant. Of those that waited too long: ``shed`` (returned; counted in
+            ``nacked`` or ``rejected`` too), ``kept_alone``, ``kept_budget``, and with a `codel` also ``codel``:
+            the slots whose messages are being returned (``dropping``), and a `CoDelStats` per slot (``slots``).
 
         Notes
         -----

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from fairsched.consumer.cost import ConstantCost, cost_model
 from fairsched.consumer.keys import Key, key_function
+from fairsched.consumer.shedding import SheddingRules, shedding_rules
 from fairsched.consumer.urls import check_urls
 from fairsched.consumer.window import normalise, windows_for
 from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from fairsched._codel import CoDel
     from fairsched.consumer.message import Message
 
 #: What may happen to a message whose handler raised.
@@ -38,6 +40,8 @@ class Settings:
         Messages that a queue is served per round of all lanes, for the arithmetic of windows.
     windows : dict
         Unsettled messages per queue.
+    shedding : SheddingRules or None
+        What becomes of messages that wait here too long.
     key, ordering_key, cost, workers, on_error, shutdown_timeout, connect_timeout
         As given to `Consumer`.
     """
@@ -54,6 +58,13 @@ class Settings:
     on_error: OnError
     shutdown_timeout: float
     connect_timeout: float
+    shedding: SheddingRules | None
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The queues of which it matters who else consumes them."""
+        rules = self.shedding
+        return tuple(self.windows) if rules and rules.requeue and not rules.when_alone else ()
 
     @property
     def lanes(self) -> int:
@@ -75,6 +86,10 @@ def make_settings(
     on_error: OnError = "requeue",
     shutdown_timeout: float = 25.0,
     connect_timeout: float = 30.0,
+    codel: CoDel | None = None,
+    codel_requeue: bool = True,
+    codel_budget: int = 3,
+    codel_when_alone: bool = False,
 ) -> Settings:
     """make_settings(url, queues, **options)
     --
@@ -124,6 +139,7 @@ def make_settings(
         on_error=_on_error(on_error),
         shutdown_timeout=_seconds("shutdown_timeout", shutdown_timeout),
         connect_timeout=_seconds("connect_timeout", connect_timeout),
+        shedding=shedding_rules(codel, codel_requeue, codel_budget, codel_when_alone, ordered=ordering_key is not None),
     )
 
 
