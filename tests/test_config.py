@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairsched import CoDel
 from fairsched.config import RULES, URL_VARIABLES, Settings
 from fairsched.errors import ConfigurationError, FairschedError
 from fairsched.frozenmapping import FrozenMapping
@@ -55,6 +56,14 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
         "environment": ("Dead-Letter", "dead-letter"),
         "argument": ("requeue", "requeue"),
     },
+    "codel": {
+        "file": (
+            {"target": "100ms", "interval": 1, "law": "linux", "requeue": False},
+            {"target": 0.1, "interval": 1.0, "law": "linux", "requeue": False},
+        ),
+        "environment": ("target=50ms,budget=0,when_alone=yes", {"target": 0.05, "budget": 0, "when_alone": True}),
+        "argument": ("20ms", {"target": 0.02}),
+    },
     "shutdown_timeout": {"file": (5, 5.0), "environment": ("1.5s", 1.5), "argument": (0, 0.0)},
     "connect_timeout": {"file": ("200ms", 0.2), "environment": ("9", 9.0), "argument": (0.5, 0.5)},
     "log_level": {"file": ("debug", "debug"), "environment": ("WARNING", "warning"), "argument": ("error", "error")},
@@ -68,6 +77,8 @@ def toml(value: Any) -> str:
         return "{" + ", ".join(f"{toml(key)} = {toml(entry)}" for key, entry in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml, value)) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
     return '"' + value.replace('"', '\\"') + '"' if isinstance(value, str) else str(value)
 
 
@@ -292,7 +303,9 @@ def test_no_password_in_representation_or_errors() -> None:
 
 def test_consumer_options_are_what_was_set() -> None:
     assert Settings(url="amqp://x", queues=["a"], log_level="info").consumer_options() == {}  # type: ignore[arg-type]
-    assert everything().consumer_options() == {
+    options = everything().consumer_options()
+    assert repr(options.pop("codel")) == repr(CoDel(0.02))
+    assert options == {
         "prefetch": 10,
         "workers": 3,
         "cost": None,
@@ -305,6 +318,34 @@ def test_consumer_options_are_what_was_set() -> None:
         "connect_timeout": 0.5,
     }
     assert type(everything().consumer_options()["weights"]) is dict
+
+
+def test_the_table_of_codel_becomes_a_law_and_options() -> None:
+    text = "target=50ms, interval=1s, min_backlog=2, max_returns=5, law=linux, requeue=off, budget=7, when_alone=TRUE"
+    options = Settings(codel=text).consumer_options()  # type: ignore[arg-type]
+    assert repr(options.pop("codel")) == repr(CoDel(0.05, 1.0, min_backlog=2, max_returns=5, law="linux"))
+    assert options == {"codel_requeue": False, "codel_budget": 7, "codel_when_alone": True}
+    found = pickle.loads(pickle.dumps(Settings(codel=text)))  # type: ignore[arg-type]
+    assert found == Settings(codel=text)  # type: ignore[arg-type]
+    assert hash(found) == hash(Settings(codel=text))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("soon", "codel must be a duration, or a table of target, interval"),
+        ("0", "codel must be a duration, or a table"),
+        (True, "codel must be a duration, or a table"),
+        ({"target": "5ms", "limit": 3}, "unknown 'limit'; there are target, interval"),
+        ("target=5ms,law=codel", "law must be one of 'rfc'"),
+        ("target=5ms,requeue=maybe", "codel must be"),
+        ("target=1500us,law=queueing-consumer", "target must be a whole number of milliseconds"),
+        ("budget=-1", "codel must be"),
+    ],
+)
+def test_refused_tables_of_codel(value: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Settings(codel=value)
 
 
 def test_the_module_does_not_load_pika() -> None:

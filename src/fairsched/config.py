@@ -69,6 +69,10 @@ class Settings:
         ``"header:NAME"`` or ``"property:NAME"``: messages that have it in common are handled in order.
     on_error : {"requeue", "reject", "dead-letter"}
         What becomes of a message whose handler raised.
+    codel : str, float or mapping
+        What becomes of messages that wait here too long: the target alone, or a table of ``target``, ``interval``,
+        ``min_backlog``, ``max_returns`` and ``law`` (as for `CoDel`, the times also as text) and of ``requeue``,
+        ``budget`` and ``when_alone`` (as `Consumer` takes them with the prefix ``codel_``).
     shutdown_timeout, connect_timeout : float or str
         Seconds, or text such as ``"25s"``.
     log_level : {"debug", "info", "warning", "error", "critical"}
@@ -101,6 +105,7 @@ class Settings:
     default_weight: int | None = field(default=None, metadata={"rule": values.DEFAULT_WEIGHT})
     ordering_key: str | None = field(default=None, metadata={"rule": values.ORDERING_KEY})
     on_error: str | None = field(default=None, metadata={"rule": values.ON_ERROR})
+    codel: FrozenMapping[str, Any] | None = field(default=None, metadata={"rule": values.CODEL})
     shutdown_timeout: float | None = field(default=None, metadata={"rule": values.SHUTDOWN_TIMEOUT})
     connect_timeout: float | None = field(default=None, metadata={"rule": values.CONNECT_TIMEOUT})
     log_level: str | None = field(default=None, metadata={"rule": values.LOG_LEVEL})
@@ -156,6 +161,9 @@ class Settings:
         for key in RULES:
             value = getattr(self, key)
             if value is None or key in ("url", "queues", "log_level"):
+                continue
+            if key == "codel":
+                options |= _codel_options(value)
                 continue
             if (key, value) in (("cost", "constant"), ("key", "queue")):
                 value = None
@@ -219,6 +227,15 @@ class Settings:
 RULES: dict[str, values.Rule] = {
     entry.name: entry.metadata["rule"] for entry in fields(Settings) if "rule" in entry.metadata
 }
+
+
+def _codel_options(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate the table into the law and the options that a consumer takes."""
+    from fairsched._codel import CoDel
+
+    law = {name: entry for name, entry in table.items() if name in values.CODEL_LAW}
+    others = {f"codel_{name}": entry for name, entry in table.items() if name not in values.CODEL_LAW}
+    return {"codel": CoDel(**law), **others}
 
 
 def _converted(given: _Given) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from fairsched.durations import RULE as DURATION
 from fairsched.durations import parse_duration
+from fairsched.errors import ConfigurationError
 from fairsched.frozenmapping import FrozenMapping
 
 #: basic.qos carries a prefetch in sixteen bits, but a total may be divided over many queues.
@@ -127,6 +128,34 @@ def _ordering_key(value: Any) -> str:
     return value
 
 
+def _flag(value: Any) -> bool:
+    words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+    if isinstance(value, str):
+        value = words.get(value.strip().lower())
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
+
+
+def _codel(value: Any) -> FrozenMapping[str, Any]:
+    """Read a table, ``target=100ms,interval=20ms``, or the target alone."""
+    from fairsched._codel import CoDel  # and with it numpy, which must not be loaded just to read a file
+
+    if isinstance(value, str) and ("=" in value or value.lstrip().startswith("{")):
+        value = _text_table(value)
+    if not isinstance(value, Mapping):
+        value = {"target": value}
+    unknown = sorted(set(value) - set(_CODEL))
+    if unknown:
+        raise ConfigurationError(f"unknown {unknown[0]!r}; there are {', '.join(_CODEL)}")
+    table = {name: convert(value[name]) for name, convert in _CODEL.items() if name in value}
+    try:
+        CoDel(**{name: entry for name, entry in table.items() if name in CODEL_LAW})
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+    return FrozenMapping(table)
+
+
 def _positive_duration(value: Any) -> float:
     seconds = parse_duration(value)
     if not seconds:
@@ -144,6 +173,19 @@ def _one_of(*words: str) -> Rule:
     return Rule(convert, "one of " + ", ".join(words))
 
 
+#: What the table `codel` may hold; the first five make the law.
+_CODEL: dict[str, Callable[[Any], Any]] = {
+    "target": _positive_duration,
+    "interval": _positive_duration,
+    "min_backlog": lambda value: _whole(value, least=0),
+    "max_returns": _whole,
+    "law": lambda value: value.strip() if isinstance(value, str) else value,
+    "requeue": _flag,
+    "budget": lambda value: _whole(value, least=0),
+    "when_alone": _flag,
+}
+CODEL_LAW = ("target", "interval", "min_backlog", "max_returns", "law")
+
 URLS = Rule(_urls, "one or more URLs that start with amqp:// or amqps://")
 QUEUES = Rule(_queues, "different names of queues, or names with weights (whole numbers of at least 1)")
 PREFETCH = Rule(
@@ -156,6 +198,7 @@ ORDERING_KEY = Rule(_ordering_key, "'header:NAME' or 'property:NAME'")
 WEIGHTS = Rule(_numbers, "names of tenants with weights (whole numbers of at least 1)")
 DEFAULT_WEIGHT = Rule(_whole, "a whole number of at least 1")
 ON_ERROR = _one_of("requeue", "reject", "dead-letter")
+CODEL = Rule(_codel, f"a duration, or a table of {', '.join(_CODEL)}")
 SHUTDOWN_TIMEOUT = Rule(parse_duration, DURATION)
 CONNECT_TIMEOUT = Rule(_positive_duration, "positive: " + DURATION)
 LOG_LEVEL = _one_of(*LOG_LEVELS)

@@ -31,6 +31,11 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     help="Unsettled messages in all, or for each queue. [env: FAIRSCHED_PREFETCH]",
 )
 @click.option(
+    "--codel",
+    metavar="TARGET|NAME=VALUE,...",
+    help="Return messages that wait here longer than TARGET, for another consumer. [env: FAIRSCHED_CODEL]",
+)
+@click.option(
     "--shutdown-timeout",
     metavar="DURATION",
     help="How long a stop waits for messages under way; below what the supervisor allows. "
