@@ -221,6 +221,18 @@ def test_properties_as_they_were_received() -> None:
     assert not budget.grant(Message(b"a", 1, True, b"", other, Origin(), "s"))
 
 
+def test_a_count_that_never_grows_does_not_grant_for_ever() -> None:
+    budget = Budget(3)
+    forged = [Message(b"a", tag, True, b"", BasicProperties(headers={"x-delivery-count": 1}), Origin(), "s")
+              for tag in range(9)]  # fmt: skip
+    assert [budget.grant(one) for one in forged] == [True] * 3 + [False] * 6
+
+
+def test_headers_that_cannot_be_decoded_grant_nothing() -> None:
+    broken = bytes(12) + b"\x20\x00" + b"\x00\x00\x00\x04\x01k?!"
+    assert not Budget(3).grant(Message(b"a", 1, True, b"", broken, Origin(), "s"))
+
+
 def test_only_the_latest_returns_are_remembered() -> None:
     budget = Budget(3)
     assert budget.grant(message(b"first", redelivered=False))

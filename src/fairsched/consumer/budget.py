@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fairsched.consumer.message import Message
 
-#: What a quorum queue counts: failed deliveries, and since 4.3 separately how often a message was handed out.
+#: What a quorum queue counts: failed deliveries, and since RabbitMQ 4.3, where a nack is none of these, how often a
+#: message was handed out before.
 COUNTS = ("x-delivery-count", "x-acquired-count")
 
 #: Returned messages that are remembered, the latest ones.
@@ -53,10 +54,14 @@ class Budget:
     def _spent(self, message: Message, content: int) -> bool:
         if self.limit == 0 or not message.redelivered:
             return self.limit == 0
-        headers = message.headers
+        try:
+            headers = message.headers
+        except Exception:
+            return True  # headers that cannot be decoded say nothing
         counts = [count for name in COUNTS if isinstance(count := headers.get(name), int)]
         if counts:
-            return max(counts) >= self.limit
+            # A count may have come with the message from another queue, and grow no more: ours holds too.
+            return max(*counts, self._returns.get(content, 0)) >= self.limit
         return self._returns.get(content, self.limit) >= self.limit
 
 
