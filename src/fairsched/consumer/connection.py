@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pika.adapters.select_connection import IOLoop
 
 from fairsched.consumer.backoff import Backoff
+from fairsched.consumer.census import Census
 from fairsched.consumer.gauge import Gauge
 from fairsched.consumer.holds import Holds, patience
 from fairsched.consumer.intake import Intake
@@ -90,6 +91,7 @@ class Pump:
         self._regulator = Regulator(self._loop, settings, self.gauge, self._subscriptions)
         self.intake = Intake(lanes, counters, key=settings.key, cost=settings.cost, defer=self._pace.defer)
         self.note_fill = self._holds.note_fill
+        self.census = Census(self._loop, settings.asked, lambda name: self._current[name].ladder.consumers)
         self._flushed = threading.Event()
         self._current: dict[str, Subscription] = {}
         self._backoffs = {name: Backoff() for name in settings.windows}
@@ -143,6 +145,10 @@ class Pump:
         """Return the round trip from a settlement to its refill, in seconds, as far as it is known."""
         return self.gauge.round_trip()
 
+    def window(self) -> int:
+        """Return the unsettled messages that all present consumers may have."""
+        return sum(found.window for found in list(self._current.values()))
+
     # The thread --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -181,23 +187,24 @@ class Pump:
         """Open a channel for every queue."""
         if again:
             self.counters.add("reconnects")
-        limit, wanted = connection.params.channel_max, len(self._settings.windows)
-        if limit and wanted > limit:
-            self._fail(
-                ConfigurationError(
-                    f"{wanted} queues need {wanted} channels, but {self._link.address} allows {limit} on one "
-                    "connection (channel_max); consume fewer queues per consumer or raise the limit"
-                )
+        limit, queues = connection.params.channel_max, len(self._settings.windows)
+        if limit and (wanted := queues + bool(self._settings.asked)) > limit:
+            error = (
+                f"{queues} queues need {wanted} channels, but {self._link.address} allows {limit} on one "
+                "connection (channel_max); consume fewer queues per consumer or raise the limit"
             )
+            self._fail(ConfigurationError(error))
             return
         self.sinks = connection.sinks
         for name in self._settings.windows:
             self._open_channel(connection, name)
+        self.census.link_up(connection)
 
     def link_down(self) -> None:
         """Forget what was delivered: the broker delivers it again."""
         for found in self._current.values():
             found.abandon()
+        self.census.link_down()
         if self._stopping:
             self._end_intake()
 
