@@ -33,6 +33,9 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
         "argument": (["x", "y"], ("x", "y")),
     },
     "prefetch": {"file": ({"a": 7}, {"a": 7}), "environment": ("a=8,b=9", {"a": 8, "b": 9}), "argument": (10, 10)},
+    "target_delay": {"file": ("50ms", 0.05), "environment": ("0.2", 0.2), "argument": (0.3, 0.3)},
+    "max_buffer_bytes": {"file": (1000, 1000), "environment": ("2_000", 2000), "argument": (3000, 3000)},
+    "anticipation": {"file": ("0s", 0.0), "environment": ("20ms", 0.02), "argument": (1.5, 1.5)},
     "workers": {
         "file": ([{"size": 2}, {"size": 4, "priority": 10}], (Pool(4, priority=10), Pool(2))),
         "environment": ("2", 2),
@@ -200,6 +203,10 @@ BAD = [
     ("prefetch", True, "at least 1"),
     ("prefetch", 2.5, "at least 1"),
     ("prefetch", {"a": 65_536}, "from 1 to 65535"),
+    ("prefetch", "automatic", "'auto', a whole number"),
+    ("target_delay", -1, "such as 100us"),
+    ("max_buffer_bytes", 0, "at least 1"),
+    ("anticipation", 3601, "at most an hour"),
     ("workers", "many", "at least 1"),
     ("workers", "4:10,", "at least 1"),
     ("workers", "4:high", "at least 1"),
@@ -334,6 +341,9 @@ def test_consumer_options_are_what_was_set() -> None:
     assert repr(options.pop("codel")) == repr(CoDel(0.02))
     assert options == {
         "prefetch": 10,
+        "target_delay": 0.3,
+        "max_buffer_bytes": 3000,
+        "anticipation": 1.5,
         "workers": 3,
         "cost": None,
         "key": None,
@@ -345,6 +355,11 @@ def test_consumer_options_are_what_was_set() -> None:
         "connect_timeout": 0.5,
     }
     assert type(everything().consumer_options()["weights"]) is dict
+
+
+def test_prefetch_by_measuring() -> None:
+    for text in ("auto", " Auto "):
+        assert Settings(prefetch=text).consumer_options() == {"prefetch": "auto"}
 
 
 def test_the_table_of_codel_becomes_a_law_and_options() -> None:

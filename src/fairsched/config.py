@@ -54,8 +54,14 @@ class Settings:
         Broker URLs, ``amqp://`` or ``amqps://``, in the order in which they are tried.
     queues : mapping of str to int, or sequence of str
         Queues to consume, with weights or without.
-    prefetch : int or mapping of str to int
-        Unsettled messages in all, or for each queue.
+    prefetch : int, "auto" or mapping of str to int
+        Unsettled messages in all, or for each queue; "auto": found by measuring.
+    target_delay : float or str
+        Seconds, or text such as ``"100ms"``: how long a message may wait here for the sake of ``prefetch="auto"``.
+    max_buffer_bytes : int
+        Bytes of unsettled messages.
+    anticipation : float or str
+        Seconds that a queue whose turn it is may be waited for; 0: nobody is.
     workers : int, or sequence of Pool
         Threads that run handlers; in text ``"4:10,2:0"`` are pools of four of priority 10 and two of priority 0.
     cost : {"constant", "bytes", "time"}
@@ -98,7 +104,10 @@ class Settings:
 
     url: tuple[str, ...] = field(default=(), metadata={"rule": values.URLS})
     queues: FrozenMapping[str, int] | tuple[str, ...] = field(default=(), metadata={"rule": values.QUEUES})
-    prefetch: int | FrozenMapping[str, int] | None = field(default=None, metadata={"rule": values.PREFETCH})
+    prefetch: int | str | FrozenMapping[str, int] | None = field(default=None, metadata={"rule": values.PREFETCH})
+    target_delay: float | None = field(default=None, metadata={"rule": values.TARGET_DELAY})
+    max_buffer_bytes: int | None = field(default=None, metadata={"rule": values.MAX_BUFFER_BYTES})
+    anticipation: float | None = field(default=None, metadata={"rule": values.ANTICIPATION})
     workers: int | tuple[Pool, ...] | None = field(default=None, metadata={"rule": values.WORKERS})
     cost: str | None = field(default=None, metadata={"rule": values.COST})
     key: str | None = field(default=None, metadata={"rule": values.KEY})

@@ -13,6 +13,8 @@ from fairsched.errors import ConfigurationError
 from fairsched.frozenmapping import FrozenMapping
 from fairsched.pools import Pool, as_pools
 
+#: Seconds that one turn of a queue is waited for at most.
+LONGEST_TURN = 3600.0
 #: basic.qos carries a prefetch in sixteen bits, but a total may be divided over many queues.
 LARGEST_PREFETCH = 65_535
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -110,7 +112,9 @@ def _queues(value: Any) -> FrozenMapping[str, int] | tuple[str, ...]:
     return _numbers(value) if isinstance(value, Mapping) else _names(value)
 
 
-def _prefetch(value: Any) -> int | FrozenMapping[str, int]:
+def _prefetch(value: Any) -> int | str | FrozenMapping[str, int]:
+    if isinstance(value, str) and value.strip().lower() == "auto":
+        return "auto"
     if isinstance(value, Mapping) or (isinstance(value, str) and not matches(r"\s*[\d_]+\s*", value)):
         return _numbers(value, most=LARGEST_PREFETCH)
     return _whole(value)
@@ -183,6 +187,13 @@ def _positive_duration(value: Any) -> float:
     return seconds
 
 
+def _turn(value: Any) -> float:
+    seconds = parse_duration(value)
+    if seconds > LONGEST_TURN:
+        raise ValueError
+    return seconds
+
+
 def _one_of(*words: str) -> Rule:
     def convert(value: Any) -> str:
         word = value.strip().lower() if isinstance(value, str) else ""
@@ -209,8 +220,12 @@ CODEL_LAW = ("target", "interval", "min_backlog", "max_returns", "law")
 URLS = Rule(_urls, "one or more URLs that start with amqp:// or amqps://")
 QUEUES = Rule(_queues, "different names of queues, or names with weights (whole numbers of at least 1)")
 PREFETCH = Rule(
-    _prefetch, f"a whole number of at least 1, or one from 1 to {LARGEST_PREFETCH} for each of some names of queues"
+    _prefetch,
+    f"'auto', a whole number of at least 1, or one from 1 to {LARGEST_PREFETCH} for each of some names of queues",
 )
+TARGET_DELAY = Rule(parse_duration, DURATION)
+MAX_BUFFER_BYTES = Rule(_whole, "a whole number of at least 1")
+ANTICIPATION = Rule(_turn, "at most an hour: " + DURATION)
 WORKERS = Rule(
     _workers,
     "a whole number of at least 1, or pools, each with a size of at least 1 and a priority: 4:10,2:0 in text, "

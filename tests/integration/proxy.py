@@ -28,7 +28,7 @@ class Proxy:
         self.delay = delay
         self.rate = rate
         self.port = 0
-        #: By how many seconds pieces left late, in the mean, since this was set to 0: a starved machine adds to the delay.
+        #: By how many seconds pieces left late, in the mean, since this was set to 0: a starved machine adds delay.
         self.lateness = 0.0
         self._passed = 0
         #: Whether new connections are passed on; those that are not, are closed at once.

@@ -170,8 +170,8 @@ def test_bytes_are_bounded_and_shared_by_weight(broker: Node, new_queue: Declare
     with Workshop(broker.url, {heavy: 3, light: 1}, 0.002, **options) as shop:
 
         def look() -> bool:
-            for queue in most:
-                most[queue] = max(most[queue], shop.subscription(queue).ledger.size)
+            for queue, before in most.items():
+                most[queue] = max(before, shop.subscription(queue).ledger.size)
             return shop.acked == 800
 
         eventually(look, 60)

@@ -71,4 +71,3 @@ class Workshop(Running):
     def window(self) -> int:
         """Unsettled messages that the present consumers may have, all queues together."""
         return sum(one.ladder.window for one in list(self.consumer._machine.pump._current.values()))
-

@@ -85,7 +85,11 @@ class Pump:
         self._link = Link(self._loop, settings.urls, self)
         self._pace = Pace(self._loop, self._subscriptions, self._flush)
         self._holds = Holds(
-            self._loop, lanes, self._subscriptions, self._patience, units=settings.units,
+            self._loop,
+            lanes,
+            self._subscriptions,
+            self._patience,
+            units=settings.units,
             slots_are_queues=settings.key is None,
         )
         self._regulator = Regulator(self._loop, settings, self.gauge, self._subscriptions)

@@ -162,7 +162,9 @@ def make_settings(
         quanta=quanta,
         default_quantum=default_quantum,
         units=units,
-        windows=start_windows(units, sum(pool.size for pool in pools)) if auto else windows_for(prefetch, queue_weights, units),
+        windows=start_windows(units, sum(pool.size for pool in pools))
+        if auto
+        else windows_for(prefetch, queue_weights, units),
         target_delay=_target_delay(target_delay, auto),
         max_buffer_bytes=_bytes(max_buffer_bytes),
         anticipation=None if anticipation is None else _seconds("anticipation", anticipation, 3600.0),
