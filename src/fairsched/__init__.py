@@ -6,12 +6,14 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from fairsched._ackledger import AckLedger
+from fairsched._codel import CoDel
 from fairsched._core import Dwrr
 from fairsched._fairqueue import FairQueue
 from fairsched._pullqueue import Entry, PullQueue, Subscription
 from fairsched._routing import HashRing, jump_hash, jump_hash_many
 from fairsched._target import Target
 from fairsched.batch import Batch
+from fairsched.codelstats import CoDelStats
 from fairsched.errors import (
     ConfigurationError,
     ConnectionFailed,
@@ -35,6 +37,8 @@ __all__ = [
     "AckLedger",
     "App",
     "Batch",
+    "CoDel",
+    "CoDelStats",
     "ConfigurationError",
     "ConnectionFailed",
     "ConsistentHashExchange",
