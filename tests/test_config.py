@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairsched import Pool
 from fairsched.config import RULES, URL_VARIABLES, Settings
 from fairsched.errors import ConfigurationError, FairschedError
 from fairsched.frozenmapping import FrozenMapping
@@ -32,7 +33,11 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
         "argument": (["x", "y"], ("x", "y")),
     },
     "prefetch": {"file": ({"a": 7}, {"a": 7}), "environment": ("a=8,b=9", {"a": 8, "b": 9}), "argument": (10, 10)},
-    "workers": {"file": (1, 1), "environment": ("2", 2), "argument": (3, 3)},
+    "workers": {
+        "file": ([{"size": 2}, {"size": 4, "priority": 10}], (Pool(4, priority=10), Pool(2))),
+        "environment": ("2", 2),
+        "argument": (3, 3),
+    },
     "cost": {"file": ("bytes", "bytes"), "environment": ("TIME", "time"), "argument": ("constant", "constant")},
     "key": {
         "file": ("header:tenant", "header:tenant"),
@@ -146,7 +151,7 @@ def test_the_file_may_be_named_by_argument_or_environment(tmp_path: Path) -> Non
     [
         (b"workers = ", "is not valid TOML"),
         (b"\xff", "is not valid TOML"),
-        (b"workers = 0", r"workers must be a whole number of at least 1, got 0 \(file .*fairsched.toml\)"),
+        (b"workers = 0", r"workers must be a whole number of at least 1, or pools.*, got 0 \(file .*fairsched.toml\)"),
         (b"prefech = 1", r"unknown setting 'prefech' in file .*fairsched.toml: did you mean 'prefetch'\?"),
         (b"zzz = 1", "unknown setting 'zzz' in file .*: there are url, queues, prefetch"),
     ],
@@ -186,6 +191,14 @@ BAD = [
     ("prefetch", 2.5, "at least 1"),
     ("prefetch", {"a": 65_536}, "from 1 to 65535"),
     ("workers", "many", "at least 1"),
+    ("workers", "4:10,", "at least 1"),
+    ("workers", "4:high", "at least 1"),
+    ("workers", "-1:0", "at least 1"),
+    ("workers", [], "at least 1"),
+    ("workers", [4, 2], "at least 1"),
+    ("workers", [{"size": 4, "prio": 1}], "a size of at least 1 and a priority"),
+    ("workers", [{"size": 0}], "got 0"),
+    ("workers", {"size": 1, "priority": 2**31}, "-2**31 to 2**31 - 1"),
     ("cost", "price", "one of constant, bytes, time"),
     ("key", "tenant", "'header:NAME'"),
     ("key", "property:tenant", "no such property"),
@@ -242,6 +255,21 @@ def test_unknown_variables(tmp_path: Path, name: str, suggestion: str) -> None:
 )
 def test_variables_that_belong_to_others_are_left_alone(tmp_path: Path, name: str) -> None:
     assert load(tmp_path, environ={name: "x"}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "pools"),
+    [
+        ("4", 4),
+        ("4:10,2:0", (Pool(4, priority=10), Pool(2))),
+        (" 2 , 4 : 10 ", (Pool(4, priority=10), Pool(2))),
+        ("1:-5", (Pool(1, priority=-5),)),
+        ('[{"size": 4, "priority": 10}, {"size": 2}]', (Pool(4, priority=10), Pool(2))),
+        ('{"size": 3}', (Pool(3),)),
+    ],
+)
+def test_pools_as_text(text: str, pools: object) -> None:
+    assert Settings(workers=text).workers == pools  # type: ignore[arg-type]
 
 
 def test_unknown_argument(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from fairsched.batch import Batch
 from fairsched.codelstats import CoDelStats
 from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError, QueueNotFound, ShutDown
 from fairsched.hashexchange import ConsistentHashExchange
+from fairsched.pools import Pool
 from fairsched.routing import RabbitMQHash
 from fairsched.slotstats import SlotStats
 
@@ -37,6 +38,7 @@ __all__ = [
     "FairschedError",
     "HashRing",
     "Message",
+    "Pool",
     "QueueNotFound",
     "RabbitMQHash",
     "ShutDown",

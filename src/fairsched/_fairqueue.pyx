@@ -162,28 +162,24 @@ cdef class FairQueue(NamedSlots):
             The cost is not a positive integer of at most 2**62 - 1, or the time-out is negative.
         """
         cdef int64_t amount = as_amount(cost, "cost")
+        cdef bint waited = False
+        cdef long index
         with cython.critical_section(self):
             if not self.has_room(1):
-                self.wait_for_room(slot, 1, block, timeout)
-                try:
-                    self.store(slot, item, amount)
-                finally:
+                waited = self.wait_for_room(slot, 1, block, timeout)
+            try:
+                index = slot_find(self, slot)
+                if index < 0:
+                    index = self.admit(slot)
+                Py_INCREF(item)
+                if not dwrr_push(&self.table, index, <uint64_t> <uintptr_t> <PyObject*> item, amount):
+                    Py_DECREF(item)
+                    raise MemoryError()
+            finally:
+                if waited:
                     self.putters.wake(self.maxsize - self.table.queued)
-            else:
-                self.store(slot, item, amount)
             if wakeup_possible(&self.getters.interest):
                 self.getters.wake(self.wanted())
-
-    cdef inline int store(self, object slot, object item, int64_t amount) except -1:
-        """Find the slot, then push."""
-        cdef long index = slot_find(self, slot)
-        if index < 0:
-            index = self.admit(slot)
-        Py_INCREF(item)
-        if not dwrr_push(&self.table, index, <uint64_t> <uintptr_t> <PyObject*> item, amount):
-            Py_DECREF(item)
-            raise MemoryError()
-        return 0
 
     def put_many(self, slots, items, costs=None, block=True, timeout=None):
         """put_many($self, slots, items, costs=None, block=True, timeout=None)
@@ -212,6 +208,7 @@ cdef class FairQueue(NamedSlots):
         cdef list objects = items if type(items) is list else list(items)
         cdef Py_ssize_t size = len(objects)
         cdef list names = slots if type(slots) is list else list(slots) if isinstance(slots, np.ndarray) else None
+        cdef bint waited = False
         if names is not None and len(names) != size:
             raise ValueError(f"slots must have one name for each item: {size} items, {len(names)} slots")
         if costs is not None:
@@ -222,13 +219,12 @@ cdef class FairQueue(NamedSlots):
             return
         with cython.critical_section(self):
             if not self.has_room(size):
-                self.wait_for_room(slots if names is None else names[0], size, block, timeout)
-                try:
-                    self.store_many(slots, names, objects, &cost_view[0] if cost_view is not None else NULL)
-                finally:
-                    self.putters.wake(self.maxsize - self.table.queued)
-            else:
+                waited = self.wait_for_room(slots if names is None else names[0], size, block, timeout)
+            try:
                 self.store_many(slots, names, objects, &cost_view[0] if cost_view is not None else NULL)
+            finally:
+                if waited:
+                    self.putters.wake(self.maxsize - self.table.queued)
             if wakeup_possible(&self.getters.interest):
                 self.getters.wake(self.wanted())
 
@@ -526,15 +522,15 @@ cdef class FairQueue(NamedSlots):
         elif self.is_shut_down:
             self.getters.wake_all()
 
-    cdef int wait_for_room(self, object slot, int64_t count, object block, object timeout) except -1:
-        """Return once `count` more items fit; what room is left after them is to be handed over."""
+    cdef bint wait_for_room(self, object slot, int64_t count, object block, object timeout) except -1:
+        """Return once `count` more items fit. True: they were waited for; what room is left is to be handed over."""
         cdef object deadline = self.putters.deadline(block, timeout)
         cdef bint in_time = False
         cdef Seat* seat
         if not self.default_quantum and slot_find(self, slot) < 0:
             self.admit(slot)  # raises: an unknown slot is an error now, not when there is room
         if self.has_room(count):
-            return 0
+            return False
         if not block and not self.is_shut_down:
             raise queue.Full
         if self.is_shut_down:
@@ -555,7 +551,45 @@ cdef class FairQueue(NamedSlots):
             self.putters.wake(self.maxsize - self.table.queued)
             raise
         self.putters.leave(seat)
-        return 0
+        return True
+
+    def call_when_ready(self, callback, *, priority=0):
+        """call_when_ready($self, callback, *, priority=0)
+        --
+
+        Wait for an item without blocking a thread: for event loops.
+
+        Parameters
+        ----------
+        callback : callable
+            Called without arguments when it is this waiter's turn, or the queue is shut down: perhaps at once, and in
+            any thread that uses the queue, so it should do no more than tell somebody. Then `get(block=False)` with
+            the same priority, and `Waiter.leave`, or `Waiter.again` when there was nothing after all.
+        priority : int
+            As for `get`.
+
+        Returns
+        -------
+        Waiter
+            Until it has left, getters of lower priority get nothing.
+
+        Raises
+        ------
+        ValueError, OverflowError
+            The callback is not callable, or the priority is not an integer of 32 bits.
+        """
+        cdef int32_t rank = as_priority(priority)
+        cdef Waiter waiter
+        if not callable(callback):
+            raise ValueError(f"callback must be callable, got {callback!r}")
+        waiter = Waiter.__new__(Waiter)
+        waiter.queue = self
+        waiter.callback = callback
+        with cython.critical_section(self):
+            waiter.seat = self.getters.sit(rank, 1, <PyObject*> callback)
+            if not self.is_awaiting():
+                self.hand_over()  # it may be the one that is to have what is queued
+        return waiter
 
     # -- the rest -----------------------------------------------------------------------------------------------------
 
@@ -566,6 +600,17 @@ cdef class FairQueue(NamedSlots):
         Number of items queued at this moment, in all slots.
         """
         return self.table.queued
+
+    def waiting(self):
+        """waiting($self)
+        --
+
+        Priorities of the getters that wait at this moment, in the order in which they will be woken: a list of int.
+
+        One that was woken and is on its way is not listed. O(getters).
+        """
+        with cython.critical_section(self):
+            return self.getters.waiting()
 
     def shutdown(self, immediate=False):
         """shutdown($self, immediate=False)
@@ -747,6 +792,53 @@ cdef class FairQueue(NamedSlots):
         """
         with cython.critical_section(self):
             return self.all_stats()
+
+
+@cython.final
+cdef class Waiter:
+    """Who waits for an item of a `FairQueue` with a callback; made by `FairQueue.call_when_ready`.
+
+    Notes
+    -----
+    Thread safety: any thread. Complexity: O(1). It leaves, too, when it is no longer used.
+    """
+
+    cdef FairQueue queue
+    cdef object callback
+    cdef Seat* seat
+
+    def __del__(self):
+        self.leave()
+
+    def again(self):
+        """again($self)
+        --
+
+        Wait on, behind all others of this priority, after a call that found nothing. The callback is called again.
+
+        Raises
+        ------
+        RuntimeError
+            The waiter has left.
+        """
+        with cython.critical_section(self.queue):
+            if self.seat == NULL:
+                raise RuntimeError("the waiter has left")
+            self.queue.getters.stay(self.seat)
+            if not self.queue.is_awaiting():  # else it would be called at once, for what it may not take yet
+                self.queue.hand_over()
+
+    def leave(self):
+        """leave($self)
+        --
+
+        Wait no longer; whoever is next is woken for what is left. Does nothing the second time.
+        """
+        with cython.critical_section(self.queue):
+            if self.seat != NULL:
+                self.queue.getters.leave(self.seat)
+                self.seat = NULL
+                self.queue.hand_over()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,25 +1,28 @@
 """Threads of one kind that wait for one thing: consumers of it, in the lists of core/interest.pxd.
 
-A waiting thread has a seat: a node, and a semaphore to sleep on. What it waits for is work, in some unit: items for
-getters, room for putters. Whom to wake is said by core/wakeup.pxd, and what its callers owe is done here:
+A waiting thread has a seat: a node, and a semaphore to sleep on; who must not sleep, as an event loop, has one with a
+callback. What they wait for is work, in some unit: items for getters, room for putters. Whom to wake is said by
+core/wakeup.pxd, and what its callers owe is done here:
 
     waiter   deadline -> sit (interested) -> wait -> looks -> takes it -> leave -> the owner wakes for what is left
                                               ^        `-> stay (interested again; the owner wakes for what is left)
     waker    makes the work visible -> wake: claims waiters until those on their way take what there is -> unparks them
 
 Every method is called with the owner's exclusion held: the GIL, or on free-threaded builds the owner's critical
-section. It is given up while a thread is parked and around unparking. Within it, a look and a move are one step, so a
-claimed waiter stays notified until it takes or leaves.
+section. It is given up while a thread is parked, around unparking, and in callbacks. Within it, a look and a move are
+one step, so a claimed waiter stays notified until it takes or leaves.
     A claimed waiter has a permit, there or under way. A waiter whose time is over finds itself interested, and leaves;
     or notified, and collects the permit first. So permits never outlive the claims they were made for.
-    A seat in a waker's chain stays in the room: its thread cannot leave before it has the permit. Seats are freed with
-    the room only, since a waker may still be inside unpark when the woken thread has left.
+    A seat in a waker's chain stays in the room: its thread cannot leave before it has the permit. One with a callback
+    can, so it is the callback that the waker keeps. Seats are freed with the room only, since a waker may still be
+    inside unpark when the woken thread has left.
 
 Complexity: O(1), where the priorities are few (core/interest.pxd); wake O(waiters on their way + woken).
 Memory: a seat for each of the most threads that ever waited at once, and SPARE: steady waiting allocates nothing.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc
 
@@ -28,7 +31,9 @@ from fairsched.core.interest cimport (
     MOVED, NO_MEMORY, interest_clear, interest_done, interest_enter, interest_first, interest_init, interest_leave,
     interest_notify, interest_set,
 )
-from fairsched.core.interestwalk cimport LIST_NOTIFIED, InterestWalk, interestwalk_init, interestwalk_next
+from fairsched.core.interestwalk cimport (
+    LIST_INTERESTED, LIST_NOTIFIED, InterestWalk, interestwalk_init, interestwalk_next,
+)
 from fairsched.core.membership cimport interest_add, interest_remove
 from fairsched.core.parking cimport Parking
 from fairsched.core.reclaim cimport Pin
@@ -53,8 +58,23 @@ cdef bint fits(void* context, ConsumerNode* node) noexcept nogil:
     return (<Seat*> node).amount <= (<int64_t*> context)[0]
 
 
-cdef void unpark_all(Seat* seat) noexcept:
-    """Wake a chain of claimed seats. The GIL is given up meanwhile, so that their threads can have it at once."""
+cdef Seat** put_aside(Seat** end, Seat* seat, list callbacks) noexcept:
+    """Note a claimed seat, for `tell`: at the end of a chain, which is returned, or its callback in a list."""
+    if seat.callback != NULL:
+        callbacks.append(<object> seat.callback)
+        return end
+    end[0] = seat
+    seat.next = NULL
+    return &seat.next
+
+
+cdef void call_back(object callback) noexcept:
+    """What it raises goes to sys.unraisablehook: it has nothing to do with what the caller is at."""
+    callback()
+
+
+cdef void tell(Seat* seat, list callbacks) noexcept:
+    """Wake a chain of threads: the GIL is given up meanwhile, so that they can have it at once. Then call back."""
     cdef Seat* following
     if seat != NULL:
         with nogil:
@@ -62,6 +82,9 @@ cdef void unpark_all(Seat* seat) noexcept:
                 following = seat.next  # before the permit: with it, the seat is its thread's again
                 seat.parking.unpark(1)
                 seat = following
+    if callbacks is not None:
+        for callback in callbacks:
+            call_back(callback)
 
 
 cdef class WaitingRoom:
@@ -101,8 +124,8 @@ cdef class WaitingRoom:
             interest_leave(pin)
         return outranked
 
-    cdef Seat* sit(self, int32_t priority, int64_t amount) except NULL:
-        """Have the calling thread wait for at most, or for all of, `amount`. No Python code runs in here."""
+    cdef Seat* sit(self, int32_t priority, int64_t amount, PyObject* callback=NULL) except NULL:
+        """Have the calling thread, or a callback, wait for at most, or all of, `amount`. Runs no Python code."""
         cdef Seat* seat = self.idle_seat(priority)
         cdef bint seated
         cdef Pin* pin
@@ -111,6 +134,8 @@ cdef class WaitingRoom:
         seated = self.register(seat, priority)
         if seated:
             seat.amount = amount
+            seat.callback = callback
+            self.calls |= callback != NULL
             pin = interest_enter(&self.interest)
             seated = interest_set(&self.interest, pin, &seat.node, True) == MOVED
             interest_leave(pin)
@@ -162,14 +187,16 @@ cdef class WaitingRoom:
         """Wake as many as there is work for that nobody on his way takes."""
         cdef int64_t left = available
         cdef Seat* first = NULL
-        cdef Seat* last = NULL
+        cdef Seat** end = &first
         cdef Seat* seat
+        cdef list callbacks
         cdef Wants wants = NULL
         cdef Pin* pin
         if self.whole:
             wants = fits
         if left <= 0 or not wakeup_possible(&self.interest):
             return
+        callbacks = [] if self.calls else None  # before anybody is claimed: it may run finalizers, which use the room
         pin = interest_enter(&self.interest)
         left -= self.promised(pin, left)
         while left > 0:
@@ -177,26 +204,36 @@ cdef class WaitingRoom:
             if seat == NULL:
                 break
             left -= seat.amount
-            seat.next = NULL
-            if last == NULL:
-                first = seat
-            else:
-                last.next = seat
-            last = seat
+            end = put_aside(end, seat, callbacks)
         interest_leave(pin)
-        unpark_all(first)
+        tell(first, callbacks)
 
     cdef void wake_all(self) noexcept:
         """Wake everybody, work or not."""
+        cdef list callbacks = [] if self.calls else None
         cdef Pin* pin = interest_enter(&self.interest)
         cdef ConsumerNode* node = interest_first(&self.interest, pin)
-        cdef Seat* chain = NULL
+        cdef Seat* first = NULL
+        cdef Seat** end = &first
         while node != NULL and interest_notify(&self.interest, pin, node) == MOVED:
-            (<Seat*> node).next = chain
-            chain = <Seat*> node
+            end = put_aside(end, <Seat*> node, callbacks)
             node = interest_first(&self.interest, pin)
         interest_leave(pin)
-        unpark_all(chain)
+        tell(first, callbacks)
+
+    cdef list waiting(self):
+        """Priorities of those who wait and have not been woken, in the order in which they would be."""
+        cdef list priorities = []
+        cdef InterestWalk walk
+        cdef ConsumerNode* node
+        cdef Pin* pin = interest_enter(&self.interest)
+        interestwalk_init(&walk, &self.interest, pin, LIST_INTERESTED)
+        node = interestwalk_next(&walk)
+        while node != NULL:
+            priorities.append(node.priority)
+            node = interestwalk_next(&walk)
+        interest_leave(pin)
+        return priorities
 
     cdef int64_t promised(self, Pin* pin, int64_t enough) noexcept:
         """How much those on their way take; at least `enough` when it is more."""

@@ -17,6 +17,7 @@ from fairsched import settingvalues as values
 from fairsched.configfile import find_file, read_file
 from fairsched.errors import ConfigurationError
 from fairsched.frozenmapping import FrozenMapping
+from fairsched.pools import Pool
 
 __all__ = ["PREFIX", "URL_VARIABLES", "Settings"]
 
@@ -55,8 +56,8 @@ class Settings:
         Queues to consume, with weights or without.
     prefetch : int or mapping of str to int
         Unsettled messages in all, or for each queue.
-    workers : int
-        Threads that run handlers.
+    workers : int, or sequence of Pool
+        Threads that run handlers; in text ``"4:10,2:0"`` are pools of four of priority 10 and two of priority 0.
     cost : {"constant", "bytes", "time"}
         What a message costs its slot.
     key : str
@@ -94,7 +95,7 @@ class Settings:
     url: tuple[str, ...] = field(default=(), metadata={"rule": values.URLS})
     queues: FrozenMapping[str, int] | tuple[str, ...] = field(default=(), metadata={"rule": values.QUEUES})
     prefetch: int | FrozenMapping[str, int] | None = field(default=None, metadata={"rule": values.PREFETCH})
-    workers: int | None = field(default=None, metadata={"rule": values.WORKERS})
+    workers: int | tuple[Pool, ...] | None = field(default=None, metadata={"rule": values.WORKERS})
     cost: str | None = field(default=None, metadata={"rule": values.COST})
     key: str | None = field(default=None, metadata={"rule": values.KEY})
     weights: FrozenMapping[str, int] | None = field(default=None, metadata={"rule": values.WEIGHTS})

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from fairsched.durations import RULE as DURATION
 from fairsched.durations import parse_duration
 from fairsched.frozenmapping import FrozenMapping
+from fairsched.pools import Pool, as_pools
 
 #: basic.qos carries a prefetch in sixteen bits, but a total may be divided over many queues.
 LARGEST_PREFETCH = 65_535
@@ -114,6 +115,25 @@ def _prefetch(value: Any) -> int | FrozenMapping[str, int]:
     return _whole(value)
 
 
+def _workers(value: Any) -> int | tuple[Pool, ...]:
+    """Read a number; pools, as such or as tables; or text for these, such as "4:10,2:0" or JSON."""
+    if isinstance(value, str) and not matches(r"\s*[\d_]+\s*", value):
+        value = _text_pools(value)
+    if isinstance(value, Mapping | Pool):
+        value = [value]
+    if isinstance(value, list | tuple):
+        return as_pools([pool if isinstance(pool, Pool) else Pool(**pool) for pool in value])
+    return _whole(value)
+
+
+def _text_pools(text: str) -> Any:
+    """Read "SIZE:PRIORITY,...", where a priority of 0 may be left out, or JSON."""
+    if text.lstrip()[:1] in ("{", "["):
+        return json.loads(text)
+    pairs = [part.partition(":") for part in text.split(",")]
+    return [Pool(_whole(size), priority=int(priority) if colon else 0) for size, colon, priority in pairs]
+
+
 def _key(value: Any) -> str:
     return "queue" if value == "queue" else _ordering_key(value)
 
@@ -149,7 +169,11 @@ QUEUES = Rule(_queues, "different names of queues, or names with weights (whole 
 PREFETCH = Rule(
     _prefetch, f"a whole number of at least 1, or one from 1 to {LARGEST_PREFETCH} for each of some names of queues"
 )
-WORKERS = Rule(_whole, "a whole number of at least 1")
+WORKERS = Rule(
+    _workers,
+    "a whole number of at least 1, or pools, each with a size of at least 1 and a priority: 4:10,2:0 in text, "
+    "{size = 4, priority = 10} in a file",
+)
 COST = _one_of("constant", "bytes", "time")
 KEY = Rule(_key, "'queue', 'header:NAME' or 'property:NAME'")
 ORDERING_KEY = Rule(_ordering_key, "'header:NAME' or 'property:NAME'")

@@ -23,7 +23,14 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 @click.command(epilog=exits.EPILOG)
 @click.argument("reference", metavar="MODULE:APP")
 @queues_option
-@click.option("-t", "--threads", "workers", metavar="N", help="Threads that run handlers. [env: FAIRSCHED_WORKERS]")
+@click.option(
+    "-t",
+    "--threads",
+    "workers",
+    metavar="N|SIZE:PRIORITY,...",
+    help="Threads that run handlers, or pools of them: those of a lower priority help while all others are busy. "
+    "[env: FAIRSCHED_WORKERS]",
+)
 @urls_option
 @click.option(
     "--prefetch",

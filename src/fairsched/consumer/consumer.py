@@ -1,4 +1,4 @@
-"""The blocking face: a context manager, an iterator, and a pool of workers."""
+"""The blocking face: a context manager, an iterator, and worker threads."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from fairsched.consumer.machine import Machine
 from fairsched.consumer.settings import OnError, make_settings
-from fairsched.consumer.workers import Pool
+from fairsched.consumer.workers import WorkerThreads
 from fairsched.errors import ShutDown
+from fairsched.pools import Workers
 
 if TYPE_CHECKING:
     from fairsched.consumer.message import Message
@@ -56,8 +57,9 @@ class Consumer:
     ordering_key : str or callable, optional
         As `key`: messages of one ordering key, of one queue or tenant, are handled in order and one at a time, those
         of different keys by `workers` side by side. Messages without one form a sequence of their own.
-    workers : int
-        Threads that `run` gives the handler.
+    workers : int, Pool or list of Pool
+        Threads that `run` gives the handler. In pools of different priorities, those of a lower one help only while
+        all above them are busy; not with an `ordering_key`.
     on_error : "requeue", "reject", "dead-letter" or callable
         What becomes of a message whose handler raised. "reject" and "dead-letter" send the same frame: the broker
         dead-letters what it can and drops the rest. A callable gets ``(message, exception)`` and settles the message,
@@ -101,7 +103,7 @@ class Consumer:
         weights: Mapping[Any, int] | None = None,
         default_weight: int = 1,
         ordering_key: str | Callable[[Message], object] | None = None,
-        workers: int = 1,
+        workers: Workers = 1,
         on_error: OnError = "requeue",
         shutdown_timeout: float = 25.0,
         connect_timeout: float = 30.0,
@@ -113,7 +115,7 @@ class Consumer:
             connect_timeout=connect_timeout,
         )  # fmt: skip
         self._machine = Machine(settings)
-        self._pool: Pool | None = None
+        self._workers: WorkerThreads | None = None
         self._entered = False
 
     def __enter__(self) -> Consumer:
@@ -179,19 +181,19 @@ class Consumer:
         machine = self._machine
         if not self._entered:
             self._machine.start()
-        self._pool = Pool(machine, handler, machine.settings.workers)
+        self._workers = WorkerThreads(machine, handler, machine.settings.priorities)
         machine.on_change = self._on_change
         try:
-            self._pool.start()
-            self._pool.wait()
+            self._workers.start()
+            self._workers.wait()
         finally:
             machine.close()
         if machine.error is not None:
             raise machine.error
 
     def _on_change(self) -> None:
-        if self._machine.abandoned and self._pool is not None:
-            self._pool.release()
+        if self._machine.abandoned and self._workers is not None:
+            self._workers.release()
 
     def stop(self, now: bool = False) -> None:
         """stop(now=False)

@@ -60,8 +60,6 @@ class Intake:
         self._plain = key is None and not cost.varies
         self._messages: list[Message] = []
         self._slots: list[Hashable] = []
-        #: Called after each batch; the asyncio face wakes its waiters here.
-        self.on_batch: Callable[[], None] | None = None
 
     def add(self, message: Message) -> None:
         """Take one delivery."""
@@ -87,5 +85,3 @@ class Intake:
         except ShutDown:
             # Nobody will take them any more; closing the channel gives them back to the broker.
             _log.debug("%d deliveries came after the end and return to the broker", len(messages))
-        if self.on_batch is not None:
-            self.on_batch()

@@ -60,8 +60,6 @@ class Machine(Listener):
         self.stopping = threading.Event()
         #: Called, in whatever thread, when getters should look again.
         self.on_change: Callable[[], None] | None = None
-        #: Called in the I/O thread after messages were queued; to be set before `start`.
-        self.on_batch: Callable[[], None] | None = None
         self._begun = threading.Event()
         self._started = self._closed = False
         self._stop_at: float | None = None
@@ -77,7 +75,6 @@ class Machine(Listener):
             if self._started:
                 raise RuntimeError("a consumer can be started once; make another")
             self.pump = Pump(self.settings, self.lanes, self.counters, self, self.settle_failure)
-            self.pump.intake.on_batch = self.on_batch
             self._started = True
         self.pump.start()
         if self.stopping.is_set():
@@ -121,8 +118,8 @@ class Machine(Listener):
 
     # Messages ----------------------------------------------------------------------------------------------------
 
-    def try_get(self, lane: FairQueue) -> Message | None:
-        """Return the next message of a lane that came on a living channel, or None if there is none now.
+    def try_get(self, lane: FairQueue, priority: int = 0) -> Message | None:
+        """Return the next message of a lane that came on a living channel, or None if there is none for us now.
 
         Raises
         ------
@@ -133,14 +130,14 @@ class Machine(Listener):
             if self.abandoned:
                 raise ShutDown("the consumer was stopped")
             try:
-                slot, message = lane.get(False)
+                slot, message = lane.get(False, priority=priority)
             except queue.Empty:
                 return None
             if message.alive:
                 return message  # type: ignore[no-any-return]
             self._refund(lane, slot, message)
 
-    def get(self, lane: FairQueue, timeout: float | None = None) -> Message | None:
+    def get(self, lane: FairQueue, timeout: float | None = None, priority: int = 0) -> Message | None:
         """Return the next message of a lane, waiting for it; None if the time is over.
 
         Raises
@@ -149,13 +146,13 @@ class Machine(Listener):
             If there will be none.
         """
         while True:
-            message = self.try_get(lane)
+            message = self.try_get(lane, priority)
             if message is not None:
                 return message
             # About to wait: the broker may be waiting too, for what is settled but not sent.
             self.pump.request_flush()
             try:
-                slot, message = lane.get(True, timeout)
+                slot, message = lane.get(True, timeout, priority=priority)
             except queue.Empty:
                 return None
             if self.abandoned:

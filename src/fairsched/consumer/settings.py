@@ -13,6 +13,7 @@ from fairsched.consumer.keys import Key, key_function
 from fairsched.consumer.urls import check_urls
 from fairsched.consumer.window import normalise, windows_for
 from fairsched.errors import ConfigurationError
+from fairsched.pools import Pool, Workers, as_pools
 
 if TYPE_CHECKING:
     from fairsched.consumer.message import Message
@@ -48,7 +49,9 @@ class Settings:
         Bytes of unsettled messages; None: as many as come.
     anticipation : float or None
         Seconds that a turn is waited for; None: as the round trip demands.
-    key, ordering_key, cost, workers, on_error, shutdown_timeout, connect_timeout
+    pools : tuple of Pool
+        The workers, by descending priority.
+    key, ordering_key, cost, on_error, shutdown_timeout, connect_timeout
         As given to `Consumer`.
     """
 
@@ -63,10 +66,20 @@ class Settings:
     key: Key | None
     ordering_key: Key | None
     cost: ConstantCost
-    workers: int
+    pools: tuple[Pool, ...]
     on_error: OnError
     shutdown_timeout: float
     connect_timeout: float
+
+    @property
+    def priorities(self) -> list[int]:
+        """Priority of each worker, in descending order."""
+        return [pool.priority for pool in self.pools for _ in range(pool.size)]
+
+    @property
+    def workers(self) -> int:
+        """Number of workers in all pools."""
+        return sum(pool.size for pool in self.pools)
 
     @property
     def lanes(self) -> int:
@@ -87,7 +100,7 @@ def make_settings(
     weights: Mapping[Any, int] | None = None,
     default_weight: int = 1,
     ordering_key: str | Callable[[Message], object] | None = None,
-    workers: int = 1,
+    workers: Workers = 1,
     on_error: OnError = "requeue",
     shutdown_timeout: float = 25.0,
     connect_timeout: float = 30.0,
@@ -118,7 +131,9 @@ def make_settings(
     """
     queue_weights = normalise(_named(queues))
     model = cost_model(cost)
-    lanes = _workers(workers) if ordering_key is not None else 1
+    pools = as_pools(workers)
+    count = sum(pool.size for pool in pools)
+    lanes = _lanes(pools) if ordering_key is not None else 1
     units = {name: lanes * weight * model.unit / model.expected for name, weight in queue_weights.items()}
     auto = prefetch == AUTO
     if key is None:
@@ -133,14 +148,14 @@ def make_settings(
         quanta=quanta,
         default_quantum=default_quantum,
         units=units,
-        windows=start_windows(units, _workers(workers)) if auto else windows_for(prefetch, queue_weights, units),
+        windows=start_windows(units, count) if auto else windows_for(prefetch, queue_weights, units),
         target_delay=_target_delay(target_delay, auto),
         max_buffer_bytes=_bytes(max_buffer_bytes),
         anticipation=None if anticipation is None else _seconds("anticipation", anticipation, 3600.0),
         key=None if key is None else key_function(key),
         ordering_key=None if ordering_key is None else key_function(ordering_key, "ordering_key"),
         cost=model,
-        workers=_workers(workers),
+        pools=pools,
         on_error=_on_error(on_error),
         shutdown_timeout=_seconds("shutdown_timeout", shutdown_timeout),
         connect_timeout=_seconds("connect_timeout", connect_timeout),
@@ -170,10 +185,15 @@ def _tenants(weights: Mapping[Any, int], default_weight: int, unit: int) -> tupl
     return {name: weight * unit for name, weight in together.items()}, default_quantum
 
 
-def _workers(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigurationError(f"workers must be a whole number of at least 1, got {value!r}")
-    return value
+def _lanes(pools: tuple[Pool, ...]) -> int:
+    """Return the number of lanes: one for each worker, none of whom could take over for another."""
+    priorities = sorted({pool.priority for pool in pools}, reverse=True)
+    if len(priorities) > 1:
+        raise ConfigurationError(
+            "ordering_key gives every worker a lane of its own, so none can be of a higher priority than another; "
+            f"workers must have one priority, got {', '.join(map(str, priorities))}"
+        )
+    return sum(pool.size for pool in pools)
 
 
 def _on_error(value: OnError) -> OnError:
