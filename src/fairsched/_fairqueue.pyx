@@ -587,7 +587,8 @@ cdef class FairQueue(NamedSlots):
         waiter.callback = callback
         with cython.critical_section(self):
             waiter.seat = self.getters.sit(rank, 1, <PyObject*> callback)
-            self.hand_over()  # it may be the one that is to have what is queued
+            if not self.is_awaiting():
+                self.hand_over()  # it may be the one that is to have what is queued
         return waiter
 
     # -- the rest -----------------------------------------------------------------------------------------------------
