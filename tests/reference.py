@@ -76,7 +76,8 @@ class ReferenceDwrr:
             elif self.stays(slot) and self.still_waits(now):
                 return self.patience - self.waited - (now - self.since)
             else:
-                slot.in_vain = slot.in_vain or self.stays(slot)
+                # Not in vain if its messages came, and only used the patience up.
+                slot.in_vain = slot.in_vain or (self.stays(slot) and self.waited < self.patience)
                 self.retire_first()
         return None
 
