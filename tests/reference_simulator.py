@@ -492,8 +492,7 @@ class ReferenceSimulator:
             while plan.full and self.has_credit(slot) and self.queues[slot.plan.queue].has():
                 message = self.take(slot.plan.queue, slot)
                 message.sent = self.now - self.down[self.link_of(slot)].delay
-                if self.queues[slot.plan.queue].plan.endless and not message.returns:
-                    message.created = message.sent
+                message.created = min(message.created, message.sent)
                 self.buffer(index, message)
         for index in self.own(number):
             self.offer_slot(index)

@@ -315,7 +315,7 @@ cdef class Simulation:
         --
 
         List, for each slot since counting began: served, repeated, returned, redelivered, busy and waited nanoseconds,
-        and unsettled now.
+        unsettled now, and the most returns of one message.
         """
         cdef uint32_t i
         cdef SimCounts* now
@@ -327,7 +327,7 @@ cdef class Simulation:
             figures.append((
                 now.served - then.served, now.repeated - then.repeated, now.returned - then.returned,
                 now.redelivered - then.redelivered, now.busy - then.busy, now.waited - then.waited,
-                self.sim.slots[i].unsettled,
+                self.sim.slots[i].unsettled, self.sim.slots[i].most_returns,
             ))
         return figures
 

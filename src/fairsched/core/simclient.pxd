@@ -49,8 +49,12 @@ cdef inline void client_buffer(Sim* s, uint32_t index, uint32_t message) noexcep
 
 cdef inline void client_return(Sim* s, uint32_t index, uint32_t message, int kind) noexcept nogil:
     """Send a message back."""
-    s.messages.records[message].returns += 1
-    s.slots[index].counts.returned += 1
+    cdef SimSlot* slot = &s.slots[index]
+    cdef SimMessage* record = &s.messages.records[message]
+    record.returns += 1
+    slot.counts.returned += 1
+    if record.returns > slot.most_returns:
+        slot.most_returns = record.returns
     sim_send_upward(s, kind, index, message)
 
 cdef inline void client_receive(Sim* s, uint32_t index, uint32_t message) noexcept nogil:

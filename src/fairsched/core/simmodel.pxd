@@ -79,6 +79,7 @@ cdef struct SimSlot:
     CodelVars law
     SimCounts counts
     SimCounts before    # as they stood when counting began
+    int64_t most_returns  # of one message, since then
     Histogram wait      # arrived at the consumer to started
     Histogram latency   # sent to started
     Histogram age       # created to started

@@ -16,7 +16,7 @@ from fairsched.core.eventtree cimport eventtree_set
 from fairsched.core.simbroker cimport broker_lose, queue_take, slot_has_credit, slot_offer
 from fairsched.core.simclient cimport client_buffer, client_depart, worker_rest
 from fairsched.core.simlink cimport FRAME_CANCEL, FRAME_NACK
-from fairsched.core.simmessages cimport NO_MESSAGE
+from fairsched.core.simmessages cimport NO_MESSAGE, SimMessage
 from fairsched.core.simmodel cimport NOBODY, Sim, SimConsumer, SimSlot
 from fairsched.core.simqueue cimport stock_has
 from fairsched.core.simsources cimport link_downward, link_of, sim_cut, sim_send_upward, source_patience
@@ -28,13 +28,14 @@ cdef inline void client_fill(Sim* s, uint32_t index) noexcept nogil:
     cdef SimSlot* slot = &s.slots[index]
     cdef int64_t delay = link_downward(s, link_of(s, slot)).delay
     cdef uint32_t message
+    cdef SimMessage* record
     while slot_has_credit(slot) and stock_has(&s.queues[slot.queue].stock):
         message = queue_take(s, slot.queue, index)
         if message == NO_MESSAGE:
             return
-        s.messages.records[message].sent = s.now - delay
-        if s.queues[slot.queue].stock.endless and not s.messages.records[message].returns:
-            s.messages.records[message].created = s.now - delay
+        record = &s.messages.records[message]
+        record.sent = s.now - delay
+        record.created = min(record.created, record.sent)
         client_buffer(s, index, message)
 
 cdef inline void client_subscribe(Sim* s, SimConsumer* consumer, uint32_t index) noexcept nogil:

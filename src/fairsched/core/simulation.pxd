@@ -69,6 +69,7 @@ cdef inline void sim_count_from_now(Sim* s) noexcept nogil:
     for index in range(s.slot_count):
         slot = &s.slots[index]
         slot.before = slot.counts
+        slot.most_returns = 0
         histogram_clear(&slot.wait)
         histogram_clear(&slot.latency)
         histogram_clear(&slot.age)

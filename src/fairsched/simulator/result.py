@@ -31,6 +31,8 @@ class SlotResult:
         Sent back by CoDel.
     redelivered : int
         Sent by the broker for another time.
+    most_returns : int
+        Of one message by this consumer, handled since or not.
     spared : int
         Returns that the budget of a message prevented, since the consumer joined the last time.
     busy : float
@@ -46,6 +48,7 @@ class SlotResult:
     repeated: int
     returned: int
     redelivered: int
+    most_returns: int
     spared: int
     busy: float
     wait: Distribution

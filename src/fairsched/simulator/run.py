@@ -91,6 +91,7 @@ def _slots(scenario: Scenario, plan: Plan, simulation: Simulation) -> tuple[Slot
             plan.names[slot.consumer],
             scenario.queues[slot.queue].name,
             *counts[:4],
+            counts[7],
             law[3],
             counts[4] / 1e9,
             *(_distribution(simulation, index, name) for name in _DISTRIBUTIONS),
