@@ -1,4 +1,4 @@
-"""The simulator in plain Python, written for reading: every frame is an event of its own in one heap, nothing is reused.
+"""The simulator in plain Python, written for reading: every frame is an event of its own in one heap.
 
 It runs the same plans as the compiled one, over the oracles of the schedule (reference.py) and the engine's own face of
 the law, and must find the same histories and figures, to the nanosecond.
@@ -7,144 +7,16 @@ the law, and must find the same histories and figures, to the nanosecond.
 from __future__ import annotations
 
 import heapq
-import math
 from collections import deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from reference import ReferenceDwrr
+from reference_broker import BrokerSide, Link, Message, Queue, Slot
+from reference_chance import NEVER, Random, arrivals, draw
 
 from fairsched import CoDel
-
-NEVER = 2**62
-MASK = 2**64 - 1
-
-
-class Random:
-    """xoshiro256++, after its authors."""
-
-    def __init__(self, words: tuple[int, int, int, int]) -> None:
-        self.s = list(words)
-
-    def next(self) -> int:
-        s = self.s
-        x = (s[0] + s[3]) & MASK
-        result = (((x << 23) | (x >> 41)) + s[0]) & MASK
-        shifted = (s[1] << 17) & MASK
-        s[2] ^= s[0]
-        s[3] ^= s[1]
-        s[1] ^= s[2]
-        s[0] ^= s[3]
-        s[2] ^= shifted
-        s[3] = ((s[3] << 45) | (s[3] >> 19)) & MASK
-        return result
-
-    def uniform(self) -> float:
-        return (self.next() >> 11) * 2.0**-53
-
-    def exponential(self) -> float:
-        return -math.log(1.0 - self.uniform())
-
-    def normal(self) -> float:
-        radius = math.sqrt(2.0 * self.exponential())
-        return radius * math.cos(2 * math.pi * self.uniform())
-
-
-def whole(value: float) -> int:
-    return NEVER if value >= NEVER else int(value + 0.5) if value > 0.0 else 0
-
-
-def draw(service: Any, random: Random) -> int:
-    if service.kind == "exponential":
-        return whole(service.a * random.exponential())
-    if service.kind == "uniform":
-        return whole(service.a + (service.b - service.a) * random.uniform())
-    if service.kind == "lognormal":
-        return whole(math.exp(service.a + service.b * random.normal()))
-    return whole(service.a)
-
-
-def arrivals(plan: Any, base: int, random: Random) -> Any:
-    """Generate the moments of a process that comes into force at `base`."""
-    count, last = 0, base
-    if plan.kind in ("bursts", "random-bursts"):
-        chance = plan.kind == "random-bursts"
-        start = base
-        while True:
-            end = start + whole(plan.on * (random.exponential() if chance else 1.0))
-            count = 0
-            while True:
-                count += 1
-                last = last + whole(plan.gap * random.exponential()) if chance else start + whole(count * plan.gap)
-                if last > end:
-                    break
-                yield last
-            start = last = end + whole(plan.off * (random.exponential() if chance else 1.0))
-    elif plan.kind == "constant":
-        while True:
-            count += 1
-            yield base + whole(count * plan.gap)
-    elif plan.kind == "poisson":
-        while True:
-            last += whole(plan.gap * random.exponential())
-            yield last
-    elif plan.kind == "trace":
-        yield from (base + moment for moment in np.frombuffer(plan.times, dtype=np.int64).tolist())
-
-
-@dataclass(eq=False)
-class Message:
-    number: int
-    created: int
-    sent: int = 0
-    arrived: int = 0
-    ahead: int = 0
-    started: int = 0
-    returns: int = 0
-    handled: bool = False
-
-
-@dataclass(eq=False)
-class Link:
-    delay: int
-    last: int = 0
-    epoch: int = 0
-
-
-@dataclass(eq=False)
-class Queue:
-    plan: Any
-    random: Random
-    fresh: int = 0
-    stock: deque[int] = field(default_factory=deque)  # when the fresh ones came
-    back: list[tuple[int, int, Message]] = field(default_factory=list)
-    slots: deque[int] = field(default_factory=deque)
-    came: int = 0
-    consumers: int = 0
-    epoch: int = 0
-
-    def has(self) -> bool:
-        return bool(self.plan.endless or self.stock or self.back)
-
-
-@dataclass(eq=False)
-class Slot:
-    plan: Any
-    random: Random
-    window: int
-    quantum: int
-    service: Any
-    unsettled: list[Message] = field(default_factory=list)
-    coming: int = 0
-    attached: bool = False
-    law: CoDel | None = None
-    served: int = 0
-    repeated: int = 0
-    returned: int = 0
-    redelivered: int = 0
-    busy: int = 0
 
 
 class Schedule(ReferenceDwrr):
@@ -160,7 +32,7 @@ class Schedule(ReferenceDwrr):
         return super().serve(name, slot, now)
 
 
-class ReferenceSimulator:
+class ReferenceSimulator(BrokerSide):
     """One run of a plan without warm-up and timeline."""
 
     def __init__(self, plan: Any) -> None:
@@ -251,92 +123,6 @@ class ReferenceSimulator:
         link = self.link_of(self.slots[index])
         self.send(self.up[link], self.sources[1] + link, action)
 
-    # Brokers ---------------------------------------------------------------------------------------------------------
-
-    def mark_broker(self, broker: int) -> None:
-        if broker not in self.marked_brokers and self.pushing[broker] is None:
-            self.marked_brokers.append(broker)
-
-    def offer_queue(self, index: int) -> None:
-        queue = self.queues[index]
-        turns = self.turns[queue.plan.broker]
-        if index not in turns and queue.slots and queue.has():
-            turns.append(index)
-        if index in turns:
-            self.mark_broker(queue.plan.broker)
-
-    def has_credit(self, slot: Slot) -> bool:
-        return slot.attached and (slot.window == 0 or len(slot.unsettled) < slot.window)
-
-    def offer_slot(self, index: int) -> None:
-        slot = self.slots[index]
-        queue = self.queues[slot.plan.queue]
-        if index not in queue.slots and self.has_credit(slot):
-            queue.slots.append(index)
-        self.offer_queue(slot.plan.queue)
-
-    def take(self, index: int, slot: Slot) -> Message:
-        queue = self.queues[index]
-        if queue.back:
-            message = heapq.heappop(queue.back)[2]
-            slot.redelivered += 1
-        else:
-            created = self.now if queue.plan.endless else queue.stock.popleft()
-            message = Message(queue.fresh, created)
-            queue.fresh += 1
-        slot.unsettled.append(message)
-        return message
-
-    def dispatch(self, broker: int) -> None:
-        turns = self.turns[broker]
-        while self.pushing[broker] is None and turns:
-            index = turns.popleft()
-            queue = self.queues[index]
-            chosen = None
-            while queue.has() and queue.slots and chosen is None:
-                candidate = queue.slots.popleft()
-                chosen = candidate if self.has_credit(self.slots[candidate]) else None
-            if chosen is None:
-                continue
-            slot = self.slots[chosen]
-            message = self.take(index, slot)
-            slot.coming += 1
-            self.offer_slot(chosen)
-            if self.gaps[broker] == 0:
-                self.deliver(chosen, message)
-            else:
-                self.pushing[broker] = (chosen, message)
-                push = self.pushing[broker]
-                self.at(
-                    self.now + self.gaps[broker], self.sources[4] + broker, lambda push=push: self.pushed(broker, push)
-                )
-
-    def pushed(self, broker: int, push: tuple[int, Message]) -> None:
-        if self.pushing[broker] is push:
-            self.pushing[broker] = None
-            self.deliver(*push)
-            self.mark_broker(broker)
-
-    def deliver(self, index: int, message: Message) -> None:
-        message.sent = self.now
-        link = self.link_of(self.slots[index])
-        self.send(self.down[link], self.sources[3] + link, lambda: self.receive(index, message))
-
-    def give_back(self, index: int, message: Message) -> None:
-        queue = self.queues[index]
-        heapq.heappush(queue.back, (message.number, id(message), message))
-
-    def settle(self, index: int, message: Message, back: bool) -> None:
-        slot = self.slots[index]
-        slot.unsettled.remove(message)
-        if back:
-            self.give_back(slot.plan.queue, message)
-        self.offer_slot(index)
-
-    def cancel(self, index: int) -> None:
-        self.slots[index].attached = False
-        self.queues[self.slots[index].plan.queue].consumers -= 1
-
     # Consumers -------------------------------------------------------------------------------------------------------
 
     def schedule(self, plan: Any) -> ReferenceDwrr:
@@ -383,12 +169,7 @@ class ReferenceSimulator:
                 return None
             self.waits[number] += 1
             if isinstance(found, int):
-                generation = self.waits[number]
-                self.at(
-                    self.now + found,
-                    self.sources[5] + number,
-                    lambda: self.mark_consumer(number) if self.waits[number] == generation else None,
-                )
+                self.look_again(number, found, self.waits[number])
                 return None
             index, token = found
             message = self.messages.pop(token)
@@ -399,6 +180,13 @@ class ReferenceSimulator:
             self.slots[index].returned += 1
             back = not plan.law.dead_letter
             self.send_up(index, lambda index=index, message=message, back=back: self.settle(index, message, back))
+
+    def look_again(self, number: int, left: int, generation: int) -> None:
+        def run_out() -> None:
+            if self.waits[number] == generation:
+                self.mark_consumer(number)
+
+        self.at(self.now + left, self.sources[5] + number, run_out)
 
     def sheds(self, number: int, index: int, message: Message) -> bool:
         law, slot = self.plan.consumers[number].law, self.slots[index]

@@ -2,7 +2,7 @@
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t
 from libc.string cimport memcpy
 
 from fairsched.core.codel cimport CODEL_LINUX, CODEL_LINUX_Q16, CODEL_QUEUEING_CONSUMER, CODEL_RFC, codel_init

@@ -10,7 +10,11 @@ from fairsched.simulator import ConsumerSpec, Result, simulate
 
 def run(delay: float, total: int, anticipation: float, **more: object) -> Result:
     spec = ConsumerSpec(
-        prefetch_total=total, hold=True, anticipation=anticipation, service=0.000_001, **more  # type: ignore[arg-type]
+        prefetch_total=total,
+        hold=True,
+        anticipation=anticipation,
+        service=0.000_001,
+        **more,  # type: ignore[arg-type]
     )
     return simulate(ten_queues(spec, delay, rate=75_000, warmup=0.5, duration=2.5))
 
@@ -43,7 +47,9 @@ def test_patience_costs_nothing_where_the_handler_is_the_bottleneck() -> None:
     plain, patient = (
         simulate(
             ten_queues(
-                ConsumerSpec(prefetch_total=250, hold=True, anticipation=patience, service=0.0001), 0.0005, messages=55_000
+                ConsumerSpec(prefetch_total=250, hold=True, anticipation=patience, service=0.0001),
+                0.0005,
+                messages=55_000,
             )
         )
         for patience in (0.0, 0.05)
@@ -55,7 +61,10 @@ def test_patience_costs_nothing_where_the_handler_is_the_bottleneck() -> None:
 def test_a_queue_that_runs_dry_costs_its_patience_once() -> None:
     """p9 ends after 100 messages; the others go on as if it had never been."""
     scenario = ten_queues(
-        ConsumerSpec(prefetch_total=250, hold=True, anticipation=0.05, service=0.000_001), 0.0005, rate=75_000, duration=2.0
+        ConsumerSpec(prefetch_total=250, hold=True, anticipation=0.05, service=0.000_001),
+        0.0005,
+        rate=75_000,
+        duration=2.0,
     )
     found = simulate(scenario.replaced({"queues.p9.arrivals": "none", "queues.p9.depth": 100}))
     assert found.queue("p9").served == 100

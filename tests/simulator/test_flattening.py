@@ -161,7 +161,9 @@ def test_what_hold_adds_where_service_varies() -> None:
         simulate(
             ten_queues(
                 ConsumerSpec(
-                    prefetch_total=119, hold=hold, service={"kind": "exponential", "mean": SERVICE}  # type: ignore[arg-type]
+                    prefetch_total=119,
+                    hold=hold,
+                    service={"kind": "exponential", "mean": SERVICE},  # type: ignore[arg-type]
                 ),
                 0.0055,
                 messages=500_000,

@@ -63,9 +63,7 @@ def test_who_fails_has_its_messages_handled_again() -> None:
 
 def test_who_failed_may_join_again() -> None:
     scenario = two(fails=0.052)
-    again = Scenario.from_dict(
-        scenario.to_dict() | {"changes": [{"at": 0.06, "consumer": "second", "action": "join"}]}
-    )
+    again = Scenario.from_dict(scenario.to_dict() | {"changes": [{"at": 0.06, "consumer": "second", "action": "join"}]})
     found = simulate(again)
     assert found.served == 102
     assert found.consumer("second").served > 40

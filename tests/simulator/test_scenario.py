@@ -65,14 +65,16 @@ def test_from_flat() -> None:
 
 def test_replaced() -> None:
     base = load_scenario("codel-spike")
-    changed = base.replaced({
-        "broker.delay": "10ms",
-        "consumers.*.prefetch": 7,
-        "consumers.slow.codel.target": "1ms",
-        "queues.orders.arrivals.rate": 50,
-        "changes.0.service": {"kind": "exponential", "mean": "9ms"},
-        "seed": 3,
-    })
+    changed = base.replaced(
+        {
+            "broker.delay": "10ms",
+            "consumers.*.prefetch": 7,
+            "consumers.slow.codel.target": "1ms",
+            "queues.orders.arrivals.rate": 50,
+            "changes.0.service": {"kind": "exponential", "mean": "9ms"},
+            "seed": 3,
+        }
+    )
     assert changed.brokers[0].delay == 0.01
     assert [consumer.prefetch for consumer in changed.consumers] == [7, 7]
     assert changed.consumers[0].codel == Shedding(target=0.001, interval=0.02)

@@ -105,10 +105,11 @@ def changes(draw: Any, world: dict[str, Any]) -> list[Change]:
             made.append(Change(at=at, rate=draw(st.sampled_from([150.0, 1000.0]))))
         elif not queue.endless:
             made.append(Change(at=at, queue=queue.name, arrivals=draw(PROCESSES)))
-    for spec in world["consumers"]:
-        if spec.fails is not None and draw(st.booleans()):
-            made.append(Change(at=spec.fails + draw(MILLISECONDS), consumer=spec.name, action="join"))
-    return made
+    return made + [
+        Change(at=spec.fails + draw(MILLISECONDS), consumer=spec.name, action="join")
+        for spec in world["consumers"]
+        if spec.fails is not None and draw(st.booleans())
+    ]
 
 
 @st.composite

@@ -12,7 +12,8 @@ import click
 
 from fairsched.cli import exits
 from fairsched.cli.parameters import check_picture
-from fairsched.simulator import Result, Scenario, load_scenario, scenario_names, simulate as run_scenario
+from fairsched.simulator import Result, Scenario, load_scenario, scenario_names
+from fairsched.simulator import simulate as run_scenario
 
 
 @click.command(epilog=exits.EPILOG)

@@ -52,7 +52,9 @@ def draw_simulation(result: Result, path: Path) -> None:
 
 def _shares(axes: Axes, result: Result) -> None:
     places = range(len(result.queues))
-    axes.bar(places, [queue.share for queue in result.queues], width=0.62, color=SHARE, label="share received", zorder=2)
+    axes.bar(
+        places, [queue.share for queue in result.queues], width=0.62, color=SHARE, label="share received", zorder=2
+    )
     axes.hlines(
         [queue.ideal for queue in result.queues],
         [place - 0.42 for place in places],

@@ -1,11 +1,7 @@
 """The world of a simulation: brokers with queues, consumers with slots and workers, and the links between them.
 
-A slot is one consumer's share of one queue: window, law and figures. A consumer's slots stand side by side, numbered
-as in its scheduling table, which is the engine's own (dwrr.pxd). The arrays are made by the owner before the run.
-
-Events come from numbered sources, in this order: the list of changes, arrivals by queue, links towards brokers, workers,
-links towards consumers, brokers that push, consumers that wait for a slot's turn. So at one time, what frees something
-comes before what uses it.
+A slot is one consumer's share of one queue: window, law and figures. A consumer's slots stand side by side, numbered as
+in its scheduling table, which is the engine's own (dwrr.pxd). The owner makes the arrays before the run (simsetup.pxd).
 
 Thread safety: none; a simulation belongs to one thread. Complexity: O(1) each.
 """
@@ -106,7 +102,7 @@ cdef struct SimConsumer:
     uint8_t leaving
     uint8_t sheds        # has a law
     uint8_t sheds_alone  # also from queues of which it is the only consumer
-    uint8_t dead_letters # what it returns goes away
+    uint8_t dead_letters  # what it returns goes away
     uint8_t holds
     uint8_t full         # joins with full windows
     int64_t budget       # returns of one message, at most
@@ -137,7 +133,7 @@ cdef struct Sim:
     int64_t limit        # stop after so many messages handled
     int64_t handled
     int64_t events
-    int64_t counted_from # NEVER once reached
+    int64_t counted_from  # NEVER once reached
     bint exhausted       # no memory
     EventTree calendar
     SimMessages messages

@@ -2,8 +2,8 @@
 
 Who joins is known to the broker at once. Who leaves says so and sends back what it has not begun: that takes a link's
 delay, and what arrives meanwhile goes back as well; its workers finish. Who fails loses everything under way in both
-directions, also acknowledgements, and the broker knows at once: all unsettled messages go back to their places, and those
-of them that had been handled will be handled again.
+directions, also acknowledgements, and the broker knows at once: all unsettled messages go back to their places, and
+those of them that had been handled will be handled again.
 
 Thread safety: none; a simulation belongs to one thread. Complexity: O(slots + messages).
 """

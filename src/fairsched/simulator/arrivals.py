@@ -80,7 +80,7 @@ class Arrivals:
             values.flag(self.random, "random of arrivals")
         if self.kind == "bursts" and not self.random and self.on * self.rate < 1:
             raise ConfigurationError(
-                f"a burst of {self.on:g} s at {self.rate:g} messages a second has no message; on * rate must be 1 or more"
+                f"a burst of {self.on:g} s at {self.rate:g} a second has no message; on * rate must be 1 or more"
             )
         if not isinstance(self.times, bytes) or len(self.times) % 8:
             raise ConfigurationError("times of arrivals must be packed by Arrivals.trace")
@@ -92,7 +92,7 @@ class Arrivals:
 
     @classmethod
     def none(cls) -> Self:
-        """What is there at the start is all."""
+        """Nothing comes: what is there at the start is all."""
         return cls(kind="none")
 
     @classmethod
@@ -139,9 +139,8 @@ class Arrivals:
             )
         falls = np.flatnonzero(np.diff(moments) < 0)
         if falls.size:
-            raise ConfigurationError(
-                f"times of arrivals must ascend, got {float(moments[falls[0] + 1])!r} after {float(moments[falls[0]])!r}"
-            )
+            before, after = moments[falls[0] : falls[0] + 2].tolist()
+            raise ConfigurationError(f"times of arrivals must ascend, got {after!r} after {before!r}")
         return cls(kind="trace", times=np.rint(moments * 1e9).astype(np.int64).tobytes())
 
     @classmethod
@@ -199,9 +198,7 @@ class Arrivals:
             return value
         if isinstance(value, str):
             return cls(kind=value)
-        table = values.fields_of(
-            value, "arrivals", ("kind", "rate", "on", "off", "random", "times", "path", "column")
-        )
+        table = values.fields_of(value, "arrivals", ("kind", "rate", "on", "off", "random", "times", "path", "column"))
         if table.get("kind") != "trace":
             for key in ("path", "column"):
                 if key in table:

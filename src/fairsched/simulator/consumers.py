@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from fairsched._codel import CoDel
-from fairsched.consumer.window import split
 from fairsched.errors import ConfigurationError
 from fairsched.frozenmapping import FrozenMapping
 from fairsched.simulator import values
@@ -60,8 +59,8 @@ class Shedding:
     dead_letter: bool = False
 
     def __post_init__(self) -> None:
-        for field in ("target", "interval"):
-            object.__setattr__(self, field, values.seconds(getattr(self, field), f"{field} of codel", positive=True))
+        for name in ("target", "interval"):
+            object.__setattr__(self, name, values.seconds(getattr(self, name), f"{name} of codel", positive=True))
         values.choice(self.law, "law of codel", LAWS)
         values.whole(self.budget, "budget of codel", 1)
         values.flag(self.alone, "alone of codel")
@@ -134,7 +133,7 @@ class ConsumerSpec:
     queues: tuple[str, ...] = ()
     prefetch: int | FrozenMapping[str, int] = 50
     prefetch_total: int | None = None
-    service: Service | FrozenMapping[str, Service] = Service(mean=0.001)
+    service: Service | FrozenMapping[str, Service] = field(default_factory=lambda: Service.constant(0.001))
     workers: int = 1
     hold: bool = False
     anticipation: float = 0.0
@@ -157,22 +156,22 @@ class ConsumerSpec:
         self._set("workers", values.whole(self.workers, f"workers {of}", 1, 1_000_000))
         self._set("count", values.whole(self.count, f"count {of}", 1, 1_000_000))
         self._set("codel", Shedding.of(self.codel))
-        for field in ("hold", "full"):
-            values.flag(getattr(self, field), f"{field} {of}")
-        for field in ("anticipation", "delay", "joins", "leaves", "fails"):
-            if getattr(self, field) is not None:
-                self._set(field, values.seconds(getattr(self, field), f"{field} {of}"))
+        for name in ("hold", "full"):
+            values.flag(getattr(self, name), f"{name} {of}")
+        for name in ("anticipation", "delay", "joins", "leaves", "fails"):
+            if getattr(self, name) is not None:
+                self._set(name, values.seconds(getattr(self, name), f"{name} {of}"))
         if self.anticipation and not self.hold:
             raise ConfigurationError(f"anticipation {of} needs hold = true: who does not hold waits for nobody")
-        for field in ("leaves", "fails"):
-            moment = getattr(self, field)
+        for name in ("leaves", "fails"):
+            moment = getattr(self, name)
             if moment is not None and moment <= self.joins:
-                raise ConfigurationError(f"{field} {of} must be after it joins, at {self.joins:g} s, got {moment:g} s")
+                raise ConfigurationError(f"{name} {of} must be after it joins, at {self.joins:g} s, got {moment:g} s")
         if self.leaves is not None and self.fails is not None:
             raise ConfigurationError(f"consumer {self.name!r} leaves or fails, not both; more is told by changes")
 
-    def _set(self, field: str, value: object) -> None:
-        object.__setattr__(self, field, value)
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
 
     @property
     def names(self) -> list[str]:
@@ -194,6 +193,8 @@ class ConsumerSpec:
             The queues that it consumes, with their quanta.
         """
         if self.prefetch_total is not None:
+            from fairsched.consumer.window import split  # with it comes pika, which nothing else here needs
+
             return split(self.prefetch_total, quanta)
         if isinstance(self.prefetch, int):
             return dict.fromkeys(quanta, self.prefetch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fairsched.errors import ConfigurationError
 from fairsched.simulator import values
@@ -83,7 +83,7 @@ class Queue:
 
     name: str = "queue"
     quantum: int = 1
-    arrivals: Arrivals = Arrivals()
+    arrivals: Arrivals = field(default_factory=Arrivals)
     depth: int = 0
     cost: int = 1
     broker: str = "broker"
@@ -154,39 +154,39 @@ class Change:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "at", values.seconds(self.at, "at of a change"))
-        for field in ("consumer", "queue", "broker"):
-            if getattr(self, field) is not None:
-                values.name(getattr(self, field), f"{field} of a change")
-        given = [field for field in _CHANGES if getattr(self, field) is not None]
+        for target in ("consumer", "queue", "broker"):
+            if getattr(self, target) is not None:
+                values.name(getattr(self, target), f"{target} of a change")
+        given = [kind for kind in _CHANGES if getattr(self, kind) is not None]
         if len(given) != 1:
             raise ConfigurationError(
                 f"a change has exactly one of {', '.join(_CHANGES)}, got {', '.join(given) or 'none'}"
             )
-        field = given[0]
-        object.__setattr__(self, field, self._converted(field))
+        kind = given[0]
+        object.__setattr__(self, kind, self._converted(kind))
         for target in ("consumer", "queue", "broker"):
-            if getattr(self, target) is not None and target not in _CHANGES[field]:
-                raise ConfigurationError(f"a change of {field} concerns no {target}, got {getattr(self, target)!r}")
+            if getattr(self, target) is not None and target not in _CHANGES[kind]:
+                raise ConfigurationError(f"a change of {kind} concerns no {target}, got {getattr(self, target)!r}")
 
-    def _converted(self, field: str) -> object:
-        value = getattr(self, field)
-        what = f"{field} of a change"
-        if field == "action":
+    def _converted(self, kind: str) -> object:
+        value = getattr(self, kind)
+        what = f"{kind} of a change"
+        if kind == "action":
             return values.choice(value, what, ACTIONS)
-        if field == "delay":
+        if kind == "delay":
             return values.seconds(value, what)
-        if field == "service":
+        if kind == "service":
             return Service.of(value)
-        if field == "arrivals":
+        if kind == "arrivals":
             return Arrivals.of(value)
-        if field == "rate":
+        if kind == "rate":
             return values.rate(value, what)
-        return values.whole(value, what, 0 if field == "prefetch" else 1)
+        return values.whole(value, what, 0 if kind == "prefetch" else 1)
 
     @property
     def kind(self) -> str:
         """The name of the field that is given."""
-        return next(field for field in _CHANGES if getattr(self, field) is not None)
+        return next(kind for kind in _CHANGES if getattr(self, kind) is not None)
 
 
 #: What may change, and what it may be narrowed down to.

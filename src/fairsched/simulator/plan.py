@@ -4,115 +4,29 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from fairsched._simulator import NEVER
 from fairsched.simulator.arrivals import Arrivals
 from fairsched.simulator.checking import moments
 from fairsched.simulator.consumers import ConsumerSpec, Shedding
 from fairsched.simulator.parts import Change
+from fairsched.simulator.plantypes import (
+    ArrivalsPlan,
+    ChangePlan,
+    ConsumerPlan,
+    LawPlan,
+    Plan,
+    QueuePlan,
+    ServicePlan,
+    SlotPlan,
+    Stream,
+)
 from fairsched.simulator.scenario import Scenario
 from fairsched.simulator.service import Service
 from fairsched.simulator.values import nanoseconds
 
-Stream = tuple[int, int, int, int]
-
 #: With no duration known, the timeline begins with a row every millisecond; it doubles as often as it must.
 _FIRST_GAP = 1_000_000
-
-
-class ServicePlan(NamedTuple):
-    """A distribution: kind and two parameters."""
-
-    kind: str
-    a: float
-    b: float
-
-
-class ArrivalsPlan(NamedTuple):
-    """A process of arrivals: kind, mean nanoseconds between two, lengths of burst and pause, recorded moments."""
-
-    kind: str
-    gap: float = 0.0
-    on: float = 0.0
-    off: float = 0.0
-    times: bytes = b""
-
-
-class LawPlan(NamedTuple):
-    """CoDel and its guards."""
-
-    law: str
-    target: int
-    interval: int
-    min_backlog: int
-    max_returns: int
-    budget: int
-    alone: bool
-    dead_letter: bool
-
-
-class QueuePlan(NamedTuple):
-    """A queue."""
-
-    broker: int
-    cost: int
-    depth: int
-    endless: bool
-    arrivals: ArrivalsPlan
-    seed: Stream
-
-
-class SlotPlan(NamedTuple):
-    """What one consumer has of one queue."""
-
-    queue: int
-    consumer: int
-    quantum: int
-    window: int
-    service: ServicePlan
-    seed: Stream
-
-
-class ConsumerPlan(NamedTuple):
-    """A consumer."""
-
-    first_slot: int
-    slots: int
-    workers: int
-    holds: bool
-    full: bool
-    patience: int
-    law: LawPlan | None
-
-
-class ChangePlan(NamedTuple):
-    """One change of one thing."""
-
-    time: int
-    kind: str
-    target: int
-    amount: int = 0
-    service: ServicePlan | None = None
-    arrivals: ArrivalsPlan | None = None
-
-
-class Plan(NamedTuple):
-    """Everything. Consumers have their slots side by side; links are numbered by consumer, then by broker."""
-
-    names: list[str]  # of the consumers
-    gaps: list[int]
-    delays: list[int]
-    queues: list[QueuePlan]
-    slots: list[SlotPlan]
-    consumers: list[ConsumerPlan]
-    changes: list[ChangePlan]
-    end: int
-    limit: int
-    warmup: int
-    records: int
-    frames: int
-    frame_gap: int
 
 
 def stream(seed: int, source: str) -> Stream:
@@ -202,7 +116,7 @@ class _Layout:
         )
 
     def concerned(self, change: Change) -> list[int]:
-        """Indices of the consumers that a change is about."""
+        """List the indices of the consumers that a change is about."""
         return [
             index
             for index, (spec, name) in enumerate(zip(self.specs, self.names, strict=True))
@@ -210,7 +124,7 @@ class _Layout:
         ]
 
     def slots_of(self, change: Change) -> Iterator[int]:
-        """Indices of the slots that a change is about."""
+        """Yield the indices of the slots that a change is about."""
         consumers = set(self.concerned(change))
         for index, slot in enumerate(self.slots):
             if slot.consumer in consumers and change.queue in (None, self.scenario.queues[slot.queue].name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -186,11 +187,11 @@ class Result:
 
     def queue(self, name: str) -> QueueResult:
         """Return the result of a queue; KeyError when there is none of the name."""
-        return _named(self.queues, name, "queue")
+        return self.queues[_place(self.queues, name, "queue")]
 
     def consumer(self, name: str) -> ConsumerResult:
         """Return the result of a consumer; KeyError when there is none of the name."""
-        return _named(self.consumers, name, "consumer")
+        return self.consumers[_place(self.consumers, name, "consumer")]
 
     def to_dict(self, *, timeline: bool = True) -> dict[str, Any]:
         """Return everything but the histories, as JSON has it; times in seconds.
@@ -214,11 +215,11 @@ class Result:
         return table | {"timeline": self.timeline.to_dict()} if timeline else table
 
 
-def _named(parts: tuple[Any, ...], name: str, what: str) -> Any:
-    for part in parts:
-        if part.name == name:
-            return part
-    raise KeyError(f"there is no {what} {name!r}; there are {', '.join(part.name for part in parts)}")
+def _place(parts: Sequence[QueueResult] | Sequence[ConsumerResult], name: str, what: str) -> int:
+    names = [part.name for part in parts]
+    if name not in names:
+        raise KeyError(f"there is no {what} {name!r}; there are {', '.join(names)}")
+    return names.index(name)
 
 
 def _table(part: QueueResult | ConsumerResult) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from fairsched._simulator import Simulation
 from fairsched.fairness import jain, shares
 from fairsched.simulator.distribution import Distribution
-from fairsched.simulator.plan import Plan, make_plan
+from fairsched.simulator.plan import make_plan
+from fairsched.simulator.plantypes import Plan
 from fairsched.simulator.result import ConsumerResult, QueueResult, Result, SlotResult
 from fairsched.simulator.scenario import Scenario
 from fairsched.simulator.timeline import Timeline
@@ -161,7 +162,7 @@ def _timeline(plan: Plan, simulation: Simulation) -> Timeline:
         wait = (steps[:, :, 2] @ of_queue) / served / 1e9
     workers = np.array([consumer.workers for consumer in plan.consumers])
     return Timeline(
-        times=np.arange(1, rows + 1) * (gap / 1e9),
+        times=np.arange(1, rows + 1, dtype=np.float64) * np.float64(gap / 1e9),
         depth=depths,
         buffered=slots[:, :, 4] @ of_queue,
         rate=served / (gap / 1e9),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -88,7 +88,7 @@ def _moment(row: list[str], place: int, path: Path, line: int) -> float:
             f"line {line} of file {path} must have a number of seconds or an ISO 8601 timestamp, got {text!r}"
         ) from None
     # Without a zone all are taken for the same one: only differences count.
-    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _from_parquet(path: Path, column: str | None) -> NDArray[np.float64]:
@@ -108,7 +108,7 @@ def _from_parquet(path: Path, column: str | None) -> NDArray[np.float64]:
     if pa.types.is_timestamp(data.type):
         # By way of nanoseconds, from the first: a double has not enough digits for those since 1970.
         moments = data.cast(pa.timestamp("ns")).cast(pa.int64()).to_numpy()
-        return (moments - moments.min()) / 1e9 if moments.size else moments.astype(np.float64)
+        return np.asarray((moments - moments.min()) / 1e9 if moments.size else moments, dtype=np.float64)
     if not (pa.types.is_integer(data.type) or pa.types.is_floating(data.type)):
         raise ConfigurationError(f"column {name!r} of file {path} must have numbers or timestamps, got {data.type}")
-    return data.to_numpy().astype(np.float64)
+    return np.array(data.to_numpy(), dtype=np.float64)
