@@ -92,8 +92,9 @@ cdef object counted(Histogram* h):
     cdef int64_t[::1] values, counts
     cdef int octave
     if h.values != NULL or h.count == 0:
-        found, numbers = np.unique(copied(h.values, h.count), return_counts=True)
-        return found, numbers.astype(np.int64), True
+        found = copied(h.values, h.count)
+        found.sort()
+        return found, np.ones(h.count, dtype=np.int64), True
     values = value_array = np.zeros(HISTOGRAM_OCTAVES * HISTOGRAM_BUCKETS, dtype=np.int64)
     counts = count_array = np.zeros(HISTOGRAM_OCTAVES * HISTOGRAM_BUCKETS, dtype=np.int64)
     for octave in range(HISTOGRAM_OCTAVES):
@@ -380,5 +381,5 @@ cdef class Simulation:
         """
         cdef int64_t size = self.sim.queue_count + FRAME_COLUMNS * <int64_t> self.sim.slot_count
         rows = copied(self.sim.frames, size * self.sim.frame_count).reshape(-1, size)
-        depths = rows[:, : self.sim.queue_count]
-        return self.sim.frame_gap, depths, rows[:, self.sim.queue_count:].reshape(len(rows), -1, FRAME_COLUMNS)
+        slots = rows[:, self.sim.queue_count:].reshape(len(rows), self.sim.slot_count, FRAME_COLUMNS)
+        return self.sim.frame_gap, rows[:, : self.sim.queue_count], slots

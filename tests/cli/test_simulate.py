@@ -43,7 +43,7 @@ def test_tables() -> None:
     result = run("worker-failure")
     for word in ("Two consumers", "Waits of worker-failure", "orders", "app-1", "again", "twice", "a second"):
         assert word in result.stdout
-    result = run("flattening")
+    result = run("flattening", "--set", "messages=4000")
     for word in ("Shares of flattening", "p9", "+37.50%", "Jain's index 0.946"):
         assert word in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80

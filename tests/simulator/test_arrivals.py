@@ -36,8 +36,8 @@ def test_constant_rates_do_not_drift() -> None:
 
 
 def test_poisson() -> None:
-    times = np.array(created(Arrivals.poisson(200), 200.0))
-    assert len(times) == pytest.approx(40_000, abs=4 * 200)
+    times = np.array(created(Arrivals.poisson(200), 100.0))
+    assert len(times) == pytest.approx(20_000, abs=4 * 142)
     gaps = np.diff(times) / 1e9
     assert gaps.mean() == pytest.approx(1 / 200, rel=0.02)
     assert gaps.std() == pytest.approx(1 / 200, rel=0.03)
@@ -49,8 +49,8 @@ def test_bursts() -> None:
 
 
 def test_random_bursts_have_the_mean_rate() -> None:
-    times = created(Arrivals.bursts(100, on=1.0, off=3.0), 4000.0)
-    assert len(times) == pytest.approx(100 * 4000 / 4, rel=0.1)
+    times = created(Arrivals.bursts(100, on=1.0, off=3.0), 2000.0)
+    assert len(times) == pytest.approx(100 * 2000 / 4, rel=0.15)
     gaps = np.diff(times) / 1e9
     assert gaps.std() / gaps.mean() > 3  # far from Poisson, whose quotient is 1
 
@@ -103,29 +103,6 @@ def test_files_that_are_not_there_or_of_another_kind(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("time\n1\n", encoding="utf-8")
     with pytest.raises(ConfigurationError, match="has no column 'b'; there are time"):
         Arrivals.from_file(tmp_path / "trace.csv", "b")
-
-
-def test_a_trace_from_parquet(tmp_path: Path) -> None:
-    pa = pytest.importorskip("pyarrow")
-    pq = pytest.importorskip("pyarrow.parquet")
-    table = pa.table(
-        {
-            "id": [1, 2, 3],
-            "time": pa.array([1_500_000_000_000_000_500, 1_500_000_000_000_000_000, 1_500_000_002_000_000_000]).cast(
-                pa.timestamp("ns")
-            ),
-            "seconds": [10.5, 10.0, 12.0],
-            "text": ["a", "b", "c"],
-        }
-    )
-    pq.write_table(table, tmp_path / "trace.parquet")
-    assert Arrivals.from_file(tmp_path / "trace.parquet") == Arrivals.trace([0, 0.0000005, 2])
-    assert Arrivals.from_file(tmp_path / "trace.parquet", "seconds") == Arrivals.trace([0, 0.5, 2])
-    with pytest.raises(ConfigurationError, match="must have numbers or timestamps, got string"):
-        Arrivals.from_file(tmp_path / "trace.parquet", "text")
-    (tmp_path / "bad.parquet").write_bytes(b"PAR1")
-    with pytest.raises(ConfigurationError, match="is not valid Parquet"):
-        Arrivals.from_file(tmp_path / "bad.parquet")
 
 
 def test_parquet_without_pyarrow_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,9 @@ from worlds_of_one import ten_queues
 
 from fairsched.simulator import ConsumerSpec, Result, simulate
 
+#: Millions of events: a second each, but not where every line is traced.
+pytestmark = pytest.mark.slow
+
 
 def run(delay: float, total: int, anticipation: float, **more: object) -> Result:
     spec = ConsumerSpec(

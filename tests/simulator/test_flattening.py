@@ -57,6 +57,7 @@ TABLE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("window", "delay", "expected"), TABLE)
 def test_the_model_table(window: int, delay: float, expected: list[int]) -> None:
     assert served(run(delay / 1000, prefetch=window)) == expected
@@ -65,10 +66,12 @@ def test_the_model_table(window: int, delay: float, expected: list[int]) -> None
     assert article_loop(quanta, 4, window, microseconds, 100, 200_000) == expected
 
 
+@pytest.mark.slow
 def test_how_idle_it_is() -> None:
     assert 1 - run(0.005, prefetch=5).consumers[0].utilisation == pytest.approx(0.505, abs=0.0005)
 
 
+@pytest.mark.slow
 def test_where_the_engine_is_not_the_articles_loop() -> None:
     """A window of 20 at 5.5 ms is too small for two queues of ten; how much that flattens depends on the loop.
 
@@ -131,6 +134,7 @@ def test_a_window_below_one_round_flattens(units: list[int], delay: float, data:
 THRESHOLDS = [(250, 5), (1000, 9), (2750, 10), (4000, 19), (5500, 20), (8000, 29)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("delay", "flattens"), THRESHOLDS)
 def test_the_rule_suffices_and_how_far_it_is_from_necessary(delay: int, flattens: int) -> None:
     """The engine needs one message more than the article's loop, and the rule asks for that or more."""
@@ -144,6 +148,7 @@ def test_the_rule_suffices_and_how_far_it_is_from_necessary(delay: int, flattens
     assert served(run(delay / 1e6, prefetch=rule)) == IDEAL
 
 
+@pytest.mark.slow
 def test_hold_and_windows_in_proportion_restore_the_shares() -> None:
     """The same 110 messages in all: 11 for each of ten queues flatten; divided in proportion, and held, they do not."""
     equal = run(0.0055, prefetch=11)
@@ -155,6 +160,7 @@ def test_hold_and_windows_in_proportion_restore_the_shares() -> None:
     assert restored.jain > 0.999999
 
 
+@pytest.mark.slow
 def test_what_hold_adds_where_service_varies() -> None:
     """Windows not quite in proportion (119 over 55 units), service times without memory: turns end short at random."""
     without, held = (

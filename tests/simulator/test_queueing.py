@@ -44,6 +44,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("service", "workers", "load", "expected"), CASES)
 def test_the_mean_wait_of_the_textbook(service: Service, workers: int, load: float, expected: float) -> None:
     runs = [simulate(textbook(load, service, workers, seed)) for seed in range(20)]
@@ -54,6 +55,7 @@ def test_the_mean_wait_of_the_textbook(service: Service, workers: int, load: flo
     assert busy - around <= load <= busy + around
 
 
+@pytest.mark.slow
 def test_little_s_law_and_the_distribution_of_m_m_1() -> None:
     """The time in the system is exponential with mean 1 / (1 - load): its percentiles are known."""
     found = simulate(textbook(0.5, Service.exponential(1.0), duration=400_000))

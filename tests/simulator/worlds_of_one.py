@@ -8,11 +8,11 @@ from fairsched.simulator import Broker, ConsumerSpec, Queue, Scenario
 
 
 def article(prefetch: int, delay: float, service: float, *, full: bool = True, **more: Any) -> Scenario:
-    """Times in seconds. Figures are of 50 whole periods, after 20: everything repeats after 2n + s, or after s."""
+    """Times in seconds. Figures are of 20 whole periods, after 3: everything repeats after 2n + s, or after s."""
     period = 2 * delay + service
-    settled = 20 * max(period, prefetch * service)
+    settled = 3 * max(period, prefetch * service)
     if "duration" not in more:
-        more |= {"warmup": settled, "duration": settled + 50 * period}
+        more |= {"warmup": settled, "duration": settled + 20 * period}
     consumer = ConsumerSpec(name="client", prefetch=prefetch, service=service, full=full)
     return Scenario(brokers=[Broker(delay=delay)], queues=[Queue("orders")], consumers=[consumer], **more)
 

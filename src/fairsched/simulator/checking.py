@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from fairsched.errors import ConfigurationError
-from fairsched.frozenmapping import FrozenMapping
 from fairsched.simulator.consumers import ConsumerSpec
 from fairsched.simulator.parts import Change
 
@@ -68,10 +67,10 @@ def _check_consumer(scenario: Scenario, consumer: ConsumerSpec) -> None:
         _check_known("queue", queue, names, where)
     named = set(consumer.queues or names)
     for field, value in (("prefetch", consumer.prefetch), ("service", consumer.service)):
-        if isinstance(value, FrozenMapping):
+        if isinstance(value, Mapping):
             for queue in value:
                 _check_known("queue", queue, sorted(named), f"{field} of {where}")
-    if isinstance(consumer.service, FrozenMapping):
+    if isinstance(consumer.service, Mapping):
         missing = sorted(named - set(consumer.service))
         if missing:
             raise ConfigurationError(f"service of {where} must name every queue of it, {missing[0]!r} is missing")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 from fairsched._codel import CoDel
@@ -14,6 +14,9 @@ from fairsched.simulator.parts import MOST
 from fairsched.simulator.service import Service
 
 __all__ = ["ConsumerSpec", "Shedding"]
+
+#: Service, when nothing is said.
+MILLISECOND = Service.constant(0.001)
 
 LAWS = ("rfc", "linux", "linux-q16", "queueing-consumer")
 
@@ -131,9 +134,9 @@ class ConsumerSpec:
 
     name: str = "consumer"
     queues: tuple[str, ...] = ()
-    prefetch: int | FrozenMapping[str, int] = 50
+    prefetch: int | Mapping[str, int] = 50
     prefetch_total: int | None = None
-    service: Service | FrozenMapping[str, Service] = field(default_factory=lambda: Service.constant(0.001))
+    service: Service | Mapping[str, Service] = MILLISECOND
     workers: int = 1
     hold: bool = False
     anticipation: float = 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fairsched.errors import ConfigurationError
 from fairsched.simulator import values
@@ -10,6 +10,9 @@ from fairsched.simulator.arrivals import Arrivals
 from fairsched.simulator.service import Service
 
 __all__ = ["Broker", "Change", "Queue"]
+
+#: Arrivals, when nothing is said.
+BACKLOGGED = Arrivals.backlogged()
 
 #: What a consumer may do at a moment.
 ACTIONS = ("join", "leave", "fail")
@@ -83,7 +86,7 @@ class Queue:
 
     name: str = "queue"
     quantum: int = 1
-    arrivals: Arrivals = field(default_factory=Arrivals)
+    arrivals: Arrivals = BACKLOGGED
     depth: int = 0
     cost: int = 1
     broker: str = "broker"

@@ -25,7 +25,7 @@ from fairsched.simulator.scenario import Scenario
 from fairsched.simulator.service import Service
 from fairsched.simulator.values import nanoseconds
 
-#: With no duration known, the timeline begins with a row every millisecond; it doubles as often as it must.
+#: With no duration known, the timeline begins with a row every millisecond; that doubles as often as it must.
 _FIRST_GAP = 1_000_000
 
 
@@ -215,5 +215,5 @@ def make_plan(scenario: Scenario) -> Plan:
         warmup=nanoseconds(scenario.warmup),
         records=scenario.histories,
         frames=rows,
-        frame_gap=_FIRST_GAP if scenario.duration is None else max(1, -(-end // rows)),
+        frame_gap=_FIRST_GAP if scenario.messages is not None else max(1, -(-end // rows)),
     )

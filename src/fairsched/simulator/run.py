@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -152,24 +151,29 @@ def _timeline(plan: Plan, simulation: Simulation) -> Timeline:
     rows = len(depths)
     before = np.concatenate([np.zeros((1, *slots.shape[1:]), dtype=np.int64), slots])[:rows]
     steps = slots - before  # served, returned, waited, busy; the fifth is no counter
-    of_queue = np.zeros((len(plan.slots), len(plan.queues)), dtype=np.int64)
-    of_consumer = np.zeros((len(plan.slots), len(plan.consumers)), dtype=np.int64)
-    for index, slot in enumerate(plan.slots):
-        of_queue[index, slot.queue] = 1
-        of_consumer[index, slot.consumer] = 1
-    served = steps[:, :, 0] @ of_queue
-    with warnings.catch_warnings(), np.errstate(invalid="ignore", divide="ignore"):
-        wait = (steps[:, :, 2] @ of_queue) / served / 1e9
+    of_queue = np.array([slot.queue for slot in plan.slots])
+    of_consumer = np.array([slot.consumer for slot in plan.slots])
+    served = _grouped(steps[:, :, 0], of_queue, len(plan.queues))
+    waited = _grouped(steps[:, :, 2], of_queue, len(plan.queues))
     workers = np.array([consumer.workers for consumer in plan.consumers])
     return Timeline(
         times=np.arange(1, rows + 1, dtype=np.float64) * np.float64(gap / 1e9),
         depth=depths,
-        buffered=slots[:, :, 4] @ of_queue,
+        buffered=_grouped(slots[:, :, 4], of_queue, len(plan.queues)),
         rate=served / (gap / 1e9),
-        returned=steps[:, :, 1] @ of_queue,
-        wait=np.where(served > 0, wait, np.nan),
-        utilisation=(steps[:, :, 3] @ of_consumer) / (gap * workers),
+        returned=_grouped(steps[:, :, 1], of_queue, len(plan.queues)),
+        wait=np.where(served > 0, waited / np.maximum(served, 1) / 1e9, np.nan),
+        utilisation=_grouped(steps[:, :, 3], of_consumer, len(plan.consumers)) / (gap * workers),
     )
+
+
+def _grouped(values: NDArray[np.int64], groups: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Add up the columns of each group."""
+    order = np.argsort(groups, kind="stable")
+    present, starts = np.unique(groups[order], return_index=True)
+    sums = np.zeros((len(values), size), dtype=np.int64)
+    sums[:, present] = np.add.reduceat(values[:, order], starts, axis=1)
+    return sums
 
 
 def _histories(plan: Plan, records: NDArray[np.int64]) -> NDArray[np.void]:
