@@ -30,6 +30,7 @@ from fairsched.slotstats import SlotStats
 
 if TYPE_CHECKING:
     from fairsched.consumer import App, Consumer, Message, from_pika
+    from fairsched.simulator import Scenario, simulate
 
 __version__ = "0.1.0"
 
@@ -55,6 +56,7 @@ __all__ = [
     "PullQueue",
     "QueueNotFound",
     "RabbitMQHash",
+    "Scenario",
     "ShutDown",
     "SlotStats",
     "Subscription",
@@ -62,15 +64,21 @@ __all__ = [
     "from_pika",
     "jump_hash",
     "jump_hash_many",
+    "simulate",
 ]
 
 # Looked up on first use, so that whoever embeds the engine alone does not import pika.
 _FROM_CONSUMER = {"App", "Consumer", "Message", "from_pika"}
+_FROM_SIMULATOR = {"Scenario", "simulate"}
 
 logging.getLogger("fairsched").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:
+    if name in _FROM_SIMULATOR:
+        from fairsched import simulator
+
+        return getattr(simulator, name)
     if name not in _FROM_CONSUMER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from fairsched import consumer
