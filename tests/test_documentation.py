@@ -15,7 +15,7 @@ import fairsched.prefetch
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("name", ["Dwrr", "FairQueue", "PullQueue", "AckLedger", "CoDel"])
+@pytest.mark.parametrize("name", ["Dwrr", "FairQueue", "PullQueue", "Target", "AckLedger", "CoDel"])
 def test_examples_in_docstrings(name: str) -> None:
     docstring = getattr(fairsched, name).__doc__
     test = doctest.DocTestParser().get_doctest(docstring, dict(vars(fairsched)), name, None, None)

@@ -103,6 +103,8 @@ _GROUPS = {None: GROUPS_NONE, "standard": GROUPS_STANDARD, "shared": GROUPS_SHAR
 #: What an alternate is told; reasons that are not here are nobody's business.
 _REASONS = {REASON_EXPIRED: "expired", REASON_DELIVERIES: "delivery_limit", REASON_CLOSED: "closed"}
 
+_PAST = -math.inf  # a deadline: wait for nothing but what is under way
+
 logger = logging.getLogger("fairsched.queue")
 
 
@@ -1009,18 +1011,22 @@ cdef class PullQueue:
         """Put what is offered once there is room for it."""
         cdef Admittance done = PUT_FULL
         cdef Seat* seat
-        cdef bint woken = True
+        cdef bint woken = True, waited
         deadline = self.room.deadline(block, timeout)
         while block and done == PUT_FULL and woken:
             with cython.critical_section(self):
                 seat = self.room.sit(0, 1)
                 self.stopped += 1
+                waited = False
                 try:  # whoever makes room from now on sees that somebody waits
                     done = self.offer(offer, item, ttl, not_before)
                     if done == PUT_FULL:
+                        waited = True
                         woken = self.room.wait(seat, deadline)
                 finally:
                     self.stopped -= 1
+                    if not waited:  # it may have been claimed meanwhile: its permit is under way
+                        self.room.wait(seat, _PAST)
                     self.room.leave(seat)
         return done
 

@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libcpp.atomic cimport atomic
 
+from fairsched.core.atomics cimport cpu_pause, spin_wait
 from fairsched.core.chain cimport Connection, ConnectionActions, Session, Target, TargetActions
 from fairsched.core.connection cimport (
     connection_close, connection_init, connection_notify, target_forget, target_notify,
@@ -338,3 +339,86 @@ cdef class ProbeWire:
     def log(self, int64_t connection):
         """The targets of a connection as they were served. When no thread is inside."""
         return [self.connections[connection].log.at(i) for i in range(self.connections[connection].log.size())]
+
+
+cdef class ProbeRace:
+    """One queue, one consumer: each round a message is put just while the consumer becomes interested."""
+
+    cdef Queue* q
+    cdef QueueConsumer* c
+    cdef atomic[int64_t] turn       # the round that has begun
+    cdef atomic[int64_t] put        # rounds whose message was put
+
+    def __cinit__(self):
+        cdef Call call
+        self.q = <Queue*> calloc(1, sizeof(Queue))
+        if self.q == NULL or not queue_init(self.q, KIND_STANDARD, 1, GROUPS_NONE, 20):
+            raise MemoryError
+        self.c = <QueueConsumer*> aligned_alloc(64, (sizeof(QueueConsumer) + 63) & ~<size_t> 63)
+        consumer_init(self.c, 0, True)
+        self.c.wishes.fetch_and(~<uint32_t> WISH_USER)
+        call_init(&call, self.q, 0)
+        call.pin = interest_enter(&self.q.interest)
+        queue_subscribe(&call, self.c)
+        end(&call)
+
+    def __dealloc__(self):
+        queue_clear(self.q)
+        free(self.c)
+        free(self.q)
+
+    def produce(self, int64_t rounds, uint64_t seed):
+        """Put one message in each round."""
+        cdef Call call
+        cdef Offer offer
+        cdef uint64_t _pause, state = seed
+        cdef unsigned int spins
+        cdef int64_t i
+        with nogil:
+            offer.size = offer.priority = offer.expiry = offer.not_before = 0
+            offer.key = NULL
+            offer.key_length = 0
+            offer.slot = 0
+            for i in range(1, rounds + 1):
+                spins = 0
+                while self.turn.load() < i:
+                    spin_wait(&spins)
+                for _pause in range(draw(&state) % 8):
+                    cpu_pause()
+                offer.token = <uint64_t> i
+                call_init(&call, self.q, 0)
+                call.pin = interest_enter(&self.q.interest)
+                queue_put(&call, &offer, NULL)
+                end(&call)
+                self.put.store(i)
+
+    def consume(self, int64_t rounds, uint64_t seed):
+        """Become interested in each round; in how many nobody told the consumer."""
+        cdef Call call
+        cdef Message* m
+        cdef Question question
+        cdef uint64_t _pause, told, state = seed
+        cdef unsigned int spins
+        cdef int64_t i, missed = 0
+        with nogil:
+            for i in range(1, rounds + 1):
+                told = self.c.told.load()
+                self.turn.store(i)
+                for _pause in range(draw(&state) % 8):
+                    cpu_pause()
+                call_init(&call, self.q, 0)
+                call.pin = interest_enter(&self.q.interest)
+                queue_set_wish(&call, self.c, WISH_USER, True)
+                end(&call)
+                spins = 0
+                while self.put.load() < i:
+                    spin_wait(&spins)
+                missed += self.c.told.load() == told
+                call_init(&call, self.q, 0)
+                call.pin = interest_enter(&self.q.interest)
+                m = NULL
+                if queue_pull(&call, self.c, 1, &m, &question) == 1:
+                    queue_settle(&call, self.c, m, m.holder, m.lease, SETTLE_ACK)
+                queue_set_wish(&call, self.c, WISH_USER, False)
+                end(&call)
+        return missed

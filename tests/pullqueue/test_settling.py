@@ -187,6 +187,20 @@ def test_a_rejected_message_goes_to_others(engine: Engine) -> None:
 
 
 @on_both
+def test_a_rejected_message_is_for_a_lower_priority_at_once(engine: Engine) -> None:
+    """§1.4: no_higher_priority asks whether the higher one "has interest in this entry": not what it rejected."""
+    queue = engine()
+    queue.put(1)
+    queue.put(2)
+    high = queue.subscribe("H", priority=1)
+    high.pull().reject()
+    assert lists_of(queue) == "N[H]"  # for 2
+    low = queue.subscribe("L")
+    assert (lists_of(queue), low.notified_count) == ("N[H,L]", 1)
+    assert (pulled(low), pulled(high)) == (1, 2)
+
+
+@on_both
 def test_a_rejecter_gets_the_rest(engine: Engine) -> None:
     _, only = filled(engine, 4)
     entries = only.pull_many(3)

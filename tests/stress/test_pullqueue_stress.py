@@ -6,11 +6,11 @@ import queue as queues
 import random
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from crew import Crew, check_lists, reach, restless
 from threads import SOON, result_of, start
 
 from fairsched import PullQueue, ShutDown
@@ -25,80 +25,6 @@ def restless_switching() -> Iterator[None]:
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(interval)
-
-
-def reach(condition: Callable[[], bool], what: str) -> None:
-    """Wait for what other threads are about to bring about."""
-    deadline = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.001)
-
-
-def check_lists(queue: Any, consumers: int) -> None:
-    """Every consumer is in one list."""
-    names = [name for listed in queue.lists().values() for name in listed]
-    assert len(names) == len(set(names)) == consumers
-
-
-class Crew:
-    """Threads that consume one queue, and what each of them has done."""
-
-    def __init__(self, queue: Any, threads: int, consume: Callable[[Crew, int], None]) -> None:
-        self.queue = queue
-        self.got: list[list[Any]] = [[] for _ in range(threads)]
-        self.subscriptions: list[Any] = [None] * threads
-        self.ready = threading.Barrier(threads + 1)
-        self.threads = [start(lambda me=me: consume(self, me)) for me in range(threads)]
-        self.ready.wait(SOON)
-
-    def subscribe(self, me: int, **options: Any) -> Any:
-        self.subscriptions[me] = self.queue.subscribe(f"c{me}", **options)
-        return self.subscriptions[me]
-
-    def produce(self, threads: int, each: int, put: Callable[[int, int], None]) -> None:
-        """Put from so many threads at once, and wait until all was consumed."""
-        ready = threading.Barrier(threads)
-
-        def run(me: int) -> None:
-            ready.wait(SOON)
-            for number in range(each):
-                put(me, number)
-
-        for producer in [start(lambda me=me: run(me)) for me in range(threads)]:
-            assert result_of(producer) is None
-        reach(lambda: self.queue.depth == 0, f"stalled: {self.queue.lists()}, {self.queue.available} available")
-
-    def finish(self) -> list[Any]:
-        self.queue.close()
-        assert [result_of(thread) for thread in self.threads] == [None] * len(self.threads)
-        return sorted(item for items in self.got for item in items)
-
-
-def restless(crew: Crew, me: int) -> None:
-    """Get and ack; now and then flip, release, or leave and come back, with what one has."""
-    chance = random.Random(me)
-    subscription = crew.subscribe(me)
-    crew.ready.wait(SOON)
-    while True:
-        try:
-            entry = subscription.get(timeout=SOON)
-        except ShutDown:
-            return
-        what = chance.random()
-        if what < 0.1:
-            subscription.interested = False
-            subscription.interested = True
-        if what < 0.02:
-            entry.release()
-            continue
-        if what < 0.03:
-            subscription.cancel()
-            subscription = crew.subscribe(me)
-            entry.release()
-            continue
-        crew.got[me].append(entry.item)
-        entry.ack()
 
 
 @pytest.mark.parametrize("kind", ["standard", "priority", "sorted", "last-value", "fair"])
@@ -274,94 +200,3 @@ def test_a_group_is_active_in_one_place_and_in_order(groups: str) -> None:
     crew.produce(1, 3000, lambda me, number: queue.put((number % 7, number), key=number % 7))
     assert crew.finish() == sorted((number % 7, number) for number in range(3000))
     assert all(numbers == sorted(numbers) for numbers in served)
-
-
-def test_what_expires_and_what_is_served_add_up() -> None:
-    """Housekeeping, pulls and releases race for messages that expire; each ends in one place."""
-    dead: list[int] = []
-    queue = PullQueue(ttl=0.001, alternate=lambda item, reason: dead.append(item))
-
-    def consume(crew: Crew, me: int) -> None:
-        chance = random.Random(me)
-        subscription = crew.subscribe(me)
-        crew.ready.wait(SOON)
-        while True:
-            try:
-                entry = subscription.get(timeout=SOON)
-            except ShutDown:
-                return
-            if chance.random() < 0.3:
-                entry.release()
-            else:
-                crew.got[me].append(entry.item)
-                entry.ack()
-
-    crew, stop = Crew(queue, 3, consume), threading.Event()
-
-    def keep_house() -> None:
-        while not stop.is_set():
-            queue.expire()
-
-    keeper = start(keep_house)
-    crew.produce(3, 1000, lambda me, number: queue.put(1000 * me + number))
-    stop.set()
-    assert result_of(keeper) is None
-    assert sorted(crew.finish() + dead) == list(range(3000))
-
-
-@pytest.mark.parametrize("overflow", ["ring", "flow"])
-def test_limits_hold_under_load(overflow: str) -> None:
-    """A ring loses some, and serves none twice; flow loses none."""
-    queue = PullQueue(max_depth=20, overflow=overflow)
-    crew = Crew(queue, 3, restless)
-    most = 0
-
-    def put(me: int, number: int) -> None:
-        nonlocal most
-        queue.put((me, number))
-        most = max(most, queue.available)
-
-    crew.produce(4, 1000, put)
-    got = crew.finish()
-    assert len(got) == len(set(got))
-    assert most <= 20 + 4
-    assert overflow == "ring" or len(got) == 4000
-
-
-def test_close_wakes_all_who_wait() -> None:
-    """Consumers without work, and producers without room."""
-    for _ in range(20):
-        queue = PullQueue(max_depth=1, overflow="flow")
-        idle = [queue.subscribe(f"c{i}", filter=lambda item: False) for i in range(4)]
-        queue.put("full")
-        ready = threading.Barrier(9)
-
-        def get(subscription: Any, ready: threading.Barrier = ready) -> Any:
-            ready.wait(SOON)
-            return subscription.get()
-
-        def put(queue: Any = queue, ready: threading.Barrier = ready) -> Any:
-            ready.wait(SOON)
-            queue.put("more")
-
-        waiters = [start(lambda s=s: get(s)) for s in idle] + [start(put) for _ in range(4)]
-        ready.wait(SOON)
-        queue.close()
-        assert [type(result_of(waiter)) for waiter in waiters] == [ShutDown] * 8
-
-
-def test_cancel_wakes_who_waits_in_it() -> None:
-    queue = PullQueue()
-    for _ in range(50):
-        subscription = queue.subscribe()
-        ready = threading.Barrier(2)
-
-        def get(subscription: Any = subscription, ready: threading.Barrier = ready) -> Any:
-            ready.wait(SOON)
-            return subscription.get()
-
-        waiter = start(get)
-        ready.wait(SOON)
-        subscription.cancel()
-        assert isinstance(result_of(waiter), ShutDown)
-    check_lists(queue, 0)

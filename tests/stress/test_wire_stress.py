@@ -105,3 +105,12 @@ def test_connections_close_in_the_midst_of_it() -> None:
     assert reached(lambda: wire.done == total), f"{wire.left} messages wait"
     assert wire.once
     finish(wire, 5, inside)
+
+
+def test_a_message_put_while_a_consumer_becomes_interested_is_announced() -> None:
+    """Either the put finds the consumer, or the consumer finds the message; each has looked after it was visible."""
+    race = _probe_wire.ProbeRace()
+    rounds = 40_000
+    producing = start(lambda: race.produce(rounds, 1))
+    assert race.consume(rounds, 2) == 0
+    result_of(producing)

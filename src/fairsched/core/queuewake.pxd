@@ -148,11 +148,23 @@ cdef inline bint queue_has_work(Call* call) noexcept nogil:
     queue_unlock(q)
     return work
 
+cdef inline bint queue_offers(Queue* q) noexcept nogil:
+    """Whether anything is available, for a look after a move. Under the lock, as counting is a release store.
+
+    Either the put had the lock before, and is seen; or it gets it later, and then sees the move when it looks for
+    whom to tell. Read without the lock, the counter may lag behind that look.
+    """
+    cdef bint offers
+    queue_lock(q)
+    offers = q.available.load() != 0
+    queue_unlock(q)
+    return offers
+
 cdef inline void queue_pass_on(Call* call) noexcept nogil:
     """Somebody leaves work, or found none that it may take: tell one other that could take some."""
     cdef Queue* q = call.queue
     cdef ConsumerNode* node = NULL
-    if q.available.load() == 0:  # A9: who makes some available announces it
+    if not queue_offers(q):  # who makes some available announces it
         return
     if q.walkers.load() != 0:
         node = wakeup_one(&q.interest, call.pin, queue_wants_some, call)
@@ -168,7 +180,7 @@ cdef inline void queue_consider(Call* call, QueueConsumer* c) noexcept nogil:
     if not c.node.acquires:
         queue_tell(call, c)
         return
-    if q.available.load() == 0 or not queue_wants_some(call, &c.node):
+    if not queue_offers(q) or not queue_wants_some(call, &c.node):
         return
     if q.walkers.load() != 0:
         wants = queue_wants_some
