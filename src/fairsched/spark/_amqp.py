@@ -250,11 +250,14 @@ class Session:
 
     def drop(self) -> None:
         """End the connection without a word; a stream's consumer must not be cancelled."""
-        self._error = self._error or ConnectionFailed("the session is over")
-        transport = getattr(getattr(self, "transport", None), "_transport", None)
-        if transport is not None:
+        reason = ConnectionFailed("the session is over")
+        self._error = self._error or reason
+        terminate = getattr(getattr(self, "transport", None), "_terminate_stream", None)
+        if terminate is not None and not self.transport.is_closed:
+            # pika offers a goodbye only; without this, the socket would stay until it is collected.
             with contextlib.suppress(Exception):
-                transport.abort()
+                terminate(reason)
+                self.serve(0)
         self._loop.close()
 
 
