@@ -106,15 +106,11 @@ def test_bytes_of_a_batch_are_bounded_once_sizes_are_known(
     assert one.offset["sizes"] == {small: 100, large: 900}
 
 
-def test_no_key_is_hidden_by_a_flood_of_another(
-    broker: Node, queues: Declare, driver: Callable[..., Driver]
-) -> None:
+def test_no_key_is_hidden_by_a_flood_of_another(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
     [name] = queues(1)
     for tenant, count in (("loud", 300), ("quiet", 30), ("paying", 30)):
         broker.publish(name, [f"{tenant}/{number}".encode() for number in range(count)], headers={"tenant": tenant})
-    one = driver(
-        [name], fairKey="header:tenant", keyQuanta='{"paying": 2}', fairLookahead=20, maxMessagesPerTrigger=40
-    )
+    one = driver([name], fairKey="header:tenant", keyQuanta='{"paying": 2}', fairLookahead=20, maxMessagesPerTrigger=40)
     rows: list[dict[str, Any]] = []
     for number, batch in enumerate(one.batches()):
         rows += batch

@@ -96,12 +96,9 @@ class Messages:
         return f"{self._name}-{self._row}" if given is None else given
 
     def _routed(self, batch: pa.RecordBatch) -> list[Any] | None:
-        """Return the queue of each row, chosen by the ring."""
+        """Return the queue of each row, chosen by the ring; null is a key like any other."""
         if self._ring is None:
             return None
-        keys = batch.column(self._options.ring_column)
-        found = pa.array(self._ring.route_many(keys))
-        if found.null_count or (found.to_numpy() < 0).any():
-            raise FairschedError(f"column {self._options.ring_column!r} is null in a row: there is no key to hash")
+        found = pa.array(self._ring.route_many(batch.column(self._options.ring_column)))
         queues: list[Any] = pc.take(pa.array(self._ring.names), found).to_pylist()
         return queues

@@ -78,6 +78,8 @@ def column_names(options: SourceOptions) -> list[str]:
     """Names of the columns that a source with these options offers."""
     left_out = {
         "offset": not options.streams,
+        # A queue's batch is spooled with it; a stream's is read again, and must be the same.
+        "received_at": options.streams,
         "key": options.key is None,
         "properties": not options.properties,
         "headers": not options.headers,
