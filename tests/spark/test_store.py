@@ -72,7 +72,7 @@ def test_of_racing_processes_one_creates_each_name(tmp_path: Path):
         racer.stdin.write("go\n")
         racer.stdin.flush()
     won = [racer.communicate(timeout=60)[0].split() for racer in racers]
-    assert sorted(sum(won, [])) == sorted(map(str, range(200)))
+    assert sorted(name for names in won for name in names) == sorted(map(str, range(200)))
     for number, names in enumerate(won):
         assert all((tmp_path / "race" / name).read_text() == str(number) for name in names)
     assert [name for name in os.listdir(tmp_path / "race") if name.startswith(".")] == []

@@ -53,26 +53,35 @@ def bounds(broker: Broker, streams: Sequence[str], where: str) -> dict[str, int]
 
     Notes
     -----
-    Takes a quarter of a second, or twice that, and reads a chunk of each stream.
+    Takes a quarter of a second, or twice that, and reads the last chunk of each stream.
     """
+    ends = dict.fromkeys(streams, 0)
+    if where == "first":
+        for name in streams:
+            # One by one: the broker may send more of one stream than it was asked for.
+            for offset, _ in _offsets(broker, {name: 1}, where):
+                ends[name] = offset
+        return ends
+    # Of the last chunk, everything: the answer is complete when nothing more comes.
+    for offset, name in _offsets(broker, dict.fromkeys(streams, LARGEST_WINDOW), where):
+        ends[name] = offset + 1
+    return ends
+
+
+def _offsets(broker: Broker, windows: Mapping[str, int], where: str) -> Iterator[tuple[int, str]]:
+    """Yield offset and stream of the messages at an end of streams."""
     session = open_session(broker)
     try:
-        # Of the last chunk, everything: the answer is complete when nothing more comes.
-        windows = dict.fromkeys(streams, LARGEST_WINDOW if where == "last" else 1)
-        arguments = {name: {"x-stream-offset": where} for name in streams}
+        arguments = {name: {"x-stream-offset": where} for name in windows}
         found = session.collect(windows, idle=_QUIET, keep=True, arguments=arguments)
-        ends = dict.fromkeys(streams, 0)
-        for delivery, name in _named(found):
-            offset = stream_offset(delivery.header) or 0
-            ends[name] = offset + 1 if where == "last" else offset
-        return ends
     finally:
         session.drop()
-
-
-def _named(found: Collected) -> Iterator[tuple[Delivery, str]]:
     for delivery in found.deliveries:
-        yield delivery, found.queues[delivery.method[5 : 5 + delivery.method[4]]]
+        offset = stream_offset(delivery.header)
+        name = found.queues[delivery.method[5 : 5 + delivery.method[4]]]
+        if offset is None:
+            raise FairschedError(f"{name!r} is no stream: its messages carry no offset")
+        yield offset, name
 
 
 def read_range(
