@@ -39,6 +39,17 @@ def broker() -> Iterator[Node]:
 
 
 @pytest.fixture
+def mortal() -> Iterator[Node]:
+    """A node that the test may kill."""
+    node = Node()
+    try:
+        node.start()
+        yield node
+    finally:
+        node.close()
+
+
+@pytest.fixture
 def queues(broker: Node) -> Callable[..., list[str]]:
     """Declares queues that no other test uses."""
 

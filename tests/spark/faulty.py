@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,12 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
+from fairsched.spark._options import source_options
 from fairsched.spark._partition import PartitionReader
 from fairsched.spark._store import LocalStore
 from fairsched.spark.queues import QueuesReader
 from fairsched.spark.source import RabbitMQDataSource
+from fairsched.spark.streams import StreamsReader
 
 
 def fault(stage: str, action: str, folder: Path | str = "", seq: int = 0) -> str:
@@ -31,6 +33,19 @@ def fault(stage: str, action: str, folder: Path | str = "", seq: int = 0) -> str
 
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def interrupt(fault: dict[str, Any]) -> None:
+    """Do to this task what the test wants."""
+    if fault["action"] == "exit":
+        os._exit(7)
+    if fault["action"] == "kill executor":
+        # The worker is a child of the daemon, the daemon of the executor.
+        os.kill(parent_of(os.getppid()), signal.SIGKILL)
+    folder = Path(fault["folder"])
+    (folder / "reached").touch()
+    while not (folder / "go").exists():
+        time.sleep(0.02)
 
 
 class Watched(PartitionReader):
@@ -58,21 +73,7 @@ class Watched(PartitionReader):
         fault, context = self._fault, TaskContext.get()
         concerned = self._part.index == 0 and fault["seq"] in (0, self._part.seq)
         if stage == fault["stage"] and concerned and (context is None or context.attemptNumber() == 0):
-            getattr(self, f"_{fault['action']}")()
-
-    def _exit(self) -> None:
-        os._exit(7)
-
-    def _kill_executor(self) -> None:
-        # The worker is a child of the daemon, the daemon of the executor.
-        os.kill(parent_of(os.getppid()), signal.SIGKILL)
-        self._wait()
-
-    def _wait(self) -> None:
-        folder = Path(self._fault["folder"])
-        (folder / "reached").touch()
-        while not (folder / "go").exists():
-            time.sleep(0.02)
+            interrupt(fault)
 
 
 class WatchedReader(QueuesReader):
@@ -90,6 +91,18 @@ class WatchedReader(QueuesReader):
         return super()._look()
 
 
+class WatchedStreams(StreamsReader):
+    """A reader of streams that is interrupted after it has given its first rows."""
+
+    fault: dict[str, Any]
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        for number, batch in enumerate(super().read(partition)):
+            yield batch
+            if number == 0 and TaskContext.get().attemptNumber() == 0:
+                interrupt(self.fault)
+
+
 class FaultySource(RabbitMQDataSource):
     """The data source "faulty"."""
 
@@ -102,6 +115,9 @@ class FaultySource(RabbitMQDataSource):
         return "faulty"
 
     def streamReader(self, schema: StructType) -> Any:
-        from fairsched.spark._options import source_options
-
-        return WatchedReader(source_options(self.options), schema, self._fault)
+        options = source_options(self.options)
+        if options.streams:
+            reader = WatchedStreams(options, schema)
+            reader.fault = self._fault
+            return reader
+        return WatchedReader(options, schema, self._fault)

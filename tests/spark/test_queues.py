@@ -215,6 +215,32 @@ def test_available_now_reads_what_there_was(broker: Node, queues: Declare, drive
         producer.join()
 
 
+def test_available_now_counts_what_an_earlier_run_left(
+    broker: Node, queues: Declare, driver: Callable[..., Driver]
+) -> None:
+    names = queues(2)
+    fill(broker, names, 50)
+    before = driver(names, maxMessagesPerTrigger=40, numPartitions=2)
+    end = before.plan()
+    # One of the two partitions is published, the other is not.
+    list(before.reader.read(before.reader.partitions(before.offset, end)[0]))
+    after = driver(names, maxMessagesPerTrigger=40)
+    after.reader.prepareForTriggerAvailableNow()
+    replayed = [row for part in after.read(end) for row in part]
+    after.offset = end
+    fill(broker, names, 50)
+    rows = [row for batch in after.batches() for row in batch]
+    assert (len(replayed), len(rows)) == (40, 60)
+
+
+def test_nothing_is_a_batch_too(queues: Declare, driver: Callable[..., Driver], tmp_path: Path) -> None:
+    one = driver(queues(1))
+    assert one.plan() is None
+    assert one.read(one.offset) == []
+    one.reader.commit(one.offset)
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
 def test_a_batch_waits_for_enough_messages_but_not_forever(
     broker: Node, queues: Declare, driver: Callable[..., Driver]
 ) -> None:

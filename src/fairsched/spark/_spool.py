@@ -169,6 +169,17 @@ class Spool:
         except FileNotFoundError:
             return None
 
+    def counts(self, seq: int, part: int) -> dict[str, int]:
+        """Messages by queue that are published of a partition."""
+        found: dict[str, int] = {}
+        number = 1
+        while self._store.exists(self._name(seq, part, number)):
+            segment = Segment.from_buffer(self._store.read(self._name(seq, part, number), _HEAD), rows=False)
+            for name, count in segment.counts.items():
+                found[name] = found.get(name, 0) + count
+            number += 1
+        return found
+
     def _name(self, seq: int, part: int, number: int) -> str:
         return f"{self._folder(seq)}/part-{part:05d}-{number:05d}.arrow"
 

@@ -143,12 +143,16 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the partitions that the end offset names, whatever the options say now."""
         found = QueueOffset.from_json(end)
+        if not found.seq:
+            return []  # Spark begins with a batch of nothing when there is nothing yet.
         spool = self._check_spool(found.epoch)
         spool.open_batch(found.seq, self._options.strict)
         if found.seq > self._planned:
-            # A batch of an earlier run: what it reads now is no longer there for this run's later batches.
+            # A batch of an earlier run: what it reads now, and not from the spool, this run has counted as ready.
             self._planned = found.seq
-            self._plan_target(found.shares)
+            for index, shares in enumerate(found.parts):
+                done = spool.counts(found.seq, index) if self._target else {}
+                self._plan_target({name: share - done.get(name, 0) for name, share in shares.items()})
         return [
             InputPartition(Part(index, found.seq, found.epoch, shares, found.sizes, found.budget))
             for index, shares in enumerate(found.parts)
@@ -158,7 +162,8 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Remove what need not be read again; a failure only leaves files behind."""
         found = QueueOffset.from_json(end)
         try:
-            self._learn(self._check_spool(found.epoch).close_until(found.seq))
+            if found.seq:
+                self._learn(self._check_spool(found.epoch).close_until(found.seq))
         except Exception:
             _log.warning("batch %d could not be removed from the spool", found.seq, exc_info=True)
 
