@@ -71,9 +71,7 @@ def test_a_backlog_is_drained_in_weighted_shares(
     assert progress["endOffset"]["plan"] == dict(zip(names, range(20, 201, 20), strict=True))
 
 
-def test_three_actions_see_the_same_messages_once(
-    spark: Any, broker: Node, queues: Declare, tmp_path: Path
-) -> None:
+def test_three_actions_see_the_same_messages_once(spark: Any, broker: Node, queues: Declare, tmp_path: Path) -> None:
     names = queues(4)
     fill(broker, names, 100)
     seen: list[tuple[int, int, int]] = []
@@ -125,9 +123,7 @@ def test_an_uncommitted_batch_is_replayed_whatever_the_options_say_then(
     assert len(lenient.bodies) == 40
 
 
-def test_available_now_ends_while_a_producer_goes_on(
-    spark: Any, broker: Node, queues: Declare, tmp_path: Path
-) -> None:
+def test_available_now_ends_while_a_producer_goes_on(spark: Any, broker: Node, queues: Declare, tmp_path: Path) -> None:
     [name] = queues(1)
     fill(broker, [name], 400)
     over = threading.Event()
@@ -269,9 +265,7 @@ def test_everything_is_confirmed(spark: Any, broker: Node, queues: Declare) -> N
     frame.write.format("rabbitmq").mode("append").option("url", broker.url).option("routingKey", name).save()
     assert broker.count(name) == 30_000
     with pytest.raises(Exception, match="no queue takes a message with routing key 'nowhere'") as caught:
-        frame.limit(10).write.format("rabbitmq").mode("append").options(
-            url=broker.url, routingKey="nowhere"
-        ).save()
+        frame.limit(10).write.format("rabbitmq").mode("append").options(url=broker.url, routingKey="nowhere").save()
     assert "guest:guest" not in str(caught.value)
     with pytest.raises(AnalysisException, match="cannot be overwritten"):
         frame.write.format("rabbitmq").mode("overwrite").option("url", broker.url).save()
