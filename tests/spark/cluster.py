@@ -1,4 +1,4 @@
-"""A driver with executors in processes of their own, which have fairsched from an archive, and are killed in their tasks.
+"""A driver whose executors are processes of their own, have fairsched from an archive, and are killed in their tasks.
 
 Usage: cluster.py ARCHIVE SPECIFICATION, a JSON list of {"options": …, "checkpoint": …, "sink": …}; prints JSON lines.
 """
@@ -24,14 +24,8 @@ def whence(_rows: Any) -> Any:
 
 def main() -> None:
     archive, specification = sys.argv[1], json.loads(sys.argv[2])
-    spark = start(
-        "local-cluster[2,1,900]",
-        **{
-            "spark.archives": f"{archive}#fslib",
-            "spark.executorEnv.PYTHONPATH": "./fslib",
-            "spark.executor.memory": "900m",
-        },
-    )
+    settings = {"spark.archives": f"{archive}#fslib", "spark.executorEnv.PYTHONPATH": "./fslib"}
+    spark = start("local-cluster[2,1,900]", **settings, **{"spark.executor.memory": "900m"})
     print(json.dumps(spark.sparkContext.parallelize(range(4), 4).mapPartitions(whence).collect()), flush=True)
     spark.dataSource.register(FaultySource)
     for one in specification:

@@ -109,7 +109,12 @@ def test_drivers_that_are_killed(spark: Any, launch: Any, broker: Node, queues: 
     specification.append(options)
     folders = [tmp_path / stage for stage in (*STAGES, "stream")]
     places = [
-        {"options": options, "checkpoint": (folder / "checkpoint").as_uri(), "sink": str(folder / "sink")}
+        {
+            "options": options,
+            "checkpoint": (folder / "checkpoint").as_uri(),
+            "sink": str(folder / "sink"),
+            "reached": str(folder / "reached"),
+        }
         for options, folder in zip(specification, folders, strict=True)
     ]
     driver = launch("killed", json.dumps(places))
@@ -178,9 +183,9 @@ def test_executors_that_are_killed_and_have_us_from_an_archive(
     first, *rest = [json.loads(line) for line in printed.splitlines() if line.startswith(("[", '"'))]
     assert rest == ["drained"] * 3
     assert all("/fslib/fairsched/_core" in path and name == "a" for path, name in first), first
-    for stage in names:
+    for stage, mine in names.items():
         found = from_files(spark, tmp_path / stage / "sink")
-        queued = sum(broker.count(name) for name in names[stage])
+        queued = sum(broker.count(name) for name in mine)
         assert len(set(found)) + queued >= 3000, stage
         assert set(found) <= expected[stage]
         again = len(found) + queued - 3000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import threading
 from collections import Counter
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from integration.rabbitmq import Node, eventually
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import AnalysisException
 from reference import ReferenceDwrr
 from spark.faulty import FaultySource, fault
 from spark.queries import Rows, drain, load, query
@@ -28,6 +29,15 @@ Declare = Callable[..., list[str]]
 def registered(spark: Any) -> None:
     register(spark)
     spark.dataSource.register(FaultySource)
+
+
+def failure(frame: Any, checkpoint: Path, why: str, rows: Rows | None = None) -> str:
+    """Run a query until it fails, and return what it says."""
+    with query(frame, checkpoint, rows or Rows()) as running:
+        eventually(lambda: running.exception() is not None, 120)
+        said = str(running.exception())
+    assert re.search(why, said), said
+    return said
 
 
 def in_reference_order(names: list[str], quanta: dict[str, int]) -> list[str]:
@@ -99,9 +109,7 @@ def test_an_uncommitted_batch_is_replayed_whatever_the_options_say_then(
     rows.then = fail
     quanta = dict(zip(names, (1, 2, 3, 4), strict=True))
     options = options_of(broker, quanta, tmp_path / "spool", maxMessagesPerTrigger=100, numPartitions=2)
-    with query(load(spark, options), tmp_path / "checkpoint", rows) as running:
-        with pytest.raises(StreamingQueryException, match="the sink is full"):
-            running.awaitTermination(120)
+    failure(load(spark, options), tmp_path / "checkpoint", "the sink is full", rows)
     turned = dict(zip(names, (4, 3, 2, 1), strict=True))
     options = options_of(broker, turned, tmp_path / "spool", maxMessagesPerTrigger=90, numPartitions=4)
     drain(load(spark, options), tmp_path / "checkpoint", again)
@@ -113,10 +121,8 @@ def test_an_uncommitted_batch_is_replayed_whatever_the_options_say_then(
     # And without its checkpoint the spool is somebody else's.
     shutil.rmtree(tmp_path / "checkpoint")
     fill(broker, names, 10)
-    with query(load(spark, options), tmp_path / "checkpoint", Rows()) as running:
-        with pytest.raises(StreamingQueryException, match="holds epoch [0-9a-f]{32}") as caught:
-            running.awaitTermination(120)
-    assert broker.url not in str(caught.value)
+    refused = failure(load(spark, options), tmp_path / "checkpoint", r"holds epoch [0-9a-f]{32}")
+    assert broker.url not in refused
     shutil.rmtree(tmp_path / "checkpoint", ignore_errors=True)
     lenient = Rows()
     drain(load(spark, {**options, "failOnDataLoss": "false"}), tmp_path / "checkpoint", lenient)
@@ -220,14 +226,11 @@ def test_nothing_shows_the_password(spark: Any, broker: Node, queues: Declare, t
     spark.read.format("rabbitmq").option("url", url).option("queues", name).load().explain(extended=True)
     done = drain(frame, tmp_path / "checkpoint", Rows())
     shown = [capfd.readouterr().out, *(progress.json for progress in done.recentProgress)]
-    for path in (tmp_path / "checkpoint").rglob("*"):
-        shown.append(path.read_bytes().decode("latin-1") if path.is_file() else "")
+    files = [path for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
+    shown += [path.read_bytes().decode("latin-1") for path in files]
     elsewhere = str(tmp_path / "elsewhere")
     missing = load(spark, {**options, "queues": "no-such-queue", "spoolLocation": elsewhere})
-    with query(missing, tmp_path / "other", Rows()) as running:
-        with pytest.raises(StreamingQueryException, match="no queue 'no-such-queue'") as caught:
-            running.awaitTermination(60)
-    shown.append(str(caught.value))
+    shown.append(failure(missing, tmp_path / "other", "no queue 'no-such-queue'"))
     unreachable = {**options, "url": "amqp://app:hush-hush@127.0.0.1:1/%2F", "connectRetries": "0"}
     with pytest.raises(AnalysisException, match=r"127\.0\.0\.1:1: .*refused") as caught:
         spark.read.format("rabbitmq").options(**{**unreachable, "queues": other}).load().count()
