@@ -111,7 +111,7 @@ def test_drivers_that_are_killed(spark: Any, launch: Any, broker: Node, queues: 
     places = [
         {
             "options": options,
-            "checkpoint": (folder / "checkpoint").as_uri(),
+            "checkpoint": str(folder / "checkpoint"),
             "sink": str(folder / "sink"),
             "reached": str(folder / "reached"),
         }
@@ -175,7 +175,7 @@ def test_executors_that_are_killed_and_have_us_from_an_archive(
         options = source(broker, names[stage], folder, fault=fault(stage, "kill executor", folder, 2))
         (folder / "go").touch()
         places.append(
-            {"options": options, "checkpoint": (folder / "checkpoint").as_uri(), "sink": str(folder / "sink")}
+            {"options": options, "checkpoint": str(folder / "checkpoint"), "sink": str(folder / "sink")}
         )
     driver = launch("cluster", str(archive(tmp_path)), json.dumps(places), SPARK_HOME=str(local_cluster_home(tmp_path)))
     printed, _ = driver.communicate(timeout=500)

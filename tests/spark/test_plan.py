@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.spark._plan import SCALE, allocate, assign, bounded_by_bytes
+from fairsched.spark._plan import SCALE, allocate, assign, bounded_by_bytes, divided
 
 QUANTA = {f"q{number}": 4 * (number + 1) for number in range(10)}
 names = st.lists(st.sampled_from("abcdefgh"), min_size=1, unique=True)
@@ -118,3 +118,9 @@ def test_bytes_bound_a_batch_once_sizes_are_known():
     assert bounded_by_bytes(None, 5000, {"a": 100, "b": 400}, {"a": 1, "b": 1}, ["a", "b"]) == 20
     assert bounded_by_bytes(1000, 5, {"a": 100}, {"a": 1}, ["a"]) == 1
     assert bounded_by_bytes(1000, None, {"a": 100}, {"a": 1}, ["a"]) == 1000
+
+
+def test_bytes_are_divided_by_what_is_expected():
+    assert divided(900, [{"a": 10}, {"b": 10}], {"a": 100, "b": 200}) == [300, 600]
+    assert divided(900, [{"a": 10}, {"b": 20}], {}) == [300, 600]
+    assert divided(0, [{"a": 10}], {}) == [0]

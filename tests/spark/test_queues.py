@@ -98,11 +98,11 @@ def test_bytes_of_a_batch_are_bounded_once_sizes_are_known(
     small, large = queues(2)
     broker.publish(small, [b"x" * 100] * 300)
     broker.publish(large, [b"x" * 900] * 300)
-    one = driver([small, large], numPartitions=1, maxBytesPerTrigger=20_000)
+    one = driver([small, large], numPartitions=2, maxBytesPerTrigger=20_000)
     found = [sum(map(len, bodies(rows))) for rows in one.batches()]
     assert sum(found) == 300_000
-    # A batch ends with the message that reaches the bound.
-    assert max(found) <= 20_000 + 900
+    # A partition ends with the message that reaches its part of the bound.
+    assert max(found) <= 20_000 + 900 + 100
     assert one.offset["sizes"] == {small: 100, large: 900}
 
 

@@ -34,7 +34,7 @@ class QueueOffset:
     sizes : dict
         Mean size of each queue's messages, in bytes, as far as it was known.
     budget : int
-        Most bytes that each partition may read; 0 for no bound.
+        Most bytes that the batch may read; 0 for no bound.
     """
 
     seq: int = 0

@@ -174,3 +174,28 @@ def bounded_by_bytes(
     mean = max(1, sum(quanta[name] * sizes[name] for name in known) // weight)
     count = max(1, most_bytes // mean)
     return count if limit is None else min(limit, count)
+
+
+def divided(budget: int, parts: Sequence[Mapping[str, int]], sizes: Mapping[str, int]) -> list[int]:
+    """divided(budget, parts, sizes)
+    --
+
+    Divide the bytes of a batch among its partitions, by what each of them is expected to read.
+
+    Parameters
+    ----------
+    budget : int
+        Most bytes in all; 0 for no bound.
+    parts : sequence of mapping
+        Messages by queue, for each partition.
+    sizes : mapping of str to int
+        Mean size of a queue's messages in bytes, where it is known.
+
+    Returns
+    -------
+    list of int
+        At least 1 each, or 0 where there is no bound.
+    """
+    usual = max(1, sum(sizes.values()) // max(1, len(sizes)))
+    expected = [sum(share * max(1, sizes.get(name, usual)) for name, share in part.items()) for part in parts]
+    return [max(1, budget * one // sum(expected)) if budget else 0 for one in expected]

@@ -149,7 +149,7 @@ class Spool:
         """Remove all batches up to `seq` and return the segments of that one, without their rows."""
         found = []
         for name in self._store.listed(self._epoch):
-            if name == "epoch" or int(name) > seq:
+            if not name.isdecimal() or int(name) > seq:
                 continue
             folder = f"{self._epoch}/{name}"
             if int(name) == seq:

@@ -63,7 +63,7 @@ class LocalStore:
     def create(self, name: str, data: Any) -> bool:
         """Write beside the name, then link: the name appears whole or not at all."""
         path = self._root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make(path.parent)
         beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
             with beside.open("xb") as file:
@@ -88,11 +88,7 @@ class LocalStore:
             raise ConfigurationError(
                 f"spoolLocation must be on a file system with hard links: linking in {path.parent} failed: {error}"
             ) from error
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _sync(path.parent)
         return True
 
     def exists(self, name: str) -> bool:
@@ -120,6 +116,22 @@ class LocalStore:
                 shutil.rmtree(path)
             else:
                 path.unlink()
+
+
+def _make(folder: Path) -> None:
+    """Make a folder and those above it, so that a power cut does not undo it."""
+    if not folder.is_dir():
+        _make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync(folder.parent)
+
+
+def _sync(folder: Path) -> None:
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 class ObjectStore:

@@ -22,7 +22,7 @@ from fairsched.spark._depths import DepthProbe
 from fairsched.spark._offset import QueueOffset
 from fairsched.spark._options import SourceOptions
 from fairsched.spark._partition import Part, PartitionReader
-from fairsched.spark._plan import allocate, assign, bounded_by_bytes
+from fairsched.spark._plan import allocate, assign, bounded_by_bytes, divided
 from fairsched.spark._spool import Segment, Spool
 from fairsched.spark.source import Shape
 
@@ -123,10 +123,9 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         shares, carried = allocate(ready, options.quanta, most, begin.carried)
         parts = assign(shares, options.partitions, split=options.split, allow_split=options.allow_split)
-        budget = max(1, options.most_bytes // len(parts)) if options.most_bytes else 0
         epoch = begin.epoch or uuid.uuid4().hex
         known = {name: sizes[name] for name in options.quanta if name in sizes}
-        return QueueOffset(begin.seq + 1, epoch, tuple(parts), carried, known, budget)
+        return QueueOffset(begin.seq + 1, epoch, tuple(parts), carried, known, options.most_bytes or 0)
 
     def _plan_target(self, shares: Mapping[str, int]) -> None:
         if self._target is not None:
@@ -153,9 +152,10 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for index, shares in enumerate(found.parts):
                 done = spool.counts(found.seq, index) if self._target else {}
                 self._plan_target({name: share - done.get(name, 0) for name, share in shares.items()})
+        budgets = divided(found.budget, found.parts, found.sizes)
         return [
-            InputPartition(Part(index, found.seq, found.epoch, shares, found.sizes, found.budget))
-            for index, shares in enumerate(found.parts)
+            InputPartition(Part(index, found.seq, found.epoch, shares, found.sizes, budget))
+            for index, (shares, budget) in enumerate(zip(found.parts, budgets, strict=True))
         ]
 
     def commit(self, end: dict[str, Any]) -> None:
