@@ -55,7 +55,7 @@ def query(frame: DataFrame, checkpoint: Path, sink: Callable[[DataFrame, int], N
 def drain(frame: DataFrame, checkpoint: Path, sink: Callable[[DataFrame, int], None]) -> Any:
     """Run a query until there is nothing more, and return it."""
     with query(frame, checkpoint, sink, availableNow=True) as running:
-        assert running.awaitTermination(120)
+        assert running.awaitTermination(300)
     return running
 
 

@@ -26,7 +26,7 @@ from spark.running import QUANTA, fill, options_of
 import fairsched
 from fairsched.spark import register
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(560)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 Declare = Callable[..., list[str]]
 
 #: Where partition 0 is stopped, and the messages of it that come twice.
@@ -175,7 +175,7 @@ def test_executors_that_are_killed_and_have_us_from_an_archive(
         options = source(broker, names[stage], folder, fault=fault(stage, "kill executor", folder, 2))
         places.append({"options": options, "checkpoint": str(folder / "checkpoint"), "sink": str(folder / "sink")})
     driver = launch("cluster", str(archive(tmp_path)), json.dumps(places), SPARK_HOME=str(local_cluster_home(tmp_path)))
-    printed, _ = driver.communicate(timeout=500)
+    printed, _ = driver.communicate(timeout=800)
     assert driver.returncode == 0, printed
     first, *rest = [json.loads(line) for line in printed.splitlines() if line.startswith(("[", '"'))]
     assert rest == ["drained"] * 3
