@@ -1,0 +1,3 @@
+"""RabbitMQ and weighted fairness in Spark."""
+
+from __future__ import annotations
