@@ -17,6 +17,7 @@ COMMANDS = {
     "run": "Run an application's handlers until told to stop.",
     "check": "Check the configuration, the broker and the queues.",
     "route": "Show which queue has which key.",
+    "pipeline": "Run a pipeline through Spark.",
 }
 
 

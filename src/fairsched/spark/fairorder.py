@@ -103,7 +103,7 @@ class Orderer:
     Notes
     -----
     A batch that comes in is sorted by slot, so that each slot has its rows in pieces of contiguous Arrow memory; what
-    goes out is put together from the next pieces. So each row is copied twice, whatever the partition's size, and memory
+    goes out is put together from the next pieces. So each row is copied twice, however large the partition, and memory
     is given back as rows go out. For one thread.
     """
 

@@ -15,7 +15,7 @@ __all__ = ["repartition_by_ring", "ring_partition"]
 
 
 def ring_partition(col: Column | str, ring: HashRing) -> Column:
-    """Number the ring's member that each key belongs to.
+    """Name, by its number, the ring's member that each key belongs to.
 
     Parameters
     ----------
