@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,6 @@ from fairsched.spark.pipelinefile import PipelineSettings, read_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
     from fairsched.spark.progress import PipelineProgress
 
@@ -94,9 +94,11 @@ def _run(spark: SparkSession, settings: PipelineSettings, title: str | None) -> 
         return progress.report(time.monotonic() - began)
 
     try:
-        with _stopped_by_signals(query), _shown(title) as show:
+        with _signals_noted() as told, _shown(title) as show:
             while not query.awaitTermination(1):
                 show(latest())
+                if told.is_set():
+                    query.stop()  # a batch under way is read again from its spool next time
             report = latest()
             show(report)
     except StreamingQueryException as error:
@@ -113,15 +115,13 @@ def _first_line(error: Exception) -> str:
 
 
 @contextmanager
-def _stopped_by_signals(query: StreamingQuery) -> Iterator[None]:
-    """Stop the query on SIGTERM or SIGINT: a batch under way is read again from its spool next time."""
-
-    def stop(number: int, frame: object) -> None:
-        query.stop()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+def _signals_noted() -> Iterator[threading.Event]:
+    """Note SIGTERM or SIGINT, and no more: a handler that spoke to the JVM would break into a call under way."""
+    told = threading.Event()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda _number, _frame: told.set()) for number in numbers}
     try:
-        yield
+        yield told
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
