@@ -1,6 +1,6 @@
 """A connection to the broker that its caller drives, call by call: tasks have no thread to spare for one.
 
-This is the only module here that talks AMQP. `Session.collect` is the seam for a compiled delivery path: it hands out
+Only this module and `_collected` talk AMQP. `Session.collect` is the seam for a compiled delivery path: it hands out
 deliveries undecoded, and what decodes them is `_rows`. Built on the consumer's `Transport`, whose short cut spares most
 of pika's work for each delivery. An object is for one thread; between calls the connection is not served.
 """
@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from struct import Struct
+from functools import partial
 from typing import Any
 
 import pika
@@ -22,15 +22,11 @@ from fairsched.consumer.link import describe
 from fairsched.consumer.subscription import is_missing
 from fairsched.consumer.transport import Transport
 from fairsched.consumer.urls import endpoint, mask_url, parameters
-from fairsched.errors import ConnectionFailed, QueueNotFound
-from fairsched.spark._options import Broker
-from fairsched.spark._rows import Delivery
+from fairsched.errors import ConnectionFailed, FairschedError, QueueNotFound
+from fairsched.spark._collected import Collected, close_channel
+from fairsched.spark._taker import Broker
 
 _log = logging.getLogger(__name__)
-
-#: Most unsettled messages that basic.qos can express.
-LARGEST_WINDOW = 65_535
-_DELIVER, _TAG, _HEADER = Struct(">HHB"), Struct(">QB"), Struct(">HHQ")
 
 
 def open_session(broker: Broker, *, wait: Callable[[float], None] = time.sleep) -> Session:
@@ -160,6 +156,8 @@ class Session:
         self._loop.remove_timeout(timer)
 
     def _failure(self, error: BaseException) -> Exception:
+        if isinstance(error, FairschedError):
+            return error
         text = f"{self.address}: {mask_url(describe(error))}"
         return QueueNotFound(text) if is_missing(error) else ConnectionFailed(text)
 
@@ -180,8 +178,8 @@ class Session:
         if not isinstance(reason, pika.exceptions.ChannelClosedByClient):
             self.fail(reason)
 
-    def call(self, requests: Iterable[Callable[[Callable[[Any], None]], Any]], what: str) -> list[Any]:
-        """Make several requests, each of which takes the callback for its answer, and return all answers."""
+    def call(self, requests: Iterable[Callable[..., Any]], what: str) -> list[Any]:
+        """Make several requests, each of which takes a `callback` for its answer, and return all answers."""
         answers: list[Any] = []
 
         def on_answer(frame: Any = None) -> None:
@@ -191,7 +189,7 @@ class Session:
         count = 0
         with self.transport:
             for request in requests:
-                request(on_answer)
+                request(callback=on_answer)
                 count += 1
         self.run(lambda: len(answers) == count, self._timeout, what)
         return answers
@@ -202,9 +200,8 @@ class Session:
         """Messages that are ready, by queue; QueueNotFound if there is no such queue."""
         channel = self.channel()
         names = list(queues)
-        requests = [lambda done, name=name: channel.queue_declare(name, passive=True, callback=done) for name in names]
-        answers = self.call(requests, "queue.declare")
-        self.call([lambda done: _close(channel, done)], "channel.close")
+        answers = self.call([partial(channel.queue_declare, name, passive=True) for name in names], "queue.declare")
+        self.call([partial(close_channel, channel)], "channel.close")
         return {name: int(answer.method.message_count) for name, answer in zip(names, answers, strict=True)}
 
     def collect(
@@ -263,98 +260,3 @@ class Session:
 
 class _Idle(Exception):
     """The time is up."""
-
-
-def _close(channel: Any, done: Callable[[Any], None]) -> None:
-    channel.add_on_close_callback(lambda _channel, _reason: done(None))
-    channel.close()
-
-
-class Collected:
-    """Collected(session, wanted, most_bytes)
-    --
-
-    Deliveries of one channel, unacknowledged, in the order of arrival.
-
-    Attributes
-    ----------
-    deliveries : list of Delivery
-        Delivery tags are 1, 2, 3, …
-    queues : dict of bytes to str
-        Queue by consumer tag.
-    """
-
-    def __init__(self, session: Session, wanted: int, most_bytes: int | None) -> None:
-        self.deliveries: list[Delivery] = []
-        self.queues: dict[bytes, str] = {}
-        self.full = wanted == 0
-        self._session = session
-        self._wanted = wanted
-        self._bytes_left = most_bytes
-        self._channel = session.channel()
-
-    def consume(self, windows: Mapping[str, int], arguments: Mapping[str, Mapping[str, Any]]) -> None:
-        """Open a consumer for each queue; deliveries may come before this returns."""
-        channel = self._channel
-        self._session.transport.sinks[channel.channel_number] = self._take
-        requests: list[Callable[[Any], Any]] = []
-        for number, (name, window) in enumerate(windows.items()):
-            tag = f"fairsched-{number}"
-            self.queues[tag.encode()] = name
-            count = window if window <= LARGEST_WINDOW else 0
-            requests += [
-                lambda done, count=count: channel.basic_qos(prefetch_count=count, callback=done),
-                lambda done, name=name, tag=tag: channel.basic_consume(
-                    name, self._take_decoded, consumer_tag=tag, arguments=arguments.get(name), callback=done
-                ),
-            ]
-        self._session.call(requests, "basic.consume")
-
-    def _take(self, _tag: int, redelivered: int, method: bytes, header: bytes, body: bytes) -> None:
-        if self.full:
-            return  # Nobody asked for it: the broker takes it back with the channel.
-        self.deliveries.append(Delivery(redelivered, method, header, body, time.time_ns()))
-        if self._bytes_left is not None:
-            self._bytes_left -= len(body)
-        if len(self.deliveries) == self._wanted or (self._bytes_left is not None and self._bytes_left <= 0):
-            self.full = True
-            self._session.stop()
-
-    def _take_decoded(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
-        """Take a delivery that did not come whole in one read, and so took pika's way."""
-        tag, exchange, key = (one.encode() for one in (method.consumer_tag, method.exchange, method.routing_key))
-        raw = b"".join(
-            [
-                _DELIVER.pack(60, 60, len(tag)), tag, _TAG.pack(method.delivery_tag, method.redelivered),
-                bytes([len(exchange)]), exchange, bytes([len(key)]), key,
-            ]
-        )  # fmt: skip
-        header = b"".join([_HEADER.pack(60, 0, len(body)), *properties.encode()])
-        self._take(method.delivery_tag, method.redelivered, raw, header, body)
-
-    def cancel(self) -> None:
-        """Stop all consumers; what comes before the broker's answer goes back with the channel."""
-        self.full = True
-        tags = [tag.decode() for tag in self.queues]
-        channel = self._channel
-        self._session.call(
-            [lambda done, tag=tag: channel.basic_cancel(tag, callback=done) for tag in tags], "basic.cancel"
-        )
-
-    def acknowledge(self, count: int) -> None:
-        """Acknowledge the first `count` deliveries."""
-        if count:
-            self._channel.basic_ack(count, multiple=True)
-
-    def acknowledge_some(self, tags: Iterable[tuple[int, bool]]) -> None:
-        """Acknowledge deliveries as (tag, multiple) pairs."""
-        with self._session.transport:
-            for tag, multiple in tags:
-                self._channel.basic_ack(tag, multiple=multiple)
-
-    def close(self) -> None:
-        """Close the channel and return when the broker has handled all that was sent on it."""
-        channel = self._channel
-        if channel.is_open:
-            self._session.call([lambda done: _close(channel, done)], "channel.close")
-        self._session.transport.sinks.pop(channel.channel_number, None)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from fairsched.errors import ConnectionFailed, QueueNotFound
 from fairsched.spark._amqp import Session, open_session
-from fairsched.spark._options import Broker
+from fairsched.spark._taker import Broker
 
 
 class DepthProbe:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from fairsched._core import Dwrr
 
 
-def fair_order(slots: Sequence[Hashable], quanta: Mapping[Hashable, int]) -> NDArray[np.uint64]:
+def fair_order(slots: Sequence[Hashable], quanta: Mapping[Any, int]) -> NDArray[np.uint64]:
     """fair_order(slots, quanta)
     --
 
@@ -40,7 +41,7 @@ def fair_order(slots: Sequence[Hashable], quanta: Mapping[Hashable, int]) -> NDA
 
 
 def choose(
-    queues: Sequence[str], keys: Sequence[Hashable], quanta: Mapping[Hashable, int], shares: Mapping[str, int]
+    queues: Sequence[str], keys: Sequence[Hashable], quanta: Mapping[Any, int], shares: Mapping[str, int]
 ) -> list[int]:
     """choose(queues, keys, quanta, shares)
     --

@@ -17,7 +17,8 @@ import pyarrow as pa
 from fairsched import AckLedger
 from fairsched.consumer.backoff import Backoff
 from fairsched.errors import ConnectionFailed, QueueNotFound
-from fairsched.spark._amqp import LARGEST_WINDOW, Collected, Session, open_session
+from fairsched.spark._amqp import Session, open_session
+from fairsched.spark._collected import LARGEST_WINDOW, Collected
 from fairsched.spark._fair import choose, fair_order
 from fairsched.spark._options import SourceOptions
 from fairsched.spark._plan import allocate
@@ -153,7 +154,7 @@ class PartitionReader:
         columns = self._decoder.decode(collected.deliveries, collected.queues)
         chosen = None
         if self._options.lookahead > 1:
-            chosen = choose(columns["queue"], columns["key"], dict(self._options.key_quanta), shares)
+            chosen = choose(columns["queue"], columns["key"], self._options.key_quanta, shares)
             columns = {name: [values[place] for place in chosen] for name, values in columns.items()}
         counts, sizes, ages = _figures(columns)
         left = sum(self._left.values()) - sum(counts.values())
@@ -163,9 +164,9 @@ class PartitionReader:
 
     def _order(self, columns: Mapping[str, list[Any]]) -> Any:
         if self._options.key is not None:
-            return fair_order(columns["key"], dict(self._options.key_quanta))
+            return fair_order(columns["key"], self._options.key_quanta)
         if self._options.fair:
-            return fair_order(columns["queue"], dict(self._options.quanta))
+            return fair_order(columns["queue"], self._options.quanta)
         return sorted(range(len(columns["queue"])), key=columns["queue"].__getitem__)
 
     def _settle(self, collected: Collected, chosen: Sequence[int] | None) -> None:

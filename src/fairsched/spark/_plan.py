@@ -80,11 +80,8 @@ def _settle_rounding(
     """Give out, or take back, what rounding left, a message a queue at a time."""
     missing = total - sum(shares.values())
     while missing > 0:
-        # Soonest deadline first: the batches until the next message is overdue are (SCALE - rest) / due.
-        takers = sorted(
-            (name for name in shares if shares[name] < depths[name]),
-            key=lambda name: (-((wanted[name] - (shares[name] + 1) * SCALE) // max(1, due[name])), -due[name], name),
-        )
+        takers = [name for name in shares if shares[name] < depths[name]]
+        takers.sort(key=lambda name: _deadline(wanted[name] - shares[name] * SCALE, due[name], name))
         for name in takers[:missing]:
             shares[name] += 1
         missing -= min(missing, len(takers))
@@ -93,6 +90,11 @@ def _settle_rounding(
         for name in givers[:-missing]:
             shares[name] -= 1
         missing += min(-missing, len(givers))
+
+
+def _deadline(rest: int, due: int, name: str) -> tuple[bool, int, int, str]:
+    """Order of those who may get a message more: who is due part of one, by the batches until that one is overdue."""
+    return rest <= 0, -((rest - SCALE) // max(1, due)), -due, name
 
 
 def assign(
