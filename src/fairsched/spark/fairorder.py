@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 __all__ = ["fair_order", "virtual_finish"]
+
+#: A batch, and the numbers of those of its rows that wait in one slot.
+_Piece: TypeAlias = "tuple[pa.RecordBatch, np.ndarray[Any, np.dtype[np.int32]]]"
 
 #: Rows in a record batch that is handed on.
 _ROWS = 10_000
@@ -102,9 +105,8 @@ class Orderer:
 
     Notes
     -----
-    A batch that comes in is sorted by slot, so that each slot has its rows in pieces of contiguous Arrow memory; what
-    goes out is put together from the next pieces. So each row is copied twice, however large the partition, and memory
-    is given back as rows go out. For one thread.
+    Batches stay as they came in until their last row goes out; beside them stands, slot by slot, which rows are its.
+    What goes out is gathered from them. So no partition is copied whole, however large. For one thread.
     """
 
     def __init__(self, key: str, weights: dict[str | int, int], cost: str | None) -> None:
@@ -112,7 +114,7 @@ class Orderer:
         self._index = {name: index for index, name in enumerate(self._engine.names)}
         self._key = key
         self._cost = cost
-        self._pieces: list[deque[pa.RecordBatch]] = [deque() for _ in weights]
+        self._pieces: list[deque[_Piece]] = [deque() for _ in weights]
 
     @property
     def waiting(self) -> int:
@@ -135,14 +137,11 @@ class Orderer:
                 raise ValueError(f"column {self._cost!r} must have a cost in every row, got null")
             costs = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
         self._engine.push_many(slots, np.zeros(batch.num_rows, np.uint64), costs)
-        counts = np.bincount(slots, minlength=len(self._pieces))
-        present = np.flatnonzero(counts)
-        if len(present) > 1:
-            batch = batch.take(pa.array(np.argsort(slots, kind="stable")))
-        start = 0
-        for slot in present:
-            self._pieces[slot].append(batch.slice(start, counts[slot]))
-            start += counts[slot]
+        rows = np.argsort(slots, kind="stable").astype(np.int32)
+        ends = np.cumsum(np.bincount(slots, minlength=len(self._pieces)))
+        for slot, of_slot in enumerate(np.split(rows, ends[:-1])):
+            if len(of_slot):
+                self._pieces[slot].append((batch, of_slot))
 
     def _slots(self, keys: pa.Array) -> np.ndarray[Any, np.dtype[np.int32]]:
         """Find the slot of every key: each different key is looked up once."""
@@ -170,15 +169,15 @@ class Orderer:
         return pa.concat_batches(parts).take(pa.array(turns))
 
 
-def _front(pieces: deque[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+def _front(pieces: deque[_Piece], rows: int) -> Iterator[pa.RecordBatch]:
     """Take the first `rows` rows out of a slot's pieces."""
     while rows:
-        piece = pieces.popleft()
-        if piece.num_rows > rows:
-            pieces.appendleft(piece.slice(rows))
-            piece = piece.slice(0, rows)
-        rows -= piece.num_rows
-        yield piece
+        batch, indices = pieces.popleft()
+        if len(indices) > rows:
+            pieces.appendleft((batch, indices[rows:]))
+            indices = indices[:rows]
+        rows -= len(indices)
+        yield batch.take(pa.array(indices))
 
 
 def virtual_finish(
