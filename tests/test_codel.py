@@ -293,7 +293,7 @@ def test_numbers_of_other_kinds_are_times() -> None:
         (([1, 2], [1], 3), ValueError, "now must be one value or one for each message: 2 messages, 1 values"),
         (([1, 2], 5, [1, 2, 3]), ValueError, "backlog must be one value or one for each message"),
         (([1], 2.0, 3), ValueError, "now must each be an integer"),
-        (([1], 2, -3), ValueError, "backlog must each be an integer of 0 or more, got -3"),
+        (([1], 2, -3), OverflowError, "backlog must each be an integer of 0 or more, got -3"),
         (([2**62], 2, 3), OverflowError, "enqueued_at must each be an integer number of nanoseconds"),
     ],
 )

@@ -67,6 +67,22 @@ cdef int64_t as_span(object value, str what, str law) except -1:
     return span
 
 
+cdef void judge_all(
+    CodelVars* vars, const CodelParams* params, const int64_t* queued, const int64_t* taken, Py_ssize_t taken_step,
+    const int64_t* behind, Py_ssize_t behind_step, uint8_t* verdict, Py_ssize_t size,
+) noexcept nogil:
+    """Judge messages one after the other; a step of 0 is one value for all.
+
+    The one place that asks the law, so that it is compiled into the loop.
+    """
+    cdef CodelVars state = vars[0]  # a copy, which no store to `verdict` can be one to
+    cdef CodelParams law = params[0]
+    cdef Py_ssize_t i
+    for i in range(size):
+        verdict[i] = codel_should_return(&state, &law, queued[i], taken[i * taken_step], behind[i * behind_step])
+    vars[0] = state
+
+
 @cython.final
 cdef class CoDel:
     """CoDel(target=0.005, interval=0.1, *, min_backlog=1, law="rfc", max_returns=None)
@@ -179,11 +195,13 @@ cdef class CoDel:
         """
         cdef int64_t queued = as_moment(enqueued_at, "enqueued_at")
         cdef int64_t taken = as_moment(now, "now")
+        cdef uint8_t verdict
         cdef int64_t behind = as_int64(backlog, "backlog", "an integer of 0 or more,")
         if behind < 0:
             raise ValueError(f"backlog must be an integer of 0 or more, got {backlog!r}")
         self.check_idle()
-        return codel_should_return(&self.vars, &self.params, queued, taken, behind) != 0
+        judge_all(&self.vars, &self.params, &queued, &taken, 0, &behind, 0, &verdict, 1)
+        return verdict != 0
 
     def should_return_many(self, enqueued_at, now, backlog):
         """should_return_many($self, enqueued_at, now, backlog)
@@ -208,16 +226,16 @@ cdef class CoDel:
         Raises
         ------
         ValueError
-            A value is no integer, a backlog is negative, or lengths differ.
+            A value is no integer, or lengths differ.
         OverflowError
-            A value is above 2**62 - 1.
+            A backlog is negative, or a value not within 2**62.
 
         Notes
         -----
         Complexity O(n). The GIL is released once.
         """
         cdef const int64_t[::1] queued = as_moments(enqueued_at, "enqueued_at")
-        cdef Py_ssize_t i, size = queued.shape[0]
+        cdef Py_ssize_t size = queued.shape[0]
         cdef const int64_t[::1] taken = as_moments(now, "now", size)
         cdef const int64_t[::1] behind = as_numbers(backlog, "backlog", size)
         cdef uint8_t[::1] verdict
@@ -226,8 +244,10 @@ cdef class CoDel:
         verdict = verdicts
         self.busy = True
         with nogil:
-            for i in range(size):
-                verdict[i] = codel_should_return(&self.vars, &self.params, queued[i], taken[i], behind[i])
+            judge_all(
+                &self.vars, &self.params, &queued[0], &taken[0], taken.shape[0] == size, &behind[0],
+                behind.shape[0] == size, &verdict[0], size,
+            )
         self.busy = False
         return verdicts.view(np.bool_)
 

@@ -21,11 +21,14 @@ from libc.string cimport memset
 from fairsched._core cimport NamedSlots, slot_find
 from fairsched._numbers cimport as_amount, as_count, as_int64
 from fairsched._waitingroom cimport WaitingRoom
+from fairsched.core.anticipation cimport anticipation_end_wait, anticipation_left, anticipation_set
 from fairsched.core.dwrr cimport (
     dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum,
 )
 from fairsched.core.entrypool cimport Entry
-from fairsched.core.slots cimport NO_SLOT, Slot, SlotTable, slots_take_idle, slots_unlink_head
+from fairsched.core.slots cimport (
+    AWAITED_SLOT, NO_SLOT, NOT_AWAITED, Slot, SlotTable, slots_first, slots_take_idle, slots_unlink_head,
+)
 
 import queue
 
@@ -46,11 +49,16 @@ cdef extern from "Python.h":
 
 cdef enum:
     NAME_CACHE = 16
+    LONGEST_TURN = 3600  # seconds
+
+
+cdef int64_t as_nanoseconds(double seconds) noexcept:
+    return <int64_t> (seconds * 1e9)
 
 
 @cython.final
 cdef class FairQueue(NamedSlots):
-    """FairQueue(quanta=None, *, maxsize=0, default_quantum=None, clock=None)
+    """FairQueue(quanta=None, *, maxsize=0, default_quantum=None, anticipation=0.0, clock=None)
     --
 
     A thread-safe queue that serves its slots fairly, where `queue.Queue` serves whoever floods it.
@@ -64,6 +72,8 @@ cdef class FairQueue(NamedSlots):
     default_quantum : int, optional
         Quantum of slots (tenants) not named in `quanta`: they appear on first use and are forgotten when idle and out
         of debt. Without it an unknown slot is a KeyError.
+    anticipation : float
+        Seconds that a turn of a held slot (see `hold`) is waited for at most while the slot is empty; see `anticipate`.
     clock : callable, optional
         Returns seconds, for time-outs; `time.monotonic` by default. Blocked calls look at a clock of the caller's own
         every millisecond.
@@ -94,12 +104,13 @@ cdef class FairQueue(NamedSlots):
     cdef WaitingRoom getters
     cdef WaitingRoom putters
     cdef int64_t batches_waiting  # putters that wait for room for more than one item
+    cdef int64_t anticipating     # getters that wait for the slot whose turn it is, and will look again in time
     cdef int64_t maxsize
     cdef int64_t default_quantum  # 0: unknown slots are errors
     cdef bint is_shut_down
     cdef object __weakref__
 
-    def __init__(self, quanta=None, *, maxsize=0, default_quantum=None, clock=None):
+    def __init__(self, quanta=None, *, maxsize=0, default_quantum=None, anticipation=0.0, clock=None):
         if not isinstance(maxsize, int) or isinstance(maxsize, bool):
             raise ValueError(f"maxsize must be an integer (0 or less: no limit), got {maxsize!r}")
         if clock is not None and not callable(clock):
@@ -109,6 +120,7 @@ cdef class FairQueue(NamedSlots):
         self.default_quantum = 0 if default_quantum is None else as_amount(default_quantum, "default_quantum")
         self.getters = WaitingRoom(clock)
         self.putters = WaitingRoom(clock)
+        self.anticipate(anticipation)
         for name, quantum in pairs:
             self.add(name, quantum, False)
 
@@ -159,7 +171,7 @@ cdef class FairQueue(NamedSlots):
                 Py_DECREF(item)
                 raise MemoryError()
             if self.getters.waiting:
-                self.getters.wake(1)
+                self.wake_getters(1)
 
     def put_many(self, slots, items, costs=None, block=True, timeout=None):
         """put_many($self, slots, items, costs=None, block=True, timeout=None)
@@ -201,7 +213,7 @@ cdef class FairQueue(NamedSlots):
                 self.wait_for_room(slots if names is None else names[0], size, block, timeout)
             self.store_many(slots, names, objects, &cost_view[0] if cost_view is not None else NULL)
             if self.getters.waiting:
-                self.getters.wake(size)
+                self.wake_getters(size)
 
     cdef int store_many(self, object slot, list names, list objects, const int64_t* costs) except -1:
         """Find the slots, then push: no Python code runs between the two."""
@@ -312,7 +324,10 @@ cdef class FairQueue(NamedSlots):
         with cython.critical_section(self):
             if self.table.queued == 0:
                 self.wait_for_item(block, timeout)
+            self.end_wait()
             index = dwrr_pop(&self.table, &token)
+            if index >= AWAITED_SLOT:
+                index = self.pop_awaited(&token, block, timeout)
             name = <object> PyList_GET_ITEM(self.name_of, index)
             item = <object> <PyObject*> <uintptr_t> token
             Py_DECREF(item)  # the entry's reference; `item` holds one of its own
@@ -320,6 +335,7 @@ cdef class FairQueue(NamedSlots):
                 self.forget_idle()
             if self.putters.waiting:
                 self.wake_putters(1)
+            self.wake_next_getter()
             return name, item
 
     def get_many(self, n, timeout=None):
@@ -357,11 +373,15 @@ cdef class FairQueue(NamedSlots):
                 names = PyList_New(size)
                 items = PyList_New(size)
                 # Making a list may run finalizers that use this queue: fewer items may be left, even none.
+                self.end_wait()
                 taken = self.take_many(names, items, size)
+                if taken == 0 and self.table.queued:
+                    timeout = self.wait_for_turn(True, timeout)
             if self.table.forgettable != NO_SLOT:
                 self.forget_idle()
             if self.putters.waiting:
                 self.wake_putters(taken)
+            self.wake_next_getter()
         if taken < size:
             del names[taken:], items[taken:]
         return Batch(names, items)
@@ -373,7 +393,7 @@ cdef class FairQueue(NamedSlots):
         cdef int64_t i, taken = 0
         for i in range(size):
             index = dwrr_pop(&self.table, &token)
-            if index == NO_SLOT:
+            if index >= AWAITED_SLOT:
                 Py_INCREF(None)
                 PyList_SET_ITEM(names, i, None)
                 Py_INCREF(None)
@@ -406,6 +426,58 @@ cdef class FairQueue(NamedSlots):
                     raise ShutDown("the queue is shut down and has no item left")
                 raise queue.Empty
         return 0
+
+    cdef uint32_t pop_awaited(self, uint64_t* token, object block, object timeout) except? 0xFFFFFFFF:
+        """Serve one item once the slot whose turn it is has one, or its turn has passed."""
+        cdef uint32_t index = AWAITED_SLOT
+        while index >= AWAITED_SLOT:
+            if index == AWAITED_SLOT:
+                timeout = self.wait_for_turn(block, timeout)
+            else:  # another getter took what there was
+                self.wait_for_item(block, timeout)
+            index = dwrr_pop(&self.table, token)
+        return index
+
+    cdef object wait_for_turn(self, object block, object timeout):
+        """Wait for a put, while the slot whose turn it is may be waited for; return what is left of the time-out."""
+        cdef object deadline = self.getters.deadline(block, timeout)
+        cdef object now = self.getters.clock()
+        cdef int64_t left = anticipation_left(&self.table, as_nanoseconds(now))
+        if left == 0:
+            return timeout
+        if not block:
+            raise queue.Empty
+        self.anticipating += 1
+        try:
+            if deadline is not None and not now < deadline:
+                raise queue.Empty
+            until = now + left * 1e-9
+            self.getters.wait(until if deadline is None else min(until, deadline))
+        except BaseException:
+            self.wake_next_getter()  # the puts that counted on this one woke nobody
+            raise
+        finally:
+            self.anticipating -= 1
+        self.end_wait()
+        return None if deadline is None else max(0.0, deadline - self.getters.clock())
+
+    cdef int end_wait(self) except -1:
+        """Stop the clock of the slot whose turn it is, if it was waited for and has an item now."""
+        cdef SlotTable* table = &self.table
+        if table.awaited_since != NOT_AWAITED and table.active_count and table.slots[slots_first(table)].head != NULL:
+            anticipation_end_wait(table, as_nanoseconds(self.getters.clock()))
+        return 0
+
+    cdef void wake_getters(self, int64_t count) noexcept:
+        """Wake getters for new items, unless the turn is another slot's and somebody waits for that."""
+        cdef SlotTable* table = &self.table
+        if self.anticipating == 0 or table.slots[slots_first(table)].head != NULL:
+            self.getters.wake(count)
+
+    cdef void wake_next_getter(self) noexcept:
+        """Make up for a wake-up that a put spared: with patience, whoever took an item wakes the next."""
+        if self.table.patience and self.table.queued and self.getters.waiting:
+            self.getters.wake(1)
 
     cdef int wait_for_room(self, object slot, int64_t count, object block, object timeout) except -1:
         """Return once `count` more items fit."""
@@ -455,6 +527,7 @@ cdef class FairQueue(NamedSlots):
         cdef SlotTable* table = &self.table
         with cython.critical_section(self):
             self.is_shut_down = True
+            anticipation_set(table, 0)  # nothing will come
             if immediate:
                 drop_items(table)
             self.getters.wake(self.getters.waiting)
@@ -536,18 +609,66 @@ cdef class FairQueue(NamedSlots):
         A held slot keeps its deficit (at most one quantum plus the largest cost) when it empties, so that shares do
         not flatten while the next delivery is in flight. Letting go of an empty slot drops what it kept.
 
+        Returns
+        -------
+        bool
+            True when a whole turn of the slot was waited for in vain (see `anticipate`) since it was held. It is not
+            waited for again until it is held again, which this call does or ends.
+
         Raises
         ------
         KeyError
             There is no such slot.
         """
         cdef long index
+        cdef bint in_vain
         with cython.critical_section(self):
             index = slot_find(self, slot)
             if index < 0:
                 raise KeyError(f"no slot is named {slot!r}")
-            dwrr_hold(&self.table, index, bool(held))
+            in_vain = dwrr_hold(&self.table, index, bool(held))
             self.forget_idle()
+            return in_vain
+
+    def anticipate(self, seconds):
+        """anticipate($self, seconds)
+        --
+
+        Say how long a held slot is waited for when its turn comes, or goes on, while it is empty.
+
+        With patience, getters pass over items of other slots and wait for the one whose turn it is: shares are those
+        of the quanta even when getters are faster than what fills the queue. The wait ends with an item of the slot,
+        or after so many seconds in one turn; then the turn passes. A few times the round trip to what fills the queue
+        is enough.
+
+        Parameters
+        ----------
+        seconds : float
+            0: turns of empty slots pass at once.
+
+        Raises
+        ------
+        ValueError
+            `seconds` is not a number from 0 to 3600.
+        """
+        if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 <= seconds <= LONGEST_TURN:
+            raise ValueError(f"anticipation must be a number of seconds from 0 to {LONGEST_TURN}, got {seconds!r}")
+        with cython.critical_section(self):
+            anticipation_set(&self.table, 0 if self.is_shut_down else as_nanoseconds(seconds))
+
+    def anticipated(self):
+        """anticipated($self)
+        --
+
+        Seconds for which `get` would still wait though items are queued; None when it would not.
+
+        For those who do not block: call `get` again when an item was put, or after so many seconds.
+        """
+        cdef SlotTable* table = &self.table
+        with cython.critical_section(self):
+            if table.queued == 0 or table.awaited_since == NOT_AWAITED or table.slots[slots_first(table)].head != NULL:
+                return None
+            return anticipation_left(table, as_nanoseconds(self.getters.clock())) * 1e-9
 
     def stats(self):
         """stats($self)

@@ -59,6 +59,7 @@ class Consumer:
         queues: Mapping[str, int] | Sequence[str],
         *,
         prefetch: int | Mapping[str, int] | None = None,
+        anticipation: float | None = None,
         cost: str | Callable[[Message], int] | None = None,
         key: str | Callable[[Message], object] | None = None,
         weights: Mapping[Any, int] | None = None,
@@ -70,9 +71,9 @@ class Consumer:
         connect_timeout: float = 30.0,
     ) -> None:
         settings = make_settings(
-            url, queues, prefetch=prefetch, cost=cost, key=key, weights=weights, default_weight=default_weight,
-            ordering_key=ordering_key, workers=workers, on_error=on_error, shutdown_timeout=shutdown_timeout,
-            connect_timeout=connect_timeout,
+            url, queues, prefetch=prefetch, anticipation=anticipation, cost=cost, key=key, weights=weights,
+            default_weight=default_weight, ordering_key=ordering_key, workers=workers, on_error=on_error,
+            shutdown_timeout=shutdown_timeout, connect_timeout=connect_timeout,
         )  # fmt: skip
         self._machine = Machine(settings)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -153,7 +154,9 @@ class Consumer:
                 if message is not None:
                     return message
                 machine.pump.request_flush()
-                await self._wake.wait()
+                # Items may be here while the turn is another queue's, which is waited for, but not for ever.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), lane.anticipated())
         except ShutDown:
             if machine.error is not None:
                 raise machine.error from None

@@ -16,6 +16,7 @@ COMMANDS = {
     "demo": "Show ten weighted queues getting their shares.",
     "run": "Run an application's handlers until told to stop.",
     "check": "Check the configuration, the broker and the queues.",
+    "prefetch": "Recommend a prefetch, and show what it does.",
     "route": "Show which queue has which key.",
     "pipeline": "Run a pipeline through Spark.",
 }

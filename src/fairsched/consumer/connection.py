@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pika.adapters.select_connection import IOLoop
 
 from fairsched.consumer.backoff import Backoff
+from fairsched.consumer.holds import Holds, patience
 from fairsched.consumer.intake import Intake
 from fairsched.consumer.link import Link, describe
 from fairsched.consumer.pace import Pace
@@ -78,9 +79,12 @@ class Pump:
         self._listener = listener
         self._loop = IOLoop()
         self._link = Link(self._loop, settings.urls, self)
-        self._pace = Pace(self._loop, lanes, self._subscriptions, self._flush, holds=settings.key is None)
+        self._pace = Pace(self._loop, self._subscriptions, self._flush)
+        self._holds = Holds(
+            self._loop, lanes, self._subscriptions, self._patience, slots_are_queues=settings.key is None
+        )
         self.intake = Intake(lanes, counters, key=settings.key, cost=settings.cost, defer=self._pace.defer)
-        self.note_fill = self._pace.hold
+        self.note_fill = self._holds.note_fill
         self._flushed = threading.Event()
         self._current: dict[str, Subscription] = {}
         self._backoffs = {name: Backoff() for name in settings.windows}
@@ -151,6 +155,10 @@ class Pump:
 
     def _subscriptions(self) -> Iterator[Subscription]:
         return iter(self._current.values())
+
+    def _patience(self) -> float:
+        chosen = self._settings.anticipation
+        return patience(self.round_trip()) if chosen is None else chosen
 
     def _flush(self) -> None:
         self.flush_requested = False

@@ -33,6 +33,10 @@ class Consumer:
     prefetch : int or mapping, optional
         Unsettled messages in all, divided in proportion to the weights, or per queue. By default chosen so that
         shares do not flatten at a round trip of a millisecond.
+    anticipation : float, optional
+        Seconds that a queue whose turn it is, empty here but backlogged at the broker, is waited for in one turn
+        before the others go on, so that shares hold even when the broker is slower than the handlers. By default four
+        round trips, and 20 ms at least; 0 waits for nobody.
     cost : None, "bytes", "time" or callable
         What a message is charged: one, its length, its handler's time, or ``cost(message)``.
     key : str or callable, optional
@@ -82,6 +86,7 @@ class Consumer:
         queues: Mapping[str, int] | Sequence[str],
         *,
         prefetch: int | Mapping[str, int] | None = None,
+        anticipation: float | None = None,
         cost: str | Callable[[Message], int] | None = None,
         key: str | Callable[[Message], object] | None = None,
         weights: Mapping[Any, int] | None = None,
@@ -93,9 +98,9 @@ class Consumer:
         connect_timeout: float = 30.0,
     ) -> None:
         settings = make_settings(
-            url, queues, prefetch=prefetch, cost=cost, key=key, weights=weights, default_weight=default_weight,
-            ordering_key=ordering_key, workers=workers, on_error=on_error, shutdown_timeout=shutdown_timeout,
-            connect_timeout=connect_timeout,
+            url, queues, prefetch=prefetch, anticipation=anticipation, cost=cost, key=key, weights=weights,
+            default_weight=default_weight, ordering_key=ordering_key, workers=workers, on_error=on_error,
+            shutdown_timeout=shutdown_timeout, connect_timeout=connect_timeout,
         )  # fmt: skip
         self._machine = Machine(settings)
         self._pool: Pool | None = None

@@ -38,6 +38,8 @@ class Settings:
         Messages that a queue is served per round of all lanes, for the arithmetic of windows.
     windows : dict
         Unsettled messages per queue.
+    anticipation : float or None
+        Seconds that a turn is waited for; None: as the round trip demands.
     key, ordering_key, cost, workers, on_error, shutdown_timeout, connect_timeout
         As given to `Consumer`.
     """
@@ -47,6 +49,7 @@ class Settings:
     default_quantum: int | None
     units: dict[str, float]
     windows: dict[str, int]
+    anticipation: float | None
     key: Key | None
     ordering_key: Key | None
     cost: ConstantCost
@@ -66,6 +69,7 @@ def make_settings(
     queues: Mapping[str, int] | Sequence[str],
     *,
     prefetch: int | Mapping[str, int] | None = None,
+    anticipation: float | None = None,
     cost: str | Callable[[Message], int] | None = None,
     key: str | Callable[[Message], object] | None = None,
     weights: Mapping[Any, int] | None = None,
@@ -117,6 +121,7 @@ def make_settings(
         default_quantum=default_quantum,
         units=units,
         windows=windows_for(prefetch, queue_weights, units),
+        anticipation=None if anticipation is None else _seconds("anticipation", anticipation, 3600.0),
         key=None if key is None else key_function(key),
         ordering_key=None if ordering_key is None else key_function(ordering_key, "ordering_key"),
         cost=model,
@@ -162,8 +167,9 @@ def _on_error(value: OnError) -> OnError:
     raise ConfigurationError(f"on_error must be one of {', '.join(ON_ERROR)} or a function, got {value!r}")
 
 
-def _seconds(name: str, value: float) -> float:
-    # `not >=` also refuses NaN.
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0 or math.isinf(value):
-        raise ConfigurationError(f"{name} must be a number of seconds, 0 or more, got {value!r}")
+def _seconds(name: str, value: float, longest: float = math.inf) -> float:
+    # `not <=` also refuses NaN.
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= longest or math.isinf(value):
+        bounds = "0 or more" if math.isinf(longest) else f"0 to {longest:g}"
+        raise ConfigurationError(f"{name} must be a number of seconds, {bounds}, got {value!r}")
     return float(value)

@@ -15,7 +15,7 @@ from fairsched.consumer.message import Message
 if TYPE_CHECKING:
     from pika.channel import Channel
     from pika.frame import Method
-    from pika.spec import Basic, BasicProperties
+    from pika.spec import Basic, BasicProperties, Queue
 
     from fairsched.consumer.connection import Pump
 
@@ -62,6 +62,9 @@ class Subscription:
         self.filled = False
         #: Whether anything was delivered since the last look.
         self.arrived = False
+        #: Messages ready in the queue when the broker was last asked; None: not asked since the last look.
+        self.ready: int | None = None
+        self._asking = False
         self._pump = pump
         self._flush_at = max(1, min(_FLUSH_AT, window // 4))
         self._channel: Channel | None = None
@@ -104,6 +107,28 @@ class Subscription:
     def busy(self) -> bool:
         """Whether anything is unsettled here or settled but not sent."""
         return bool(self.ledger.outstanding or self.ledger.pending)
+
+    def backlogged(self) -> bool:
+        """Whether more of the queue presumably waits at the broker; to be asked now and then, since it looks back."""
+        filled = self.filled or self.full
+        arrived, ready = self.arrived, self.ready
+        self.filled = self.arrived = False
+        self.ready = None
+        if not self.alive:
+            return False
+        if not filled:
+            self._ask()
+        return filled or (arrived and ready != 0)
+
+    def _ask(self) -> None:
+        channel = self._channel
+        if self.consuming and not self._asking and channel is not None and channel.is_open:
+            self._asking = True
+            channel.queue_declare(self.queue, passive=True, callback=self._on_answer)
+
+    def _on_answer(self, frame: Method[Queue.DeclareOk]) -> None:
+        self._asking = False
+        self.ready = frame.method.message_count
 
     # Deliveries --------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ excludes, and takes `now` while it excludes. Times are int64 nanoseconds between
 """
 
 from libc.math cimport sqrt
-from libc.stdint cimport int8_t, int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MIN, int8_t, int32_t, int64_t, uint32_t, uint64_t
 
 cdef enum CodelLaw:
     CODEL_RFC
@@ -66,12 +66,11 @@ cdef struct CodelStats:
 cdef struct CodelVars:
     int64_t first_above   # ticks; when it will have been bad for an interval. Holds while above
     int64_t drop_next     # ticks; when the next message goes back. Holds once entered
-    int64_t last_now      # nanoseconds. Holds once started
+    int64_t last_now      # nanoseconds; INT64_MIN before the first message
     int64_t pull_returns  # messages returned by this pull
     uint32_t count        # returned in this episode, with what it took over from the last
     uint32_t lastcount    # count at the beginning of the last episode
     uint32_t inv_sqrt     # 1/sqrt(count) as a Q0.16, for LINUX_Q16
-    int8_t started
     int8_t above
     int8_t dropping
     int8_t entered
@@ -110,10 +109,11 @@ cdef inline void codel_init(
 
 cdef inline void codel_forget(CodelVars* v) noexcept nogil:
     """Begin the observation again; figures are kept."""
-    v.first_above = v.drop_next = v.last_now = v.pull_returns = 0
+    v.first_above = v.drop_next = v.pull_returns = 0
+    v.last_now = INT64_MIN
     v.count = v.lastcount = 0
     v.inv_sqrt = CODEL_Q16_ONE
-    v.started = v.above = v.dropping = v.entered = 0
+    v.above = v.dropping = v.entered = 0
     v.phase = CODEL_BETWEEN
 
 cdef inline void codel_reset(CodelVars* v) noexcept nogil:
@@ -215,10 +215,9 @@ cdef inline bint codel_should_return(
     cdef int64_t moment = codel_tick(p, now)
     v.stats.asked += 1
     v.stats.sojourn = now - enqueued_at
-    if v.started and now < v.last_now:
+    if now < v.last_now:
         codel_forget(v)
         v.stats.clock_steps += 1
-    v.started = 1
     v.last_now = now
     if codel_decide(
         v, p, moment, codel_observe(v, p, moment, codel_elapsed(p, moment, codel_tick(p, enqueued_at)), backlog)
