@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fairsched.spark.fairorder import fair_order, virtual_finish
     from fairsched.spark.ringpartition import repartition_by_ring, ring_partition
     from fairsched.spark.shedding import codel
+    from fairsched.spark.sweep import sweep
 
 __all__ = [
     "codel",
@@ -24,6 +25,7 @@ __all__ = [
     "register",
     "repartition_by_ring",
     "ring_partition",
+    "sweep",
     "virtual_finish",
 ]
 
@@ -34,6 +36,7 @@ _MODULES = {
     "observe_fairness": "fairnessreport",
     "repartition_by_ring": "ringpartition",
     "ring_partition": "ringpartition",
+    "sweep": "sweep",
     "virtual_finish": "fairorder",
 }
 
