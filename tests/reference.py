@@ -16,17 +16,24 @@ class ReferenceSlot:
     fifo: deque[tuple[int, int]] = field(default_factory=deque)
     granted: bool = False
     held: bool = False
+    awaited: bool = False
     served: int = 0
     work: int = 0
 
 
 class ReferenceDwrr:
-    """Deficit weighted round robin, round by round: no round is ever skipped."""
+    """Deficit weighted round robin, round by round: no round is ever skipped.
 
-    def __init__(self, quanta: Mapping[Hashable, int]) -> None:
+    With patience, an empty slot that is held is waited for when its turn comes, `patience` units of time a turn.
+    """
+
+    def __init__(self, quanta: Mapping[Hashable, int], patience: int = 0) -> None:
         self.slots = {name: ReferenceSlot(quantum) for name, quantum in quanta.items()}
         self.active: deque[Hashable] = deque()
         self.max_cost = 1
+        self.patience = patience
+        self.waited = 0  # in this turn
+        self.since: int | None = None  # when the wait under way began
 
     def __len__(self) -> int:
         return sum(len(slot.fifo) for slot in self.slots.values())
@@ -47,28 +54,47 @@ class ReferenceDwrr:
         slot.granted = False
         self.trim(slot)
 
-    def pop(self) -> tuple[Hashable, int] | None:
+    def stays(self, slot: ReferenceSlot) -> bool:
+        """Whether an empty slot is anticipated, so that it stays in the list."""
+        return slot.awaited and self.patience > 0
+
+    def pop(self, now: int = 0) -> tuple[Hashable, int] | int | None:
+        """Serve one message; None when there is none, a number when a slot is waited for so long."""
         while len(self):
             name = self.active[0]
             slot = self.slots[name]
             if not slot.granted:
                 slot.granted = True
                 slot.deficit += slot.quantum
-            if not slot.fifo and slot.deficit >= 0:
-                self.retire_first()
-            elif slot.fifo and slot.fifo[0][1] <= slot.deficit:
-                return self.serve(name, slot)
-            else:
+                self.waited, self.since = 0, None
+            if slot.fifo and slot.fifo[0][1] <= slot.deficit:
+                return self.serve(name, slot, now)
+            expected = max(1, slot.work // slot.served) if slot.served else 1
+            if slot.fifo or slot.deficit < 0 or (self.stays(slot) and slot.deficit < expected):
                 slot.granted = False
                 self.active.rotate(-1)
+            elif self.stays(slot) and self.still_waits(now):
+                return self.patience - self.waited - (now - self.since)
+            else:
+                # Not in vain if its messages came, and only used the patience up.
+                slot.awaited = slot.awaited and not (self.stays(slot) and self.waited < self.patience)
+                self.retire_first()
         return None
 
-    def serve(self, name: Hashable, slot: ReferenceSlot) -> tuple[Hashable, int]:
+    def still_waits(self, now: int) -> bool:
+        if self.since is None:
+            self.since = now
+        return self.waited + now - self.since < self.patience
+
+    def serve(self, name: Hashable, slot: ReferenceSlot, now: int) -> tuple[Hashable, int]:
+        if self.since is not None:
+            self.waited += now - self.since
+            self.since = None
         token, cost = slot.fifo.popleft()
         slot.deficit -= cost
         slot.served += 1
         slot.work += cost
-        if not slot.fifo:
+        if not slot.fifo and not self.stays(slot):
             self.retire_first()
         return name, token
 
@@ -85,9 +111,12 @@ class ReferenceDwrr:
         self.slots[name].quantum = quantum
         self.trim(self.slots[name])
 
-    def hold(self, name: Hashable, held: bool) -> None:
-        self.slots[name].held = held
-        self.trim(self.slots[name])
+    def hold(self, name: Hashable, held: bool, awaited: bool = True) -> bool:
+        slot = self.slots[name]
+        before = slot.awaited
+        slot.held, slot.awaited = held, held and awaited
+        self.trim(slot)
+        return before
 
     def remove_slot(self, name: Hashable) -> list[int]:
         slot = self.slots.pop(name)
@@ -133,3 +162,36 @@ class ReferenceLedger:
         for t in settled:
             self.outcome[t] = verdict
         self.outstanding -= settled
+
+
+class ReferenceEstimator:
+    """Every sample with its time; what counts is picked out when it is asked for. Times and values in nanoseconds."""
+
+    BUCKETS = 8
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        self.samples: list[tuple[int, int]] = []  # (time, value)
+        self.half_end = 0
+        self.present: list[int] = []
+        self.older: list[int] = []
+
+    def move_on(self, now: int) -> None:
+        if now >= self.half_end:
+            gone = now >= self.half_end + self.window // 2
+            self.present, self.older = [], [] if gone else self.present
+            self.half_end = now + self.window // 2
+
+    def add(self, value: int, now: int) -> None:
+        self.move_on(now)
+        self.samples.append((now, value))
+        self.present.append(value)
+
+    def minimum(self, now: int) -> int | None:
+        """The least of those in the last eight stretches of an eighth of a window."""
+        stretch = self.window // self.BUCKETS
+        return min((v for t, v in self.samples if t // stretch > now // stretch - self.BUCKETS), default=None)
+
+    def recent(self, now: int) -> list[int]:
+        self.move_on(now)
+        return sorted(self.present + self.older)

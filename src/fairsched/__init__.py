@@ -6,12 +6,14 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from fairsched._ackledger import AckLedger
+from fairsched._codel import CoDel
 from fairsched._core import Dwrr
 from fairsched._fairqueue import FairQueue
 from fairsched._pullqueue import Entry, PullQueue, Subscription
 from fairsched._routing import HashRing, jump_hash, jump_hash_many
 from fairsched._target import Target
 from fairsched.batch import Batch
+from fairsched.codelstats import CoDelStats
 from fairsched.errors import (
     ConfigurationError,
     ConnectionFailed,
@@ -28,6 +30,7 @@ from fairsched.slotstats import SlotStats
 
 if TYPE_CHECKING:
     from fairsched.consumer import App, Consumer, Message, from_pika
+    from fairsched.simulator import Scenario, simulate
 
 __version__ = "0.1.0"
 
@@ -35,6 +38,8 @@ __all__ = [
     "AckLedger",
     "App",
     "Batch",
+    "CoDel",
+    "CoDelStats",
     "ConfigurationError",
     "ConnectionFailed",
     "ConsistentHashExchange",
@@ -51,6 +56,7 @@ __all__ = [
     "PullQueue",
     "QueueNotFound",
     "RabbitMQHash",
+    "Scenario",
     "ShutDown",
     "SlotStats",
     "Subscription",
@@ -58,15 +64,21 @@ __all__ = [
     "from_pika",
     "jump_hash",
     "jump_hash_many",
+    "simulate",
 ]
 
 # Looked up on first use, so that whoever embeds the engine alone does not import pika.
 _FROM_CONSUMER = {"App", "Consumer", "Message", "from_pika"}
+_FROM_SIMULATOR = {"Scenario", "simulate"}
 
 logging.getLogger("fairsched").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:
+    if name in _FROM_SIMULATOR:
+        from fairsched import simulator
+
+        return getattr(simulator, name)
     if name not in _FROM_CONSUMER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from fairsched import consumer

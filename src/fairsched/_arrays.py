@@ -58,3 +58,20 @@ def as_costs(values: ArrayLike, size: int) -> NDArray[np.int64]:
     if size and array.min() <= 0:
         raise ValueError(f"costs must each be a positive integer, got {array.min()}")
     return np.ascontiguousarray(array, dtype=np.int64)
+
+
+def as_moments(values: ArrayLike, what: str, size: int | None = None, least: int = -AMOUNT_MAX) -> NDArray[np.int64]:
+    """Make the contiguous array of nanoseconds that the engine reads; with a `size`, a scalar is an array of one."""
+    rule = "an integer number of nanoseconds within 2**62" if least else "an integer of 0 or more"
+    if size is not None and np.ndim(values) == 0:
+        values = cast("list[int]", [values])
+        size = 1
+    array = as_integers(values, what, rule, least, AMOUNT_MAX)
+    if size is not None and array.size != size:
+        raise ValueError(f"{what} must be one value or one for each message: {size} messages, {array.size} values")
+    return np.ascontiguousarray(array, dtype=np.int64)
+
+
+def as_numbers(values: ArrayLike, what: str, size: int) -> NDArray[np.int64]:
+    """Make the contiguous array of numbers of messages that the engine reads; a scalar becomes an array of one."""
+    return as_moments(values, what, size, least=0)

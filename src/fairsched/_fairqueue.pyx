@@ -22,11 +22,15 @@ from libc.string cimport memset
 from fairsched._core cimport NamedSlots, slot_find
 from fairsched._numbers cimport as_amount, as_count, as_int64, as_priority
 from fairsched._waitingroom cimport Seat, WaitingRoom
+from fairsched.core.anticipation cimport anticipation_end_wait, anticipation_left, anticipation_set
 from fairsched.core.dwrr cimport (
-    dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum,
+    dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_turn,
 )
 from fairsched.core.entrypool cimport Entry
-from fairsched.core.slots cimport NO_SLOT, Slot, SlotTable, slots_take_idle, slots_unlink_head
+from fairsched.core.slots cimport (
+    AWAITED_SLOT, HELD, HELD_ONLY, NO_SLOT, NOT_AWAITED, NOT_HELD, Slot, SlotTable, slots_first,
+    slots_take_idle, slots_unlink_head,
+)
 from fairsched.core.wakeup cimport wakeup_higher, wakeup_possible
 
 import queue
@@ -48,11 +52,16 @@ cdef extern from "Python.h":
 
 cdef enum:
     NAME_CACHE = 16
+    LONGEST_TURN = 3600  # seconds
+
+
+cdef int64_t as_nanoseconds(double seconds) noexcept:
+    return <int64_t> (seconds * 1e9)
 
 
 @cython.final
 cdef class FairQueue(NamedSlots):
-    """FairQueue(quanta=None, *, maxsize=0, default_quantum=None, clock=None)
+    """FairQueue(quanta=None, *, maxsize=0, default_quantum=None, anticipation=0.0, clock=None)
     --
 
     A thread-safe queue that serves its slots fairly, where `queue.Queue` serves whoever floods it.
@@ -66,6 +75,8 @@ cdef class FairQueue(NamedSlots):
     default_quantum : int, optional
         Quantum of slots (tenants) not named in `quanta`: they appear on first use and are forgotten when idle and out
         of debt. Without it an unknown slot is a KeyError.
+    anticipation : float
+        Seconds that a turn of a held slot (see `hold`) is waited for at most while the slot is empty; see `anticipate`.
     clock : callable, optional
         Returns seconds, for time-outs; `time.monotonic` by default. Blocked calls look at a clock of the caller's own
         every millisecond.
@@ -96,12 +107,13 @@ cdef class FairQueue(NamedSlots):
 
     cdef WaitingRoom getters
     cdef WaitingRoom putters
+    cdef int64_t anticipating     # getters that wait for the slot whose turn it is, and look again in time
     cdef int64_t maxsize
     cdef int64_t default_quantum  # 0: unknown slots are errors
     cdef bint is_shut_down
     cdef object __weakref__
 
-    def __init__(self, quanta=None, *, maxsize=0, default_quantum=None, clock=None):
+    def __init__(self, quanta=None, *, maxsize=0, default_quantum=None, anticipation=0.0, clock=None):
         if not isinstance(maxsize, int) or isinstance(maxsize, bool):
             raise ValueError(f"maxsize must be an integer (0 or less: no limit), got {maxsize!r}")
         if clock is not None and not callable(clock):
@@ -111,6 +123,7 @@ cdef class FairQueue(NamedSlots):
         self.default_quantum = 0 if default_quantum is None else as_amount(default_quantum, "default_quantum")
         self.getters = WaitingRoom(clock)
         self.putters = WaitingRoom(clock, True)
+        self.anticipate(anticipation)
         for name, quantum in pairs:
             self.add(name, quantum, False)
 
@@ -166,7 +179,7 @@ cdef class FairQueue(NamedSlots):
                 if waited:
                     self.putters.wake(self.maxsize - self.table.queued)
             if wakeup_possible(&self.getters.interest):
-                self.getters.wake(self.table.queued)
+                self.getters.wake(self.wanted())
 
     def put_many(self, slots, items, costs=None, block=True, timeout=None):
         """put_many($self, slots, items, costs=None, block=True, timeout=None)
@@ -213,7 +226,7 @@ cdef class FairQueue(NamedSlots):
                 if waited:
                     self.putters.wake(self.maxsize - self.table.queued)
             if wakeup_possible(&self.getters.interest):
-                self.getters.wake(self.table.queued)
+                self.getters.wake(self.wanted())
 
     cdef int store_many(self, object slot, list names, list objects, const int64_t* costs) except -1:
         """Find the slots, then push: no Python code runs between the two."""
@@ -400,7 +413,7 @@ cdef class FairQueue(NamedSlots):
         cdef int64_t i, taken = 0
         for i in range(size):
             index = dwrr_pop(&self.table, &token)
-            if index == NO_SLOT:
+            if index >= AWAITED_SLOT:
                 Py_INCREF(None)
                 PyList_SET_ITEM(names, i, None)
                 Py_INCREF(None)
@@ -422,11 +435,34 @@ cdef class FairQueue(NamedSlots):
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
-    cdef inline bint may_take(self, int32_t rank) noexcept:
-        """True when something is queued, and no getter of a higher priority is to have it."""
-        return self.table.queued and not (
+    cdef inline int may_take(self, int32_t rank) except -1:
+        """1 when something is queued, no getter of a higher priority is to have it, and no slot is waited for."""
+        return self.table.queued != 0 and not (
             wakeup_higher(&self.getters.interest, rank) and self.getters.outranked(rank)
-        )
+        ) and (self.table.patience == 0 or self.is_due())
+
+    cdef int is_due(self) except -1:
+        """1 when the slot whose turn it is has an item; turns that were waited for long enough pass."""
+        cdef SlotTable* table = &self.table
+        cdef int64_t now
+        if dwrr_turn(table) != AWAITED_SLOT and table.awaited_since == NOT_AWAITED:
+            return 1
+        now = as_nanoseconds(self.getters.clock())  # a clock of the caller's own may run anything
+        while table.queued and dwrr_turn(table) == AWAITED_SLOT:
+            if anticipation_left(table, now) > 0:
+                return 0
+        if table.awaited_since != NOT_AWAITED:
+            anticipation_end_wait(table, now)
+        return table.queued != 0
+
+    cdef inline bint is_awaiting(self) noexcept:
+        """True when items are queued, but the last look found that the turn of an empty slot is waited for."""
+        cdef SlotTable* table = &self.table
+        return table.queued and table.awaited_since != NOT_AWAITED and table.slots[slots_first(table)].head == NULL
+
+    cdef inline int64_t wanted(self) noexcept:
+        """Items that getters are to be woken for: none while one of them sees to the slot whose turn it is."""
+        return 0 if self.anticipating and self.is_awaiting() else self.table.queued
 
     cdef inline bint has_room(self, int64_t count) noexcept:
         """True when `count` more items may be put."""
@@ -444,20 +480,35 @@ cdef class FairQueue(NamedSlots):
             raise queue.Empty
         seat = self.getters.sit(rank, limit)
         try:
-            in_time = self.getters.wait(seat, deadline)
+            in_time = self.wait_seated(seat, deadline)
             while not self.may_take(rank):
                 self.check_for_end()
                 if not in_time:
                     raise queue.Empty
                 self.getters.stay(seat)
-                self.hand_over()
-                in_time = self.getters.wait(seat, deadline)
+                if not self.is_awaiting():  # else this getter sees to it
+                    self.hand_over()
+                in_time = self.wait_seated(seat, deadline)
         except BaseException:
             self.getters.leave(seat)
             self.hand_over()
             raise
         self.getters.leave(seat)
         return True
+
+    cdef bint wait_seated(self, Seat* seat, object deadline) except -1:
+        """Wait to be claimed, or until the turn passes that is waited for; False when the deadline passed."""
+        cdef bint woken
+        if not self.is_awaiting():
+            return self.getters.wait(seat, deadline)
+        now = self.getters.clock()
+        until = now + anticipation_left(&self.table, as_nanoseconds(now)) * 1e-9
+        self.anticipating += 1
+        try:
+            woken = self.getters.wait(seat, until if deadline is None else min(until, deadline))
+        finally:
+            self.anticipating -= 1
+        return woken or deadline is None or self.getters.clock() < deadline
 
     cdef int check_for_end(self) except -1:
         if self.is_shut_down and self.table.queued == 0:
@@ -467,7 +518,7 @@ cdef class FairQueue(NamedSlots):
     cdef void hand_over(self) noexcept:
         """Wake getters for what is left, after one that waited has taken its items or has given up."""
         if self.table.queued:
-            self.getters.wake(self.table.queued)
+            self.getters.wake(self.wanted())
         elif self.is_shut_down:
             self.getters.wake_all()
 
@@ -536,7 +587,8 @@ cdef class FairQueue(NamedSlots):
         waiter.callback = callback
         with cython.critical_section(self):
             waiter.seat = self.getters.sit(rank, 1, <PyObject*> callback)
-            self.hand_over()  # it may be the one that is to have what is queued
+            if not self.is_awaiting():
+                self.hand_over()  # it may be the one that is to have what is queued
         return waiter
 
     # -- the rest -----------------------------------------------------------------------------------------------------
@@ -548,6 +600,17 @@ cdef class FairQueue(NamedSlots):
         Number of items queued at this moment, in all slots.
         """
         return self.table.queued
+
+    def backlog(self, slot):
+        """backlog($self, slot)
+        --
+
+        Number of items queued in one slot at this moment; 0 when there is no such slot.
+        """
+        cdef long index
+        with cython.critical_section(self):
+            index = slot_find(self, slot)
+            return 0 if index < 0 else self.table.slots[index].pushed - self.table.slots[index].served
 
     def waiting(self):
         """waiting($self)
@@ -576,6 +639,7 @@ cdef class FairQueue(NamedSlots):
         cdef SlotTable* table = &self.table
         with cython.critical_section(self):
             self.is_shut_down = True
+            anticipation_set(table, 0)  # nothing will come
             if immediate:
                 drop_items(table)
             self.getters.wake_all()
@@ -648,8 +712,8 @@ cdef class FairQueue(NamedSlots):
             if found.transient and not found.active and not found.held:
                 self.forget(index)
 
-    def hold(self, slot, held):
-        """hold($self, slot, held)
+    def hold(self, slot, held, awaited=True):
+        """hold($self, slot, held, awaited=True)
         --
 
         Say whether a slot, when it runs empty here, still has a backlog upstream.
@@ -657,18 +721,79 @@ cdef class FairQueue(NamedSlots):
         A held slot keeps its deficit (at most one quantum plus the largest cost) when it empties, so that shares do
         not flatten while the next delivery is in flight. Letting go of an empty slot drops what it kept.
 
+        Parameters
+        ----------
+        slot : Hashable
+            The slot's name.
+        held : bool
+            Whether it has a backlog.
+        awaited : bool
+            Whether to wait for it, too; see `anticipate`. Not worth while where less than a turn's worth of messages
+            can be under way: then each turn would last for several round trips.
+
+        Returns
+        -------
+        bool
+            Whether the slot was waited for until now. Not so, though it was to be, when a whole turn was waited for in
+            vain; it is not waited for again until a call like this one says so.
+
         Raises
         ------
         KeyError
             There is no such slot.
         """
         cdef long index
+        cdef int before
         with cython.critical_section(self):
             index = slot_find(self, slot)
             if index < 0:
                 raise KeyError(f"no slot is named {slot!r}")
-            dwrr_hold(&self.table, index, bool(held))
+            before = dwrr_hold(&self.table, index, HELD if held and awaited else HELD_ONLY if held else NOT_HELD)
             self.forget_idle()
+            if self.anticipating:  # perhaps for this slot
+                self.getters.wake(self.table.queued)
+            return before == HELD
+
+    def anticipate(self, seconds):
+        """anticipate($self, seconds)
+        --
+
+        Say how long a held slot is waited for when its turn comes, or goes on, while it is empty.
+
+        With patience, getters pass over items of other slots and wait for the one whose turn it is: shares are those
+        of the quanta even when getters are faster than what fills the queue. The wait ends with an item of the slot,
+        or after so many seconds in one turn; then the turn passes. A few times the round trip to what fills the queue
+        is enough.
+
+        Parameters
+        ----------
+        seconds : float
+            0: turns of empty slots pass at once.
+
+        Raises
+        ------
+        ValueError
+            `seconds` is not a number from 0 to 3600.
+        """
+        if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 <= seconds <= LONGEST_TURN:
+            raise ValueError(f"anticipation must be a number of seconds from 0 to {LONGEST_TURN}, got {seconds!r}")
+        with cython.critical_section(self):
+            anticipation_set(&self.table, 0 if self.is_shut_down else as_nanoseconds(seconds))
+            if self.anticipating:
+                self.getters.wake(self.table.queued)
+
+    def anticipated(self):
+        """anticipated($self)
+        --
+
+        Seconds for which `get` would still wait though items are queued; None when it would not.
+
+        For those who do not block: call `get` again when an item was put, or after so many seconds.
+        """
+        with cython.critical_section(self):
+            if not self.is_awaiting():
+                return None
+            return anticipation_left(&self.table, as_nanoseconds(self.getters.clock())) * 1e-9
 
     def stats(self):
         """stats($self)
@@ -700,7 +825,8 @@ cdef class Waiter:
         """again($self)
         --
 
-        Wait on, behind all others of this priority, after a call that found nothing. The callback is called again.
+        Wait on, behind all others of this priority, after a call that found nothing. The callback is called again. If
+        `FairQueue.anticipated` is not None, try again after so many seconds without being called, too.
 
         Raises
         ------
@@ -711,7 +837,8 @@ cdef class Waiter:
             if self.seat == NULL:
                 raise RuntimeError("the waiter has left")
             self.queue.getters.stay(self.seat)
-            self.queue.hand_over()
+            if not self.queue.is_awaiting():  # else nobody else could take an item either
+                self.queue.hand_over()
 
     def leave(self):
         """leave($self)

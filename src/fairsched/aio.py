@@ -15,6 +15,7 @@ from fairsched.errors import ShutDown
 from fairsched.pools import Workers
 
 if TYPE_CHECKING:
+    from fairsched._codel import CoDel
     from fairsched._fairqueue import FairQueue
     from fairsched.consumer.message import Message
 
@@ -59,7 +60,10 @@ class Consumer:
         url: str | Sequence[str],
         queues: Mapping[str, int] | Sequence[str],
         *,
-        prefetch: int | Mapping[str, int] | None = None,
+        prefetch: int | str | Mapping[str, int] | None = None,
+        target_delay: float | None = None,
+        max_buffer_bytes: int | None = None,
+        anticipation: float | None = None,
         cost: str | Callable[[Message], int] | None = None,
         key: str | Callable[[Message], object] | None = None,
         weights: Mapping[Any, int] | None = None,
@@ -69,11 +73,17 @@ class Consumer:
         on_error: OnError = "requeue",
         shutdown_timeout: float = 25.0,
         connect_timeout: float = 30.0,
+        codel: CoDel | None = None,
+        codel_requeue: bool = True,
+        codel_budget: int = 3,
+        codel_when_alone: bool = False,
     ) -> None:
         settings = make_settings(
-            url, queues, prefetch=prefetch, cost=cost, key=key, weights=weights, default_weight=default_weight,
+            url, queues, prefetch=prefetch, target_delay=target_delay, max_buffer_bytes=max_buffer_bytes,
+            anticipation=anticipation, cost=cost, key=key, weights=weights, default_weight=default_weight,
             ordering_key=ordering_key, workers=workers, on_error=on_error, shutdown_timeout=shutdown_timeout,
-            connect_timeout=connect_timeout,
+            connect_timeout=connect_timeout, codel=codel, codel_requeue=codel_requeue, codel_budget=codel_budget,
+            codel_when_alone=codel_when_alone,
         )  # fmt: skip
         self._machine = Machine(settings)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -153,7 +163,9 @@ class Consumer:
             while True:
                 # The broker may be waiting too, for what is settled but not sent.
                 machine.pump.request_flush()
-                await turn.wait()
+                # Messages may be here while the turn is another queue's, which is waited for, but not for ever.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(turn.wait(), lane.anticipated())
                 turn.clear()
                 message = machine.try_get(lane, priority)
                 if message is not None:

@@ -61,6 +61,13 @@ def test_tenants_share_one_scale_with_the_default() -> None:
         ({"connect_timeout": math.nan}, "connect_timeout"),
         ({"connect_timeout": math.inf}, "connect_timeout"),
         ({"prefetch": 0}, "prefetch"),
+        ({"prefetch": "automatic"}, "prefetch"),
+        ({"target_delay": 0.1}, 'target_delay is for prefetch="auto", got 0.1'),
+        ({"prefetch": "auto", "target_delay": -1}, "target_delay must be a number of seconds, 0 or more, got -1"),
+        ({"max_buffer_bytes": 0}, "max_buffer_bytes must be a whole number of at least 1, got 0"),
+        ({"max_buffer_bytes": 1e6}, "max_buffer_bytes must be a whole number of at least 1, got 1000000.0"),
+        ({"anticipation": math.nan}, "anticipation must be a number of seconds, 0 to 3600, got nan"),
+        ({"anticipation": 3601}, "anticipation must be a number of seconds, 0 to 3600, got 3601"),
         ({"url": "redis://x"}, "amqp://"),
     ],
 )
@@ -69,6 +76,14 @@ def test_what_is_not_allowed_is_refused_with_its_rule(arguments: dict[str, objec
     for kind in (Consumer, aio.Consumer):
         with pytest.raises(ConfigurationError, match=rule):
             kind(given["url"], given["queues"], **{k: v for k, v in given.items() if k not in ("url", "queues")})
+
+
+def test_prefetch_that_is_found_by_measuring_starts_small() -> None:
+    settings = make_settings(URL, {"a": 3, "b": 1}, prefetch="auto", workers=[Pool(1, priority=1), Pool(1)])
+    assert settings.windows == {"a": 24, "b": 8}
+    assert settings.target_delay == 0.1
+    assert make_settings(URL, ["q"], prefetch="auto", target_delay=0).target_delay == 0.0
+    assert make_settings(URL, ["q"], prefetch=10).target_delay is None
 
 
 def test_workers_in_pools() -> None:

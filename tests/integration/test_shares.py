@@ -131,3 +131,43 @@ def test_windows_too_small_for_the_measured_round_trip_are_reported_once(
     warnings = [record.getMessage() for record in caplog.records if "shares will flatten" in record.getMessage()]
     assert len(warnings) == 1
     assert "and needs 100 * (1 + ceil(" in warnings[0]
+
+
+def test_shares_hold_when_the_broker_is_the_bottleneck(broker: Node, new_queue: Declare) -> None:
+    """A handler that does nothing empties every slot at once; without waiting for turns shares are 0.8 to 1.5."""
+    quanta = {new_queue("idle"): 4 * (number + 1) for number in range(10)}
+    start, total = 1000, 20_000
+    for queue, quantum in quanta.items():
+        broker.publish(queue, [b"x"] * (2 * (start + total) * quantum // 220))
+    order: list[str] = []
+    # Long enough for the slowest of machines: this is about shares, and not about time.
+    consumer = Consumer(broker.url, quanta, anticipation=5.0)
+
+    def handler(message: object) -> None:
+        order.append(message.queue)
+        if len(order) == start + total:
+            consumer.stop(now=True)
+
+    consumer.run(handler)
+    # Without those of the start, when queues are subscribed one after the other.
+    counts = Counter(order[start : start + total])
+    for queue, quantum in quanta.items():
+        assert counts[queue] / total == pytest.approx(quantum / 220, rel=0.05), counts
+
+
+def test_a_queue_that_has_run_dry_is_not_waited_for(broker: Node, new_queue: Declare) -> None:
+    """Its last messages fill the window, so that it is held; the broker says that there are no more."""
+    dry, full = new_queue("dry"), new_queue("full")
+    broker.publish(dry, numbered(300))
+    broker.publish(full, numbered(3000))
+    left: list[float] = []
+    consumer = Consumer(broker.url, [dry, full], prefetch={dry: 100, full: 100}, anticipation=60.0)
+
+    def handler(message: object) -> None:
+        left.append(time.monotonic())
+        if len(left) == 3300:
+            consumer.stop()
+
+    begin = time.monotonic()
+    consumer.run(handler)
+    assert left[-1] - begin < 30

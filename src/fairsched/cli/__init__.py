@@ -1,4 +1,4 @@
-"""The command line: ``fairsched demo``, ``run``, ``check`` and ``route``."""
+"""The command line: ``fairsched demo``, ``run``, ``check``, ``prefetch`` and ``route``."""
 
 from __future__ import annotations
 

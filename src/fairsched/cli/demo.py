@@ -11,7 +11,7 @@ import click
 
 from fairsched.cli import exits
 from fairsched.cli.experiment import MESSAGES, PREFETCH, QUANTA, SERVICE_TIME, Meter, Plan, Watch, run_in_process
-from fairsched.cli.parameters import Duration
+from fairsched.cli.parameters import Duration, check_picture
 from fairsched.config import Settings
 from fairsched.durations import format_duration
 from fairsched.fairness import Report, report
@@ -107,10 +107,7 @@ def _print(found: Report, title: str, plan: Plan) -> None:
 
 def _plotter(path: Path) -> Callable[[Report], None]:
     """Check the path and import the library before the experiment, so that neither costs one."""
-    if path.suffix.lower() != ".png":
-        raise click.BadParameter(f"must end in .png, got {str(path)!r}", param_hint="'--plot'")
-    if not path.parent.is_dir():
-        raise click.BadParameter(f"there is no directory {str(path.parent)!r}", param_hint="'--plot'")
+    check_picture(path)
     from fairsched.cli.plot import draw_shares
 
     return lambda found: draw_shares(found, path)

@@ -16,7 +16,10 @@ COMMANDS = {
     "demo": "Show ten weighted queues getting their shares.",
     "run": "Run an application's handlers until told to stop.",
     "check": "Check the configuration, the broker and the queues.",
+    "prefetch": "Recommend a prefetch, and show what it does.",
     "route": "Show which queue has which key.",
+    "simulate": "Try brokers, queues and consumers out before there are any.",
+    "pipeline": "Run a pipeline through Spark.",
 }
 
 

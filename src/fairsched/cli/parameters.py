@@ -64,6 +64,14 @@ class BindingParameter(_PairType):
         return queue, key
 
 
+def check_picture(path: Path) -> None:
+    """Refuse, before anything is computed, a path that no picture can be written to."""
+    if path.suffix.lower() != ".png":
+        raise click.BadParameter(f"must end in .png, got {str(path)!r}", param_hint="'--plot'")
+    if not path.parent.is_dir():
+        raise click.BadParameter(f"there is no directory {str(path.parent)!r}", param_hint="'--plot'")
+
+
 _Command = Callable[..., Any]
 
 

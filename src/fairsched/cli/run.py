@@ -34,8 +34,18 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 @urls_option
 @click.option(
     "--prefetch",
-    metavar="N|NAME=N,...",
-    help="Unsettled messages in all, or for each queue. [env: FAIRSCHED_PREFETCH]",
+    metavar="auto|N|NAME=N,...",
+    help="Unsettled messages in all, or for each queue; auto: found by measuring. [env: FAIRSCHED_PREFETCH]",
+)
+@click.option(
+    "--target-delay",
+    metavar="DURATION",
+    help="With --prefetch auto: how long a message may wait here. [env: FAIRSCHED_TARGET_DELAY]",
+)
+@click.option(
+    "--codel",
+    metavar="TARGET|NAME=VALUE,...",
+    help="Return messages that wait here longer than TARGET, for another consumer. [env: FAIRSCHED_CODEL]",
 )
 @click.option(
     "--shutdown-timeout",

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING
 from pika.adapters.select_connection import IOLoop
 
 from fairsched.consumer.backoff import Backoff
+from fairsched.consumer.census import Census
+from fairsched.consumer.gauge import Gauge
+from fairsched.consumer.holds import Holds, patience
 from fairsched.consumer.intake import Intake
 from fairsched.consumer.link import Link, describe
 from fairsched.consumer.pace import Pace
+from fairsched.consumer.regulator import Regulator
 from fairsched.consumer.subscription import Subscription, is_missing
 from fairsched.consumer.urls import mask_url
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
@@ -74,13 +78,24 @@ class Pump:
         #: Subscriptions with settlements not yet sent; any thread adds, the I/O thread takes out.
         self.unsent: set[Subscription] = set()
         self.flush_requested = False
+        self.gauge = Gauge()
         self._settings = settings
         self._listener = listener
         self._loop = IOLoop()
         self._link = Link(self._loop, settings.urls, self)
-        self._pace = Pace(self._loop, lanes, self._subscriptions, self._flush, holds=settings.key is None)
+        self._pace = Pace(self._loop, self._subscriptions, self._flush)
+        self._holds = Holds(
+            self._loop,
+            lanes,
+            self._subscriptions,
+            self._patience,
+            units=settings.units,
+            slots_are_queues=settings.key is None,
+        )
+        self._regulator = Regulator(self._loop, settings, self.gauge, self._subscriptions)
         self.intake = Intake(lanes, counters, key=settings.key, cost=settings.cost, defer=self._pace.defer)
-        self.note_fill = self._pace.hold
+        self.note_fill = self._holds.note_fill
+        self.census = Census(self._loop, settings.asked, lambda name: self._current[name].ladder.consumers)
         self._flushed = threading.Event()
         self._current: dict[str, Subscription] = {}
         self._backoffs = {name: Backoff() for name in settings.windows}
@@ -131,9 +146,12 @@ class Pump:
             self._thread.join(1.0)
 
     def round_trip(self) -> float | None:
-        """Return the shortest measured round trip of a channel, in seconds: the others waited for each other."""
-        known = [found.round_trip for found in list(self._current.values()) if found.round_trip is not None]
-        return min(known, default=None)
+        """Return the round trip from a settlement to its refill, in seconds, as far as it is known."""
+        return self.gauge.round_trip()
+
+    def window(self) -> int:
+        """Return the unsettled messages that all present consumers may have."""
+        return sum(found.window for found in list(self._current.values()))
 
     # The thread --------------------------------------------------------------------------------------------------
 
@@ -152,6 +170,10 @@ class Pump:
     def _subscriptions(self) -> Iterator[Subscription]:
         return iter(self._current.values())
 
+    def _patience(self) -> float:
+        chosen = self._settings.anticipation
+        return patience(self.round_trip()) if chosen is None else chosen
+
     def _flush(self) -> None:
         self.flush_requested = False
         connection = self._link.connection
@@ -169,23 +191,24 @@ class Pump:
         """Open a channel for every queue."""
         if again:
             self.counters.add("reconnects")
-        limit, wanted = connection.params.channel_max, len(self._settings.windows)
-        if limit and wanted > limit:
-            self._fail(
-                ConfigurationError(
-                    f"{wanted} queues need {wanted} channels, but {self._link.address} allows {limit} on one "
-                    "connection (channel_max); consume fewer queues per consumer or raise the limit"
-                )
+        limit, queues = connection.params.channel_max, len(self._settings.windows)
+        if limit and (wanted := queues + bool(self._settings.asked)) > limit:
+            error = (
+                f"{queues} queues need {wanted} channels, but {self._link.address} allows {limit} on one "
+                "connection (channel_max); consume fewer queues per consumer or raise the limit"
             )
+            self._fail(ConfigurationError(error))
             return
         self.sinks = connection.sinks
         for name in self._settings.windows:
             self._open_channel(connection, name)
+        self.census.link_up(connection)
 
     def link_down(self) -> None:
         """Forget what was delivered: the broker delivers it again."""
         for found in self._current.values():
             found.abandon()
+        self.census.link_down()
         if self._stopping:
             self._end_intake()
 
@@ -200,7 +223,7 @@ class Pump:
     # Subscriptions -----------------------------------------------------------------------------------------------
 
     def _open_channel(self, connection: Transport, name: str) -> None:
-        found = self._current[name] = Subscription(self, name, self._settings.windows[name])
+        found = self._current[name] = Subscription(self, name, self._regulator.window(name))
         connection.channel(on_open_callback=found.opened)
 
     def subscribed(self, found: Subscription) -> None:
@@ -226,6 +249,7 @@ class Pump:
             return
         if full or here == before or looks == 0:
             self._ready = True
+            self._regulator.start()
             self._listener.ready()
         else:
             self._loop.call_later(_LOOK, lambda: self._gather(here, looks - 1))

@@ -13,6 +13,7 @@ from fairsched.errors import ShutDown
 from fairsched.pools import Workers
 
 if TYPE_CHECKING:
+    from fairsched._codel import CoDel
     from fairsched.consumer.message import Message
 
 #: How often a waiting iterator looks whether the shutdown timeout is over, in seconds.
@@ -31,9 +32,20 @@ class Consumer:
         ``amqp://`` or ``amqps://``; several are tried in turn.
     queues : mapping of str to int, or sequence of str
         Weight per queue, or names of queues that weigh the same.
-    prefetch : int or mapping, optional
+    prefetch : int, mapping or "auto", optional
         Unsettled messages in all, divided in proportion to the weights, or per queue. By default chosen so that
-        shares do not flatten at a round trip of a millisecond.
+        shares do not flatten at a round trip of a millisecond. "auto" measures round trip and handler time, and keeps
+        the windows as small as keeps the workers busy.
+    target_delay : float, optional
+        With ``prefetch="auto"``: seconds that a message may wait here beyond what keeps the workers busy; 0.1 by
+        default.
+    max_buffer_bytes : int, optional
+        Bytes of unsettled messages to have here, divided over the queues in proportion to their weights. A queue that
+        has more takes in nothing until half of that is settled; one message of each is always possible.
+    anticipation : float, optional
+        Seconds that a queue whose turn it is, empty here but backlogged at the broker, is waited for in one turn
+        before the others go on, so that shares hold even when the broker is slower than the handlers. By default four
+        round trips, and 20 ms at least; 0 waits for nobody.
     cost : None, "bytes", "time" or callable
         What a message is charged: one, its length, its handler's time, or ``cost(message)``.
     key : str or callable, optional
@@ -58,6 +70,15 @@ class Consumer:
         Seconds that a stop waits for what is buffered and running.
     connect_timeout : float
         Seconds until a first connection that does not come about is an error.
+    codel : CoDel, optional
+        Its law judges, for each slot, every message that is about to be handled: those that waited here too long
+        go back. At most 10 of a slot in one pull unless the law has `max_returns`, and never the last one buffered.
+    codel_requeue : bool
+        True returns such a message to its queue, for another consumer; False dead-letters it, or drops it.
+    codel_budget : int
+        Returns of one message at most.
+    codel_when_alone : bool
+        Whether messages are returned although nobody else consumes their queue, who could have them.
 
     Raises
     ------
@@ -83,7 +104,10 @@ class Consumer:
         url: str | Sequence[str],
         queues: Mapping[str, int] | Sequence[str],
         *,
-        prefetch: int | Mapping[str, int] | None = None,
+        prefetch: int | str | Mapping[str, int] | None = None,
+        target_delay: float | None = None,
+        max_buffer_bytes: int | None = None,
+        anticipation: float | None = None,
         cost: str | Callable[[Message], int] | None = None,
         key: str | Callable[[Message], object] | None = None,
         weights: Mapping[Any, int] | None = None,
@@ -93,11 +117,17 @@ class Consumer:
         on_error: OnError = "requeue",
         shutdown_timeout: float = 25.0,
         connect_timeout: float = 30.0,
+        codel: CoDel | None = None,
+        codel_requeue: bool = True,
+        codel_budget: int = 3,
+        codel_when_alone: bool = False,
     ) -> None:
         settings = make_settings(
-            url, queues, prefetch=prefetch, cost=cost, key=key, weights=weights, default_weight=default_weight,
+            url, queues, prefetch=prefetch, target_delay=target_delay, max_buffer_bytes=max_buffer_bytes,
+            anticipation=anticipation, cost=cost, key=key, weights=weights, default_weight=default_weight,
             ordering_key=ordering_key, workers=workers, on_error=on_error, shutdown_timeout=shutdown_timeout,
-            connect_timeout=connect_timeout,
+            connect_timeout=connect_timeout, codel=codel, codel_requeue=codel_requeue, codel_budget=codel_budget,
+            codel_when_alone=codel_when_alone,
         )  # fmt: skip
         self._machine = Machine(settings)
         self._workers: WorkerThreads | None = None
@@ -209,7 +239,9 @@ class Consumer:
         dict
             ``received``, ``acked``, ``nacked`` (requeued), ``rejected``, ``errors`` (handlers that raised),
             ``stale_settlements`` (settled after their channel was gone), ``reconnects``, ``buffered``, and ``slots``:
-            a `SlotStats` per queue or tenant.
+            a `SlotStats` per queue or tenant. Of those that waited too long: ``shed`` (returned; counted in
+            ``nacked`` or ``rejected`` too), ``kept_alone``, ``kept_budget``, and with a `codel` also ``codel``:
+            the slots whose messages are being returned (``dropping``), and a `CoDelStats` per slot (``slots``).
 
         Notes
         -----

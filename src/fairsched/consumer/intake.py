@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,7 @@ class Intake:
         self._plain = key is None and not cost.varies
         self._messages: list[Message] = []
         self._slots: list[Hashable] = []
+        self._now = 0.0
 
     def add(self, message: Message) -> None:
         """Take one delivery."""
@@ -68,7 +70,10 @@ class Intake:
                 message.slot = self._key(message)
             message.cost = self._cost.estimate(message)
         if not self._messages:
+            # One reading of the clock for all that one turn of the loop brings.
+            self._now = time.monotonic()
             self._defer(self.drain)
+        message.arrived = self._now
         self._messages.append(message)
         self._slots.append(message.slot)
 

@@ -104,15 +104,20 @@ class Lanes:
             prices = None if costs is None else [costs[index] for index in chosen]
             lane.put_many([slots[index] for index in chosen], [messages[index] for index in chosen], prices)
 
-    def hold(self, slot: Hashable, held: bool) -> None:
-        """Say of a slot, in every lane, whether more of it waits upstream.
+    def hold(self, slot: Hashable, held: bool, awaited: bool = True) -> bool:
+        """Say of a slot, in every lane, whether more of it waits upstream; True if it was waited for till now in all.
 
         A full window says so of the queue as a whole, not of one lane's part of it; but keys spread over all lanes,
         and what a lane runs out of sooner, because it has only a part, it must be able to wait for. Where nothing
         comes, no more than one turn was kept.
         """
+        before = [lane.hold(slot, held, awaited) for lane in self.queues]
+        return all(before)
+
+    def anticipate(self, seconds: float) -> None:
+        """Say for how long a held slot is waited for, in every lane, when its turn comes while it is empty."""
         for lane in self.queues:
-            lane.hold(slot, held)
+            lane.anticipate(seconds)
 
     def shutdown(self) -> None:
         """Take no more messages; what is here can still be taken out."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 #: A handler that ran longer than this, in nanoseconds, has its settlement sent at once.
-_LONG = 5_000_000
+_LONG = 2_000_000
 
 
 class WorkerThreads:

@@ -4,12 +4,13 @@ Source: Shreedhar and Varghese, "Efficient Fair Queuing using Deficit Round Robi
 consuming this project began from, with its faults mended (an idle slot hoards nothing, an empty system does not spin).
 
 The first slot of the active list has its turn: it is granted its quantum once, serves messages while their cost fits
-in its deficit, then goes to the tail; emptied, it leaves the list. Three things go beyond the paper:
+in its deficit, then goes to the tail; emptied, it leaves the list. Four things go beyond the paper:
 
 * Debt. A settlement may drive a deficit below zero. A slot in debt stays in the list, even when empty, until its turns
   have paid: a tenant that always empties its slot cannot run from what it owes.
 * Hold. An emptied slot forfeits its deficit, unless it is held: empty here, backlogged at the broker. Then it keeps at
   most quantum + the largest cost seen, so that shares do not flatten while the next delivery is in flight.
+* Anticipation. With patience, a held slot stays in the list and is waited for; see anticipation.pxd.
 * Skipped rounds. When a whole round served nothing (every head costs more than its slot has), the rounds in which
   nothing could be served are granted at once. The order of service is that of the plain algorithm.
 
@@ -20,10 +21,13 @@ round that serves something. Thread safety: none; the owner excludes.
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from fairsched.core.anticipation cimport (
+    anticipation_begin_turn, anticipation_cost, anticipation_ends_turn, anticipation_keeps,
+)
 from fairsched.core.entrypool cimport entrypool_reserve, prefetch
 from fairsched.core.slots cimport (
-    NO_SLOT, Slot, SlotTable, slots_activate, slots_append, slots_deactivate_after, slots_first, slots_report_idle,
-    slots_unlink_head,
+    AWAITED_SLOT, NO_SLOT, NOT_HELD, Slot, SlotTable, slots_activate, slots_append,
+    slots_deactivate_after, slots_first, slots_report_idle, slots_unlink_head,
 )
 
 cdef extern from *:
@@ -72,6 +76,14 @@ cdef inline bint dwrr_push(SlotTable* t, uint32_t index, uint64_t token, int64_t
         slots_activate(t, index)
     return True
 
+cdef inline int64_t dwrr_need(const Slot* slot) noexcept nogil:
+    """What a slot's deficit lacks for its next message, present or anticipated, or for the end of its debt."""
+    if slot.head != NULL:
+        return slot.head.cost - slot.deficit
+    if slot.deficit < 0:
+        return -slot.deficit
+    return anticipation_cost(slot) - slot.deficit
+
 cdef inline void dwrr_skip_rounds(SlotTable* t) noexcept nogil:
     """Grant, at once, the rounds in which no active slot could serve or finish paying."""
     cdef uint32_t index = t.active_tail
@@ -81,7 +93,7 @@ cdef inline void dwrr_skip_rounds(SlotTable* t) noexcept nogil:
     cdef Slot* slot
     for _i in range(t.active_count):
         slot = &t.slots[index]
-        need = -slot.deficit if slot.head == NULL else slot.head.cost - slot.deficit
+        need = dwrr_need(slot)
         rounds = (need - 1) // slot.quantum
         if rounds < skipped:
             skipped = rounds
@@ -93,7 +105,7 @@ cdef inline void dwrr_skip_rounds(SlotTable* t) noexcept nogil:
             index = slot.next
 
 cdef inline uint32_t dwrr_turn(SlotTable* t) noexcept nogil:
-    """Rotate to the slot that may serve its head message now. Needs queued > 0."""
+    """Rotate to the slot that may serve its head message now, or is awaited: AWAITED_SLOT. Needs queued > 0."""
     cdef uint32_t barren = 0  # turns in a row that served nothing
     cdef uint32_t index
     cdef Slot* slot
@@ -103,9 +115,12 @@ cdef inline uint32_t dwrr_turn(SlotTable* t) noexcept nogil:
         if not slot.granted:
             slot.granted = 1
             slot.deficit += slot.quantum
+            anticipation_begin_turn(t)
             prefetch(&t.slots[slot.next])
         if slot.head == NULL:
-            if slot.deficit >= 0:
+            if slot.deficit >= 0 and not anticipation_ends_turn(t, slot):
+                if anticipation_keeps(t, slot) and t.patience_left > 0:
+                    return AWAITED_SLOT
                 dwrr_retire_first(t)
                 barren = 0
                 continue
@@ -119,16 +134,18 @@ cdef inline uint32_t dwrr_turn(SlotTable* t) noexcept nogil:
             barren = 0
 
 cdef inline uint32_t dwrr_pop(SlotTable* t, uint64_t* token) noexcept nogil:
-    """Serve one message; return its slot, or NO_SLOT when nothing is queued."""
+    """Serve one message; return its slot, NO_SLOT when nothing is queued, AWAITED_SLOT when a slot is waited for."""
     cdef uint32_t index
     cdef Slot* slot
     if t.queued == 0:
         return NO_SLOT
     index = dwrr_turn(t)
+    if index == AWAITED_SLOT:
+        return index
     slot = &t.slots[index]
     dwrr_charge(slot, slot.head.cost)
     token[0] = slots_unlink_head(t, slot)
-    if slot.head == NULL:
+    if slot.head == NULL and not anticipation_keeps(t, slot):
         dwrr_retire_first(t)
     return index
 
@@ -148,11 +165,13 @@ cdef inline void dwrr_set_quantum(SlotTable* t, uint32_t index, int64_t quantum)
     t.slots[index].quantum = quantum
     dwrr_trim_deficit(t, &t.slots[index])
 
-cdef inline void dwrr_hold(SlotTable* t, uint32_t index, bint held) noexcept nogil:
-    """Say whether an empty slot is backlogged upstream."""
+cdef inline int dwrr_hold(SlotTable* t, uint32_t index, int state) noexcept nogil:
+    """Say, by a HoldState, whether an empty slot is backlogged upstream, and awaited; return what was so before."""
     cdef Slot* slot = &t.slots[index]
-    cdef bint released = slot.held and not held
-    slot.held = held
+    cdef int before = slot.held
+    cdef bint released = before != NOT_HELD and state == NOT_HELD
+    slot.held = state
     dwrr_trim_deficit(t, slot)
     if released and not slot.active:
         slots_report_idle(t, index)
+    return before

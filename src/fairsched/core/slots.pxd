@@ -19,6 +19,18 @@ from fairsched.core.entrypool cimport (
 cdef enum:
     CACHE_LINE = 64
     NO_SLOT = 0xFFFFFFFF
+    AWAITED_SLOT = 0xFFFFFFFE  # no slot either: the one whose turn it is, is waited for
+
+cdef enum HoldState:
+    NOT_HELD = 0
+    HELD = 1
+    HELD_ONLY = 2  # and not waited for, since nobody wants that, or it was in vain the last time
+
+cdef extern from *:
+    """
+    static const int64_t FAIRSCHED_NOT_AWAITED = INT64_MIN;
+    """
+    const int64_t NOT_AWAITED "FAIRSCHED_NOT_AWAITED"
 
 cdef struct Slot:  # one cache line
     int64_t quantum    # 0: the index is not in use
@@ -31,7 +43,7 @@ cdef struct Slot:  # one cache line
     uint32_t next      # following slot in the active, the free or the forgettable list
     uint8_t active     # in the active list: it has messages, or debt
     uint8_t granted    # its turn has begun: the quantum of this turn is in the deficit
-    uint8_t held       # empty here, backlogged upstream
+    uint8_t held       # empty here, backlogged upstream: a HoldState
     uint8_t transient  # goes to `forgettable` when it becomes idle
 
 cdef struct SlotTable:
@@ -45,6 +57,9 @@ cdef struct SlotTable:
     uint32_t active_count
     int64_t queued        # messages in all slots
     int64_t max_cost      # largest cost pushed so far
+    int64_t patience      # most nanoseconds that one turn is waited; 0: nobody is waited for
+    int64_t patience_left  # of the turn under way
+    int64_t awaited_since  # when the wait under way began; NOT_AWAITED: there is none
     EntryPool pool
 
 cdef inline void slots_init(SlotTable* t) noexcept nogil:
@@ -54,6 +69,8 @@ cdef inline void slots_init(SlotTable* t) noexcept nogil:
     t.free_slot = t.forgettable = t.active_tail = NO_SLOT
     t.queued = 0
     t.max_cost = 1
+    t.patience = t.patience_left = 0
+    t.awaited_since = NOT_AWAITED
     entrypool_init(&t.pool)
 
 cdef inline void slots_clear(SlotTable* t) noexcept nogil:

@@ -1,0 +1,356 @@
+"""The CoDel law's Python face: seconds in, a verdict out; arrays of nanoseconds without the GIL."""
+
+cimport cython
+from libc.math cimport floor
+from libc.stdint cimport int64_t, uint8_t
+
+from fairsched._numbers cimport as_int64
+from fairsched.core.codel cimport (
+    CODEL_LINUX, CODEL_LINUX_Q16, CODEL_QUEUEING_CONSUMER, CODEL_RFC, CodelParams, CodelVars,
+    codel_elapsed, codel_found_nothing, codel_init, codel_reset, codel_should_return, codel_spare, codel_tick,
+    codel_unit,
+)
+
+import numpy as np
+
+from fairsched._arrays import as_moments, as_numbers
+from fairsched.codelstats import CoDelStats
+
+cdef dict LAWS = {
+    "rfc": CODEL_RFC,
+    "linux": CODEL_LINUX,
+    "linux-q16": CODEL_LINUX_Q16,
+    "queueing-consumer": CODEL_QUEUEING_CONSUMER,
+}
+
+# The longest target and interval, in seconds; the kernel's clock wraps, so that 16 intervals must fit in half of it.
+cdef dict LONGEST = {"rfc": 86_400, "linux": 137, "linux-q16": 137, "queueing-consumer": 86_400}
+cdef dict SHORTEST = {"rfc": 1, "linux": 1_024, "linux-q16": 1_024, "queueing-consumer": 1_000_000}  # nanoseconds
+
+cdef double SECONDS_MAX = 4611686018.0
+
+
+cdef inline int64_t as_moment(object value, str what) except? -1:
+    """A point in time given in seconds, as nanoseconds."""
+    cdef double seconds
+    if isinstance(value, (bool, str, bytes)):
+        raise ValueError(f"{what} must be a number of seconds, got {value!r}")
+    try:
+        seconds = value
+    except TypeError:
+        raise ValueError(f"{what} must be a number of seconds, got {value!r}") from None
+    if not -SECONDS_MAX < seconds < SECONDS_MAX:
+        raise ValueError(f"{what} must be a finite number of seconds, at most {SECONDS_MAX:.0f}, got {value!r}")
+    return <int64_t> floor(seconds * 1e9 + 0.5)
+
+
+cdef int64_t as_span(object value, str what, str law) except -1:
+    """The target or the interval, checked for the law, as nanoseconds."""
+    cdef int64_t span
+    if isinstance(value, (bool, str, bytes)):
+        raise ValueError(f"{what} must be a number of seconds, got {value!r}")
+    try:
+        inside = 0 < value <= LONGEST[law]
+    except TypeError:
+        raise ValueError(f"{what} must be a number of seconds, got {value!r}") from None
+    if not inside:
+        raise ValueError(
+            f"{what} must be positive and at most {LONGEST[law]} seconds under the law {law!r}, got {value!r}"
+        )
+    span = as_moment(value, what)
+    if span < SHORTEST[law] or law == "queueing-consumer" and span % 1_000_000:
+        raise ValueError(
+            f"{what} must be a whole number of milliseconds under the law {law!r}, got {value!r}"
+            if law == "queueing-consumer"
+            else f"{what} must be at least {SHORTEST[law]} ns under the law {law!r}, got {value!r}"
+        )
+    return span
+
+
+cdef void judge_all(
+    CodelVars* vars, const CodelParams* params, const int64_t* queued, const int64_t* taken, Py_ssize_t taken_step,
+    const int64_t* behind, Py_ssize_t behind_step, uint8_t* verdict, Py_ssize_t size,
+) noexcept nogil:
+    """Judge messages one after the other; a step of 0 is one value for all.
+
+    The one place that asks the law, so that it is compiled into the loop.
+    """
+    cdef CodelVars state = vars[0]  # a copy, which no store to `verdict` can be one to
+    cdef CodelParams law = params[0]
+    cdef Py_ssize_t i
+    for i in range(size):
+        verdict[i] = codel_should_return(&state, &law, queued[i], taken[i * taken_step], behind[i * behind_step])
+    vars[0] = state
+
+
+@cython.final
+cdef class CoDel:
+    """CoDel(target=0.005, interval=0.1, *, min_backlog=1, law="rfc", max_returns=None)
+    --
+
+    Judge, as messages are taken from one buffer, which have waited too long and go back instead of being delivered.
+
+    Parameters
+    ----------
+    target : float
+        Seconds that a message may wait; from `target` on it counts as waiting too long.
+    interval : float
+        Seconds for which messages must have waited too long, without a break, before one goes back.
+    min_backlog : int
+        With so many messages left in the buffer, or fewer, none goes back; the last one never does.
+    law : "rfc", "linux", "linux-q16" or "queueing-consumer"
+        RFC 8289; the same with the kernel's clock (32 bits of 1024 ns) and its strict comparison; that with the
+        kernel's 16-bit square root as well, bit for bit; or the variant of the Java client's QueueingConsumer (whole
+        milliseconds, the rules of 2012).
+    max_returns : int, optional
+        At most so many messages go back in one pull; by default the law alone decides.
+
+    Raises
+    ------
+    ValueError
+        A parameter is not allowed. The message names it and what is allowed.
+
+    Notes
+    -----
+    Units: seconds in the scalar calls and the properties, int64 nanoseconds in `should_return_many`. The origin of
+    the clock does not matter, its steadiness does: use `time.monotonic`. A clock that runs backwards returns nothing
+    and starts the observation again.
+
+    Complexity: O(1) per message; one square root for each that goes back.
+
+    Thread safety: an instance belongs to one thread at a time, and to one buffer. `should_return_many` releases the
+    GIL; a call that overlaps it raises RuntimeError. Pickles and copies carry the parameters, not the state.
+
+    Sources: RFC 8289; Linux net/codel_impl.h; the CoDel QueueingConsumer for RabbitMQ's Java client.
+
+    Examples
+    --------
+    >>> law = CoDel(target=0.005, interval=0.1)
+    >>> [millisecond for millisecond in range(300) if law.should_return(
+    ...     enqueued_at=(millisecond - 10) / 1000, now=millisecond / 1000, backlog=50)]
+    [100, 200, 271]
+    """
+
+    cdef CodelParams params
+    cdef CodelVars vars
+    cdef bint busy  # a call without the GIL is under way
+    cdef readonly double target
+    cdef readonly double interval
+    cdef readonly str law
+
+    def __init__(self, target=0.005, interval=0.1, *, min_backlog=1, law="rfc", max_returns=None):
+        cdef int64_t least, most
+        if not isinstance(law, str) or law not in LAWS:
+            raise ValueError(f"law must be one of {', '.join(map(repr, LAWS))}, got {law!r}")
+        least = as_int64(min_backlog, "min_backlog", "an integer of 0 or more,")
+        if least < 0:
+            raise ValueError(f"min_backlog must be an integer of 0 or more, got {min_backlog!r}")
+        most = 0 if max_returns is None else as_int64(max_returns, "max_returns", "a positive integer or None,")
+        if max_returns is not None and most <= 0:
+            raise ValueError(f"max_returns must be a positive integer or None, got {max_returns!r}")
+        codel_init(
+            &self.params, LAWS[law], as_span(target, "target", law), as_span(interval, "interval", law), least, most
+        )
+        codel_reset(&self.vars)
+        self.target = target
+        self.interval = interval
+        self.law = law
+
+    cdef int check_idle(self) except -1:
+        if self.busy:
+            raise RuntimeError("a CoDel belongs to one thread at a time: another call is under way")
+        return 0
+
+    def should_return(self, enqueued_at, now, backlog):
+        """should_return($self, enqueued_at, now, backlog)
+        --
+
+        Say whether the message just taken goes back.
+
+        One pull asks for each message it takes until the answer is False, and delivers that one. The message after
+        the one that begins an episode is delivered whatever its age (not under "queueing-consumer").
+
+        Parameters
+        ----------
+        enqueued_at : float
+            Seconds; when the message entered the buffer.
+        now : float
+            Seconds; when it was taken. One reading for a whole pull will do.
+        backlog : int
+            Messages left in the buffer behind it.
+
+        Returns
+        -------
+        bool
+            True to send it back.
+
+        Raises
+        ------
+        ValueError
+            A time is not a finite number, or the backlog is negative or no integer.
+
+        Notes
+        -----
+        Complexity O(1).
+        """
+        cdef int64_t queued = as_moment(enqueued_at, "enqueued_at")
+        cdef int64_t taken = as_moment(now, "now")
+        cdef uint8_t verdict
+        cdef int64_t behind = as_int64(backlog, "backlog", "an integer of 0 or more,")
+        if behind < 0:
+            raise ValueError(f"backlog must be an integer of 0 or more, got {backlog!r}")
+        self.check_idle()
+        judge_all(&self.vars, &self.params, &queued, &taken, 0, &behind, 0, &verdict, 1)
+        return verdict != 0
+
+    def should_return_many(self, enqueued_at, now, backlog):
+        """should_return_many($self, enqueued_at, now, backlog)
+        --
+
+        Judge many messages, taken one after the other.
+
+        Parameters
+        ----------
+        enqueued_at : array-like of int, shape (n,)
+            Nanoseconds; when each message entered the buffer.
+        now : int, or array-like of int, shape (n,)
+            Nanoseconds; when each was taken, or one moment for all.
+        backlog : int, or array-like of int, shape (n,)
+            Messages left behind each, or one number for all.
+
+        Returns
+        -------
+        numpy.ndarray of bool, shape (n,)
+            True where a message goes back: what `should_return` would have said, called for each in turn.
+
+        Raises
+        ------
+        ValueError
+            A value is no integer, or lengths differ.
+        OverflowError
+            A backlog is negative, or a value not within 2**62.
+
+        Notes
+        -----
+        Complexity O(n). The GIL is released once.
+        """
+        cdef const int64_t[::1] queued = as_moments(enqueued_at, "enqueued_at")
+        cdef Py_ssize_t size = queued.shape[0]
+        cdef const int64_t[::1] taken = as_moments(now, "now", size)
+        cdef const int64_t[::1] behind = as_numbers(backlog, "backlog", size)
+        cdef uint8_t[::1] verdict
+        self.check_idle()
+        verdicts = np.empty(size, dtype=np.uint8)
+        verdict = verdicts
+        self.busy = True
+        with nogil:
+            judge_all(
+                &self.vars, &self.params, &queued[0], &taken[0], taken.shape[0] == size, &behind[0],
+                behind.shape[0] == size, &verdict[0], size,
+            )
+        self.busy = False
+        return verdicts.view(np.bool_)
+
+    def spare(self):
+        """spare($self)
+        --
+
+        Say that the message it last sent back is delivered all the same, so that the pull ends with it.
+
+        For a host with a rule of its own, such as a budget of returns for each message.
+
+        Raises
+        ------
+        RuntimeError
+            The last answer was not True.
+        """
+        self.check_idle()
+        if self.vars.pull_returns == 0:
+            raise RuntimeError("spare follows an answer of True; there is no message to spare")
+        codel_spare(&self.vars, &self.params)
+
+    def found_nothing(self):
+        """found_nothing($self)
+        --
+
+        Say that a pull found the buffer empty: whatever was observed is over.
+        """
+        self.check_idle()
+        codel_found_nothing(&self.vars)
+
+    def reset(self):
+        """reset($self)
+        --
+
+        Forget everything, figures included.
+        """
+        self.check_idle()
+        codel_reset(&self.vars)
+
+    @property
+    def min_backlog(self):
+        """Messages that must be left behind one that goes back, exclusive."""
+        return self.params.min_backlog
+
+    @property
+    def max_returns(self):
+        """Messages that may go back in one pull; None where the law alone decides."""
+        return self.params.max_returns or None
+
+    @property
+    def dropping(self):
+        """Whether an episode is under way, in which messages go back."""
+        return self.vars.dropping != 0
+
+    @property
+    def count(self):
+        """Messages sent back in this or the last episode, with what it took over from the one before."""
+        return self.vars.count
+
+    @property
+    def lastcount(self):
+        """`count` at the beginning of that episode."""
+        return self.vars.lastcount
+
+    @property
+    def drop_next(self):
+        """When the next message is due to go back, in seconds of the caller's clock; None before any did."""
+        return self.moment(self.vars.drop_next) if self.vars.entered else None
+
+    @property
+    def first_above(self):
+        """When an interval of too long waiting will be over, in seconds; None while messages do not wait too long."""
+        return self.moment(self.vars.first_above) if self.vars.above else None
+
+    cdef double moment(self, int64_t tick):
+        """A moment of the law on the caller's clock; the law's own may wrap."""
+        cdef int64_t now = self.vars.last_now
+        return (now + codel_elapsed(&self.params, tick, codel_tick(&self.params, now)) * codel_unit(&self.params)) / 1e9
+
+    def stats(self):
+        """stats($self)
+        --
+
+        Figures: a `CoDelStats`. O(1).
+        """
+        self.check_idle()
+        figures = self.vars.stats
+        return CoDelStats(
+            figures.asked, figures.returned, figures.episodes, figures.capped, figures.spared, figures.clock_steps,
+            figures.sojourn / 1e9,
+        )
+
+    def __reduce__(self):
+        return make_codel, (self.target, self.interval, self.min_backlog, self.law, self.max_returns)
+
+    def __repr__(self):
+        bound = "" if self.max_returns is None else f", max_returns={self.max_returns}"
+        return (
+            f"CoDel(target={self.target:g}, interval={self.interval:g}, min_backlog={self.min_backlog}, "
+            f"law={self.law!r}{bound})"
+        )
+
+
+def make_codel(target, interval, min_backlog, law, max_returns):
+    """Make a law out of what its pickle holds."""
+    return CoDel(target, interval, min_backlog=min_backlog, law=law, max_returns=max_returns)

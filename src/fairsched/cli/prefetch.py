@@ -1,0 +1,130 @@
+"""``fairsched prefetch``: how many messages to have in a client, and what that costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from fairsched.cli import exits
+from fairsched.cli.parameters import Duration, check_picture
+from fairsched.durations import format_duration
+from fairsched.prefetch import Analysis, analyse, recommend
+
+#: basic.qos carries the count in sixteen bits.
+_LARGEST = 65_535
+
+
+class Case(NamedTuple):
+    """A line of the table: what is changed, and what comes of it."""
+
+    name: str
+    figures: Analysis
+
+
+@click.command(epilog=exits.EPILOG)
+@click.option(
+    "--round-trip",
+    type=Duration(),
+    required=True,
+    help="From an ack to the message that replaces the acked one, without its handling: twice the one-way delay.",
+)
+@click.option(
+    "--service", type=Duration(positive=True), required=True, help="How long one message keeps the handler busy."
+)
+@click.option(
+    "--prefetch", "chosen", type=click.IntRange(1, _LARGEST), help="Show this one too, and what becomes of it."
+)
+@click.option(
+    "--headroom", type=click.FloatRange(min=1), default=1.0, show_default=True, help="Factor on the recommendation."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else; times in seconds.")
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="FILE.png",
+    help="Draw utilisation and latency over prefetch.",
+)
+def prefetch(
+    round_trip: float, service: float, chosen: int | None, headroom: float, as_json: bool, plot: Path | None
+) -> None:
+    """Recommend a prefetch, and show what it does.
+
+    The recommendation is the least that keeps one handler busy; with several workers, give the service time divided
+    by their number. The second table shows what becomes of it when the network or the handler slows down.
+    """
+    draw = _plotter(plot) if plot else None
+    recommended = recommend(round_trip, service, headroom=headroom)
+    shown = chosen or recommended
+    rows = [analyse(one, round_trip / 2, service) for one in _neighbours(round_trip, service, recommended, chosen)]
+    changes = _changes(shown, round_trip, service)
+    if draw:
+        draw(rows, shown)
+    if as_json:
+        click.echo(json.dumps(_object(round_trip, service, headroom, recommended, rows, changes), allow_nan=False))
+    else:
+        _print(recommended, shown, rows, changes)
+
+
+def _neighbours(round_trip: float, service: float, recommended: int, chosen: int | None) -> list[int]:
+    """Choose what is worth a line: too few, just enough, one more, enough for half the speed."""
+    least = recommend(round_trip, service)
+    doubled = recommend(2 * round_trip, service)
+    candidates = {1, least // 2, least - 1, least, least + 1, doubled, recommended, chosen or recommended}
+    return sorted(one for one in candidates if one >= 1)
+
+
+def _changes(shown: int, round_trip: float, service: float) -> list[Case]:
+    delay = round_trip / 2
+    return [
+        Case("now", analyse(shown, delay, service)),
+        Case("round trip x 2", analyse(shown, 2 * delay, service)),
+        Case("service x 5", analyse(shown, delay, 5 * service)),
+        Case("service x 10", analyse(shown, delay, 10 * service)),
+    ]
+
+
+def _object(
+    round_trip: float,
+    service: float,
+    headroom: float,
+    recommended: int,
+    rows: Sequence[Analysis],
+    changes: Sequence[Case],
+) -> dict[str, object]:
+    return {
+        "round_trip": round_trip,
+        "service_time": service,
+        "headroom": headroom,
+        "recommended": recommended,
+        "rows": [row._asdict() for row in rows],
+        "changes": [{"name": case.name, **case.figures._asdict()} for case in changes],
+    }
+
+
+def _print(recommended: int, shown: int, rows: Sequence[Analysis], changes: Sequence[Case]) -> None:
+    from rich.console import Console
+
+    from fairsched.cli.prefetchtable import changes_table, rows_table
+
+    first = rows[0]
+    trip, service = format_duration(2 * first.one_way_delay), format_duration(first.service_time)
+    console = Console()
+    console.print(rows_table(rows, f"Round trip {trip}, service {service}", recommended, shown))
+    console.print(changes_table(changes, f"Prefetch {shown} when things change"))
+    click.echo(
+        f"Prefetch {first.saturating} = ({trip} + {service}) / {service}, rounded up, is the least that keeps the "
+        "handler busy; each message more waits in this process, where no other consumer can have it."
+    )
+    if recommended > _LARGEST:
+        click.echo(f"AMQP allows {_LARGEST}: use more consumers, or more channels.", err=True)
+
+
+def _plotter(path: Path) -> Callable[[Sequence[Analysis], int], None]:
+    check_picture(path)
+    from fairsched.cli.prefetchplot import draw_prefetch
+
+    return lambda rows, shown: draw_prefetch(rows[0].one_way_delay, rows[0].service_time, shown, path)

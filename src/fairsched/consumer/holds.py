@@ -1,0 +1,136 @@
+"""Which slots are held: empty here, backlogged at the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pika.adapters.select_connection import IOLoop
+
+    from fairsched.consumer.lanes import Lanes
+    from fairsched.consumer.subscription import Subscription
+
+#: How often a held slot has to show that more of it waits at the broker, in seconds.
+PERIOD = 0.05
+#: A slot that was waited for in vain is waited for again after a number of periods that doubles up to this.
+LONGEST_PENALTY = 64
+#: A turn is waited for so many round trips, and this many seconds at least: settlements travel in batches, and a busy
+#: broker answers later than an idle one.
+ROUND_TRIPS, LEAST_PATIENCE = 4, 0.02
+
+
+def patience(round_trip: float | None) -> float:
+    """patience(round_trip)
+    --
+
+    Return for how long a turn is waited for.
+
+    Parameters
+    ----------
+    round_trip : float or None
+        Measured, in seconds; None when it is not known yet.
+
+    Returns
+    -------
+    float
+        Seconds.
+
+    Notes
+    -----
+    O(1). Pure.
+    """
+    return min(60.0, max(LEAST_PATIENCE, ROUND_TRIPS * (round_trip or 0.0)))
+
+
+class Holds:
+    """Holds(loop, lanes, subscriptions, patience, *, units, slots_are_queues)
+    --
+
+    Holds the slots of queues that are backlogged at the broker, and lets go of them when they no longer are.
+
+    Parameters
+    ----------
+    loop : pika IOLoop
+        Whose timer it uses.
+    lanes : Lanes
+        Whose slots are held.
+    subscriptions : callable
+        Iterates over the current subscriptions.
+    patience : callable
+        Returns the seconds that a turn is waited for; asked once a period.
+    units : mapping
+        Messages that a queue is served in a turn. One whose window is smaller is held, but not waited for: its turns
+        would each last for several round trips.
+    slots_are_queues : bool
+        Otherwise a full window says nothing about a slot, and nothing is held.
+
+    Notes
+    -----
+    A queue that fills its window has more at the broker. Later, when a fast handler keeps the window empty, only the
+    broker knows: it is asked, by a passive declaration once a period, and only while the answer is in doubt.
+
+    For the I/O thread alone. The timer runs only while something is held. O(number of queues) a period.
+    """
+
+    def __init__(
+        self,
+        loop: IOLoop,
+        lanes: Lanes,
+        subscriptions: Callable[[], Iterator[Subscription]],
+        patience: Callable[[], float],
+        *,
+        units: Mapping[str, float],
+        slots_are_queues: bool,
+    ) -> None:
+        self._loop = loop
+        self._lanes = lanes
+        self._subscriptions = subscriptions
+        self._patience = patience
+        self._units = units
+        self._enabled = slots_are_queues
+        self._held: dict[str, _Penalty] = {}
+
+    def note_fill(self, found: Subscription) -> None:
+        """Hold a queue that filled its window: more are on the way when its messages here run out."""
+        if not self._enabled or found.queue in self._held:
+            return
+        if not self._held:
+            self._lanes.anticipate(self._patience())
+            self._loop.call_later(PERIOD, self._review)
+        self._held[found.queue] = _Penalty()
+        self._lanes.hold(found.queue, True, found.window >= self._units[found.queue])
+
+    def _review(self) -> None:
+        self._lanes.anticipate(self._patience())
+        for found in self._subscriptions():
+            penalty = self._held.get(found.queue)
+            if penalty is None:
+                continue
+            if found.backlogged():
+                if penalty.over():
+                    awaited = found.window >= self._units[found.queue]
+                    before = self._lanes.hold(found.queue, True, awaited)
+                    penalty.renew(awaited and not before)
+            else:
+                del self._held[found.queue]
+                self._lanes.hold(found.queue, False)
+        if self._held:
+            self._loop.call_later(PERIOD, self._review)
+
+
+class _Penalty:
+    """For how many periods a slot that was waited for in vain stays so; twice as many each time in a row."""
+
+    __slots__ = ("_left", "_length")
+
+    def __init__(self) -> None:
+        self._left = self._length = 0
+
+    def over(self) -> bool:
+        self._left -= 1
+        return self._left < 0
+
+    def renew(self, in_vain: bool) -> None:
+        self._length = min(LONGEST_PENALTY, max(1, 2 * self._length)) if in_vain else 0
+        self._left = self._length
