@@ -16,7 +16,7 @@ class ReferenceSlot:
     fifo: deque[tuple[int, int]] = field(default_factory=deque)
     granted: bool = False
     held: bool = False
-    in_vain: bool = False
+    awaited: bool = False
     served: int = 0
     work: int = 0
 
@@ -56,7 +56,7 @@ class ReferenceDwrr:
 
     def stays(self, slot: ReferenceSlot) -> bool:
         """Whether an empty slot is anticipated, so that it stays in the list."""
-        return slot.held and not slot.in_vain and self.patience > 0
+        return slot.awaited and self.patience > 0
 
     def pop(self, now: int = 0) -> tuple[Hashable, int] | int | None:
         """Serve one message; None when there is none, a number when a slot is waited for so long."""
@@ -76,8 +76,8 @@ class ReferenceDwrr:
             elif self.stays(slot) and self.still_waits(now):
                 return self.patience - self.waited - (now - self.since)
             else:
-                # Not in vain if its messages came, and only used the patience up.
-                slot.in_vain = slot.in_vain or (self.stays(slot) and self.waited < self.patience)
+                # Awaited still, if its messages came and only used the patience up.
+                slot.awaited = slot.awaited and not (self.stays(slot) and self.waited < self.patience)
                 self.retire_first()
         return None
 
@@ -111,11 +111,12 @@ class ReferenceDwrr:
         self.slots[name].quantum = quantum
         self.trim(self.slots[name])
 
-    def hold(self, name: Hashable, held: bool) -> bool:
-        in_vain, self.slots[name].in_vain = self.slots[name].in_vain, False
-        self.slots[name].held = held
-        self.trim(self.slots[name])
-        return in_vain
+    def hold(self, name: Hashable, held: bool, awaited: bool = True) -> bool:
+        slot = self.slots[name]
+        before = slot.awaited
+        slot.held, slot.awaited = held, held and awaited
+        self.trim(slot)
+        return before
 
     def remove_slot(self, name: Hashable) -> list[int]:
         slot = self.slots.pop(name)
@@ -161,3 +162,36 @@ class ReferenceLedger:
         for t in settled:
             self.outcome[t] = verdict
         self.outstanding -= settled
+
+
+class ReferenceEstimator:
+    """Every sample with its time; what counts is picked out when it is asked for. Times and values in nanoseconds."""
+
+    BUCKETS = 8
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        self.samples: list[tuple[int, int]] = []  # (time, value)
+        self.half_end = 0
+        self.present: list[int] = []
+        self.older: list[int] = []
+
+    def move_on(self, now: int) -> None:
+        if now >= self.half_end:
+            gone = now >= self.half_end + self.window // 2
+            self.present, self.older = [], [] if gone else self.present
+            self.half_end = now + self.window // 2
+
+    def add(self, value: int, now: int) -> None:
+        self.move_on(now)
+        self.samples.append((now, value))
+        self.present.append(value)
+
+    def minimum(self, now: int) -> int | None:
+        """The least of those in the last eight stretches of an eighth of a window."""
+        stretch = self.window // self.BUCKETS
+        return min((v for t, v in self.samples if t // stretch > now // stretch - self.BUCKETS), default=None)
+
+    def recent(self, now: int) -> list[int]:
+        self.move_on(now)
+        return sorted(self.present + self.older)

@@ -72,6 +72,15 @@ def test_deliveries_come_in_order(tag: int) -> None:
         AckLedger().deliver(tag)
 
 
+def test_settled_but_not_sent_still_takes_up_room() -> None:
+    ledger = ledger_with(4)
+    ledger.settle(1, ACK)
+    ledger.settle(3, ACK)
+    assert [ledger.unsettled(last) for last in (0, 1, 3, 9)] == [0, 1, 3, 4]
+    ledger.flush()
+    assert [ledger.unsettled(last) for last in (0, 1, 3, 9)] == [0, 0, 1, 2]
+
+
 def test_unknown_verdict() -> None:
     with pytest.raises(ValueError, match="verdict must be"):
         ledger_with(1).settle(1, 3)
@@ -84,18 +93,23 @@ def test_the_broker_sees_exactly_what_the_handlers_said(steps: list[object]) -> 
     verdicts: dict[int, int] = {}
     for step in [*steps, "flush"]:
         if step == "deliver":
-            ledger.deliver(broker.deliver())
+            newest = broker.deliver()
+            ledger.deliver(newest, 10 * newest)
         elif step == "flush":
             for verdict, tag, multiple in ledger.flush():
                 broker.receive(verdict, tag, multiple)
             assert broker.outcome == verdicts
             assert ledger.pending == 0
+            for last in range(broker.newest + 2):
+                assert ledger.unsettled(last) == sum(tag <= last for tag in broker.outstanding)
         else:
             tag, verdict = step  # type: ignore[misc]
             assert ledger.settle(tag, verdict) == (1 <= tag <= broker.newest and tag not in verdicts)
             if 1 <= tag <= broker.newest:
                 verdicts.setdefault(tag, verdict)
         assert ledger.outstanding == broker.newest - len(verdicts)
+        assert ledger.delivered == broker.newest
+        assert ledger.size == sum(10 * tag for tag in range(1, broker.newest + 1) if tag not in verdicts)
 
 
 def test_a_wide_window() -> None:

@@ -66,7 +66,9 @@ class TestTurns:
         clock.now = 4.0
         assert [poll(fair) for _ in range(5)] == [("b", number) for number in range(5)]
 
-    def test_the_bound_is_for_all_waits_of_a_turn_and_not_for_service(self, fair: FairQueue, clock: ManualClock) -> None:
+    def test_the_bound_is_for_the_waits_of_a_turn_and_not_for_service(
+        self, fair: FairQueue, clock: ManualClock
+    ) -> None:
         fair.put("a", 1)
         fair.put("b", 0)
         assert poll(fair) == ("a", 1)
@@ -100,8 +102,8 @@ class TestTurns:
         assert poll(fair) == ("b", 0)
         fair.put("a", 2)
         assert [poll(fair), poll(fair)] == [("a", 2), ("b", 1)]
-        assert fair.hold("a", True)
         assert not fair.hold("a", True)
+        assert fair.hold("a", True)
         fair.put("a", 3)
         assert [poll(fair), poll(fair)] == [("a", 3), None]
 
@@ -110,6 +112,13 @@ class TestTurns:
         fair.put("a", 1)
         fair.put("b", 2)
         assert [poll(fair), poll(fair), poll(fair)] == [("a", 1), ("b", 2), None]
+
+    def test_a_slot_can_be_held_without_being_waited_for(self, fair: FairQueue) -> None:
+        assert fair.hold("a", True, awaited=False)
+        fair.put("a", 1)
+        fair.put("b", 2)
+        assert [poll(fair), poll(fair)] == [("a", 1), ("b", 2)]
+        assert fair.stats()["a"].deficit == 2
 
     def test_letting_go_ends_the_wait(self, fair: FairQueue) -> None:
         fair.put("a", 1)

@@ -70,9 +70,9 @@ class AnticipationMachine(RuleBasedStateMachine):
     def wait(self, seconds: int) -> None:
         self.now += seconds
 
-    @rule(name=names, held=st.booleans())
-    def hold(self, name: str, held: bool) -> None:
-        assert self.fair.hold(name, held) == self.oracle.hold(name, held)
+    @rule(name=names, held=st.booleans(), awaited=st.booleans())
+    def hold(self, name: str, held: bool, awaited: bool) -> None:
+        assert self.fair.hold(name, held, awaited) == self.oracle.hold(name, held, awaited)
 
     @rule(name=names, difference=st.integers(-400, 400))
     def settle(self, name: str, difference: int) -> None:

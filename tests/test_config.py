@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairsched import CoDel, Pool
 from fairsched.config import RULES, URL_VARIABLES, Settings
 from fairsched.errors import ConfigurationError, FairschedError
 from fairsched.frozenmapping import FrozenMapping
@@ -32,7 +33,14 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
         "argument": (["x", "y"], ("x", "y")),
     },
     "prefetch": {"file": ({"a": 7}, {"a": 7}), "environment": ("a=8,b=9", {"a": 8, "b": 9}), "argument": (10, 10)},
-    "workers": {"file": (1, 1), "environment": ("2", 2), "argument": (3, 3)},
+    "target_delay": {"file": ("50ms", 0.05), "environment": ("0.2", 0.2), "argument": (0.3, 0.3)},
+    "max_buffer_bytes": {"file": (1000, 1000), "environment": ("2_000", 2000), "argument": (3000, 3000)},
+    "anticipation": {"file": ("0s", 0.0), "environment": ("20ms", 0.02), "argument": (1.5, 1.5)},
+    "workers": {
+        "file": ([{"size": 2}, {"size": 4, "priority": 10}], (Pool(4, priority=10), Pool(2))),
+        "environment": ("2", 2),
+        "argument": (3, 3),
+    },
     "cost": {"file": ("bytes", "bytes"), "environment": ("TIME", "time"), "argument": ("constant", "constant")},
     "key": {
         "file": ("header:tenant", "header:tenant"),
@@ -55,6 +63,14 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
         "environment": ("Dead-Letter", "dead-letter"),
         "argument": ("requeue", "requeue"),
     },
+    "codel": {
+        "file": (
+            {"target": "100ms", "interval": 1, "law": "linux", "requeue": False},
+            {"target": 0.1, "interval": 1.0, "law": "linux", "requeue": False},
+        ),
+        "environment": ("target=50ms,budget=0,when_alone=yes", {"target": 0.05, "budget": 0, "when_alone": True}),
+        "argument": ("20ms", {"target": 0.02}),
+    },
     "shutdown_timeout": {"file": (5, 5.0), "environment": ("1.5s", 1.5), "argument": (0, 0.0)},
     "connect_timeout": {"file": ("200ms", 0.2), "environment": ("9", 9.0), "argument": (0.5, 0.5)},
     "log_level": {"file": ("debug", "debug"), "environment": ("WARNING", "warning"), "argument": ("error", "error")},
@@ -68,6 +84,8 @@ def toml(value: Any) -> str:
         return "{" + ", ".join(f"{toml(key)} = {toml(entry)}" for key, entry in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml, value)) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
     return '"' + value.replace('"', '\\"') + '"' if isinstance(value, str) else str(value)
 
 
@@ -146,7 +164,7 @@ def test_the_file_may_be_named_by_argument_or_environment(tmp_path: Path) -> Non
     [
         (b"workers = ", "is not valid TOML"),
         (b"\xff", "is not valid TOML"),
-        (b"workers = 0", r"workers must be a whole number of at least 1, got 0 \(file .*fairsched.toml\)"),
+        (b"workers = 0", r"workers must be a whole number of at least 1, or pools.*, got 0 \(file .*fairsched.toml\)"),
         (b"prefech = 1", r"unknown setting 'prefech' in file .*fairsched.toml: did you mean 'prefetch'\?"),
         (b"zzz = 1", "unknown setting 'zzz' in file .*: there are url, queues, prefetch"),
     ],
@@ -185,7 +203,19 @@ BAD = [
     ("prefetch", True, "at least 1"),
     ("prefetch", 2.5, "at least 1"),
     ("prefetch", {"a": 65_536}, "from 1 to 65535"),
+    ("prefetch", "automatic", "'auto', a whole number"),
+    ("target_delay", -1, "such as 100us"),
+    ("max_buffer_bytes", 0, "at least 1"),
+    ("anticipation", 3601, "at most an hour"),
     ("workers", "many", "at least 1"),
+    ("workers", "4:10,", "at least 1"),
+    ("workers", "4:high", "at least 1"),
+    ("workers", "-1:0", "at least 1"),
+    ("workers", [], "at least 1"),
+    ("workers", [4, 2], "at least 1"),
+    ("workers", [{"size": 4, "prio": 1}], "a size of at least 1 and a priority"),
+    ("workers", [{"size": 0}], "got 0"),
+    ("workers", {"size": 1, "priority": 2**31}, "-2**31 to 2**31 - 1"),
     ("cost", "price", "one of constant, bytes, time"),
     ("key", "tenant", "'header:NAME'"),
     ("key", "property:tenant", "no such property"),
@@ -244,6 +274,21 @@ def test_variables_that_belong_to_others_are_left_alone(tmp_path: Path, name: st
     assert load(tmp_path, environ={name: "x"}) == Settings()
 
 
+@pytest.mark.parametrize(
+    ("text", "pools"),
+    [
+        ("4", 4),
+        ("4:10,2:0", (Pool(4, priority=10), Pool(2))),
+        (" 2 , 4 : 10 ", (Pool(4, priority=10), Pool(2))),
+        ("1:-5", (Pool(1, priority=-5),)),
+        ('[{"size": 4, "priority": 10}, {"size": 2}]', (Pool(4, priority=10), Pool(2))),
+        ('{"size": 3}', (Pool(3),)),
+    ],
+)
+def test_pools_as_text(text: str, pools: object) -> None:
+    assert Settings(workers=text).workers == pools  # type: ignore[arg-type]
+
+
 def test_unknown_argument(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="unknown setting 'threads' in arguments"):
         load(tmp_path, arguments={"threads": 1})
@@ -292,8 +337,13 @@ def test_no_password_in_representation_or_errors() -> None:
 
 def test_consumer_options_are_what_was_set() -> None:
     assert Settings(url="amqp://x", queues=["a"], log_level="info").consumer_options() == {}  # type: ignore[arg-type]
-    assert everything().consumer_options() == {
+    options = everything().consumer_options()
+    assert repr(options.pop("codel")) == repr(CoDel(0.02))
+    assert options == {
         "prefetch": 10,
+        "target_delay": 0.3,
+        "max_buffer_bytes": 3000,
+        "anticipation": 1.5,
         "workers": 3,
         "cost": None,
         "key": None,
@@ -305,6 +355,39 @@ def test_consumer_options_are_what_was_set() -> None:
         "connect_timeout": 0.5,
     }
     assert type(everything().consumer_options()["weights"]) is dict
+
+
+def test_prefetch_by_measuring() -> None:
+    for text in ("auto", " Auto "):
+        assert Settings(prefetch=text).consumer_options() == {"prefetch": "auto"}
+
+
+def test_the_table_of_codel_becomes_a_law_and_options() -> None:
+    text = "target=50ms, interval=1s, min_backlog=2, max_returns=5, law=linux, requeue=off, budget=7, when_alone=TRUE"
+    options = Settings(codel=text).consumer_options()  # type: ignore[arg-type]
+    assert repr(options.pop("codel")) == repr(CoDel(0.05, 1.0, min_backlog=2, max_returns=5, law="linux"))
+    assert options == {"codel_requeue": False, "codel_budget": 7, "codel_when_alone": True}
+    found = pickle.loads(pickle.dumps(Settings(codel=text)))  # type: ignore[arg-type]
+    assert found == Settings(codel=text)  # type: ignore[arg-type]
+    assert hash(found) == hash(Settings(codel=text))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("soon", "codel must be a duration, or a table of target, interval"),
+        ("0", "codel must be a duration, or a table"),
+        (True, "codel must be a duration, or a table"),
+        ({"target": "5ms", "limit": 3}, "unknown 'limit'; there are target, interval"),
+        ("target=5ms,law=codel", "law must be one of 'rfc'"),
+        ("target=5ms,requeue=maybe", "codel must be"),
+        ("target=1500us,law=queueing-consumer", "target must be a whole number of milliseconds"),
+        ("budget=-1", "codel must be"),
+    ],
+)
+def test_refused_tables_of_codel(value: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Settings(codel=value)
 
 
 def test_the_module_does_not_load_pika() -> None:

@@ -10,16 +10,23 @@ from typing import Any
 import pytest
 
 import fairsched
+import fairsched.prefetch
 
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("name", ["Dwrr", "FairQueue", "AckLedger"])
+@pytest.mark.parametrize("name", ["Dwrr", "FairQueue", "AckLedger", "CoDel"])
 def test_examples_in_docstrings(name: str) -> None:
     docstring = getattr(fairsched, name).__doc__
     test = doctest.DocTestParser().get_doctest(docstring, dict(vars(fairsched)), name, None, None)
     assert test.examples
     outcome = doctest.DocTestRunner(verbose=False).run(test)
+    assert outcome.failed == 0
+
+
+def test_examples_of_the_prefetch_module() -> None:
+    outcome = doctest.testmod(fairsched.prefetch)
+    assert outcome.attempted
     assert outcome.failed == 0
 
 

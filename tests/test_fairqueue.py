@@ -318,6 +318,195 @@ class TestBlocking:
         assert fair.get(timeout=SOON) == ("a", 1)
 
 
+class TestPriorities:
+    """Getters of a higher priority are served first, and woken first; in vain is nobody kept waiting for them."""
+
+    def waiters(self, fair: FairQueue, *priorities: int) -> list[tuple[threading.Thread, list[Any]]]:
+        """Getters that wait, each of which came after the one before it."""
+        started = []
+        until = time.monotonic() + SOON
+        for count, priority in enumerate(priorities, len(fair.waiting()) + 1):
+            started.append(start(lambda priority=priority: fair.get(timeout=SOON, priority=priority)))
+            while len(fair.waiting()) < count:
+                assert time.monotonic() < until
+        return started
+
+    def test_the_highest_first_and_equals_in_turn(self) -> None:
+        fair = FairQueue({"a": 1})
+        waiters = self.waiters(fair, 0, 2, 10, 2)
+        assert fair.waiting() == [10, 2, 2, 0]
+        for turn, item in [(2, "w"), (1, "x"), (3, "y"), (0, "z")]:
+            fair.put("a", item)
+            assert result_of(waiters[turn]) == ("a", item)
+
+    def test_a_batch_is_handed_over_from_the_highest_to_the_lowest(self) -> None:
+        fair = FairQueue({"a": 1})
+        waiters = self.waiters(fair, *range(8))
+        fair.put_many("a", range(8))
+        assert sorted(result_of(waiter)[1] for waiter in waiters) == list(range(8))
+
+    def test_a_lower_one_does_not_take_what_a_higher_one_was_woken_for(self) -> None:
+        fair = FairQueue({"a": 1})
+        for item in range(50):
+            waiter = self.waiters(fair, 1)[0]
+            fair.put("a", item)
+            with pytest.raises(queue.Empty):
+                fair.get(block=False)
+            assert result_of(waiter) == ("a", item)
+
+    def test_a_lower_one_takes_what_nobody_above_waits_for(self) -> None:
+        fair = FairQueue({"a": 1})
+        with pytest.raises(queue.Empty):
+            fair.get(timeout=0, priority=10)
+        fair.put_many("a", [1, 2])
+        assert fair.get(priority=-5) == ("a", 1)
+        assert fair.get_many(3, priority=-(2**31)) == [("a", 2)]
+
+    def test_after_a_higher_one_has_given_up_the_item_is_for_a_lower_one(self) -> None:
+        clock = ManualClock()
+        fair = FairQueue({"a": 1}, clock=clock)
+        high = start(lambda: fair.get(timeout=5, priority=1))
+        low = start(lambda: fair.get(timeout=10_000))
+        while not high[1]:
+            clock.now = min(clock.now + 6, 5_000)
+        assert isinstance(result_of(high), queue.Empty)
+        fair.put("a", "item")
+        assert result_of(low) == ("a", "item")
+
+    def test_all_priorities_leave_at_a_shutdown(self) -> None:
+        fair = FairQueue({"a": 1})
+        waiters = self.waiters(fair, 0, 3, -3, 3)
+        fair.close()
+        assert all(isinstance(result_of(waiter), ShutDown) for waiter in waiters)
+
+    @pytest.mark.parametrize(
+        ("priority", "error"),
+        [
+            (1.5, ValueError),
+            ("1", ValueError),
+            (None, ValueError),
+            (True, ValueError),
+            (2**31, OverflowError),
+            (-(2**31) - 1, OverflowError),
+            (2**70, OverflowError),
+        ],
+    )
+    def test_bad_priority(self, priority: Any, error: type[Exception]) -> None:
+        fair = FairQueue({"a": 1})
+        with pytest.raises(error, match="priority must be an integer"):
+            fair.get(priority=priority)
+        with pytest.raises(error, match="priority must be an integer"):
+            fair.get_many(1, priority=priority)
+
+
+class TestCallbacks:
+    """Waiting without blocking a thread."""
+
+    def test_called_once_for_each_item_and_kept_until_it_leaves(self) -> None:
+        fair = FairQueue({"a": 1})
+        calls: list[str] = []
+        first = fair.call_when_ready(lambda: calls.append("first"))
+        second = fair.call_when_ready(lambda: calls.append("second"))
+        fair.put("a", 1)
+        assert calls == ["first"]
+        fair.put("a", 2)
+        assert calls == ["first", "second"]
+        assert fair.get(block=False) == ("a", 1)
+        first.leave()
+        first.leave()
+        assert fair.get(block=False) == ("a", 2)
+        second.again()
+        fair.put("a", 3)
+        assert calls == ["first", "second", "second"]
+        second.leave()
+        with pytest.raises(RuntimeError, match="has left"):
+            second.again()
+
+    def test_called_at_once_when_something_is_queued(self) -> None:
+        fair = FairQueue({"a": 1})
+        fair.put("a", 1)
+        calls: list[int] = []
+        waiter = fair.call_when_ready(lambda: calls.append(1), priority=3)
+        assert calls == [1]
+        with pytest.raises(queue.Empty):
+            fair.get(block=False)
+        assert fair.get(block=False, priority=3) == ("a", 1)
+        waiter.leave()
+
+    def test_what_a_waiter_does_not_take_is_handed_over(self) -> None:
+        fair = FairQueue({"a": 1})
+        calls: list[str] = []
+        high = fair.call_when_ready(lambda: calls.append("high"), priority=1)
+        low = fair.call_when_ready(lambda: calls.append("low"))
+        getter = start(lambda: fair.get(timeout=SOON, priority=-1))
+        fair.put("a", 1)
+        assert calls == ["high"]
+        high.leave()
+        assert calls == ["high", "low"]
+        low.leave()
+        assert result_of(getter) == ("a", 1)
+
+    def test_a_forgotten_waiter_leaves(self) -> None:
+        fair = FairQueue({"a": 1})
+        waiter = fair.call_when_ready(lambda: None, priority=1)
+        fair.put("a", 1)
+        del waiter
+        assert fair.get(block=False) == ("a", 1)
+
+    def test_one_in_a_cycle_is_collected(self) -> None:
+        class Loop:
+            waiter: Any
+
+            def tell(self) -> None:
+                pass
+
+        loop, fair = Loop(), FairQueue({"a": 1})
+        loop.waiter = fair.call_when_ready(loop.tell)
+        alive = weakref.ref(loop)
+        del loop
+        gc.collect()
+        assert alive() is None
+        fair.put("a", 1)
+        assert fair.get(block=False) == ("a", 1)
+
+    def test_called_at_a_shutdown(self) -> None:
+        fair = FairQueue({"a": 1})
+        calls: list[int] = []
+        waiter = fair.call_when_ready(lambda: calls.append(1))
+        fair.close()
+        assert calls == [1]
+        with pytest.raises(ShutDown):
+            fair.get(block=False)
+        waiter.leave()
+
+    def test_a_callback_may_use_the_queue_and_may_raise(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        fair = FairQueue({"a": 1})
+        got: list[Any] = []
+        raised: list[Any] = []
+        monkeypatch.setattr(sys, "unraisablehook", lambda report: raised.append(report.exc_type))
+
+        def take() -> None:
+            got.append(fair.get(block=False))
+            waiter.again()
+            raise ArithmeticError
+
+        waiter = fair.call_when_ready(take)
+        fair.put_many("a", [1, 2])
+        fair.put("a", 3)
+        assert [item for _, item in got] == [1, 2, 3]
+        assert set(raised) == {ArithmeticError}
+        waiter.leave()
+
+    def test_errors(self) -> None:
+        fair = FairQueue({"a": 1})
+        with pytest.raises(ValueError, match="callback must be callable, got 3"):
+            fair.call_when_ready(3)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="priority must be an integer"):
+            fair.call_when_ready(print, priority="x")  # type: ignore[arg-type]
+        with pytest.raises(RuntimeError, match="has left"):
+            type(fair.call_when_ready(print))().again()
+
+
 class TestShutdown:
     """As queue.Queue.shutdown behaves in Python 3.13."""
 

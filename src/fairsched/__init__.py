@@ -14,6 +14,7 @@ from fairsched.batch import Batch
 from fairsched.codelstats import CoDelStats
 from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError, QueueNotFound, ShutDown
 from fairsched.hashexchange import ConsistentHashExchange
+from fairsched.pools import Pool
 from fairsched.routing import RabbitMQHash
 from fairsched.slotstats import SlotStats
 
@@ -38,6 +39,7 @@ __all__ = [
     "FairschedError",
     "HashRing",
     "Message",
+    "Pool",
     "QueueNotFound",
     "RabbitMQHash",
     "Scenario",

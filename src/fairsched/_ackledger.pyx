@@ -5,7 +5,7 @@ from libc.stdint cimport uint64_t
 
 from fairsched.core.ackledger cimport (
     AckLedger as Ledger, ackledger_ack, ackledger_advance, ackledger_clear, ackledger_deliver, ackledger_init,
-    ackledger_is_outstanding, ackledger_refuse, ackledger_state, TAG_DONE,
+    ackledger_is_outstanding, ackledger_refuse, ackledger_state, ackledger_unsettled, TAG_DONE,
 )
 
 cdef enum:
@@ -59,8 +59,27 @@ cdef class AckLedger:
         """Settlements not flushed."""
         return self.ledger.acked_size + self.ledger.refused_size
 
-    def deliver(self, tag):
-        """deliver($self, tag)
+    @property
+    def size(self):
+        """Bytes of the bodies of the messages delivered and not settled."""
+        return self.ledger.size
+
+    @property
+    def delivered(self):
+        """Messages delivered so far: the newest delivery tag."""
+        return self.ledger.high - 1
+
+    def unsettled(self, uint64_t last):
+        """unsettled($self, last)
+        --
+
+        Count the deliveries up to the tag `last` whose settlement was not flushed. O(window).
+        """
+        with cython.critical_section(self):
+            return ackledger_unsettled(&self.ledger, last)
+
+    def deliver(self, tag, uint64_t size=0):
+        """deliver($self, tag, size=0)
         --
 
         Book a delivery.
@@ -69,6 +88,8 @@ cdef class AckLedger:
         ----------
         tag : int
             The delivery tag: the one after the last.
+        size : int
+            Bytes of its body.
 
         Raises
         ------
@@ -78,7 +99,7 @@ cdef class AckLedger:
         with cython.critical_section(self):
             if tag != self.ledger.high:
                 raise ValueError(f"delivery tag must be {self.ledger.high}, the one after the last, got {tag!r}")
-            if not ackledger_deliver(&self.ledger):
+            if not ackledger_deliver(&self.ledger, size):
                 raise MemoryError()
 
     def settle(self, uint64_t tag, int verdict):

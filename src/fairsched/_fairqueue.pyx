@@ -1,8 +1,9 @@
 """A thread-safe, blocking queue of Python objects, served by deficit weighted round robin.
 
 Exclusion. Everything but the waiting happens with the GIL held (on free-threaded builds: inside the object's critical
-section), and nothing between two reads of the state runs Python code or gives the GIL up. Threads wait in a
-`WaitingRoom`; a put or get gives the GIL up around a wake-up only when somebody is registered to be woken.
+section), and nothing between two reads of the state runs Python code or gives the GIL up. Threads that wait are
+consumers, of items or of room, in a `WaitingRoom`; a put or get gives the GIL up only around a wake-up. Who waited
+hands over what is left, once he has taken his own.
 
 Ownership. The token of an entry is a pointer to the queued object, and the entry owns one reference to it. The
 garbage collector is shown those references by the traverse function at the end of this file.
@@ -19,16 +20,18 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from fairsched._core cimport NamedSlots, slot_find
-from fairsched._numbers cimport as_amount, as_count, as_int64
-from fairsched._waitingroom cimport WaitingRoom
+from fairsched._numbers cimport as_amount, as_count, as_int64, as_priority
+from fairsched._waitingroom cimport Seat, WaitingRoom
 from fairsched.core.anticipation cimport anticipation_end_wait, anticipation_left, anticipation_set
 from fairsched.core.dwrr cimport (
-    dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum,
+    dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_turn,
 )
 from fairsched.core.entrypool cimport Entry
 from fairsched.core.slots cimport (
-    AWAITED_SLOT, NO_SLOT, NOT_AWAITED, Slot, SlotTable, slots_first, slots_take_idle, slots_unlink_head,
+    AWAITED_SLOT, HELD, HELD_ONLY, NO_SLOT, NOT_AWAITED, NOT_HELD, Slot, SlotTable, slots_first,
+    slots_take_idle, slots_unlink_head,
 )
+from fairsched.core.wakeup cimport wakeup_higher, wakeup_possible
 
 import queue
 
@@ -89,7 +92,8 @@ cdef class FairQueue(NamedSlots):
     -----
     Complexity: put and get O(1), as in `Dwrr`; tenants that are idle cost nothing.
     Memory: 24 bytes an item queued, beyond the item.
-    Thread safety: every method may be called from any thread; each is atomic. One item put wakes one waiting thread.
+    Thread safety: every method may be called from any thread; each is atomic. One item put wakes one waiting thread: of
+    those of the highest priority, the one that waited longest.
 
     Examples
     --------
@@ -103,8 +107,7 @@ cdef class FairQueue(NamedSlots):
 
     cdef WaitingRoom getters
     cdef WaitingRoom putters
-    cdef int64_t batches_waiting  # putters that wait for room for more than one item
-    cdef int64_t anticipating     # getters that wait for the slot whose turn it is, and will look again in time
+    cdef int64_t anticipating     # getters that wait for the slot whose turn it is, and look again in time
     cdef int64_t maxsize
     cdef int64_t default_quantum  # 0: unknown slots are errors
     cdef bint is_shut_down
@@ -119,7 +122,7 @@ cdef class FairQueue(NamedSlots):
         self.maxsize = max(maxsize, 0)
         self.default_quantum = 0 if default_quantum is None else as_amount(default_quantum, "default_quantum")
         self.getters = WaitingRoom(clock)
-        self.putters = WaitingRoom(clock)
+        self.putters = WaitingRoom(clock, True)
         self.anticipate(anticipation)
         for name, quantum in pairs:
             self.add(name, quantum, False)
@@ -159,19 +162,24 @@ cdef class FairQueue(NamedSlots):
             The cost is not a positive integer of at most 2**62 - 1, or the time-out is negative.
         """
         cdef int64_t amount = as_amount(cost, "cost")
+        cdef bint waited = False
         cdef long index
         with cython.critical_section(self):
-            if self.is_shut_down or (self.maxsize and self.table.queued >= self.maxsize):
-                self.wait_for_room(slot, 1, block, timeout)
-            index = slot_find(self, slot)
-            if index < 0:
-                index = self.admit(slot)
-            Py_INCREF(item)
-            if not dwrr_push(&self.table, index, <uint64_t> <uintptr_t> <PyObject*> item, amount):
-                Py_DECREF(item)
-                raise MemoryError()
-            if self.getters.waiting:
-                self.wake_getters(1)
+            if not self.has_room(1):
+                waited = self.wait_for_room(slot, 1, block, timeout)
+            try:
+                index = slot_find(self, slot)
+                if index < 0:
+                    index = self.admit(slot)
+                Py_INCREF(item)
+                if not dwrr_push(&self.table, index, <uint64_t> <uintptr_t> <PyObject*> item, amount):
+                    Py_DECREF(item)
+                    raise MemoryError()
+            finally:
+                if waited:
+                    self.putters.wake(self.maxsize - self.table.queued)
+            if wakeup_possible(&self.getters.interest):
+                self.getters.wake(self.wanted())
 
     def put_many(self, slots, items, costs=None, block=True, timeout=None):
         """put_many($self, slots, items, costs=None, block=True, timeout=None)
@@ -200,6 +208,7 @@ cdef class FairQueue(NamedSlots):
         cdef list objects = items if type(items) is list else list(items)
         cdef Py_ssize_t size = len(objects)
         cdef list names = slots if type(slots) is list else list(slots) if isinstance(slots, np.ndarray) else None
+        cdef bint waited = False
         if names is not None and len(names) != size:
             raise ValueError(f"slots must have one name for each item: {size} items, {len(names)} slots")
         if costs is not None:
@@ -209,11 +218,15 @@ cdef class FairQueue(NamedSlots):
         if size == 0:
             return
         with cython.critical_section(self):
-            if self.is_shut_down or (self.maxsize and self.table.queued + size > self.maxsize):
-                self.wait_for_room(slots if names is None else names[0], size, block, timeout)
-            self.store_many(slots, names, objects, &cost_view[0] if cost_view is not None else NULL)
-            if self.getters.waiting:
-                self.wake_getters(size)
+            if not self.has_room(size):
+                waited = self.wait_for_room(slots if names is None else names[0], size, block, timeout)
+            try:
+                self.store_many(slots, names, objects, &cost_view[0] if cost_view is not None else NULL)
+            finally:
+                if waited:
+                    self.putters.wake(self.maxsize - self.table.queued)
+            if wakeup_possible(&self.getters.interest):
+                self.getters.wake(self.wanted())
 
     cdef int store_many(self, object slot, list names, list objects, const int64_t* costs) except -1:
         """Find the slots, then push: no Python code runs between the two."""
@@ -292,8 +305,8 @@ cdef class FairQueue(NamedSlots):
 
     # -- getting ------------------------------------------------------------------------------------------------------
 
-    def get(self, block=True, timeout=None):
-        """get($self, block=True, timeout=None)
+    def get(self, block=True, timeout=None, *, priority=0):
+        """get($self, block=True, timeout=None, *, priority=0)
         --
 
         Serve one item.
@@ -304,6 +317,9 @@ cdef class FairQueue(NamedSlots):
             Whether to wait for an item when there is none.
         timeout : float, optional
             Longest wait in seconds; None: as long as it takes.
+        priority : int
+            Whose turn it is among getters, from -2**31 to 2**31 - 1: while one of a higher priority waits, or is on its
+            way to the item it was woken for, this call takes nothing.
 
         Returns
         -------
@@ -313,33 +329,33 @@ cdef class FairQueue(NamedSlots):
         Raises
         ------
         queue.Empty
-            There is no item, and waiting was not wanted or took too long.
+            There is no item for this priority, and waiting was not wanted or took too long.
         ShutDown
             The queue is shut down and has no item left.
-        ValueError
-            The time-out is negative.
+        ValueError, OverflowError
+            The time-out is negative, or the priority is not an integer of 32 bits.
         """
+        cdef int32_t rank = as_priority(priority)
         cdef uint64_t token = 0
         cdef uint32_t index
+        cdef bint waited = False
         with cython.critical_section(self):
-            if self.table.queued == 0:
-                self.wait_for_item(block, timeout)
-            self.end_wait()
+            if not self.may_take(rank):
+                waited = self.wait_for_item(block, timeout, rank, 1)
             index = dwrr_pop(&self.table, &token)
-            if index >= AWAITED_SLOT:
-                index = self.pop_awaited(&token, block, timeout)
             name = <object> PyList_GET_ITEM(self.name_of, index)
             item = <object> <PyObject*> <uintptr_t> token
             Py_DECREF(item)  # the entry's reference; `item` holds one of its own
+            if waited:
+                self.hand_over()
             if self.table.forgettable != NO_SLOT:
                 self.forget_idle()
-            if self.putters.waiting:
-                self.wake_putters(1)
-            self.wake_next_getter()
+            if wakeup_possible(&self.putters.interest):
+                self.putters.wake(self.maxsize - self.table.queued)
             return name, item
 
-    def get_many(self, n, timeout=None):
-        """get_many($self, n, timeout=None)
+    def get_many(self, n, timeout=None, *, priority=0):
+        """get_many($self, n, timeout=None, *, priority=0)
         --
 
         Wait for an item, then serve up to `n` without waiting for more.
@@ -350,6 +366,8 @@ cdef class FairQueue(NamedSlots):
             At most so many.
         timeout : float, optional
             Longest wait in seconds for the first; None: as long as it takes.
+        priority : int
+            As for `get`. Who waits for `n` is woken in place of so many who wait for one.
 
         Returns
         -------
@@ -358,30 +376,32 @@ cdef class FairQueue(NamedSlots):
 
         Raises
         ------
-        queue.Empty, ShutDown, ValueError
+        queue.Empty, ShutDown, ValueError, OverflowError
             As for `get`.
         """
+        cdef int32_t rank = as_priority(priority)
         cdef int64_t limit = as_count(n)
         cdef int64_t size = 0, taken = 0
         cdef list names = []
         cdef list items = []
+        cdef bint waited = False
         with cython.critical_section(self):
-            while limit and taken == 0:
-                if self.table.queued == 0:
-                    self.wait_for_item(True, timeout)
-                size = min(limit, self.table.queued)
-                names = PyList_New(size)
-                items = PyList_New(size)
-                # Making a list may run finalizers that use this queue: fewer items may be left, even none.
-                self.end_wait()
-                taken = self.take_many(names, items, size)
-                if taken == 0 and self.table.queued:
-                    timeout = self.wait_for_turn(True, timeout)
+            try:
+                while limit and taken == 0:
+                    if not self.may_take(rank):
+                        waited |= self.wait_for_item(True, timeout, rank, limit)
+                    size = min(limit, self.table.queued)
+                    names = PyList_New(size)
+                    items = PyList_New(size)
+                    # Making a list may run finalizers that use this queue: fewer items may be left, even none.
+                    taken = self.take_many(names, items, size)
+            finally:
+                if waited:
+                    self.hand_over()
             if self.table.forgettable != NO_SLOT:
                 self.forget_idle()
-            if self.putters.waiting:
-                self.wake_putters(taken)
-            self.wake_next_getter()
+            if wakeup_possible(&self.putters.interest):
+                self.putters.wake(self.maxsize - self.table.queued)
         if taken < size:
             del names[taken:], items[taken:]
         return Batch(names, items)
@@ -415,91 +435,160 @@ cdef class FairQueue(NamedSlots):
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
-    cdef int wait_for_item(self, object block, object timeout) except -1:
-        """Return once something is queued."""
-        cdef object deadline = self.getters.deadline(block, timeout)
-        while self.table.queued == 0:
-            if self.is_shut_down:
-                raise ShutDown("the queue is shut down and has no item left")
-            if not block or not (self.getters.wait(deadline) or self.table.queued):
-                if self.is_shut_down:
-                    raise ShutDown("the queue is shut down and has no item left")
-                raise queue.Empty
-        return 0
+    cdef inline int may_take(self, int32_t rank) except -1:
+        """1 when something is queued, no getter of a higher priority is to have it, and no slot is waited for."""
+        return self.table.queued != 0 and not (
+            wakeup_higher(&self.getters.interest, rank) and self.getters.outranked(rank)
+        ) and (self.table.patience == 0 or self.is_due())
 
-    cdef uint32_t pop_awaited(self, uint64_t* token, object block, object timeout) except? 0xFFFFFFFF:
-        """Serve one item once the slot whose turn it is has one, or its turn has passed."""
-        cdef uint32_t index = AWAITED_SLOT
-        while index >= AWAITED_SLOT:
-            if index == AWAITED_SLOT:
-                timeout = self.wait_for_turn(block, timeout)
-            else:  # another getter took what there was
-                self.wait_for_item(block, timeout)
-            index = dwrr_pop(&self.table, token)
-        return index
+    cdef int is_due(self) except -1:
+        """1 when the slot whose turn it is has an item; turns that were waited for long enough pass."""
+        cdef SlotTable* table = &self.table
+        cdef int64_t now
+        if dwrr_turn(table) != AWAITED_SLOT and table.awaited_since == NOT_AWAITED:
+            return 1
+        now = as_nanoseconds(self.getters.clock())  # a clock of the caller's own may run anything
+        while table.queued and dwrr_turn(table) == AWAITED_SLOT:
+            if anticipation_left(table, now) > 0:
+                return 0
+        if table.awaited_since != NOT_AWAITED:
+            anticipation_end_wait(table, now)
+        return table.queued != 0
 
-    cdef object wait_for_turn(self, object block, object timeout):
-        """Wait for a put, while the slot whose turn it is may be waited for; return what is left of the time-out."""
+    cdef inline bint is_awaiting(self) noexcept:
+        """True when items are queued, but the last look found that the turn of an empty slot is waited for."""
+        cdef SlotTable* table = &self.table
+        return table.queued and table.awaited_since != NOT_AWAITED and table.slots[slots_first(table)].head == NULL
+
+    cdef inline int64_t wanted(self) noexcept:
+        """Items that getters are to be woken for: none while one of them sees to the slot whose turn it is."""
+        return 0 if self.anticipating and self.is_awaiting() else self.table.queued
+
+    cdef inline bint has_room(self, int64_t count) noexcept:
+        """True when `count` more items may be put."""
+        return not self.is_shut_down and (not self.maxsize or self.table.queued + count <= self.maxsize)
+
+    cdef bint wait_for_item(self, object block, object timeout, int32_t rank, int64_t limit) except -1:
+        """Return once something may be taken. True: it was waited for, so what is left is to be handed over."""
         cdef object deadline = self.getters.deadline(block, timeout)
-        cdef object now = self.getters.clock()
-        cdef int64_t left = anticipation_left(&self.table, as_nanoseconds(now))
-        if left == 0:
-            return timeout
+        cdef bint in_time = False
+        cdef Seat* seat
+        if self.may_take(rank):
+            return False
+        self.check_for_end()
         if not block:
             raise queue.Empty
+        seat = self.getters.sit(rank, limit, NULL)
+        try:
+            in_time = self.wait_seated(seat, deadline)
+            while not self.may_take(rank):
+                self.check_for_end()
+                if not in_time:
+                    raise queue.Empty
+                self.getters.stay(seat)
+                if not self.is_awaiting():  # else this getter sees to it
+                    self.hand_over()
+                in_time = self.wait_seated(seat, deadline)
+        except BaseException:
+            self.getters.leave(seat)
+            self.hand_over()
+            raise
+        self.getters.leave(seat)
+        return True
+
+    cdef bint wait_seated(self, Seat* seat, object deadline) except -1:
+        """Wait to be claimed, or until the turn passes that is waited for; False when the deadline passed."""
+        cdef bint woken
+        if not self.is_awaiting():
+            return self.getters.wait(seat, deadline)
+        now = self.getters.clock()
+        until = now + anticipation_left(&self.table, as_nanoseconds(now)) * 1e-9
         self.anticipating += 1
         try:
-            if deadline is not None and not now < deadline:
-                raise queue.Empty
-            until = now + left * 1e-9
-            self.getters.wait(until if deadline is None else min(until, deadline))
-        except BaseException:
-            self.wake_next_getter()  # the puts that counted on this one woke nobody
-            raise
+            woken = self.getters.wait(seat, until if deadline is None else min(until, deadline))
         finally:
             self.anticipating -= 1
-        self.end_wait()
-        return None if deadline is None else max(0.0, deadline - self.getters.clock())
+        return woken or deadline is None or self.getters.clock() < deadline
 
-    cdef int end_wait(self) except -1:
-        """Stop the clock of the slot whose turn it is, if it was waited for and has an item now."""
-        cdef SlotTable* table = &self.table
-        if table.awaited_since != NOT_AWAITED and table.active_count and table.slots[slots_first(table)].head != NULL:
-            anticipation_end_wait(table, as_nanoseconds(self.getters.clock()))
+    cdef int check_for_end(self) except -1:
+        if self.is_shut_down and self.table.queued == 0:
+            raise ShutDown("the queue is shut down and has no item left")
         return 0
 
-    cdef void wake_getters(self, int64_t count) noexcept:
-        """Wake getters for new items, unless the turn is another slot's and somebody waits for that."""
-        cdef SlotTable* table = &self.table
-        if self.anticipating == 0 or table.slots[slots_first(table)].head != NULL:
-            self.getters.wake(count)
+    cdef void hand_over(self) noexcept:
+        """Wake getters for what is left, after one that waited has taken its items or has given up."""
+        if self.table.queued:
+            self.getters.wake(self.wanted())
+        elif self.is_shut_down:
+            self.getters.wake_all()
 
-    cdef void wake_next_getter(self) noexcept:
-        """Make up for a wake-up that a put spared: with patience, whoever took an item wakes the next."""
-        if self.table.patience and self.table.queued and self.getters.waiting:
-            self.getters.wake(1)
-
-    cdef int wait_for_room(self, object slot, int64_t count, object block, object timeout) except -1:
-        """Return once `count` more items fit."""
+    cdef bint wait_for_room(self, object slot, int64_t count, object block, object timeout) except -1:
+        """Return once `count` more items fit. True: they were waited for; what room is left is to be handed over."""
         cdef object deadline = self.putters.deadline(block, timeout)
+        cdef bint in_time = False
+        cdef Seat* seat
         if not self.default_quantum and slot_find(self, slot) < 0:
             self.admit(slot)  # raises: an unknown slot is an error now, not when there is room
-        self.batches_waiting += count > 1
-        try:
-            while not self.is_shut_down and self.table.queued + count > self.maxsize:
-                if not block or not self.putters.wait(deadline):
-                    if self.is_shut_down or self.table.queued + count <= self.maxsize:
-                        break
-                    raise queue.Full
-        finally:
-            self.batches_waiting -= count > 1
+        if self.has_room(count):
+            return False
+        if not block and not self.is_shut_down:
+            raise queue.Full
         if self.is_shut_down:
             raise ShutDown("the queue is shut down")
-        return 0
+        seat = self.putters.sit(0, count, NULL)
+        try:
+            in_time = self.putters.wait(seat, deadline)
+            while not self.has_room(count):
+                if self.is_shut_down:
+                    raise ShutDown("the queue is shut down")
+                if not in_time:
+                    raise queue.Full
+                self.putters.stay(seat)
+                self.putters.wake(self.maxsize - self.table.queued)
+                in_time = self.putters.wait(seat, deadline)
+        except BaseException:
+            self.putters.leave(seat)
+            self.putters.wake(self.maxsize - self.table.queued)
+            raise
+        self.putters.leave(seat)
+        return True
 
-    cdef void wake_putters(self, int64_t freed) noexcept:
-        """Wake as many putters as there is new room for; all, if one of them needs room for many."""
-        self.putters.wake(self.putters.waiting if self.batches_waiting else freed)
+    def call_when_ready(self, callback, *, priority=0):
+        """call_when_ready($self, callback, *, priority=0)
+        --
+
+        Wait for an item without blocking a thread: for event loops.
+
+        Parameters
+        ----------
+        callback : callable
+            Called without arguments when it is this waiter's turn, or the queue is shut down: perhaps at once, and in
+            any thread that uses the queue, so it should do no more than tell somebody. Then `get(block=False)` with
+            the same priority, and `Waiter.leave`, or `Waiter.again` when there was nothing after all.
+        priority : int
+            As for `get`.
+
+        Returns
+        -------
+        Waiter
+            Until it has left, getters of lower priority get nothing.
+
+        Raises
+        ------
+        ValueError, OverflowError
+            The callback is not callable, or the priority is not an integer of 32 bits.
+        """
+        cdef int32_t rank = as_priority(priority)
+        cdef Waiter waiter
+        if not callable(callback):
+            raise ValueError(f"callback must be callable, got {callback!r}")
+        waiter = Waiter.__new__(Waiter)
+        waiter.queue = self
+        waiter.callback = callback
+        with cython.critical_section(self):
+            waiter.seat = self.getters.sit(rank, 1, <PyObject*> callback)
+            self.hand_over()  # it may be the one that is to have what is queued
+        return waiter
 
     # -- the rest -----------------------------------------------------------------------------------------------------
 
@@ -510,6 +599,28 @@ cdef class FairQueue(NamedSlots):
         Number of items queued at this moment, in all slots.
         """
         return self.table.queued
+
+    def backlog(self, slot):
+        """backlog($self, slot)
+        --
+
+        Number of items queued in one slot at this moment; 0 when there is no such slot.
+        """
+        cdef long index
+        with cython.critical_section(self):
+            index = slot_find(self, slot)
+            return 0 if index < 0 else self.table.slots[index].pushed - self.table.slots[index].served
+
+    def waiting(self):
+        """waiting($self)
+        --
+
+        Priorities of the getters that wait at this moment, in the order in which they will be woken: a list of int.
+
+        One that was woken and is on its way is not listed. O(getters).
+        """
+        with cython.critical_section(self):
+            return self.getters.waiting()
 
     def shutdown(self, immediate=False):
         """shutdown($self, immediate=False)
@@ -530,8 +641,8 @@ cdef class FairQueue(NamedSlots):
             anticipation_set(table, 0)  # nothing will come
             if immediate:
                 drop_items(table)
-            self.getters.wake(self.getters.waiting)
-            self.putters.wake(self.putters.waiting)
+            self.getters.wake_all()
+            self.putters.wake_all()
 
     def close(self):
         """close($self)
@@ -600,8 +711,8 @@ cdef class FairQueue(NamedSlots):
             if found.transient and not found.active and not found.held:
                 self.forget(index)
 
-    def hold(self, slot, held):
-        """hold($self, slot, held)
+    def hold(self, slot, held, awaited=True):
+        """hold($self, slot, held, awaited=True)
         --
 
         Say whether a slot, when it runs empty here, still has a backlog upstream.
@@ -609,11 +720,21 @@ cdef class FairQueue(NamedSlots):
         A held slot keeps its deficit (at most one quantum plus the largest cost) when it empties, so that shares do
         not flatten while the next delivery is in flight. Letting go of an empty slot drops what it kept.
 
+        Parameters
+        ----------
+        slot : Hashable
+            The slot's name.
+        held : bool
+            Whether it has a backlog.
+        awaited : bool
+            Whether to wait for it, too; see `anticipate`. Not worth while where less than a turn's worth of messages
+            can be under way: then each turn would last for several round trips.
+
         Returns
         -------
         bool
-            True when a whole turn of the slot was waited for in vain (see `anticipate`) since it was held. It is not
-            waited for again until it is held again, which this call does or ends.
+            Whether the slot was waited for until now. Not so, though it was to be, when a whole turn was waited for in
+            vain; it is not waited for again until a call like this one says so.
 
         Raises
         ------
@@ -621,14 +742,16 @@ cdef class FairQueue(NamedSlots):
             There is no such slot.
         """
         cdef long index
-        cdef bint in_vain
+        cdef int before
         with cython.critical_section(self):
             index = slot_find(self, slot)
             if index < 0:
                 raise KeyError(f"no slot is named {slot!r}")
-            in_vain = dwrr_hold(&self.table, index, bool(held))
+            before = dwrr_hold(&self.table, index, HELD if held and awaited else HELD_ONLY if held else NOT_HELD)
             self.forget_idle()
-            return in_vain
+            if self.anticipating:  # perhaps for this slot
+                self.getters.wake(self.table.queued)
+            return before == HELD
 
     def anticipate(self, seconds):
         """anticipate($self, seconds)
@@ -655,6 +778,8 @@ cdef class FairQueue(NamedSlots):
             raise ValueError(f"anticipation must be a number of seconds from 0 to {LONGEST_TURN}, got {seconds!r}")
         with cython.critical_section(self):
             anticipation_set(&self.table, 0 if self.is_shut_down else as_nanoseconds(seconds))
+            if self.anticipating:
+                self.getters.wake(self.table.queued)
 
     def anticipated(self):
         """anticipated($self)
@@ -664,11 +789,10 @@ cdef class FairQueue(NamedSlots):
 
         For those who do not block: call `get` again when an item was put, or after so many seconds.
         """
-        cdef SlotTable* table = &self.table
         with cython.critical_section(self):
-            if table.queued == 0 or table.awaited_since == NOT_AWAITED or table.slots[slots_first(table)].head != NULL:
+            if not self.is_awaiting():
                 return None
-            return anticipation_left(table, as_nanoseconds(self.getters.clock())) * 1e-9
+            return anticipation_left(&self.table, as_nanoseconds(self.getters.clock())) * 1e-9
 
     def stats(self):
         """stats($self)
@@ -678,6 +802,54 @@ cdef class FairQueue(NamedSlots):
         """
         with cython.critical_section(self):
             return self.all_stats()
+
+
+@cython.final
+cdef class Waiter:
+    """Who waits for an item of a `FairQueue` with a callback; made by `FairQueue.call_when_ready`.
+
+    Notes
+    -----
+    Thread safety: any thread. Complexity: O(1). It leaves, too, when it is no longer used.
+    """
+
+    cdef FairQueue queue
+    cdef object callback
+    cdef Seat* seat
+
+    def __del__(self):
+        self.leave()
+
+    def again(self):
+        """again($self)
+        --
+
+        Wait on, behind all others of this priority, after a call that found nothing. The callback is called again. If
+        `FairQueue.anticipated` is not None, try again after so many seconds without being called, too.
+
+        Raises
+        ------
+        RuntimeError
+            The waiter has left.
+        """
+        with cython.critical_section(self.queue):
+            if self.seat == NULL:
+                raise RuntimeError("the waiter has left")
+            self.queue.getters.stay(self.seat)
+            if not self.queue.is_awaiting():  # else nobody else could take an item either
+                self.queue.hand_over()
+
+    def leave(self):
+        """leave($self)
+        --
+
+        Wait no longer; whoever is next is woken for what is left. Does nothing the second time.
+        """
+        with cython.critical_section(self.queue):
+            if self.seat != NULL:
+                self.queue.getters.leave(self.seat)
+                self.seat = NULL
+                self.queue.hand_over()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

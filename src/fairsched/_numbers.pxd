@@ -2,7 +2,7 @@
 
 from cpython.exc cimport PyErr_Clear, PyErr_Occurred
 from cpython.long cimport PyLong_CheckExact
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from fairsched.core.dwrr cimport AMOUNT_MAX
 
@@ -43,6 +43,17 @@ cdef inline int64_t as_count(object value) except -1:
     if result < 0:
         raise ValueError(f"n must be an integer of 0 or more, got {value!r}")
     return result
+
+
+cdef inline int32_t as_priority(object value) except? -1:
+    """Convert the priority of a consumer."""
+    cdef int64_t result
+    if value is 0:
+        return 0
+    result = as_int64(value, "priority", "an integer")
+    if result != <int32_t> result:
+        raise OverflowError(f"priority must be an integer from -2**31 to 2**31 - 1, got {value!r}")
+    return <int32_t> result
 
 
 cdef inline uint64_t as_token(object value) except? 0:

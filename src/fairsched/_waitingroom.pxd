@@ -1,18 +1,40 @@
-"""Threads of one kind that wait for one thing; see _waitingroom.pyx."""
+"""Threads of one kind that wait for one thing, as consumers of it; see _waitingroom.pyx."""
 
-from libc.stdint cimport int64_t
+from cpython.object cimport PyObject
+from libc.stdint cimport int32_t, int64_t
 
+from fairsched.core.consumernode cimport ConsumerNode
+from fairsched.core.interest cimport Interest
 from fairsched.core.parking cimport Parking
+from fairsched.core.reclaim cimport Pin
+
+
+cdef struct Seat:
+    ConsumerNode node   # must be first
+    Parking* parking    # where the thread in this seat sleeps; it has a permit for each time it was claimed
+    PyObject* callback  # called, if there is one, in place of waking a thread; its owner holds the reference
+    Seat* next          # among the idle; or, until the permit is there, among those that one waker claimed
+    int64_t amount      # how much its waiter takes
 
 
 cdef class WaitingRoom:
-    cdef Parking* parking
-    cdef int64_t waiting    # registered, and not yet sent a wake-up
-    cdef object clock
+    cdef Interest interest  # every seat is registered; an idle one is not interested
+    cdef Seat* idle         # used last comes first
+    cdef bint whole         # a waiter takes all of its amount, or nothing
+    cdef bint calls         # a seat has, or had, a callback
     cdef bint own_clock
+    cdef object clock
 
     cdef object deadline(self, object block, object timeout)
-    cdef bint wait(self, object deadline) except? -1
-    cdef bint withdraw(self) noexcept
-    cdef void wake(self, int64_t wanted) noexcept
+    cdef bint outranked(self, int32_t priority) noexcept
+    cdef Seat* sit(self, int32_t priority, int64_t amount, PyObject* callback) except NULL
+    cdef bint wait(self, Seat* seat, object deadline) except -1
+    cdef int stay(self, Seat* seat) except -1
+    cdef void leave(self, Seat* seat) noexcept
+    cdef void wake(self, int64_t available) noexcept
+    cdef void wake_all(self) noexcept
+    cdef list waiting(self)
+    cdef Seat* idle_seat(self, int32_t priority) noexcept
+    cdef bint register(self, Seat* seat, int32_t priority) noexcept
+    cdef int64_t promised(self, Pin* pin, int64_t enough) noexcept
     cdef int64_t look_around_ns(self, object deadline) except -2

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from fairsched.consumer.machine import Machine
 from fairsched.consumer.settings import OnError, make_settings
 from fairsched.errors import ShutDown
+from fairsched.pools import Workers
 
 if TYPE_CHECKING:
+    from fairsched._codel import CoDel
     from fairsched._fairqueue import FairQueue
     from fairsched.consumer.message import Message
 
@@ -29,8 +31,8 @@ class Consumer:
     Parameters
     ----------
     url, queues, **options
-        As for `fairsched.Consumer`; `workers` is the number of handlers that `run` awaits at a time, one
-        per lane with an `ordering_key`.
+        As for `fairsched.Consumer`; `workers` is the number of handlers that `run` awaits at a time, or pools of
+        them, one per lane with an `ordering_key`.
 
     Raises
     ------
@@ -58,34 +60,39 @@ class Consumer:
         url: str | Sequence[str],
         queues: Mapping[str, int] | Sequence[str],
         *,
-        prefetch: int | Mapping[str, int] | None = None,
+        prefetch: int | str | Mapping[str, int] | None = None,
+        target_delay: float | None = None,
+        max_buffer_bytes: int | None = None,
         anticipation: float | None = None,
         cost: str | Callable[[Message], int] | None = None,
         key: str | Callable[[Message], object] | None = None,
         weights: Mapping[Any, int] | None = None,
         default_weight: int = 1,
         ordering_key: str | Callable[[Message], object] | None = None,
-        workers: int = 1,
+        workers: Workers = 1,
         on_error: OnError = "requeue",
         shutdown_timeout: float = 25.0,
         connect_timeout: float = 30.0,
+        codel: CoDel | None = None,
+        codel_requeue: bool = True,
+        codel_budget: int = 3,
+        codel_when_alone: bool = False,
     ) -> None:
         settings = make_settings(
-            url, queues, prefetch=prefetch, anticipation=anticipation, cost=cost, key=key, weights=weights,
-            default_weight=default_weight, ordering_key=ordering_key, workers=workers, on_error=on_error,
-            shutdown_timeout=shutdown_timeout, connect_timeout=connect_timeout,
+            url, queues, prefetch=prefetch, target_delay=target_delay, max_buffer_bytes=max_buffer_bytes,
+            anticipation=anticipation, cost=cost, key=key, weights=weights, default_weight=default_weight,
+            ordering_key=ordering_key, workers=workers, on_error=on_error, shutdown_timeout=shutdown_timeout,
+            connect_timeout=connect_timeout, codel=codel, codel_requeue=codel_requeue, codel_budget=codel_budget,
+            codel_when_alone=codel_when_alone,
         )  # fmt: skip
         self._machine = Machine(settings)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting = 0
-        self._wake = asyncio.Event()
         self._stopped = asyncio.Event()
         self._left = asyncio.Event()
 
     async def __aenter__(self) -> Consumer:
         self._loop = asyncio.get_running_loop()
         self._machine.on_change = self._on_change
-        self._machine.on_batch = self._notify
         await asyncio.to_thread(self._machine.start)
         return self
 
@@ -93,12 +100,6 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await asyncio.to_thread(self._machine.close)
-
-    def _notify(self) -> None:
-        # Called in the I/O thread after a put. A getter announces itself before it looks a last time, so either it
-        # finds the message or it is seen waiting here.
-        if self._waiting:
-            self._call(self._wake.set)
 
     def _on_change(self) -> None:
         self._call(self._look)
@@ -111,7 +112,6 @@ class Consumer:
                 loop.call_soon_threadsafe(function)
 
     def _look(self) -> None:
-        self._wake.set()
         if self._machine.stopping.is_set():
             self._stopped.set()
         if self._machine.abandoned:
@@ -143,26 +143,36 @@ class Consumer:
         """
         return await self._next(self._machine.lanes.only())
 
-    async def _next(self, lane: FairQueue) -> Message:
+    async def _next(self, lane: FairQueue, priority: int = 0) -> Message:
         """Return the next message of a lane, waiting for it."""
         machine = self._machine
-        self._waiting += 1
         try:
-            while True:
-                self._wake.clear()
-                message = machine.try_get(lane)
-                if message is not None:
-                    return message
-                machine.pump.request_flush()
-                # Items may be here while the turn is another queue's, which is waited for, but not for ever.
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), lane.anticipated())
+            message = machine.try_get(lane, priority)
+            return await self._wait(lane, priority) if message is None else message
         except ShutDown:
             if machine.error is not None:
                 raise machine.error from None
             raise
+
+    async def _wait(self, lane: FairQueue, priority: int) -> Message:
+        """Wait among a lane's getters, whom a put wakes one by one; the loop is told by the thread that puts."""
+        machine = self._machine
+        turn = asyncio.Event()
+        waiter = lane.call_when_ready(lambda: self._call(turn.set), priority=priority)
+        try:
+            while True:
+                # The broker may be waiting too, for what is settled but not sent.
+                machine.pump.request_flush()
+                # Messages may be here while the turn is another queue's, which is waited for, but not for ever.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(turn.wait(), lane.anticipated())
+                turn.clear()
+                message = machine.try_get(lane, priority)
+                if message is not None:
+                    return message
+                waiter.again()
         finally:
-            self._waiting -= 1
+            waiter.leave()
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Yield messages in fair order until `stop`; the caller settles each, or uses it in a ``with``."""
@@ -200,8 +210,10 @@ class Consumer:
         if self._loop is None:
             raise RuntimeError("run inside 'async with consumer:', which connects and closes")
         machine = self._machine
-        lanes = [machine.lanes.of_worker(number) for number in range(machine.settings.workers)]
-        work = asyncio.gather(*(self._work(handler, lane) for lane in lanes))
+        workers = enumerate(machine.settings.priorities)
+        work = asyncio.gather(
+            *(self._work(handler, machine.lanes.of_worker(number), priority) for number, priority in workers)
+        )
         deadline = asyncio.create_task(self._deadline())
         ends: set[asyncio.Future[Any]] = {work, deadline}
         try:
@@ -222,11 +234,11 @@ class Consumer:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._left.wait(), self._machine.remaining())
 
-    async def _work(self, handler: Callable[[Message], Awaitable[object]], lane: FairQueue) -> None:
+    async def _work(self, handler: Callable[[Message], Awaitable[object]], lane: FairQueue, priority: int) -> None:
         machine = self._machine
         while True:
             try:
-                message = await self._next(lane)
+                message = await self._next(lane, priority)
             except ShutDown:
                 return
             begin = time.perf_counter_ns()

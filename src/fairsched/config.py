@@ -17,6 +17,7 @@ from fairsched import settingvalues as values
 from fairsched.configfile import find_file, read_file
 from fairsched.errors import ConfigurationError
 from fairsched.frozenmapping import FrozenMapping
+from fairsched.pools import Pool
 
 __all__ = ["PREFIX", "URL_VARIABLES", "Settings"]
 
@@ -53,10 +54,16 @@ class Settings:
         Broker URLs, ``amqp://`` or ``amqps://``, in the order in which they are tried.
     queues : mapping of str to int, or sequence of str
         Queues to consume, with weights or without.
-    prefetch : int or mapping of str to int
-        Unsettled messages in all, or for each queue.
-    workers : int
-        Threads that run handlers.
+    prefetch : int, "auto" or mapping of str to int
+        Unsettled messages in all, or for each queue; "auto": found by measuring.
+    target_delay : float or str
+        Seconds, or text such as ``"100ms"``: how long a message may wait here for the sake of ``prefetch="auto"``.
+    max_buffer_bytes : int
+        Bytes of unsettled messages.
+    anticipation : float or str
+        Seconds that a queue whose turn it is may be waited for; 0: nobody is.
+    workers : int, or sequence of Pool
+        Threads that run handlers; in text ``"4:10,2:0"`` are pools of four of priority 10 and two of priority 0.
     cost : {"constant", "bytes", "time"}
         What a message costs its slot.
     key : str
@@ -69,6 +76,10 @@ class Settings:
         ``"header:NAME"`` or ``"property:NAME"``: messages that have it in common are handled in order.
     on_error : {"requeue", "reject", "dead-letter"}
         What becomes of a message whose handler raised.
+    codel : str, float or mapping
+        What becomes of messages that wait here too long: the target alone, or a table of ``target``, ``interval``,
+        ``min_backlog``, ``max_returns`` and ``law`` (as for `CoDel`, the times also as text) and of ``requeue``,
+        ``budget`` and ``when_alone`` (as `Consumer` takes them with the prefix ``codel_``).
     shutdown_timeout, connect_timeout : float or str
         Seconds, or text such as ``"25s"``.
     log_level : {"debug", "info", "warning", "error", "critical"}
@@ -93,14 +104,18 @@ class Settings:
 
     url: tuple[str, ...] = field(default=(), metadata={"rule": values.URLS})
     queues: FrozenMapping[str, int] | tuple[str, ...] = field(default=(), metadata={"rule": values.QUEUES})
-    prefetch: int | FrozenMapping[str, int] | None = field(default=None, metadata={"rule": values.PREFETCH})
-    workers: int | None = field(default=None, metadata={"rule": values.WORKERS})
+    prefetch: int | str | FrozenMapping[str, int] | None = field(default=None, metadata={"rule": values.PREFETCH})
+    target_delay: float | None = field(default=None, metadata={"rule": values.TARGET_DELAY})
+    max_buffer_bytes: int | None = field(default=None, metadata={"rule": values.MAX_BUFFER_BYTES})
+    anticipation: float | None = field(default=None, metadata={"rule": values.ANTICIPATION})
+    workers: int | tuple[Pool, ...] | None = field(default=None, metadata={"rule": values.WORKERS})
     cost: str | None = field(default=None, metadata={"rule": values.COST})
     key: str | None = field(default=None, metadata={"rule": values.KEY})
     weights: FrozenMapping[str, int] | None = field(default=None, metadata={"rule": values.WEIGHTS})
     default_weight: int | None = field(default=None, metadata={"rule": values.DEFAULT_WEIGHT})
     ordering_key: str | None = field(default=None, metadata={"rule": values.ORDERING_KEY})
     on_error: str | None = field(default=None, metadata={"rule": values.ON_ERROR})
+    codel: FrozenMapping[str, Any] | None = field(default=None, metadata={"rule": values.CODEL})
     shutdown_timeout: float | None = field(default=None, metadata={"rule": values.SHUTDOWN_TIMEOUT})
     connect_timeout: float | None = field(default=None, metadata={"rule": values.CONNECT_TIMEOUT})
     log_level: str | None = field(default=None, metadata={"rule": values.LOG_LEVEL})
@@ -156,6 +171,9 @@ class Settings:
         for key in RULES:
             value = getattr(self, key)
             if value is None or key in ("url", "queues", "log_level"):
+                continue
+            if key == "codel":
+                options |= _codel_options(value)
                 continue
             if (key, value) in (("cost", "constant"), ("key", "queue")):
                 value = None
@@ -219,6 +237,15 @@ class Settings:
 RULES: dict[str, values.Rule] = {
     entry.name: entry.metadata["rule"] for entry in fields(Settings) if "rule" in entry.metadata
 }
+
+
+def _codel_options(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate the table into the law and the options that a consumer takes."""
+    from fairsched._codel import CoDel
+
+    law = {name: entry for name, entry in table.items() if name in values.CODEL_LAW}
+    others = {f"codel_{name}": entry for name, entry in table.items() if name not in values.CODEL_LAW}
+    return {"codel": CoDel(**law), **others}
 
 
 def _converted(given: _Given) -> Any:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from fairsched import ConfigurationError, aio
+from fairsched import ConfigurationError, Pool, aio
 from fairsched.consumer import App, Consumer
 from fairsched.consumer.settings import make_settings
 
@@ -47,11 +47,27 @@ def test_tenants_share_one_scale_with_the_default() -> None:
         ({"cost": "weight"}, "cost must be"),
         ({"workers": 0}, "workers"),
         ({"workers": 1.0}, "workers"),
+        ({"workers": True}, "workers must be a whole number of at least 1, a Pool, or a list"),
+        ({"workers": "4"}, "workers must be .*, got '4'"),
+        ({"workers": []}, r"workers must be .*, got \[\]"),
+        ({"workers": [Pool(1), 2]}, "workers must be .*, got .*Pool"),
+        ({"workers": (3,)}, r"workers must be .*, got \[3\]"),
+        (
+            {"workers": [Pool(1, priority=1), Pool(1)], "ordering_key": "header:account"},
+            "ordering_key gives every worker a lane of its own, .* must have one priority, got 1, 0",
+        ),
         ({"on_error": "ignore"}, "on_error"),
         ({"shutdown_timeout": -1}, "shutdown_timeout"),
         ({"connect_timeout": math.nan}, "connect_timeout"),
         ({"connect_timeout": math.inf}, "connect_timeout"),
         ({"prefetch": 0}, "prefetch"),
+        ({"prefetch": "automatic"}, "prefetch"),
+        ({"target_delay": 0.1}, 'target_delay is for prefetch="auto", got 0.1'),
+        ({"prefetch": "auto", "target_delay": -1}, "target_delay must be a number of seconds, 0 or more, got -1"),
+        ({"max_buffer_bytes": 0}, "max_buffer_bytes must be a whole number of at least 1, got 0"),
+        ({"max_buffer_bytes": 1e6}, "max_buffer_bytes must be a whole number of at least 1, got 1000000.0"),
+        ({"anticipation": math.nan}, "anticipation must be a number of seconds, 0 to 3600, got nan"),
+        ({"anticipation": 3601}, "anticipation must be a number of seconds, 0 to 3600, got 3601"),
         ({"url": "redis://x"}, "amqp://"),
     ],
 )
@@ -60,6 +76,29 @@ def test_what_is_not_allowed_is_refused_with_its_rule(arguments: dict[str, objec
     for kind in (Consumer, aio.Consumer):
         with pytest.raises(ConfigurationError, match=rule):
             kind(given["url"], given["queues"], **{k: v for k, v in given.items() if k not in ("url", "queues")})
+
+
+def test_prefetch_that_is_found_by_measuring_starts_small() -> None:
+    settings = make_settings(URL, {"a": 3, "b": 1}, prefetch="auto", workers=[Pool(1, priority=1), Pool(1)])
+    assert settings.windows == {"a": 24, "b": 8}
+    assert settings.target_delay == 0.1
+    assert make_settings(URL, ["q"], prefetch="auto", target_delay=0).target_delay == 0.0
+    assert make_settings(URL, ["q"], prefetch=10).target_delay is None
+
+
+def test_workers_in_pools() -> None:
+    pools = [Pool(2), Pool(4, priority=10), Pool(1)]
+    settings = make_settings(URL, ["q"], workers=iter(pools))
+    assert settings.pools == (Pool(4, priority=10), Pool(2), Pool(1))
+    assert settings.priorities == [10, 10, 10, 10, 0, 0, 0]
+    assert (settings.workers, settings.lanes) == (7, 1)
+    assert make_settings(URL, ["q"], workers=3).pools == make_settings(URL, ["q"], workers=Pool(3)).pools == (Pool(3),)
+    assert App(URL, workers=pools).options["workers"] == pools
+
+
+def test_pools_of_one_priority_have_lanes() -> None:
+    pools = [Pool(2, priority=5), Pool(3, priority=5)]
+    assert make_settings(URL, ["q"], workers=pools, ordering_key="header:account").lanes == 5
 
 
 def test_an_unused_consumer_costs_and_does_nothing() -> None:

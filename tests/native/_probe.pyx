@@ -4,7 +4,6 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from fairsched.core.dwrr cimport dwrr_hold, dwrr_pop, dwrr_push, dwrr_settle
-from fairsched.core.parking cimport Parking
 from fairsched.core.slots cimport NO_SLOT, SlotTable, slots_add, slots_clear, slots_init, slots_valid
 
 cdef extern from *:
@@ -145,54 +144,4 @@ cdef class ProbeTable:
         cdef int64_t count = 0
         while dwrr_pop(&self.table, &token) != NO_SLOT:
             count += 1
-        return count
-
-
-cdef class ProbeParking:
-    """The protocol of core/parking.pxd, with a spin lock where the queue has the GIL."""
-
-    cdef Parking* parking
-    cdef int64_t registered
-    cdef int64_t collected
-    cdef object lock
-
-    def __cinit__(self, lock):
-        self.parking = new Parking()
-        self.lock = lock
-
-    def __dealloc__(self):
-        del self.parking
-
-    @property
-    def balance(self):
-        """(threads registered, permits collected)."""
-        return self.registered, self.collected
-
-    def wait(self, int64_t ns):
-        """Register and park; True when a permit was collected."""
-        cdef bint woken
-        with self.lock:
-            self.registered += 1
-        with nogil:
-            woken = self.parking.park(ns)
-        if not woken:
-            with self.lock:
-                if self.registered > 0:
-                    self.registered -= 1
-                    return False
-            with nogil:
-                self.parking.park(-1)
-        with self.lock:
-            self.collected += 1
-        return True
-
-    def wake(self, int64_t wanted):
-        """Wake up to `wanted` registered threads; how many were."""
-        cdef int64_t count
-        with self.lock:
-            count = min(wanted, self.registered)
-            self.registered -= count
-        if count:
-            with nogil:
-                self.parking.unpark(count)
         return count

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-import time
 from typing import Any
 
 import pytest
 from threads import SOON, result_of, start
 
-from fairsched import FairQueue, ShutDown, _probe
+from fairsched import FairQueue, ShutDown
 
 pytestmark = pytest.mark.stress
 
@@ -88,30 +87,51 @@ def test_time_outs_race_with_puts() -> None:
     assert sorted(itertools.chain(*got)) == list(range(count))
 
 
-@pytest.mark.parametrize("timeout_ns", [-1, 1_000])
-def test_every_permit_is_collected_once(timeout_ns: int) -> None:
-    """Waiters that time out race with wakers; permits and registrations balance whenever all is quiet."""
-    parking = _probe.ProbeParking(threading.Lock())
-    stop = threading.Event()
-    ready = threading.Barrier(5)
+@pytest.mark.parametrize("maxsize", [0, 3])
+def test_priorities_time_outs_and_batches(maxsize: int) -> None:
+    """Getters of several priorities wait, give up and come back; every item is got, and at the end everybody leaves."""
+    fair = FairQueue(default_quantum=2, maxsize=maxsize)
+    count, threads = 2_000, 6
+    ready = threading.Barrier(threads + 2)
+    got: list[list[int]] = [[] for _ in range(threads)]
 
-    def waiter() -> None:
+    def consume(me: int) -> None:
         ready.wait()
-        while not stop.is_set():
-            parking.wait(timeout_ns)
+        timeout = None if me < 2 else 0.0002 * me
+        while True:
+            try:
+                if me % 2:
+                    got[me].extend(fair.get_many(1 + me % 3, timeout, priority=me % 3).items)
+                else:
+                    got[me].append(fair.get(timeout=timeout, priority=me % 3)[1])
+            except queue.Empty:
+                continue
+            except ShutDown:
+                return
 
-    threads = [threading.Thread(target=waiter) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    ready.wait()
-    woken = 0
-    until = time.monotonic() + 1.0
-    while time.monotonic() < until:
-        woken += parking.wake(2)
-    stop.set()
-    deadline = time.monotonic() + 60
-    while any(thread.is_alive() for thread in threads):
-        assert time.monotonic() < deadline, "a waiter was never woken"
-        woken += parking.wake(4)
-    assert woken > 0
-    assert parking.balance == (0, woken)
+    def produce(me: int) -> None:
+        ready.wait()
+        for i in range(me * count, (me + 1) * count, 2):
+            while True:
+                try:
+                    fair.put_many(me, [i, i + 1], timeout=None if me else 0.001)
+                    break
+                except queue.Full:
+                    continue
+
+    consumers = [start(lambda me=me: consume(me)) for me in range(threads)]
+    producers = [start(lambda me=me: produce(me)) for me in range(2)]
+    assert [result_of(producer) for producer in producers] == [None, None]
+    fair.close()
+    assert [result_of(consumer) for consumer in consumers] == [None] * threads
+    assert sorted(itertools.chain(*got)) == list(range(2 * count))
+
+
+def test_a_burst_reaches_everybody_who_waits() -> None:
+    """As many items as getters, of descending priorities, again and again: each hand-over wakes the next."""
+    fair = FairQueue({"a": 1})
+    threads = 6
+    for _ in range(200):
+        getters = [start(lambda me=me: fair.get(timeout=SOON, priority=me)) for me in range(threads)]
+        fair.put_many("a", range(threads))
+        assert sorted(result_of(getter)[1] for getter in getters) == list(range(threads))

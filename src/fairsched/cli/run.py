@@ -23,12 +23,29 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 @click.command(epilog=exits.EPILOG)
 @click.argument("reference", metavar="MODULE:APP")
 @queues_option
-@click.option("-t", "--threads", "workers", metavar="N", help="Threads that run handlers. [env: FAIRSCHED_WORKERS]")
+@click.option(
+    "-t",
+    "--threads",
+    "workers",
+    metavar="N|SIZE:PRIORITY,...",
+    help="Threads that run handlers, or pools of them: those of a lower priority help while all others are busy. "
+    "[env: FAIRSCHED_WORKERS]",
+)
 @urls_option
 @click.option(
     "--prefetch",
-    metavar="N|NAME=N,...",
-    help="Unsettled messages in all, or for each queue. [env: FAIRSCHED_PREFETCH]",
+    metavar="auto|N|NAME=N,...",
+    help="Unsettled messages in all, or for each queue; auto: found by measuring. [env: FAIRSCHED_PREFETCH]",
+)
+@click.option(
+    "--target-delay",
+    metavar="DURATION",
+    help="With --prefetch auto: how long a message may wait here. [env: FAIRSCHED_TARGET_DELAY]",
+)
+@click.option(
+    "--codel",
+    metavar="TARGET|NAME=VALUE,...",
+    help="Return messages that wait here longer than TARGET, for another consumer. [env: FAIRSCHED_CODEL]",
 )
 @click.option(
     "--shutdown-timeout",

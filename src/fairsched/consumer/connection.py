@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING
 from pika.adapters.select_connection import IOLoop
 
 from fairsched.consumer.backoff import Backoff
-from fairsched.consumer.holds import Holds, patience
+from fairsched.consumer.census import Census
+from fairsched.consumer.gathering import Gathering
+from fairsched.consumer.gauge import Gauge
+from fairsched.consumer.holds import Holds
 from fairsched.consumer.intake import Intake
 from fairsched.consumer.link import Link, describe
 from fairsched.consumer.pace import Pace
+from fairsched.consumer.regulator import Regulator
 from fairsched.consumer.subscription import Subscription, is_missing
 from fairsched.consumer.urls import mask_url
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
@@ -30,8 +34,6 @@ _log = logging.getLogger(__name__)
 
 #: Longest time that a worker gives way to the I/O thread, in seconds.
 _COURTESY = 0.001
-#: How often, in seconds, and how many times at most a start looks whether first deliveries still come in.
-_LOOK, _LOOKS = 0.01, 20
 
 
 class Pump:
@@ -75,21 +77,23 @@ class Pump:
         #: Subscriptions with settlements not yet sent; any thread adds, the I/O thread takes out.
         self.unsent: set[Subscription] = set()
         self.flush_requested = False
+        self.gauge = Gauge()
         self._settings = settings
         self._listener = listener
         self._loop = IOLoop()
         self._link = Link(self._loop, settings.urls, self)
         self._pace = Pace(self._loop, self._subscriptions, self._flush)
-        self._holds = Holds(
-            self._loop, lanes, self._subscriptions, self._patience, slots_are_queues=settings.key is None
-        )
+        self._holds = Holds(self._loop, settings, self.gauge, lanes, self._subscriptions)
+        self._regulator = Regulator(self._loop, settings, self.gauge, self._subscriptions)
         self.intake = Intake(lanes, counters, key=settings.key, cost=settings.cost, defer=self._pace.defer)
         self.note_fill = self._holds.note_fill
+        self.census = Census(self._loop, settings.asked, lambda name: self._current[name].ladder.consumers)
         self._flushed = threading.Event()
         self._current: dict[str, Subscription] = {}
         self._backoffs = {name: Backoff() for name in settings.windows}
         self._cancelling: set[Subscription] = set()
-        self._ready = self._stopping = self._intake_closed = False
+        self._gathering = Gathering(self._loop, self._subscriptions, self._begin)
+        self._stopping = self._intake_closed = False
         self._thread = threading.Thread(target=self._run, name="fairsched-io", daemon=True)
 
     # From any thread ---------------------------------------------------------------------------------------------
@@ -135,9 +139,12 @@ class Pump:
             self._thread.join(1.0)
 
     def round_trip(self) -> float | None:
-        """Return the shortest measured round trip of a channel, in seconds: the others waited for each other."""
-        known = [found.round_trip for found in list(self._current.values()) if found.round_trip is not None]
-        return min(known, default=None)
+        """Return the round trip from a settlement to its refill, in seconds, as far as it is known."""
+        return self.gauge.round_trip()
+
+    def window(self) -> int:
+        """Return the unsettled messages that all present consumers may have."""
+        return sum(found.window for found in list(self._current.values()))
 
     # The thread --------------------------------------------------------------------------------------------------
 
@@ -156,10 +163,6 @@ class Pump:
     def _subscriptions(self) -> Iterator[Subscription]:
         return iter(self._current.values())
 
-    def _patience(self) -> float:
-        chosen = self._settings.anticipation
-        return patience(self.round_trip()) if chosen is None else chosen
-
     def _flush(self) -> None:
         self.flush_requested = False
         connection = self._link.connection
@@ -177,23 +180,24 @@ class Pump:
         """Open a channel for every queue."""
         if again:
             self.counters.add("reconnects")
-        limit, wanted = connection.params.channel_max, len(self._settings.windows)
-        if limit and wanted > limit:
-            self._fail(
-                ConfigurationError(
-                    f"{wanted} queues need {wanted} channels, but {self._link.address} allows {limit} on one "
-                    "connection (channel_max); consume fewer queues per consumer or raise the limit"
-                )
+        limit, queues = connection.params.channel_max, len(self._settings.windows)
+        if limit and (wanted := queues + bool(self._settings.asked)) > limit:
+            error = (
+                f"{queues} queues need {wanted} channels, but {self._link.address} allows {limit} on one "
+                "connection (channel_max); consume fewer queues per consumer or raise the limit"
             )
+            self._fail(ConfigurationError(error))
             return
         self.sinks = connection.sinks
         for name in self._settings.windows:
             self._open_channel(connection, name)
+        self.census.link_up(connection)
 
     def link_down(self) -> None:
         """Forget what was delivered: the broker delivers it again."""
         for found in self._current.values():
             found.abandon()
+        self.census.link_down()
         if self._stopping:
             self._end_intake()
 
@@ -208,7 +212,7 @@ class Pump:
     # Subscriptions -----------------------------------------------------------------------------------------------
 
     def _open_channel(self, connection: Transport, name: str) -> None:
-        found = self._current[name] = Subscription(self, name, self._settings.windows[name])
+        found = self._current[name] = Subscription(self, name, self._regulator.window(name))
         connection.channel(on_open_callback=found.opened)
 
     def subscribed(self, found: Subscription) -> None:
@@ -216,27 +220,12 @@ class Pump:
         self._backoffs[found.queue].succeeded()
         if self._stopping:
             self._cancel(found)
-        elif not self._ready and self._all_consuming():
-            self._loop.call_later(_LOOK, lambda: self._gather(-1, _LOOKS))
-
-    def _all_consuming(self) -> bool:
-        return all(found.consuming for found in self._current.values())
-
-    def _gather(self, before: int, looks: int) -> None:
-        """Say that consuming has begun once the first windows are here.
-
-        Queues are subscribed one after the other. A handler that starts with the first would serve a whole window of
-        it before the others have a message here, and every start would favour whoever was named first.
-        """
-        here = sum(found.ledger.outstanding for found in self._current.values())
-        full = all(found.full for found in self._current.values())
-        if self._ready or not self._all_consuming():
-            return
-        if full or here == before or looks == 0:
-            self._ready = True
-            self._listener.ready()
         else:
-            self._loop.call_later(_LOOK, lambda: self._gather(here, looks - 1))
+            self._gathering.subscribed()
+
+    def _begin(self) -> None:
+        self._regulator.start()
+        self._listener.ready()
 
     def cancelled(self, found: Subscription) -> None:
         """Consume again, on the same channel, a queue whose consumer the broker cancelled."""
@@ -251,7 +240,7 @@ class Pump:
             return
         if self._stopping:
             self._cancel_done(found)
-        elif not self._ready:
+        elif not self._gathering.done:
             kind = QueueNotFound if is_missing(reason) else ConnectionFailed
             what = "does not exist" if is_missing(reason) else "cannot be consumed"
             self._fail(kind(f"queue {found.queue!r} {what} on {self._link.address}: {mask_url(describe(reason))}"))

@@ -1,4 +1,4 @@
-"""The blocking face: a context manager, an iterator, and a pool of workers."""
+"""The blocking face: a context manager, an iterator, and worker threads."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from fairsched.consumer.machine import Machine
 from fairsched.consumer.settings import OnError, make_settings
-from fairsched.consumer.workers import Pool
+from fairsched.consumer.workers import WorkerThreads
 from fairsched.errors import ShutDown
+from fairsched.pools import Workers
 
 if TYPE_CHECKING:
+    from fairsched._codel import CoDel
     from fairsched.consumer.message import Message
 
 #: How often a waiting iterator looks whether the shutdown timeout is over, in seconds.
@@ -30,9 +32,16 @@ class Consumer:
         ``amqp://`` or ``amqps://``; several are tried in turn.
     queues : mapping of str to int, or sequence of str
         Weight per queue, or names of queues that weigh the same.
-    prefetch : int or mapping, optional
+    prefetch : int, mapping or "auto", optional
         Unsettled messages in all, divided in proportion to the weights, or per queue. By default chosen so that
-        shares do not flatten at a round trip of a millisecond.
+        shares do not flatten at a round trip of a millisecond. "auto" measures round trip and handler time, and keeps
+        the windows as small as keeps the workers busy.
+    target_delay : float, optional
+        With ``prefetch="auto"``: seconds that a message may wait here beyond what keeps the workers busy; 0.1 by
+        default.
+    max_buffer_bytes : int, optional
+        Bytes of unsettled messages to have here, divided over the queues in proportion to their weights. A queue that
+        has more takes in nothing until half of that is settled; one message of each is always possible.
     anticipation : float, optional
         Seconds that a queue whose turn it is, empty here but backlogged at the broker, is waited for in one turn
         before the others go on, so that shares hold even when the broker is slower than the handlers. By default four
@@ -49,8 +58,9 @@ class Consumer:
     ordering_key : str or callable, optional
         As `key`: messages of one ordering key, of one queue or tenant, are handled in order and one at a time, those
         of different keys by `workers` side by side. Messages without one form a sequence of their own.
-    workers : int
-        Threads that `run` gives the handler.
+    workers : int, Pool or list of Pool
+        Threads that `run` gives the handler. In pools of different priorities, those of a lower one help only while
+        all above them are busy; not with an `ordering_key`.
     on_error : "requeue", "reject", "dead-letter" or callable
         What becomes of a message whose handler raised. "reject" and "dead-letter" send the same frame: the broker
         dead-letters what it can and drops the rest. A callable gets ``(message, exception)`` and settles the message,
@@ -60,6 +70,15 @@ class Consumer:
         Seconds that a stop waits for what is buffered and running.
     connect_timeout : float
         Seconds until a first connection that does not come about is an error.
+    codel : CoDel, optional
+        Its law judges, for each slot, every message that is about to be handled: those that waited here too long
+        go back. At most 10 of a slot in one pull unless the law has `max_returns`, and never the last one buffered.
+    codel_requeue : bool
+        True returns such a message to its queue, for another consumer; False dead-letters it, or drops it.
+    codel_budget : int
+        Returns of one message at most.
+    codel_when_alone : bool
+        Whether messages are returned although nobody else consumes their queue, who could have them.
 
     Raises
     ------
@@ -85,25 +104,33 @@ class Consumer:
         url: str | Sequence[str],
         queues: Mapping[str, int] | Sequence[str],
         *,
-        prefetch: int | Mapping[str, int] | None = None,
+        prefetch: int | str | Mapping[str, int] | None = None,
+        target_delay: float | None = None,
+        max_buffer_bytes: int | None = None,
         anticipation: float | None = None,
         cost: str | Callable[[Message], int] | None = None,
         key: str | Callable[[Message], object] | None = None,
         weights: Mapping[Any, int] | None = None,
         default_weight: int = 1,
         ordering_key: str | Callable[[Message], object] | None = None,
-        workers: int = 1,
+        workers: Workers = 1,
         on_error: OnError = "requeue",
         shutdown_timeout: float = 25.0,
         connect_timeout: float = 30.0,
+        codel: CoDel | None = None,
+        codel_requeue: bool = True,
+        codel_budget: int = 3,
+        codel_when_alone: bool = False,
     ) -> None:
         settings = make_settings(
-            url, queues, prefetch=prefetch, anticipation=anticipation, cost=cost, key=key, weights=weights,
-            default_weight=default_weight, ordering_key=ordering_key, workers=workers, on_error=on_error,
-            shutdown_timeout=shutdown_timeout, connect_timeout=connect_timeout,
+            url, queues, prefetch=prefetch, target_delay=target_delay, max_buffer_bytes=max_buffer_bytes,
+            anticipation=anticipation, cost=cost, key=key, weights=weights, default_weight=default_weight,
+            ordering_key=ordering_key, workers=workers, on_error=on_error, shutdown_timeout=shutdown_timeout,
+            connect_timeout=connect_timeout, codel=codel, codel_requeue=codel_requeue, codel_budget=codel_budget,
+            codel_when_alone=codel_when_alone,
         )  # fmt: skip
         self._machine = Machine(settings)
-        self._pool: Pool | None = None
+        self._workers: WorkerThreads | None = None
         self._entered = False
 
     def __enter__(self) -> Consumer:
@@ -169,19 +196,19 @@ class Consumer:
         machine = self._machine
         if not self._entered:
             self._machine.start()
-        self._pool = Pool(machine, handler, machine.settings.workers)
+        self._workers = WorkerThreads(machine, handler, machine.settings.priorities)
         machine.on_change = self._on_change
         try:
-            self._pool.start()
-            self._pool.wait()
+            self._workers.start()
+            self._workers.wait()
         finally:
             machine.close()
         if machine.error is not None:
             raise machine.error
 
     def _on_change(self) -> None:
-        if self._machine.abandoned and self._pool is not None:
-            self._pool.release()
+        if self._machine.abandoned and self._workers is not None:
+            self._workers.release()
 
     def stop(self, now: bool = False) -> None:
         """stop(now=False)
@@ -212,7 +239,9 @@ class Consumer:
         dict
             ``received``, ``acked``, ``nacked`` (requeued), ``rejected``, ``errors`` (handlers that raised),
             ``stale_settlements`` (settled after their channel was gone), ``reconnects``, ``buffered``, and ``slots``:
-            a `SlotStats` per queue or tenant.
+            a `SlotStats` per queue or tenant. Of those that waited too long: ``shed`` (returned; counted in
+            ``nacked`` or ``rejected`` too), ``kept_alone``, ``kept_budget``, and with a `codel` also ``codel``:
+            the slots whose messages are being returned (``dropping``), and a `CoDelStats` per slot (``slots``).
 
         Notes
         -----

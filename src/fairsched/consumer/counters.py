@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 
 #: Names of the counters, in the order in which they are reported.
-NAMES = ("received", "acked", "nacked", "rejected", "errors", "stale_settlements", "reconnects")
+NAMES = (
+    "received", "acked", "nacked", "rejected", "errors", "stale_settlements", "reconnects",
+    "shed", "kept_alone", "kept_budget",
+)  # fmt: skip
 
 
 class Counters:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
@@ -60,8 +61,7 @@ class Intake:
         self._plain = key is None and not cost.varies
         self._messages: list[Message] = []
         self._slots: list[Hashable] = []
-        #: Called after each batch; the asyncio face wakes its waiters here.
-        self.on_batch: Callable[[], None] | None = None
+        self._now = 0.0
 
     def add(self, message: Message) -> None:
         """Take one delivery."""
@@ -70,7 +70,10 @@ class Intake:
                 message.slot = self._key(message)
             message.cost = self._cost.estimate(message)
         if not self._messages:
+            # One reading of the clock for all that one turn of the loop brings.
+            self._now = time.monotonic()
             self._defer(self.drain)
+        message.arrived = self._now
         self._messages.append(message)
         self._slots.append(message.slot)
 
@@ -87,5 +90,3 @@ class Intake:
         except ShutDown:
             # Nobody will take them any more; closing the channel gives them back to the broker.
             _log.debug("%d deliveries came after the end and return to the broker", len(messages))
-        if self.on_batch is not None:
-            self.on_batch()

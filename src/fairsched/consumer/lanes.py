@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 #: the keys to within 3 % (one standard deviation), and eight lanes are placed in milliseconds.
 POINTS = 1024
 
+#: The highest priority: takes messages whoever waits for them.
+_FIRST = 2**31 - 1
+
 
 class Lanes:
     """Lanes(settings)
@@ -101,14 +104,15 @@ class Lanes:
             prices = None if costs is None else [costs[index] for index in chosen]
             lane.put_many([slots[index] for index in chosen], [messages[index] for index in chosen], prices)
 
-    def hold(self, slot: Hashable, held: bool) -> bool:
-        """Say of a slot, in every lane, whether more of it waits upstream; True if it was waited for in vain in one.
+    def hold(self, slot: Hashable, held: bool, awaited: bool = True) -> bool:
+        """Say of a slot, in every lane, whether more of it waits upstream; True if it was waited for till now in all.
 
         A full window says so of the queue as a whole, not of one lane's part of it; but keys spread over all lanes,
         and what a lane runs out of sooner, because it has only a part, it must be able to wait for. Where nothing
         comes, no more than one turn was kept.
         """
-        return any([lane.hold(slot, held) for lane in self.queues])
+        before = [lane.hold(slot, held, awaited) for lane in self.queues]
+        return all(before)
 
     def anticipate(self, seconds: float) -> None:
         """Say for how long a held slot is waited for, in every lane, when its turn comes while it is empty."""
@@ -125,7 +129,7 @@ class Lanes:
         for lane in self.queues:
             while True:
                 try:
-                    yield lane.get(False)[1]
+                    yield lane.get(False, priority=_FIRST)[1]
                 except (queue.Empty, ShutDown):
                     break
 

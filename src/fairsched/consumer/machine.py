@@ -14,9 +14,11 @@ from fairsched.consumer.counters import Counters
 from fairsched.consumer.lanes import Lanes
 from fairsched.consumer.listener import Listener
 from fairsched.consumer.settings import Settings
+from fairsched.consumer.shedding import Shedding
 from fairsched.consumer.urls import endpoint
 from fairsched.consumer.window import shortfall
 from fairsched.errors import ConnectionFailed, ShutDown
+from fairsched.prefetch import recommend
 
 if TYPE_CHECKING:
     from fairsched._fairqueue import FairQueue
@@ -50,6 +52,8 @@ class Machine(Listener):
         self.settings = settings
         self.lanes = Lanes(settings)
         self.counters = Counters()
+        rules = settings.shedding
+        self._shedding = rules and Shedding(rules, self.counters, self._is_alone, self._advice)
         #: Made by `start`: it owns sockets, and a consumer that is never started should own nothing.
         self.pump: Pump
         #: What made consuming impossible, if anything did.
@@ -60,8 +64,6 @@ class Machine(Listener):
         self.stopping = threading.Event()
         #: Called, in whatever thread, when getters should look again.
         self.on_change: Callable[[], None] | None = None
-        #: Called in the I/O thread after messages were queued; to be set before `start`.
-        self.on_batch: Callable[[], None] | None = None
         self._begun = threading.Event()
         self._started = self._closed = False
         self._stop_at: float | None = None
@@ -77,7 +79,6 @@ class Machine(Listener):
             if self._started:
                 raise RuntimeError("a consumer can be started once; make another")
             self.pump = Pump(self.settings, self.lanes, self.counters, self, self.settle_failure)
-            self.pump.intake.on_batch = self.on_batch
             self._started = True
         self.pump.start()
         if self.stopping.is_set():
@@ -121,8 +122,8 @@ class Machine(Listener):
 
     # Messages ----------------------------------------------------------------------------------------------------
 
-    def try_get(self, lane: FairQueue) -> Message | None:
-        """Return the next message of a lane that came on a living channel, or None if there is none now.
+    def try_get(self, lane: FairQueue, priority: int = 0) -> Message | None:
+        """Return the next message of a lane that came on a living channel, or None if there is none for us now.
 
         Raises
         ------
@@ -133,14 +134,13 @@ class Machine(Listener):
             if self.abandoned:
                 raise ShutDown("the consumer was stopped")
             try:
-                slot, message = lane.get(False)
+                slot, message = lane.get(False, priority=priority)
             except queue.Empty:
                 return None
-            if message.alive:
+            if self._usable(lane, slot, message):
                 return message  # type: ignore[no-any-return]
-            self._refund(lane, slot, message)
 
-    def get(self, lane: FairQueue, timeout: float | None = None) -> Message | None:
+    def get(self, lane: FairQueue, timeout: float | None = None, priority: int = 0) -> Message | None:
         """Return the next message of a lane, waiting for it; None if the time is over.
 
         Raises
@@ -149,25 +149,42 @@ class Machine(Listener):
             If there will be none.
         """
         while True:
-            message = self.try_get(lane)
+            message = self.try_get(lane, priority)
             if message is not None:
                 return message
             # About to wait: the broker may be waiting too, for what is settled but not sent.
             self.pump.request_flush()
             try:
-                slot, message = lane.get(True, timeout)
+                slot, message = lane.get(True, timeout, priority=priority)
             except queue.Empty:
                 return None
             if self.abandoned:
                 message.nack()
-            elif message.alive:
+            elif self._usable(lane, slot, message):
                 return message  # type: ignore[no-any-return]
-            else:
-                self._refund(lane, slot, message)
 
-    def _refund(self, lane: FairQueue, slot: Any, message: Message) -> None:
-        # Its channel is gone, so it was charged for nothing: the broker delivers it again.
+    def _usable(self, lane: FairQueue, slot: Any, message: Message) -> bool:
+        """Whether a message just taken is one to handle; if not, its slot was charged for nothing."""
+        # Its channel may be gone, and the broker delivers it again; or it waited too long, and was sent back.
+        if message.alive and not (self._shedding and self._shedding.returns(lane, slot, message)):
+            return True
         self.charge(lane, slot, -message.cost)
+        return False
+
+    def _is_alone(self, queue: str) -> bool:
+        return self.pump.census.alone(queue)
+
+    def _advice(self) -> str:
+        """Say what window would do for a handler as fast as this one."""
+        round_trip = self.pump.round_trip()
+        if round_trip is None or self._service <= 0:
+            return "A smaller prefetch leaves messages at the broker"
+        service = self._service * 1e-9 / self.settings.workers
+        return (
+            f"A prefetch of {recommend(round_trip, service)} in all would keep the handler busy "
+            f"(round trip {round_trip * 1e3:.3g} ms, {service * 1e3:.3g} ms a message), "
+            f"it is {self.pump.window()}"
+        )
 
     def charge(self, lane: FairQueue, slot: Any, difference: int) -> None:
         """Correct what a slot of a lane was charged; a tenant forgotten meanwhile has nothing to correct."""
@@ -182,6 +199,8 @@ class Machine(Listener):
         cost = self.settings.cost
         if cost.measures:
             self.charge(lane, message.slot, cost.correction(message, elapsed))
+        if self.settings.target_delay is not None:
+            self.pump.gauge.served(elapsed)
         # Several workers may lose an update here; the mean and the moment of the look need not be exact.
         self._service += (elapsed - self._service) / min(100, self._handled + 1)
         self._handled += 1
@@ -191,7 +210,7 @@ class Machine(Listener):
     def _look_at_windows(self) -> None:
         """Say once, with the arithmetic, if the windows are too small for what was measured."""
         round_trip = self.pump.round_trip()
-        if self.settings.key is None and round_trip is not None:
+        if self.settings.key is None and self.settings.target_delay is None and round_trip is not None:
             service = self._service * 1e-9 / self.settings.workers
             reason = shortfall(self.settings.windows, self.settings.units, round_trip, service)
             if reason:
@@ -258,4 +277,5 @@ class Machine(Listener):
 
     def stats(self) -> dict[str, Any]:
         """Return counters, what is buffered, and the figures of every slot."""
-        return {**self.counters.snapshot(), "buffered": self.lanes.qsize(), "slots": self.lanes.stats()}
+        found = {**self.counters.snapshot(), "buffered": self.lanes.qsize(), "slots": self.lanes.stats()}
+        return {**found, "codel": self._shedding.stats()} if self._shedding else found

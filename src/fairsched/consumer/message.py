@@ -38,6 +38,8 @@ class Message:
         The broker's number for this delivery, counted per channel.
     redelivered : bool
         Whether the broker may have delivered it before.
+    arrived : float
+        When it was received, on the clock of ``time.monotonic``.
     slot : hashable
         Whom it is charged to: its queue, or its tenant when the consumer has a ``key``.
     cost : int
@@ -60,6 +62,7 @@ class Message:
         "_delivery",
         "_origin",
         "_properties",
+        "arrived",
         "body",
         "cost",
         "deferred",
@@ -87,6 +90,7 @@ class Message:
         self._origin = origin
         self.slot = slot
         self.cost = 1
+        self.arrived = 0.0
         self.settled = False
         self.deferred = False
 
@@ -107,6 +111,12 @@ class Message:
             # Behind class, weight and body size.
             found = self._properties = spec.BasicProperties().decode(found, 12)
         return found
+
+    @property
+    def raw_properties(self) -> bytes:
+        """The properties as they were sent: equal for deliveries of one message."""
+        found = self._properties
+        return found if isinstance(found, bytes) else b"".join(found.encode())
 
     @property
     def queue(self) -> str:

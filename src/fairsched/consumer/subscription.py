@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pika.exceptions
 
 from fairsched._ackledger import AckLedger
+from fairsched.consumer.ladder import Ladder
 from fairsched.consumer.message import Message
 
 if TYPE_CHECKING:
@@ -51,13 +52,14 @@ class Subscription:
 
     def __init__(self, pump: Pump, queue: str, window: int) -> None:
         self.queue = queue
+        #: Unsettled messages that the broker may send, in the end: the ladder may be on its way there.
         self.window = window
         self.ledger = AckLedger()
+        self.ladder = Ladder(self.ledger, self._start, self._stop, self._on_change)
         #: Cleared when the channel is gone: what it delivered belongs to the broker again.
         self.alive = True
         #: Whether the broker confirmed the consumer and has not cancelled it since.
         self.consuming = False
-        self.round_trip: float | None = None
         #: Whether deliveries have filled the window since the last look, so that more presumably wait upstream.
         self.filled = False
         #: Whether anything was delivered since the last look.
@@ -66,10 +68,13 @@ class Subscription:
         self.ready: int | None = None
         self._asking = False
         self._pump = pump
-        self._flush_at = max(1, min(_FLUSH_AT, window // 4))
         self._channel: Channel | None = None
-        self._tag = ""
-        self._asked = 0.0
+        self._ending: Callable[[], None] | None = None
+        #: Whether the broker cancelled the last consumer, and it is not time to consume again.
+        self._sent_away = False
+        #: The delivery that a settlement on its way will bring, and when that was sent.
+        self._due, self._sent = 0, 0.0
+        self.resize(window)
         self._take = pump.intake.add
         self._note = pump.note_fill
 
@@ -80,22 +85,63 @@ class Subscription:
         self._channel = channel
         channel.add_on_close_callback(self._on_close)
         channel.add_on_cancel_callback(self._on_cancel)
-        self._asked = time.monotonic()
-        channel.basic_qos(prefetch_count=self.window, callback=self._on_qos)
-
-    def consume(self) -> None:
-        """Start consuming, the first time or after the broker cancelled it; a lost channel makes this a no-op."""
-        if self.alive and self._channel is not None and self._channel.is_open:
-            self._pump.sinks[self._channel.channel_number] = self._on_delivery
-            self._tag = self._channel.basic_consume(self.queue, self._on_message, callback=self._on_consume_ok)
-
-    def _on_qos(self, _frame: Method[Basic.QosOk]) -> None:
-        self.round_trip = time.monotonic() - self._asked
+        self._pump.sinks[channel.channel_number] = self._on_delivery
         self.consume()
 
-    def _on_consume_ok(self, _frame: Method[Basic.ConsumeOk]) -> None:
-        self.consuming = True
-        self._pump.subscribed(self)
+    def consume(self) -> None:
+        """Consume with the window that is wanted, as soon as that can be; a lost channel makes this a no-op."""
+        channel = self._channel
+        self._sent_away = False
+        if self.alive and self._ending is None and channel is not None and channel.is_open:
+            self.ladder.move(channel, self.window)
+
+    def resize(self, window: int) -> None:
+        """Change the window; 0 takes in nothing more until it is changed again."""
+        self.window = window
+        self._flush_at = max(1, min(_FLUSH_AT, window // 4))
+        if not self._sent_away:
+            self.consume()
+
+    def allowed(self, more: int = 0) -> int:
+        """Return the newest delivery that the broker may send, once it knows of `more` settlements than it does."""
+        ledger = self.ledger
+        told = ledger.delivered - ledger.outstanding - ledger.pending
+        return told + more + self.ladder.window + self.ladder.leftover()
+
+    def ping(self) -> None:
+        """Measure the round trip of this channel, unless it waits for an answer already."""
+        channel = self._channel
+        if self.consuming and not (self.ladder.busy or self._asking) and channel is not None and channel.is_open:
+            self._set_window(channel, max(1, self.window))
+
+    def _set_window(self, channel: Channel, window: int) -> None:
+        """Set what later consumers may have unsettled, and take the time: the live ones are not affected."""
+        asked = time.monotonic()
+        gauge = self._pump.gauge
+        channel.basic_qos(prefetch_count=window, callback=lambda _frame: gauge.pinged(time.monotonic() - asked))
+
+    def _start(self, channel: Channel, window: int, confirmed: Callable[[Method[Basic.ConsumeOk]], None]) -> str:
+        self._set_window(channel, window)
+        return str(channel.basic_consume(self.queue, self._on_message, callback=confirmed))
+
+    def _stop(self, channel: Channel, tag: str, confirmed: Callable[[Method[Basic.CancelOk]], None]) -> None:
+        channel.basic_cancel(tag, callback=confirmed)
+        # Deliveries may be on their way. pika would refuse them with basic.reject, which counts towards the delivery
+        # limit of a quorum queue; we take them, handle them or give them back ourselves. Either every one of them
+        # comes here or none: the ledger admits no gap.
+        cancelled = getattr(channel, "_cancelled", None)
+        if isinstance(cancelled, set):
+            cancelled.discard(tag)
+        else:
+            self._pump.sinks.pop(channel.channel_number, None)
+
+    def _on_change(self) -> None:
+        first, self.consuming = not self.consuming and self.ladder.consumers > 0, self.ladder.consumers > 0
+        if self._ending is not None:
+            if not self.consuming and not self.ladder.busy:
+                self._ending()
+        elif first:
+            self._pump.subscribed(self)
 
     @property
     def full(self) -> bool:
@@ -143,8 +189,11 @@ class Subscription:
         properties: BasicProperties | bytes,
         body: bytes,
     ) -> None:
-        self.ledger.deliver(tag)
+        self.ledger.deliver(tag, len(body))
         self.arrived = True
+        if tag == self._due:
+            self._pump.gauge.refilled(time.monotonic() - self._sent)
+            self._due = 0
         self._take(Message(body, tag, bool(redelivered), delivery, properties, self, self.queue))
         if not self.filled and self.full:
             self.filled = True
@@ -175,11 +224,23 @@ class Subscription:
         channel = self._channel
         if not self.alive or channel is None or not channel.is_open:
             return
+        self._expect()
         for verdict, tag, multiple in self.ledger.flush():
             if verdict == AckLedger.ACK:
                 channel.basic_ack(tag, multiple)
             else:
                 channel.basic_nack(tag, multiple, requeue=verdict == AckLedger.REQUEUE)
+
+    def _expect(self) -> None:
+        """Have the round trip of the settlements measured that are about to leave.
+
+        The broker sends no more than the window beyond what it was told is settled: so the delivery with the number
+        "settled + window" cannot come sooner than a round trip after that was told, and comes then if the queue is
+        backlogged.
+        """
+        if self._due <= self.ledger.delivered:
+            self._due = self.allowed(self.ledger.pending)
+            self._sent = time.monotonic()
 
     # The end -----------------------------------------------------------------------------------------------------
 
@@ -188,16 +249,8 @@ class Subscription:
         channel = self._channel
         if not self.alive or not self.consuming or channel is None or not channel.is_open:
             return False
-        self.consuming = False
-        channel.basic_cancel(self._tag, callback=lambda _frame: done())
-        # Deliveries may be on their way. pika would refuse them with basic.reject, which counts towards the delivery
-        # limit of a quorum queue; we take them, handle them or give them back ourselves. Either every one of them
-        # comes here or none: the ledger admits no gap.
-        cancelled = getattr(channel, "_cancelled", None)
-        if isinstance(cancelled, set):
-            cancelled.discard(self._tag)
-        else:
-            self._pump.sinks.pop(channel.channel_number, None)
+        self._ending = done
+        self.ladder.move(channel, 0)
         return True
 
     def abandon(self) -> None:
@@ -206,11 +259,13 @@ class Subscription:
             self._pump.sinks.pop(self._channel.channel_number, None)
         self.alive = self.consuming = False
 
-    def _on_cancel(self, _frame: Method[Basic.Cancel]) -> None:
+    def _on_cancel(self, frame: Method[Basic.Cancel]) -> None:
         # Sent by the broker when the queue is deleted or moves. What was delivered can still be settled.
-        self.consuming = False
-        _log.warning("the broker cancelled the consumer of queue %r; consuming again shortly", self.queue)
-        self._pump.cancelled(self)
+        self.ladder.lost(frame.method.consumer_tag)
+        if self.consuming and not self.ladder.consumers:
+            self.consuming, self._sent_away = False, True
+            _log.warning("the broker cancelled the consumer of queue %r; consuming again shortly", self.queue)
+            self._pump.cancelled(self)
 
     def _on_close(self, _channel: Channel, reason: Any) -> None:
         self.abandon()

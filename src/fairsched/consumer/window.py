@@ -153,7 +153,7 @@ def default_windows(units: Mapping[str, float]) -> dict[str, int]:
 
 
 def windows_for(
-    prefetch: int | Mapping[str, int] | None, weights: Mapping[str, int], units: Mapping[str, float]
+    prefetch: int | str | Mapping[str, int] | None, weights: Mapping[str, int], units: Mapping[str, float]
 ) -> dict[str, int]:
     """windows_for(prefetch, weights, units)
     --
@@ -162,8 +162,8 @@ def windows_for(
 
     Parameters
     ----------
-    prefetch : int, mapping or None
-        A total, a window per queue, or the default.
+    prefetch : int, str, mapping or None
+        A total, a window per queue, or the default; no text is allowed here.
     weights : mapping
         Weight per queue.
     units : mapping

@@ -1,11 +1,11 @@
-"""The pool of threads that run handlers."""
+"""The threads that run handlers."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fairsched.errors import ShutDown
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 #: A handler that ran longer than this, in nanoseconds, has its settlement sent at once.
-_LONG = 5_000_000
+_LONG = 2_000_000
 
 
-class Pool:
-    """Pool(machine, handler, size)
+class WorkerThreads:
+    """WorkerThreads(machine, handler, priorities)
     --
 
     Threads that take messages in fair order, each from its lane, run the handler and settle.
@@ -33,8 +33,8 @@ class Pool:
         Where messages come from.
     handler : callable
         Called with one message at a time in each thread. Returning acks, raising settles by ``on_error``.
-    size : int
-        Number of threads.
+    priorities : sequence of int
+        One for each thread: whose turn it is when several wait for messages.
 
     Notes
     -----
@@ -42,15 +42,15 @@ class Pool:
     process from leaving after the shutdown timeout; its message returns to the broker with the connection.
     """
 
-    def __init__(self, machine: Machine, handler: Callable[[Message], object], size: int) -> None:
+    def __init__(self, machine: Machine, handler: Callable[[Message], object], priorities: Sequence[int]) -> None:
         self._machine = machine
         self._handler = handler
-        self._left = size
+        self._left = len(priorities)
         self._guard = threading.Lock()
         self._all_left = threading.Event()
         self._threads = [
-            threading.Thread(target=self._work, args=(number,), name=f"fairsched-worker-{number}", daemon=True)
-            for number in range(size)
+            threading.Thread(target=self._work, args=(number, priority), name=f"fairsched-worker-{number}", daemon=True)
+            for number, priority in enumerate(priorities)
         ]
 
     def start(self) -> None:
@@ -75,9 +75,9 @@ class Pool:
         """Let `wait` return although handlers run."""
         self._all_left.set()
 
-    def _work(self, number: int) -> None:
+    def _work(self, number: int, priority: int) -> None:
         try:
-            self._serve(self._machine.lanes.of_worker(number))
+            self._serve(self._machine.lanes.of_worker(number), priority)
         except BaseException as error:
             # SystemExit, KeyboardInterrupt, or a fault of our own: the consumer ends with it.
             self._machine.failed(error)
@@ -89,12 +89,12 @@ class Pool:
                 self._machine.stopping.set()
                 self._all_left.set()
 
-    def _serve(self, lane: FairQueue) -> None:
+    def _serve(self, lane: FairQueue, priority: int) -> None:
         machine, handler, clock = self._machine, self._handler, time.perf_counter_ns
         get, handled, pump = machine.get, machine.handled, machine.pump
         while True:
             try:
-                message = get(lane)
+                message = get(lane, None, priority)
             except ShutDown:
                 return
             if message is None:

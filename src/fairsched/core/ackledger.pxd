@@ -4,11 +4,12 @@ Delivery tags of a channel run 1, 2, 3, …; an acknowledgement with multiple=Tr
 its own. It is used for a contiguous settled prefix only, and what was refused inside that prefix has left before it:
 nothing that was not processed is ever acknowledged.
 
-A byte per tag in a ring from the oldest tag in doubt to the newest delivered. Thread safety: none; the owner excludes.
-Complexity: O(1) a tag, amortised; memory one byte a tag in the window and 8 a settlement not yet flushed.
+A byte per tag in a ring from the oldest tag in doubt to the newest delivered, and beside it what the message weighs.
+Thread safety: none; the owner excludes. Complexity: O(1) a tag, amortised; ackledger_unsettled O(tags in doubt). Memory:
+five bytes a tag in the window and 8 a settlement not yet flushed.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 
 cdef enum TagState:
@@ -22,10 +23,12 @@ cdef struct Refusal:
 
 cdef struct AckLedger:
     uint8_t* states      # TagState by tag & (capacity - 1)
+    uint32_t* sizes      # of the bodies, likewise; longer ones count as the longest
     uint64_t capacity    # a power of two
     uint64_t base        # oldest tag in doubt: everything below is settled and sent
     uint64_t high        # one past the newest tag delivered
     uint64_t outstanding
+    uint64_t size        # of all that is outstanding
     uint64_t* acked      # acknowledged since the last flush, in order of settlement
     uint64_t acked_size
     uint64_t acked_capacity
@@ -35,6 +38,8 @@ cdef struct AckLedger:
 
 cdef inline void ackledger_init(AckLedger* a) noexcept nogil:
     a.states = NULL
+    a.sizes = NULL
+    a.size = 0
     a.acked = NULL
     a.refused = NULL
     a.capacity = a.outstanding = a.acked_size = a.acked_capacity = a.refused_size = a.refused_capacity = 0
@@ -42,6 +47,7 @@ cdef inline void ackledger_init(AckLedger* a) noexcept nogil:
 
 cdef inline void ackledger_clear(AckLedger* a) noexcept nogil:
     free(a.states)
+    free(a.sizes)
     free(a.acked)
     free(a.refused)
     ackledger_init(a)
@@ -52,24 +58,45 @@ cdef inline uint8_t* ackledger_state(const AckLedger* a, uint64_t tag) noexcept 
 cdef inline bint ackledger_grow(AckLedger* a) noexcept nogil:
     cdef uint64_t capacity = 64 if a.capacity == 0 else 2 * a.capacity
     cdef uint8_t* states = <uint8_t*> calloc(capacity, 1)
+    cdef uint32_t* sizes = <uint32_t*> calloc(capacity, sizeof(uint32_t))
     cdef uint64_t tag
-    if states == NULL:
+    if states == NULL or sizes == NULL:
+        free(states)
+        free(sizes)
         return False
     for tag in range(a.base, a.high):
         states[tag & (capacity - 1)] = ackledger_state(a, tag)[0]
+        sizes[tag & (capacity - 1)] = a.sizes[tag & (a.capacity - 1)]
     free(a.states)
+    free(a.sizes)
     a.states = states
+    a.sizes = sizes
     a.capacity = capacity
     return True
 
-cdef inline bint ackledger_deliver(AckLedger* a) noexcept nogil:
-    """Book the next tag as outstanding; False when memory is exhausted."""
+cdef inline bint ackledger_deliver(AckLedger* a, uint64_t size) noexcept nogil:
+    """Book the next tag as outstanding, with the size of its body; False when memory is exhausted."""
     if a.high - a.base == a.capacity and not ackledger_grow(a):
         return False
     ackledger_state(a, a.high)[0] = TAG_OUTSTANDING
+    a.sizes[a.high & (a.capacity - 1)] = <uint32_t> min(size, <uint64_t> 0xFFFFFFFF)
+    a.size += a.sizes[a.high & (a.capacity - 1)]
     a.high += 1
     a.outstanding += 1
     return True
+
+cdef inline void ackledger_let_go(AckLedger* a, uint64_t tag, TagState state) noexcept nogil:
+    """Note that a tag is no longer outstanding."""
+    ackledger_state(a, tag)[0] = state
+    a.size -= a.sizes[tag & (a.capacity - 1)]
+    a.outstanding -= 1
+
+cdef inline uint64_t ackledger_unsettled(const AckLedger* a, uint64_t last) noexcept nogil:
+    """Tags up to `last` that the broker has not been told about: they take up room in its window."""
+    cdef uint64_t tag, count = 0
+    for tag in range(a.base, min(last + 1, a.high)):
+        count += ackledger_state(a, tag)[0] != TAG_DONE
+    return count
 
 cdef inline bint ackledger_is_outstanding(const AckLedger* a, uint64_t tag) noexcept nogil:
     return a.base <= tag < a.high and ackledger_state(a, tag)[0] == TAG_OUTSTANDING
@@ -91,8 +118,7 @@ cdef inline bint ackledger_ack(AckLedger* a, uint64_t tag) noexcept nogil:
     a.acked = <uint64_t*> block
     a.acked[a.acked_size] = tag
     a.acked_size += 1
-    ackledger_state(a, tag)[0] = TAG_ACKED
-    a.outstanding -= 1
+    ackledger_let_go(a, tag, TAG_ACKED)
     return True
 
 cdef inline bint ackledger_refuse(AckLedger* a, uint64_t tag, int64_t verdict) noexcept nogil:
@@ -104,8 +130,7 @@ cdef inline bint ackledger_refuse(AckLedger* a, uint64_t tag, int64_t verdict) n
     a.refused[a.refused_size].tag = tag
     a.refused[a.refused_size].verdict = verdict
     a.refused_size += 1
-    ackledger_state(a, tag)[0] = TAG_DONE
-    a.outstanding -= 1
+    ackledger_let_go(a, tag, TAG_DONE)
     return True
 
 cdef inline uint64_t ackledger_advance(AckLedger* a, uint64_t* last) noexcept nogil:

@@ -18,7 +18,7 @@ time, in nanoseconds of any clock; it is read only while somebody is waited for.
 
 from libc.stdint cimport int64_t
 
-from fairsched.core.slots cimport HELD, HELD_IN_VAIN, NOT_AWAITED, Slot, SlotTable, slots_first
+from fairsched.core.slots cimport HELD, HELD_ONLY, NOT_AWAITED, Slot, SlotTable, slots_first
 
 cdef inline int64_t anticipation_cost(const Slot* slot) noexcept nogil:
     """What the slot's next message will presumably cost: as much as those before it did in the mean."""
@@ -48,7 +48,7 @@ cdef inline int64_t anticipation_left(SlotTable* t, int64_t now) noexcept nogil:
         return t.patience_left - (now - t.awaited_since)
     t.patience_left = 0
     t.awaited_since = NOT_AWAITED
-    t.slots[slots_first(t)].held = HELD_IN_VAIN
+    t.slots[slots_first(t)].held = HELD_ONLY
     return 0
 
 cdef inline void anticipation_end_wait(SlotTable* t, int64_t now) noexcept nogil:

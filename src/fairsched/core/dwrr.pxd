@@ -26,7 +26,7 @@ from fairsched.core.anticipation cimport (
 )
 from fairsched.core.entrypool cimport entrypool_reserve, prefetch
 from fairsched.core.slots cimport (
-    AWAITED_SLOT, HELD, HELD_IN_VAIN, NO_SLOT, NOT_HELD, Slot, SlotTable, slots_activate, slots_append,
+    AWAITED_SLOT, NO_SLOT, NOT_HELD, Slot, SlotTable, slots_activate, slots_append,
     slots_deactivate_after, slots_first, slots_report_idle, slots_unlink_head,
 )
 
@@ -165,13 +165,13 @@ cdef inline void dwrr_set_quantum(SlotTable* t, uint32_t index, int64_t quantum)
     t.slots[index].quantum = quantum
     dwrr_trim_deficit(t, &t.slots[index])
 
-cdef inline bint dwrr_hold(SlotTable* t, uint32_t index, bint held) noexcept nogil:
-    """Say whether an empty slot is backlogged upstream; True when it had been waited for in vain meanwhile."""
+cdef inline int dwrr_hold(SlotTable* t, uint32_t index, int state) noexcept nogil:
+    """Say, by a HoldState, whether an empty slot is backlogged upstream, and awaited; return what was so before."""
     cdef Slot* slot = &t.slots[index]
-    cdef bint in_vain = slot.held == HELD_IN_VAIN
-    cdef bint released = slot.held != NOT_HELD and not held
-    slot.held = HELD if held else NOT_HELD
+    cdef int before = slot.held
+    cdef bint released = before != NOT_HELD and state == NOT_HELD
+    slot.held = state
     dwrr_trim_deficit(t, slot)
     if released and not slot.active:
         slots_report_idle(t, index)
-    return in_vain
+    return before

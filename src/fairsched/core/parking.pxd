@@ -1,17 +1,12 @@
-"""Where threads wait for a wake-up, without the GIL.
+"""Where a thread sleeps, without the GIL, until it is woken or its time is over.
 
-A counting semaphore: `unpark(n)` leaves n permits, `park` takes one or times out. The owner counts, under its own
-exclusion (the GIL, or the object's critical section on free-threaded builds), who is registered to wait:
-
-    waiter: registered += 1 (exclusion held) -> park() -> got a permit, or timed out
-    waker:  n = min(wanted, registered); registered -= n (exclusion held) -> unpark(n)
-
-So a wake-up sent before the waiter reaches park is not lost (the permit stays), nobody is woken who did not register,
-and a waiter that timed out finds either its registration (it withdraws it) or, if a waker took that, a permit under
-way, which it must collect with park(-1): permits never outlive the registrations they were made for.
+A counting semaphore: `unpark(n)` leaves n permits, `park` takes one or times out. A wake-up that comes before the
+thread reaches park is not lost: the permit stays. Who may be woken, and that permits do not outlive their wake-ups, is
+the owner's to see to; _waitingroom.pyx does, with the lists of core/interest.pxd.
 
 Synchronization: `permits` is written and read under `mutex` only. The mutex is never held while Python code can run,
-so park and unpark may be called with or without the GIL; park without it, because it blocks.
+so park and unpark may be called with or without the GIL; park without it, because it blocks. Any number of threads.
+Complexity: O(1).
 """
 
 from libc.stdint cimport int64_t

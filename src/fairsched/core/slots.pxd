@@ -24,7 +24,7 @@ cdef enum:
 cdef enum HoldState:
     NOT_HELD = 0
     HELD = 1
-    HELD_IN_VAIN = 2  # a turn passed in which it was waited for all the time: not waited for until it is held anew
+    HELD_ONLY = 2  # and not waited for, since nobody wants that, or it was in vain the last time
 
 cdef extern from *:
     """

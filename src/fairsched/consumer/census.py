@@ -1,0 +1,104 @@
+"""How many consumers each queue has: asked rarely, in the I/O thread, on a channel of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pika.adapters.select_connection import IOLoop
+    from pika.channel import Channel
+    from pika.frame import Method
+    from pika.spec import Queue
+
+    from fairsched.consumer.transport import Transport
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two looks, and before the first, when our own consumers are being registered.
+PERIOD, FIRST = 2.0, 0.5
+
+
+class Census:
+    """Census(loop, queues, own)
+    --
+
+    Knows whether others consume our queues.
+
+    Parameters
+    ----------
+    loop : pika IOLoop
+        Whose timers are used.
+    queues : iterable of str
+        The queues that are asked about.
+    own : callable
+        ``own(queue)`` is the number of consumers that this connection has on it.
+
+    Notes
+    -----
+    `alone` is safe from any thread, the rest is for the I/O thread. A passive declare of a queue that is missing
+    closes its channel, so it is not done on one that consumes. Until the first answer, and while there is no
+    connection, everybody counts as alone.
+    """
+
+    def __init__(self, loop: IOLoop, queues: Iterable[str], own: Callable[[str], int]) -> None:
+        self._loop = loop
+        self._queues = tuple(queues)
+        self._own = own
+        self._others: dict[str, int] = {}
+        self._connection: Transport | None = None
+        self._channel: Channel | None = None
+        self._due: object = None
+
+    def alone(self, queue: str) -> bool:
+        """Whether nobody else is known to consume a queue."""
+        return self._others.get(queue, 0) <= 0
+
+    def link_up(self, connection: Transport) -> None:
+        """Use a new connection."""
+        if self._queues:
+            self._connection = connection
+            self._again(FIRST)
+
+    def link_down(self) -> None:
+        """Know nothing any more."""
+        self._connection = self._channel = None
+        self._others = {}
+        if self._due is not None:
+            self._loop.remove_timeout(self._due)
+            self._due = None
+
+    def _again(self, delay: float) -> None:
+        self._due = self._loop.call_later(delay, self._look)
+
+    def _look(self) -> None:
+        self._due = None
+        connection, channel = self._connection, self._channel
+        if connection is None or not connection.is_open:
+            return
+        if channel is None:
+            connection.channel(on_open_callback=self._opened)
+            return
+        if channel.is_open:
+            for queue in self._queues:
+                channel.queue_declare(queue, passive=True, callback=self._answered(queue))
+        self._again(PERIOD)
+
+    def _opened(self, channel: Channel) -> None:
+        self._channel = channel
+        channel.add_on_close_callback(self._closed)
+        self._look()
+
+    def _answered(self, queue: str) -> Callable[[Method[Queue.DeclareOk]], None]:
+        def note(frame: Method[Queue.DeclareOk]) -> None:
+            self._others[queue] = frame.method.consumer_count - self._own(queue)
+
+        return note
+
+    def _closed(self, channel: Channel, reason: Any) -> None:
+        # Another is opened at the next look, which is on its way.
+        if channel is self._channel:
+            _log.debug("cannot ask for consumers, trying again: %s", reason)
+            self._channel = None
+            self._others = {}

@@ -1,0 +1,182 @@
+"""A window that can change: several consumers of one queue on one channel, opened and cancelled one at a time.
+
+The prefetch of a live consumer cannot change in AMQP 0-9-1. So a queue's window is a ladder of consumers, whose
+prefetches add up to it. To widen it, another consumer is opened with the difference. To narrow it, those are cancelled
+that do not fit, and if need be one is opened with what is then missing.
+
+* Overshoot. What a cancelled consumer holds unsettled stays until it is settled, beside the windows of the others. A
+  consumer is opened only when all of it together is no more than the wider of the old and the new window.
+* Order. All of them are on one channel, and AMQP keeps the order of a queue on one outgoing channel (section 4.7 of
+  the specification), whoever of its consumers gets a message.
+* Nothing is stranded. A cancelled consumer's messages are still here, to be handled and settled as ever.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pika.channel import Channel
+    from pika.frame import Method
+    from pika.spec import Basic
+
+    from fairsched._ackledger import AckLedger
+
+#: Consumers that one queue has at most. Brokers share a queue among consumers in turn, so each counts there as one.
+MOST = 5
+
+
+class _Rung(NamedTuple):
+    tag: str
+    window: int
+
+
+class _Leaving(NamedTuple):
+    """What a cancelled consumer may still hold: so many at most, none newer than that delivery."""
+
+    window: int
+    last: int
+
+
+def kept(windows: list[int], target: int, most: int) -> list[int]:
+    """kept(windows, target, most)
+    --
+
+    Choose the consumers that stay when the window changes.
+
+    Parameters
+    ----------
+    windows : list of int
+        Of the consumers there are.
+    target : int
+        What they may add up to.
+    most : int
+        How many may stay, if another has to be opened beside them.
+
+    Returns
+    -------
+    list of int
+        Indices, such that the sum is as large as it can be, with as many as possible; one more than `most` if the sum
+        is the target.
+
+    Notes
+    -----
+    O(2**len(windows)); there are few. Pure.
+    """
+    best: tuple[int, int] = (-1, 0)
+    chosen: tuple[int, ...] = ()
+    for size in range(len(windows) + 1):
+        for some in itertools.combinations(range(len(windows)), size):
+            total = sum(windows[index] for index in some)
+            fits = total == target or (total < target and size <= most)
+            if fits and (total, size) > best:
+                best, chosen = (total, size), some
+    return list(chosen)
+
+
+class Ladder:
+    """Ladder(ledger, start, stop, changed)
+    --
+
+    The consumers of one queue on one channel.
+
+    Parameters
+    ----------
+    ledger : AckLedger
+        Of the channel.
+    start : callable
+        ``start(channel, window, confirmed)`` consumes with that prefetch, which governs this consumer and later ones,
+        and returns its tag; `confirmed` is called later.
+    stop : callable
+        ``stop(channel, tag, confirmed)`` cancels, likewise.
+    changed : callable
+        Called when a change is complete, or a consumer was added or removed.
+
+    Notes
+    -----
+    For the I/O thread alone. One request is under way at a time: pika does not tell confirmations apart.
+    """
+
+    def __init__(
+        self,
+        ledger: AckLedger,
+        start: Callable[[Channel, int, Callable[[Method[Basic.ConsumeOk]], None]], str],
+        stop: Callable[[Channel, str, Callable[[Method[Basic.CancelOk]], None]], None],
+        changed: Callable[[], None],
+    ) -> None:
+        #: What the windows are to add up to.
+        self.target = 0
+        #: Whether a request is not confirmed yet.
+        self.busy = False
+        self._ledger = ledger
+        self._start = start
+        self._stop = stop
+        self._changed = changed
+        self._rungs: list[_Rung] = []
+        self._leaving: list[_Leaving] = []
+        self._ceiling = 0
+
+    @property
+    def window(self) -> int:
+        """Unsettled messages that the present consumers may have."""
+        return sum(rung.window for rung in self._rungs)
+
+    @property
+    def consumers(self) -> int:
+        """Number of consumers there are."""
+        return len(self._rungs)
+
+    def leftover(self) -> int:
+        """Return how many unsettled messages of cancelled consumers there are at most."""
+        if not self._leaving:
+            return 0
+        unsettled = self._ledger.unsettled
+        held = [(min(one.window, unsettled(one.last)), one) for one in self._leaving]
+        self._leaving = [one for count, one in held if count]
+        return sum(count for count, _ in held)
+
+    def move(self, channel: Channel, target: int) -> None:
+        """Change the window, as soon as that can be; to be called again, with the same target, while it is not."""
+        if target != self.target:
+            self.target = target
+            self._ceiling = max(self.window + self.leftover(), target)
+        if self.busy or self.window == target or not channel.is_open:
+            return
+        windows = [rung.window for rung in self._rungs]
+        staying = kept(windows, target, MOST - 1)
+        going = [index for index in range(len(windows)) if index not in staying]
+        missing = target - sum(windows[index] for index in staying)
+        if going:
+            self._cancel(channel, self._rungs[going[0]])
+        elif self.window + self.leftover() + missing <= self._ceiling:
+            self._open(channel, missing)
+
+    def _open(self, channel: Channel, window: int) -> None:
+        def confirmed(_frame: Method[Basic.ConsumeOk]) -> None:
+            self._rungs.append(_Rung(tag, window))
+            self._settled(channel)
+
+        self.busy = True
+        tag = self._start(channel, window, confirmed)
+
+    def _cancel(self, channel: Channel, rung: _Rung) -> None:
+        def confirmed(_frame: Method[Basic.CancelOk]) -> None:
+            # Unless the broker cancelled it at the same time.
+            if rung in self._rungs:
+                self._rungs.remove(rung)
+                self._leaving.append(_Leaving(rung.window, self._ledger.delivered))
+            self._settled(channel)
+
+        self.busy = True
+        self._stop(channel, rung.tag, confirmed)
+
+    def _settled(self, channel: Channel) -> None:
+        self.busy = False
+        self.move(channel, self.target)
+        self._changed()
+
+    def lost(self, tag: str) -> None:
+        """Note that the broker cancelled a consumer."""
+        self._rungs = [rung for rung in self._rungs if rung.tag != tag]

@@ -1,0 +1,158 @@
+"""Turns measurements into windows while a consumer runs: ``prefetch="auto"`` and ``max_buffer_bytes``."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from fairsched.consumer.autowindow import AutoWindow, byte_window
+
+if TYPE_CHECKING:
+    from pika.adapters.select_connection import IOLoop
+
+    from fairsched.consumer.gauge import Gauge
+    from fairsched.consumer.settings import Settings
+    from fairsched.consumer.subscription import Subscription
+
+_log = logging.getLogger(__name__)
+
+#: How often windows are looked at, in seconds: while messages are here, and while there are none.
+PERIOD, IDLE_PERIOD = 0.05, 0.5
+#: How often the round trip is measured by an exchange of methods, in seconds.
+PING_PERIOD = 0.5
+#: A queue that took in more bytes than its part of the bound takes in nothing until it is down to this part of that.
+RESUME = 0.5
+#: How slowly the size of large messages is forgotten, per look.
+DECAY = 0.99
+
+
+class Regulator:
+    """Regulator(loop, settings, gauge, subscriptions, *, clock=time.monotonic)
+    --
+
+    Looks at every queue now and then, and changes its window.
+
+    Parameters
+    ----------
+    loop : pika IOLoop
+        Whose timer it uses.
+    settings : Settings
+        Windows, weights, bounds.
+    gauge : Gauge
+        What was measured.
+    subscriptions : callable
+        Iterates over the current subscriptions.
+    clock : callable
+        Seconds, never going backwards.
+
+    Notes
+    -----
+    For the I/O thread alone. O(queues) a look.
+    """
+
+    def __init__(
+        self,
+        loop: IOLoop,
+        settings: Settings,
+        gauge: Gauge,
+        subscriptions: Callable[[], Iterator[Subscription]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._loop = loop
+        self._gauge = gauge
+        self._subscriptions = subscriptions
+        self._clock = clock
+        self._windows = dict(settings.windows)
+        self._auto: AutoWindow | None = None
+        if settings.target_delay is not None:
+            self._auto = AutoWindow(settings.units, settings.workers, settings.target_delay)
+        whole = sum(settings.units.values())
+        #: Bytes that each queue may have here; empty: as many as come.
+        self._budgets: dict[str, float] = {}
+        if settings.max_buffer_bytes is not None:
+            self._budgets = {name: settings.max_buffer_bytes * unit / whole for name, unit in settings.units.items()}
+        #: Bytes of a message, per queue, as far as any came: the mean of what is here, falling slowly.
+        self._sizes: dict[str, float] = {}
+        self._usage: dict[str, _Usage] = {}
+        self._closed: set[str] = set()
+        self._pinged_at = 0.0
+        self._turn = 0
+
+    def window(self, queue: str) -> int:
+        """Return the window of a queue as it was decided last."""
+        window, budget = self._windows[queue], self._budgets.get(queue)
+        if budget is None:
+            return window
+        # Nothing is known about what comes first, and the broker cannot be told to mind bytes.
+        return min(window, byte_window(budget, self._sizes[queue])) if queue in self._sizes else 1
+
+    def start(self) -> None:
+        """Begin to look, if there is anything to regulate."""
+        if self._auto is not None or self._budgets:
+            self._look()
+
+    def _look(self) -> None:
+        now = self._clock()
+        found = [one for one in self._subscriptions() if one.alive]
+        round_trip = self._gauge.round_trip()
+        if self._auto is not None:
+            self._ping(found, now)
+            limited = [one.queue for one in found if self._is_limited(one, now, round_trip or 0.0)]
+            wanted = self._auto.update(now, round_trip, self._gauge.service(), limited)
+            if wanted != self._windows:
+                _log.debug("windows: %s, at a round trip of %s s", wanted, round_trip)
+                self._windows = wanted
+        for one in found:
+            one.resize(self._bounded(one))
+        busy = any(one.busy for one in found)
+        self._loop.call_later(PERIOD if busy else IDLE_PERIOD, self._look)
+
+    def _ping(self, found: list[Subscription], now: float) -> None:
+        if found and now - self._pinged_at >= PING_PERIOD:
+            self._pinged_at = now
+            self._turn += 1
+            found[self._turn % len(found)].ping()
+
+    def _is_limited(self, one: Subscription, now: float, round_trip: float) -> bool:
+        usage = self._usage.get(one.queue)
+        if usage is None or usage.subscription is not one:
+            usage = self._usage[one.queue] = _Usage(one)
+        return usage.is_limited(now, 1.5 * round_trip + PERIOD)
+
+    def _bounded(self, one: Subscription) -> int:
+        """Return a queue's window, narrowed so that its bytes stay within its part of the bound."""
+        budget, queue = self._budgets.get(one.queue), one.queue
+        if budget is not None:
+            here, count = one.ledger.size, one.ledger.outstanding
+            if count:
+                self._sizes[queue] = max(here / count, DECAY * self._sizes.get(queue, 0.0))
+            if here > budget and count > 1:
+                self._closed.add(queue)
+            elif here <= budget * RESUME:
+                self._closed.discard(queue)
+        return 0 if queue in self._closed else self.window(queue)
+
+
+class _Usage:
+    """Whether a subscription's deliveries use up what its window allows.
+
+    The broker may send the window beyond what it knows to be settled. If everything that was allowed a round trip ago
+    has come, the window, and not the publishers, is what limits the flow.
+    """
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self._allowed: deque[tuple[float, int]] = deque()
+        self._before = 0
+
+    def is_limited(self, now: float, delay: float) -> bool:
+        """Look, with the time that a settlement needs to bring a delivery; to be called time after time."""
+        one = self.subscription
+        self._allowed.append((now, one.allowed()))
+        while self._allowed and self._allowed[0][0] <= now - delay:
+            self._before = self._allowed.popleft()[1]
+        return 0 < self._before <= one.ledger.delivered

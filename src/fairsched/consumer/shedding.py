@@ -1,0 +1,206 @@
+"""CoDel in a consumer: messages that waited here too long go back, so that somebody else can have them."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fairsched._codel import CoDel
+from fairsched.codelstats import CoDelStats
+from fairsched.consumer.budget import Budget
+from fairsched.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from fairsched._fairqueue import FairQueue
+    from fairsched.consumer.counters import Counters
+    from fairsched.consumer.message import Message
+
+_log = logging.getLogger(__name__)
+
+#: Messages of one slot that one pull returns at most, unless the law says otherwise.
+MAX_RETURNS = 10
+#: Laws of tenants that are kept although nothing of them is buffered.
+_IDLE_LAWS = 1024
+
+
+@dataclass(frozen=True)
+class SheddingRules:
+    """What a consumer was told about messages that wait too long; see `Consumer` for the fields."""
+
+    law: CoDel
+    requeue: bool
+    budget: int
+    when_alone: bool
+
+
+def shedding_rules(
+    codel: CoDel | None, requeue: bool, budget: int, when_alone: bool, *, ordered: bool
+) -> SheddingRules | None:
+    """shedding_rules(codel, requeue, budget, when_alone, *, ordered)
+    --
+
+    Check what a consumer is told about messages that wait too long.
+
+    Parameters
+    ----------
+    codel, requeue, budget, when_alone
+        As `Consumer` documents ``codel``, ``codel_requeue``, ``codel_budget`` and ``codel_when_alone``.
+    ordered : bool
+        Whether there is an ordering key.
+
+    Returns
+    -------
+    SheddingRules or None
+        None without a law.
+
+    Raises
+    ------
+    ConfigurationError
+        If one of them is not allowed, or messages would be requeued that must stay in order.
+    """
+    if codel is None:
+        return None
+    if not isinstance(codel, CoDel):
+        raise ConfigurationError(f"codel must be a fairsched.CoDel or None, got {codel!r}")
+    for name, value in (("codel_requeue", requeue), ("codel_when_alone", when_alone)):
+        if not isinstance(value, bool):
+            raise ConfigurationError(f"{name} must be True or False, got {value!r}")
+    if not isinstance(budget, int) or isinstance(budget, bool) or budget < 0:
+        raise ConfigurationError(f"codel_budget must be a whole number of at least 0, got {budget!r}")
+    if ordered and requeue:
+        raise ConfigurationError(
+            "codel with an ordering_key would break the order: what is behind a returned message overtakes it; "
+            "use codel_requeue=False, which dead-letters messages that wait too long, or no ordering_key"
+        )
+    law = copy.copy(codel)
+    if law.max_returns is None:
+        law = CoDel(law.target, law.interval, min_backlog=law.min_backlog, law=law.law, max_returns=MAX_RETURNS)
+    return SheddingRules(law, requeue, budget, when_alone)
+
+
+class Shedding:
+    """Shedding(rules, counters, alone, advice, clock=time.monotonic)
+    --
+
+    Asks a law for each slot about every message that is taken, and returns those that go back.
+
+    Parameters
+    ----------
+    rules : SheddingRules
+        The law, and what guards it.
+    counters : Counters
+        Counts ``shed`` (returned), ``kept_alone`` and ``kept_budget`` (would have been).
+    alone : callable
+        ``alone(queue)``: whether nobody else consumes a queue.
+    advice : callable
+        Text on what would help a consumer that is alone.
+    clock : callable
+        That of `Message.arrived`.
+
+    Notes
+    -----
+    A message goes back by basic.nack, never by basic.reject, which a quorum queue counts as a failure. Requeued, it
+    comes straight back where nobody else consumes the queue, and the law has nobody to slow down: then it is kept.
+    Dead-lettered (``requeue=False``), it cannot come back, and neither that nor the budget matters.
+
+    Safe from any thread. O(1) for each message; a lock guards the laws, and the clock is read inside it.
+    """
+
+    def __init__(
+        self,
+        rules: SheddingRules,
+        counters: Counters,
+        alone: Callable[[str], bool],
+        advice: Callable[[], str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rules = rules
+        self._counters = counters
+        self._alone = alone
+        self._advice = advice
+        self._clock = clock
+        self._budget = Budget(rules.budget)
+        self._laws: dict[tuple[int, Hashable], CoDel] = {}
+        self._guard = threading.Lock()
+        self._explained: set[str] = set()
+
+    def returns(self, lane: FairQueue, slot: Hashable, message: Message) -> bool:
+        """Judge a message just taken from a slot of a lane; True if it was sent back."""
+        key = (id(lane), slot)
+        with self._guard:
+            law = self._laws.get(key)
+            if law is None:
+                law = self._laws[key] = copy.copy(self._rules.law)
+            left = lane.backlog(slot)
+            now = self._clock()
+            going = law.should_return(message.arrived, now, left)
+            objection = self._objection(message) if going else ""
+            if objection:
+                law.spare()
+            if left == 0 and len(self._laws) > _IDLE_LAWS:
+                del self._laws[key]
+        if not going:
+            return False
+        if objection:
+            self._counters.add(objection)
+            self._explain(objection, message, now)
+            return False
+        self._counters.add("shed")
+        self._explain("shed", message, now)
+        message.nack(self._rules.requeue)
+        return True
+
+    def _objection(self, message: Message) -> str:
+        """Name the counter of the reason for which a message is kept, or nothing."""
+        rules = self._rules
+        if not rules.requeue:
+            return ""
+        if not rules.when_alone and self._alone(message.queue):
+            return "kept_alone"
+        return "" if self._budget.grant(message) else "kept_budget"
+
+    def _explain(self, what: str, message: Message, now: float) -> None:
+        """Log, the first time, what happens and why."""
+        if what in self._explained:
+            return
+        self._explained.add(what)
+        law = self._rules.law
+        waited = f"message {message.delivery_tag} of queue {message.queue!r} waited {now - message.arrived:.3g} s here"
+        beyond = f"messages have waited {law.target:g} s or more for longer than {law.interval:g} s"
+        if what == "shed":
+            where = "to its queue, for another consumer" if self._rules.requeue else "as a dead letter"
+            _log.warning("%s, and %s: it goes back %s; from now on this is only counted", waited, beyond, where)
+        elif what == "kept_alone":
+            _log.warning(
+                "%s, and %s, but nobody else consumes this queue, so that it would come straight back: it is kept. "
+                "%s; codel_when_alone=True returns it all the same", waited, beyond, self._advice(),
+            )  # fmt: skip
+        else:
+            _log.info("%s, but has been returned %d times or may have been: it is kept", waited, self._rules.budget)
+
+    def stats(self) -> dict[str, Any]:
+        """Return the figures of the laws: by slot, those of all lanes added up."""
+        with self._guard:
+            found = [(slot, law.stats(), law.dropping) for (_, slot), law in self._laws.items()]
+        slots: dict[Hashable, CoDelStats] = {}
+        for slot, new, _ in found:
+            old = slots.get(slot)
+            slots[slot] = new if old is None else _added(old, new)
+        return {"slots": slots, "dropping": sorted({str(slot) for slot, _, dropping in found if dropping})}
+
+
+def _added(one: CoDelStats, other: CoDelStats) -> CoDelStats:
+    return CoDelStats(
+        asked=one.asked + other.asked,
+        returned=one.returned + other.returned,
+        episodes=one.episodes + other.episodes,
+        capped=one.capped + other.capped,
+        spared=one.spared + other.spared,
+        clock_steps=one.clock_steps + other.clock_steps,
+        sojourn=max(one.sojourn, other.sojourn),
+    )

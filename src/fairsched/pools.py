@@ -1,0 +1,97 @@
+"""Pools of workers, and what may be written for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from fairsched.errors import ConfigurationError
+
+__all__ = ["Pool", "Workers", "as_pools"]
+
+_LOWEST, _HIGHEST = -(2**31), 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Pool(size, *, priority=0)
+    --
+
+    Some workers, and when it is their turn.
+
+    Parameters
+    ----------
+    size : int
+        How many workers.
+    priority : int
+        From -2**31 to 2**31 - 1. A message goes to an idle worker of the highest priority; those of a lower one get
+        messages only while all above them are busy.
+
+    Raises
+    ------
+    ConfigurationError
+        If the size is not a whole number of at least 1, or the priority is not one of 32 bits.
+
+    Notes
+    -----
+    Immutable, hashable and picklable. Safe from any thread.
+
+    Examples
+    --------
+    >>> [Pool(4, priority=10), Pool(2)]
+    [Pool(size=4, priority=10), Pool(size=2, priority=0)]
+    """
+
+    size: int
+    priority: int = field(default=0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1:
+            raise ConfigurationError(f"size of a pool must be a whole number of at least 1, got {self.size!r}")
+        whole = isinstance(self.priority, int) and not isinstance(self.priority, bool)
+        if not whole or not _LOWEST <= self.priority <= _HIGHEST:
+            raise ConfigurationError(
+                f"priority of a pool must be a whole number from -2**31 to 2**31 - 1, got {self.priority!r}"
+            )
+
+
+#: What is accepted for workers: a number of them, a pool, or several pools.
+Workers = int | Pool | Iterable[Pool]
+
+
+def as_pools(workers: object) -> tuple[Pool, ...]:
+    """as_pools(workers)
+    --
+
+    Return the pools that `workers=` means, by descending priority.
+
+    Parameters
+    ----------
+    workers : int, Pool or iterable of Pool
+        A number is a pool of priority 0.
+
+    Returns
+    -------
+    tuple of Pool
+        At least one. Equal priorities keep their order.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is something else, or there is none.
+
+    Notes
+    -----
+    O(pools log pools). Safe from any thread.
+    """
+    if isinstance(workers, int) and not isinstance(workers, bool) and workers >= 1:
+        return (Pool(workers),)
+    if isinstance(workers, Pool):
+        return (workers,)
+    if isinstance(workers, Iterable) and not isinstance(workers, str | bytes):
+        workers = list(workers)  # also for the message: an iterator would not say what it had
+        if workers and all(isinstance(pool, Pool) for pool in workers):
+            return tuple(sorted(workers, key=lambda pool: -pool.priority))
+    raise ConfigurationError(
+        f"workers must be a whole number of at least 1, a Pool, or a list of one Pool or more, got {workers!r}"
+    )

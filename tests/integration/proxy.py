@@ -1,0 +1,129 @@
+"""A TCP proxy that makes a network worse: a delay each way, a limit of bytes a second, and cuts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable
+from types import TracebackType
+from typing import Any
+
+#: Bytes read at once; a throttled direction writes as many at most, so that its limit is kept to within one piece.
+PIECE = 16 * 1024
+
+
+class Proxy:
+    """Proxy(port, *, delay=0.0, rate=None)
+
+    Listens on a port of its own and passes connections on to a port of this machine, from a thread of its own.
+
+    `delay` (seconds, one way) and `rate` (bytes a second and direction, None: as fast as it goes) may be changed at
+    any time: what comes from then on is treated so, behind what came before. Nothing is lost but by `cut`, and nothing
+    overtakes. The delay is kept to within a millisecond or two, the precision of an event loop's timers.
+    """
+
+    def __init__(self, port: int, *, delay: float = 0.0, rate: float | None = None) -> None:
+        self.target = port
+        self.delay = delay
+        self.rate = rate
+        self.port = 0
+        #: By how many seconds pieces left late, in the mean, since this was set to 0: a starved machine adds delay.
+        self.lateness = 0.0
+        self._passed = 0
+        #: Whether new connections are passed on; those that are not, are closed at once.
+        self.accepting = True
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def __enter__(self) -> Proxy:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._thread.start()
+        self._server = self._call(asyncio.start_server(self._connected, "127.0.0.1", 0))
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._call(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def cut(self) -> None:
+        """Reset every connection, as when a cable is pulled and both ends find out."""
+        self._call(self._abort())
+
+    def _call(self, coroutine: Awaitable[Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)  # type: ignore[arg-type]
+
+    async def _abort(self) -> None:
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _close(self) -> None:
+        self._server.close()
+        await self._abort()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self.accepting:
+            writer.transport.abort()
+            return
+        with contextlib.suppress(OSError):
+            there, back = await asyncio.open_connection("127.0.0.1", self.target)
+            self._writers |= {writer, back}
+            try:
+                await asyncio.gather(*map(self._spawn, (self._pass_on(reader, back), self._pass_on(there, writer))))
+            finally:
+                self._writers -= {writer, back}
+                writer.close()
+                back.close()
+
+    def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        """Move one direction until it ends: one task reads and stamps, the other writes when it is time."""
+        pipe: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        written = self._spawn(self._write(pipe, sink))
+        with contextlib.suppress(OSError):
+            while data := await source.read(PIECE):
+                pipe.put_nowait((self._loop.time() + self.delay, data))
+        pipe.put_nowait((self._loop.time() + self.delay, b""))
+        await written
+
+    async def _write(self, pipe: asyncio.Queue[tuple[float, bytes]], sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                due, data = await pipe.get()
+                await self._until(due)
+                self._note(max(0.0, self._loop.time() - due))
+                if not data:
+                    sink.write_eof()
+                    break
+                if self.rate is not None:
+                    # The line is busy for as long as the piece takes.
+                    await self._until(self._loop.time() + len(data) / self.rate)
+                sink.write(data)
+                await sink.drain()
+
+    def _note(self, late: float) -> None:
+        self._passed = 1 if self.lateness == 0 else self._passed + 1
+        self.lateness += (late - self.lateness) / self._passed
+
+    async def _until(self, due: float) -> None:
+        left = due - self._loop.time()
+        if left > 0:
+            await asyncio.sleep(left)
+
+
+def behind(proxy: Proxy, url: str) -> str:
+    """Return an AMQP URL of this machine with the proxy's port in place of its own."""
+    before, _, after = url.rpartition(":")
+    return f"{before}:{proxy.port}/{after.partition('/')[2]}"
