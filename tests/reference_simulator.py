@@ -27,7 +27,7 @@ class Schedule(ReferenceDwrr):
         self.is_upstream = is_upstream
 
     def serve(self, name: Hashable, slot: Any, now: int) -> Any:
-        if self.is_upstream is not None and (slot.in_vain or self.is_upstream(name) != slot.held):
+        if self.is_upstream is not None and {self.is_upstream(name)} != {slot.held, slot.awaited}:
             self.hold(name, self.is_upstream(name))
         return super().serve(name, slot, now)
 

@@ -137,6 +137,7 @@ cdef class Simulation:
 
     cdef Sim sim
     cdef list kept  # arrays that the simulation reads
+    cdef bint started
 
     def __cinit__(self, plan):
         sim_init(&self.sim)
@@ -260,6 +261,8 @@ cdef class Simulation:
 
         Raises
         ------
+        RuntimeError
+            It was run before.
         MemoryError
             Memory is exhausted.
         KeyboardInterrupt
@@ -270,6 +273,9 @@ cdef class Simulation:
         Complexity O(events · log sources). The GIL is released.
         """
         cdef bint done = False
+        if self.started:
+            raise RuntimeError("a Simulation is run once")
+        self.started = True
         while not done:
             with nogil:
                 done = sim_run(&self.sim, STEPS)

@@ -11,8 +11,9 @@ from pika.adapters.select_connection import IOLoop
 
 from fairsched.consumer.backoff import Backoff
 from fairsched.consumer.census import Census
+from fairsched.consumer.gathering import Gathering
 from fairsched.consumer.gauge import Gauge
-from fairsched.consumer.holds import Holds, patience
+from fairsched.consumer.holds import Holds
 from fairsched.consumer.intake import Intake
 from fairsched.consumer.link import Link, describe
 from fairsched.consumer.pace import Pace
@@ -33,8 +34,6 @@ _log = logging.getLogger(__name__)
 
 #: Longest time that a worker gives way to the I/O thread, in seconds.
 _COURTESY = 0.001
-#: How often, in seconds, and how many times at most a start looks whether first deliveries still come in.
-_LOOK, _LOOKS = 0.01, 20
 
 
 class Pump:
@@ -84,14 +83,7 @@ class Pump:
         self._loop = IOLoop()
         self._link = Link(self._loop, settings.urls, self)
         self._pace = Pace(self._loop, self._subscriptions, self._flush)
-        self._holds = Holds(
-            self._loop,
-            lanes,
-            self._subscriptions,
-            self._patience,
-            units=settings.units,
-            slots_are_queues=settings.key is None,
-        )
+        self._holds = Holds(self._loop, settings, self.gauge, lanes, self._subscriptions)
         self._regulator = Regulator(self._loop, settings, self.gauge, self._subscriptions)
         self.intake = Intake(lanes, counters, key=settings.key, cost=settings.cost, defer=self._pace.defer)
         self.note_fill = self._holds.note_fill
@@ -100,7 +92,8 @@ class Pump:
         self._current: dict[str, Subscription] = {}
         self._backoffs = {name: Backoff() for name in settings.windows}
         self._cancelling: set[Subscription] = set()
-        self._ready = self._stopping = self._intake_closed = False
+        self._gathering = Gathering(self._loop, self._subscriptions, self._begin)
+        self._stopping = self._intake_closed = False
         self._thread = threading.Thread(target=self._run, name="fairsched-io", daemon=True)
 
     # From any thread ---------------------------------------------------------------------------------------------
@@ -170,10 +163,6 @@ class Pump:
     def _subscriptions(self) -> Iterator[Subscription]:
         return iter(self._current.values())
 
-    def _patience(self) -> float:
-        chosen = self._settings.anticipation
-        return patience(self.round_trip()) if chosen is None else chosen
-
     def _flush(self) -> None:
         self.flush_requested = False
         connection = self._link.connection
@@ -231,28 +220,12 @@ class Pump:
         self._backoffs[found.queue].succeeded()
         if self._stopping:
             self._cancel(found)
-        elif not self._ready and self._all_consuming():
-            self._loop.call_later(_LOOK, lambda: self._gather(-1, _LOOKS))
-
-    def _all_consuming(self) -> bool:
-        return all(found.consuming for found in self._current.values())
-
-    def _gather(self, before: int, looks: int) -> None:
-        """Say that consuming has begun once the first windows are here.
-
-        Queues are subscribed one after the other. A handler that starts with the first would serve a whole window of
-        it before the others have a message here, and every start would favour whoever was named first.
-        """
-        here = sum(found.ledger.outstanding for found in self._current.values())
-        full = all(found.full for found in self._current.values())
-        if self._ready or not self._all_consuming():
-            return
-        if full or here == before or looks == 0:
-            self._ready = True
-            self._regulator.start()
-            self._listener.ready()
         else:
-            self._loop.call_later(_LOOK, lambda: self._gather(here, looks - 1))
+            self._gathering.subscribed()
+
+    def _begin(self) -> None:
+        self._regulator.start()
+        self._listener.ready()
 
     def cancelled(self, found: Subscription) -> None:
         """Consume again, on the same channel, a queue whose consumer the broker cancelled."""
@@ -267,7 +240,7 @@ class Pump:
             return
         if self._stopping:
             self._cancel_done(found)
-        elif not self._ready:
+        elif not self._gathering.done:
             kind = QueueNotFound if is_missing(reason) else ConnectionFailed
             what = "does not exist" if is_missing(reason) else "cannot be consumed"
             self._fail(kind(f"queue {found.queue!r} {what} on {self._link.address}: {mask_url(describe(reason))}"))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
 
+    from fairsched.consumer.gauge import Gauge
     from fairsched.consumer.lanes import Lanes
+    from fairsched.consumer.settings import Settings
     from fairsched.consumer.subscription import Subscription
 
 #: How often a held slot has to show that more of it waits at the broker, in seconds.
@@ -44,7 +46,7 @@ def patience(round_trip: float | None) -> float:
 
 
 class Holds:
-    """Holds(loop, lanes, subscriptions, patience, *, units, slots_are_queues)
+    """Holds(loop, settings, gauge, lanes, subscriptions)
     --
 
     Holds the slots of queues that are backlogged at the broker, and lets go of them when they no longer are.
@@ -53,22 +55,23 @@ class Holds:
     ----------
     loop : pika IOLoop
         Whose timer it uses.
+    settings : Settings
+        How long a turn is waited for, if that was said; the weights; and whether slots are queues: otherwise a full
+        window says nothing about a slot, and nothing is held.
+    gauge : Gauge
+        Knows the round trip.
     lanes : Lanes
         Whose slots are held.
     subscriptions : callable
         Iterates over the current subscriptions.
-    patience : callable
-        Returns the seconds that a turn is waited for; asked once a period.
-    units : mapping
-        Messages that a queue is served in a turn. One whose window is smaller is held, but not waited for: its turns
-        would each last for several round trips.
-    slots_are_queues : bool
-        Otherwise a full window says nothing about a slot, and nothing is held.
 
     Notes
     -----
     A queue that fills its window has more at the broker. Later, when a fast handler keeps the window empty, only the
     broker knows: it is asked, by a passive declaration once a period, and only while the answer is in doubt.
+
+    A queue whose window is smaller than a turn is held, but not waited for: its turns would each last for several
+    round trips.
 
     For the I/O thread alone. The timer runs only while something is held. O(number of queues) a period.
     """
@@ -76,40 +79,44 @@ class Holds:
     def __init__(
         self,
         loop: IOLoop,
+        settings: Settings,
+        gauge: Gauge,
         lanes: Lanes,
         subscriptions: Callable[[], Iterator[Subscription]],
-        patience: Callable[[], float],
-        *,
-        units: Mapping[str, float],
-        slots_are_queues: bool,
     ) -> None:
         self._loop = loop
+        self._settings = settings
+        self._gauge = gauge
         self._lanes = lanes
         self._subscriptions = subscriptions
-        self._patience = patience
-        self._units = units
-        self._enabled = slots_are_queues
         self._held: dict[str, _Penalty] = {}
 
     def note_fill(self, found: Subscription) -> None:
         """Hold a queue that filled its window: more are on the way when its messages here run out."""
-        if not self._enabled or found.queue in self._held:
+        if self._settings.key is not None or found.queue in self._held:
             return
         if not self._held:
-            self._lanes.anticipate(self._patience())
+            self._set_patience()
             self._loop.call_later(PERIOD, self._review)
         self._held[found.queue] = _Penalty()
-        self._lanes.hold(found.queue, True, found.window >= self._units[found.queue])
+        self._lanes.hold(found.queue, True, self._is_awaited(found))
+
+    def _set_patience(self) -> None:
+        chosen = self._settings.anticipation
+        self._lanes.anticipate(patience(self._gauge.round_trip()) if chosen is None else chosen)
+
+    def _is_awaited(self, found: Subscription) -> bool:
+        return found.window >= self._settings.units[found.queue]
 
     def _review(self) -> None:
-        self._lanes.anticipate(self._patience())
+        self._set_patience()
         for found in self._subscriptions():
             penalty = self._held.get(found.queue)
             if penalty is None:
                 continue
             if found.backlogged():
                 if penalty.over():
-                    awaited = found.window >= self._units[found.queue]
+                    awaited = self._is_awaited(found)
                     before = self._lanes.hold(found.queue, True, awaited)
                     penalty.renew(awaited and not before)
             else:

@@ -70,6 +70,8 @@ class Subscription:
         self._pump = pump
         self._channel: Channel | None = None
         self._ending: Callable[[], None] | None = None
+        #: Whether the broker cancelled the last consumer, and it is not time to consume again.
+        self._sent_away = False
         #: The delivery that a settlement on its way will bring, and when that was sent.
         self._due, self._sent = 0, 0.0
         self.resize(window)
@@ -89,6 +91,7 @@ class Subscription:
     def consume(self) -> None:
         """Consume with the window that is wanted, as soon as that can be; a lost channel makes this a no-op."""
         channel = self._channel
+        self._sent_away = False
         if self.alive and self._ending is None and channel is not None and channel.is_open:
             self.ladder.move(channel, self.window)
 
@@ -96,7 +99,8 @@ class Subscription:
         """Change the window; 0 takes in nothing more until it is changed again."""
         self.window = window
         self._flush_at = max(1, min(_FLUSH_AT, window // 4))
-        self.consume()
+        if not self._sent_away:
+            self.consume()
 
     def allowed(self, more: int = 0) -> int:
         """Return the newest delivery that the broker may send, once it knows of `more` settlements than it does."""
@@ -259,7 +263,7 @@ class Subscription:
         # Sent by the broker when the queue is deleted or moves. What was delivered can still be settled.
         self.ladder.lost(frame.method.consumer_tag)
         if self.consuming and not self.ladder.consumers:
-            self.consuming = False
+            self.consuming, self._sent_away = False, True
             _log.warning("the broker cancelled the consumer of queue %r; consuming again shortly", self.queue)
             self._pump.cancelled(self)
 

@@ -103,9 +103,9 @@ cdef inline void client_patience(Sim* s, uint32_t number) noexcept nogil:
 cdef inline void client_hold(Sim* s, SimConsumer* consumer, uint32_t local) noexcept nogil:
     """Hold the slot that is about to give a message, if there is more at the broker or under way."""
     cdef SimSlot* slot = &s.slots[consumer.first_slot + local]
-    cdef bint upstream = slot.coming > 0 or stock_has(&s.queues[slot.queue].stock)
-    if consumer.table.slots[local].held != (HELD if upstream else NOT_HELD):
-        dwrr_hold(&consumer.table, local, upstream)
+    cdef int state = HELD if slot.coming > 0 or stock_has(&s.queues[slot.queue].stock) else NOT_HELD
+    if consumer.table.slots[local].held != state:
+        dwrr_hold(&consumer.table, local, state)
 
 cdef inline uint32_t client_take(Sim* s, uint32_t number, uint32_t* index) noexcept nogil:
     """Take the message to handle now; NO_MESSAGE when there is none, or a slot is waited for."""

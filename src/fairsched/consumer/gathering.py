@@ -1,0 +1,66 @@
+"""The start of a consumer: it begins when the first windows of all its queues are here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pika.adapters.select_connection import IOLoop
+
+    from fairsched.consumer.subscription import Subscription
+
+#: How often, in seconds, and how many times at most a start looks whether first deliveries still come in.
+_LOOK, _LOOKS = 0.01, 20
+
+
+class Gathering:
+    """Gathering(loop, subscriptions, ready)
+    --
+
+    Waits, once, until every queue is consumed and its first deliveries have come.
+
+    Parameters
+    ----------
+    loop : pika IOLoop
+        Whose timers it uses.
+    subscriptions : callable
+        Iterates over the current subscriptions.
+    ready : callable
+        Called when consuming has begun.
+
+    Notes
+    -----
+    Queues are subscribed one after the other. A handler that starts with the first would serve a whole window of it
+    before the others have a message here, and every start would favour whoever was named first.
+
+    For the I/O thread alone.
+    """
+
+    def __init__(
+        self, loop: IOLoop, subscriptions: Callable[[], Iterator[Subscription]], ready: Callable[[], None]
+    ) -> None:
+        #: Whether consuming has begun.
+        self.done = False
+        self._loop = loop
+        self._subscriptions = subscriptions
+        self._ready = ready
+
+    def subscribed(self) -> None:
+        """Note that one more queue is consumed."""
+        if not self.done and self._all_consuming():
+            self._loop.call_later(_LOOK, lambda: self._look(-1, _LOOKS))
+
+    def _all_consuming(self) -> bool:
+        return all(found.consuming for found in self._subscriptions())
+
+    def _look(self, before: int, looks: int) -> None:
+        here = sum(found.ledger.outstanding for found in self._subscriptions())
+        full = all(found.full for found in self._subscriptions())
+        if self.done or not self._all_consuming():
+            return
+        if full or here == before or looks == 0:
+            self.done = True
+            self._ready()
+        else:
+            self._loop.call_later(_LOOK, lambda: self._look(here, looks - 1))

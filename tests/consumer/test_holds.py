@@ -1,0 +1,131 @@
+"""Holds: which slots are held, and which of them are waited for."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairsched.consumer.gauge import Gauge
+from fairsched.consumer.holds import LEAST_PATIENCE, LONGEST_PENALTY, PERIOD, Holds, _Penalty, patience
+from fairsched.consumer.lanes import Lanes
+from fairsched.consumer.settings import make_settings
+
+URL = "amqp://guest:guest@localhost/"
+
+
+class Timers:
+    """The timers of an I/O loop, moved by hand."""
+
+    def __init__(self) -> None:
+        self.due: list[tuple[float, Callable[[], None]]] = []
+
+    def call_later(self, delay: float, function: Callable[[], None]) -> None:
+        self.due.append((delay, function))
+
+    def pass_a_period(self) -> None:
+        due, self.due = self.due, []
+        for delay, function in due:
+            assert delay == PERIOD
+            function()
+
+
+class Workshop:
+    """Two queues with windows of ten, whose backlog the test knows."""
+
+    def __init__(self, **options: Any) -> None:
+        settings = make_settings(URL, {"a": 2, "b": 1}, prefetch={"a": 10, "b": 10}, **options)
+        self.backlog = {"a": True, "b": True}
+        self.timers, self.lanes, self.gauge = Timers(), Lanes(settings), Gauge()
+        self.found = {name: self.subscription(name) for name in ("a", "b")}
+        self.holds = Holds(self.timers, settings, self.gauge, self.lanes, lambda: iter(self.found.values()))
+
+    def subscription(self, name: str) -> Any:
+        return SimpleNamespace(queue=name, window=10, backlogged=lambda: self.backlog[name])
+
+    def held(self) -> set[object]:
+        return {name for name, slot in self.lanes.stats().items() if slot.held}
+
+
+def test_a_queue_is_held_from_filling_its_window_until_it_is_empty() -> None:
+    shop = Workshop()
+    shop.holds.note_fill(shop.found["a"])
+    assert shop.held() == {"a"}
+    shop.timers.pass_a_period()
+    assert shop.held() == {"a"}
+    shop.backlog["a"] = False
+    shop.timers.pass_a_period()
+    assert (shop.held(), shop.timers.due) == (set(), [])
+    shop.holds.note_fill(shop.found["a"])
+    assert shop.held() == {"a"}
+
+
+def test_tenants_are_not_held() -> None:
+    shop = Workshop(key="header:tenant")
+    shop.holds.note_fill(shop.found["a"])
+    assert (shop.held(), shop.timers.due) == (set(), [])
+
+
+def wait_in_vain(shop: Workshop) -> bool:
+    """Whether slot "a", which gets nothing more, was waited for before "b" was served."""
+    (lane,) = shop.lanes.queues
+    lane.put("a", 1)
+    lane.put("b", 2)
+    assert lane.get() == ("a", 1)
+    try:
+        assert lane.get(False) == ("b", 2)
+    except queue.Empty:
+        assert lane.get() == ("b", 2)
+        return True
+    return False
+
+
+def test_who_was_waited_for_in_vain_is_left_alone_longer_each_time() -> None:
+    shop = Workshop(anticipation=0.001)
+    shop.holds.note_fill(shop.found["a"])
+    periods = []
+    for period in range(40):
+        if wait_in_vain(shop):
+            periods.append(period)
+        shop.timers.pass_a_period()
+    assert periods == [0, 1, 3, 6, 11, 20, 37]
+
+
+def test_a_window_smaller_than_a_turn_is_not_waited_for() -> None:
+    shop = Workshop(anticipation=5.0)
+    shop.found["a"].window = 1
+    shop.holds.note_fill(shop.found["a"])
+    assert not wait_in_vain(shop)
+    assert shop.held() == {"a"}
+
+
+def test_nobody_is_waited_for_where_that_is_not_wanted() -> None:
+    shop = Workshop(anticipation=0.0)
+    shop.holds.note_fill(shop.found["a"])
+    assert not wait_in_vain(shop)
+
+
+@pytest.mark.parametrize(
+    ("round_trip", "seconds"), [(None, LEAST_PATIENCE), (0.0, LEAST_PATIENCE), (0.1, 0.4), (100, 60)]
+)
+def test_patience(round_trip: float | None, seconds: float) -> None:
+    assert patience(round_trip) == pytest.approx(seconds)
+
+
+@given(st.lists(st.booleans(), max_size=300))
+def test_a_penalty_is_bounded_and_ends_with_a_success(in_vain: list[bool]) -> None:
+    penalty = _Penalty()
+    for failed in in_vain:
+        periods = 0
+        while not penalty.over():
+            periods += 1
+        assert periods <= LONGEST_PENALTY
+        penalty.renew(failed)
+        if not failed:
+            assert penalty.over()
+            penalty.renew(False)
