@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.consumer.gauge import Gauge
-from fairsched.consumer.holds import LEAST_PATIENCE, LONGEST_PENALTY, PERIOD, Holds, _Penalty, patience
+from fairsched.consumer.holds import LEAST_PATIENCE, LONGEST_PENALTY, MOST_PATIENCE, PERIOD, Holds, _Penalty, patience
 from fairsched.consumer.lanes import Lanes
 from fairsched.consumer.settings import make_settings
 
@@ -111,10 +111,11 @@ def test_nobody_is_waited_for_where_that_is_not_wanted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("round_trip", "seconds"), [(None, LEAST_PATIENCE), (0.0, LEAST_PATIENCE), (0.1, 0.4), (100, 60)]
+    ("round_trip", "seconds"), [(None, LEAST_PATIENCE), (0.0, LEAST_PATIENCE), (0.1, 0.4), (100, MOST_PATIENCE)]
 )
 def test_patience(round_trip: float | None, seconds: float) -> None:
     assert patience(round_trip) == pytest.approx(seconds)
+    assert patience(round_trip, None, 0.001) == pytest.approx(seconds)
 
 
 @given(st.lists(st.booleans(), max_size=300))

@@ -66,6 +66,10 @@ class Gauge:
             return ping
         return max(ping, min(refill, FACTOR * ping + SLACK))
 
+    def refill(self) -> float | None:
+        """Return the seconds that a refill mostly takes, waiting at a busy broker included, as far as they are known."""
+        return self._refills.quantile(0.5, self._clock())
+
     def service(self) -> float | None:
         """Return the seconds that one message keeps a worker busy, as far as they are known.
 

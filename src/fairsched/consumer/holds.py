@@ -19,19 +19,19 @@ PERIOD = 0.05
 LONGEST_PENALTY = 64
 #: A turn is waited for so many round trips, and this many seconds at least: settlements travel in batches, and a busy
 #: broker answers later than an idle one.
-ROUND_TRIPS, LEAST_PATIENCE = 4, 0.02
+ROUND_TRIPS, LEAST_PATIENCE, MOST_PATIENCE = 4, 0.02, 10.0
 
 
-def patience(round_trip: float | None) -> float:
-    """patience(round_trip)
+def patience(*round_trips: float | None) -> float:
+    """patience(*round_trips)
     --
 
     Return for how long a turn is waited for.
 
     Parameters
     ----------
-    round_trip : float or None
-        Measured, in seconds; None when it is not known yet.
+    *round_trips : float or None
+        As measured in several ways, in seconds; None when it is not known yet. The longest counts.
 
     Returns
     -------
@@ -42,7 +42,8 @@ def patience(round_trip: float | None) -> float:
     -----
     O(1). Pure.
     """
-    return min(60.0, max(LEAST_PATIENCE, ROUND_TRIPS * (round_trip or 0.0)))
+    longest = max((one for one in round_trips if one is not None), default=0.0)
+    return min(MOST_PATIENCE, max(LEAST_PATIENCE, ROUND_TRIPS * longest))
 
 
 class Holds:
@@ -102,8 +103,8 @@ class Holds:
         self._lanes.hold(found.queue, True, self._is_awaited(found))
 
     def _set_patience(self) -> None:
-        chosen = self._settings.anticipation
-        self._lanes.anticipate(patience(self._gauge.round_trip()) if chosen is None else chosen)
+        chosen, gauge = self._settings.anticipation, self._gauge
+        self._lanes.anticipate(chosen if chosen is not None else patience(gauge.round_trip(), gauge.refill()))
 
     def _is_awaited(self, found: Subscription) -> bool:
         return found.window >= self._settings.units[found.queue]
