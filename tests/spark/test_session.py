@@ -281,16 +281,16 @@ def test_a_task_that_is_tried_again_uses_the_same_ids(
     url = broker.url
 
     def die_once(batches: Any) -> Any:
-        """Give a batch, and end when something of it is published."""
+        """Give some batches, and end when something of them is published."""
         import os
         import time
 
         import pika
         from pyspark import TaskContext
 
-        for batch in batches:
+        for number, batch in enumerate(batches):
             yield batch
-            if TaskContext.get().attemptNumber() == 0:
+            if number == 5 and TaskContext.get().attemptNumber() == 0:
                 deadline = time.monotonic() + 60
                 with pika.BlockingConnection(pika.URLParameters(url)) as connection:
                     channel = connection.channel()
@@ -299,8 +299,8 @@ def test_a_task_that_is_tried_again_uses_the_same_ids(
                         connection.sleep(0.02)
                 os._exit(7)
 
-    # Rows go on to the writer when a batch of them is full, and a buffer of 64 KiB.
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
+    # A batch goes on to the writer when later ones push it through the buffers between the processes.
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "250")
     try:
         frame = spark.range(0, 2000, 1, 1).selectExpr("rpad(cast(id AS STRING), 500, ' ') AS body")
         frame = frame.mapInArrow(die_once, "body STRING")
