@@ -194,7 +194,7 @@ class Fair(Order):
             elif fits[name] and fits[name][0][1] <= slot.deficit:
                 slot.fifo.remove(fits[name][0])
                 slot.fifo.appendleft(fits[name][0])
-                return cast(Stored, dwrr.serve(name, slot)[1])
+                return cast(Stored, dwrr.serve(name, slot, 0)[1])
             else:
                 slot.granted = False
                 dwrr.active.rotate(-1)
