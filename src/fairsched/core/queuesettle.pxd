@@ -40,14 +40,14 @@ cdef inline bint settle_back(Queue* q, Call* call, Message* m, Verdict verdict) 
     else:
         m.deliveries += 1
     m.redelivered = True
-    if m.superseded:
+    if q.drains:
+        queue_remove(q, call, m, REASON_CLOSED)
+    elif q.max_deliveries != 0 and verdict == SETTLE_RELEASE and m.deliveries >= q.max_deliveries:
+        queue_remove(q, call, m, REASON_DELIVERIES)
+    elif m.superseded:
         queue_remove(q, call, m, REASON_SUPERSEDED)
     elif message_expired(m, call.now):
         queue_remove(q, call, m, REASON_EXPIRED)
-    elif q.max_deliveries != 0 and m.deliveries >= q.max_deliveries:
-        queue_remove(q, call, m, REASON_DELIVERIES)
-    elif q.drains:
-        queue_remove(q, call, m, REASON_CLOSED)
     else:
         m.holder = 0
         m.state = MESSAGE_AVAILABLE

@@ -27,13 +27,11 @@ cdef inline Message* queue_unhold(Queue* q, Call* call) noexcept nogil:
     queue_lock(q)
     m = q.order.held
     while m != NULL and found == NULL and not message_held(m, call.now):
-        if message_expired(m, call.now):
-            queue_remove(q, call, m, REASON_EXPIRED)
-        else:
-            heap_remove(&q.order.held, m, HEAP_HELD)
-            m.state = MESSAGE_AVAILABLE
-            order_available(&q.order, m)
-            cursors_recall(q, m, False)
+        heap_remove(&q.order.held, m, HEAP_HELD)
+        m.state = MESSAGE_AVAILABLE
+        order_available(&q.order, m)
+        cursors_recall(q, m, False)
+        if not message_expired(m, call.now):  # whoever meets that removes it
             m.references += 1
             found = m
         m = q.order.held
