@@ -257,7 +257,7 @@ class ReferenceQueue(Waking):
             self.remove(message, "expired")
         else:
             self.back_in_line(message)
-        self.free(group)
+        self.free(group, message)
 
     def back_in_line(self, message: Stored) -> None:
         self.order.give_back(message)

@@ -1266,6 +1266,9 @@ cdef class PullQueue:
                 c = subscription.consumer
                 subscription.consumer = NULL
             if c != NULL:
+                if visit.call.accepts != NULL:
+                    queue_set_wish(&visit.call, c, WISH_USER, False)
+                    self.pay_debts(&visit)
                 queue_cancel(&visit.call, c)
                 if subscription.filter is not None:
                     self.filters -= 1
@@ -1399,15 +1402,23 @@ cdef class PullQueue:
         """
         cdef Visit visit
         cdef Message* due
+        cdef Message* following
         cdef int64_t expired
         self.enter_at(&visit, self.now())
+        due = queue_unhold(&self.hall.queue, &visit.call)
+        expired = queue_sweep(&self.hall.queue, &visit.call)
         try:
-            due = queue_unhold(&self.hall.queue, &visit.call)
             while due != NULL:
-                self.offer_linked(&visit, due)
-                due = queue_unhold(&self.hall.queue, &visit.call)
+                following = due.due
+                if visit.call.accepts != NULL:
+                    self.ask(&visit, due)
+                queue_offer(&visit.call, due, True)
+                due = following
         finally:
-            expired = queue_sweep(&self.hall.queue, &visit.call)
+            while due != NULL:  # a filter was interrupted
+                following = due.due
+                queue_offer(&visit.call, due, True)
+                due = following
             self.leave(&visit)
         return expired
 
