@@ -257,7 +257,8 @@ class ReferenceQueue(Waking):
             self.remove(message, "expired")
         else:
             self.back_in_line(message)
-        self.free(group, message)
+            return  # whoever is told of it gets the group
+        self.free(group)
 
     def back_in_line(self, message: Stored) -> None:
         self.order.give_back(message)

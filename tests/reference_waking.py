@@ -36,11 +36,11 @@ class Waking:
     def listed(self, state: int) -> list[ReferenceSubscription]:
         return [self.by_node[node] for node in self.consumers.listed(state)]
 
-    def free(self, group: Any, told: Stored | None = None) -> None:
-        """A group is nobody's: its first message may be for another, unless everybody was told of it just now."""
+    def free(self, group: Any) -> None:
+        """A group is nobody's: its first message may be for another."""
         waiting = (m for m in self.order.stored if m.state == AVAILABLE and group is not None)
         first = next((m for m in waiting if self.groups.of(m) == group), None)
-        if first is not None and first is not told:
+        if first is not None:
             self.offer(first)
 
     def tell_browsers(self, message: Stored) -> None:

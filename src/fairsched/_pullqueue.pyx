@@ -1261,14 +1261,14 @@ cdef class PullQueue:
         self.enter(&visit)
         try:
             self.ask_next_live(&visit, subscription)
+            if visit.call.accepts != NULL and subscription.consumer != NULL:
+                queue_set_wish(&visit.call, subscription.consumer, WISH_USER, False)
+                self.pay_debts(&visit)
         finally:
             with cython.critical_section(subscription):
                 c = subscription.consumer
                 subscription.consumer = NULL
             if c != NULL:
-                if visit.call.accepts != NULL:
-                    queue_set_wish(&visit.call, c, WISH_USER, False)
-                    self.pay_debts(&visit)
                 queue_cancel(&visit.call, c)
                 if subscription.filter is not None:
                     self.filters -= 1

@@ -108,7 +108,7 @@ cdef inline bint queue_settle(
         call.back = m
     elif back:
         queue_give_back(call, m)
-    if unblocked:
+    elif unblocked:  # otherwise whoever is told of this one gets the group
         queue_owe(call, OWED_PASS_ON)
     return settled
 
@@ -134,7 +134,7 @@ cdef inline int64_t queue_release_all(Call* call, uint64_t holder) noexcept nogi
         if back:
             queue_tell_browsers(call, m, True)
             queue_announce(call, m)
-        if unblocked:
+        elif unblocked:
             queue_owe(call, OWED_PASS_ON)
         queue_lock(q)
         m = order_after(&q.order, m)
