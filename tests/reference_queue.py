@@ -259,6 +259,7 @@ class ReferenceQueue(Waking):
             self.remove(message, "expired")
         else:
             self.back_in_line(message)
+            return  # whoever is told of it gets the group
         self.free(group)
 
     def back_in_line(self, message: Stored) -> None:

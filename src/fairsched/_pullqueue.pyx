@@ -1293,6 +1293,9 @@ cdef class PullQueue:
         self.enter(&visit)
         try:
             self.ask_next_live(&visit, subscription)
+            if visit.call.accepts != NULL and subscription.consumer != NULL:
+                queue_set_wish(&visit.call, subscription.consumer, WISH_USER, False)
+                self.pay_debts(&visit)
         finally:
             with cython.critical_section(subscription):
                 c = subscription.consumer
@@ -1431,15 +1434,23 @@ cdef class PullQueue:
         """
         cdef Visit visit
         cdef Message* due
+        cdef Message* following
         cdef int64_t expired
         self.enter_at(&visit, self.now())
+        due = queue_unhold(&self.hall.queue, &visit.call)
+        expired = queue_sweep(&self.hall.queue, &visit.call)
         try:
-            due = queue_unhold(&self.hall.queue, &visit.call)
             while due != NULL:
-                self.offer_linked(&visit, due)
-                due = queue_unhold(&self.hall.queue, &visit.call)
+                following = due.due
+                if visit.call.accepts != NULL:
+                    self.ask(&visit, due)
+                queue_offer(&visit.call, due, True)
+                due = following
         finally:
-            expired = queue_sweep(&self.hall.queue, &visit.call)
+            while due != NULL:  # a filter was interrupted
+                following = due.due
+                queue_offer(&visit.call, due, True)
+                due = following
             self.leave(&visit)
         return expired
 

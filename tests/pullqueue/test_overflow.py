@@ -148,7 +148,7 @@ def test_flow_blocks_producers_until_four_fifths(limit: int) -> None:
 
     producer = start(produce)
     got: list[int] = []
-    resume = min(-(-limit * 8 // 10), limit - 1)  # and there has to be room for one
+    resume = min(-(-limit * 8 // 10), limit - 1)  # where the next one fits
     while len(got) < count:
         reach(lambda: queue.depth >= min(limit, count - len(got)))
         assert queue.depth <= limit + 1

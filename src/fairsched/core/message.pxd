@@ -82,7 +82,8 @@ cdef struct Message:
     uint32_t slot           # in a fair queue
     uint32_t reason
     uint32_t paid           # whether it took credit of its holder
-    char padding[32]
+    Message* due            # the next of those that have become due
+    char padding[24]
 
 cdef struct MessageChunk:
     MessageChunk* next

@@ -57,8 +57,6 @@ cdef inline void cursor_drop_late(Queue* q, QueueConsumer* c) noexcept nogil:
     """Take the first message off a browser's list."""
     cdef Late* late = c.late
     c.late = late.next
-    if c.late == NULL:
-        c.late_last = NULL
     queue_unref(q, late.message)
     free(late)
 
@@ -85,23 +83,20 @@ cdef inline bint cursor_behind(const QueueConsumer* c, const Message* m) noexcep
     return c.last != NULL and not message_before(c.last, m)
 
 cdef inline void cursor_add_late(QueueConsumer* c, Message* m) noexcept nogil:
-    """Have a browser see a message that stands behind its cursor. Without memory it does not."""
-    cdef Late* late = c.late
-    while late != NULL:
-        if late.message == m:
-            return
-        late = late.next
+    """Have a browser see a message that stands behind its cursor, in its place. Without memory it does not."""
+    cdef Late** place = &c.late
+    cdef Late* late
+    while place[0] != NULL and message_before(place[0].message, m):
+        place = &place[0].next
+    if place[0] != NULL and place[0].message == m:
+        return
     late = <Late*> malloc(sizeof(Late))
     if late == NULL:
         return
     m.references += 1
     late.message = m
-    late.next = NULL
-    if c.late == NULL:
-        c.late = late
-    else:
-        c.late_last.next = late
-    c.late_last = late
+    late.next = place[0]
+    place[0] = late
 
 cdef inline void cursors_recall(Queue* q, Message* m, bint seen) noexcept nogil:
     """A message has become available: call back the cursors that have gone past its place.

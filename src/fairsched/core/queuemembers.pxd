@@ -42,7 +42,7 @@ cdef inline void consumer_init(QueueConsumer* c, int32_t priority, bint acquires
     c.filtered = c.sees_requeues = c.exclusive = c.walks = False
     c.owner = NULL
     c.last = c.match = NULL
-    c.late = c.late_last = NULL
+    c.late = NULL
     c.next_walker = c.prev_walker = NULL
     credit_init(&c.credit, 0, 0)
     c.unsettled = 0
@@ -58,7 +58,7 @@ cdef inline void queue_follow(Call* call, QueueConsumer* c) noexcept nogil:
         if interest_set(&call.queue.interest, call.pin, &c.node, desired) == MOVED:
             if desired:
                 queue_consider(call, c)
-            elif c.node.acquires:
+            else:
                 queue_owe(call, OWED_HAND_OVER)
         if consumer_desired(c) == desired:
             return
@@ -173,11 +173,10 @@ cdef inline Admission queue_subscribe(Call* call, QueueConsumer* c) noexcept nog
 cdef inline bint queue_cancel(Call* call, QueueConsumer* c) noexcept nogil:
     """Take a consumer out; what it has acquired stays acquired. False: it was gone. Then node_retire."""
     cdef Queue* q = call.queue
-    cdef bint acquires = c.node.acquires
     cdef int64_t unblocked
     if c.gone.exchange(1):
         return False
-    if interest_set(&q.interest, call.pin, &c.node, False) == MOVED and acquires:
+    if interest_set(&q.interest, call.pin, &c.node, False) == MOVED:
         queue_owe(call, OWED_HAND_OVER)
     interest_remove(&q.interest, call.pin, &c.node)
     queue_lock(q)

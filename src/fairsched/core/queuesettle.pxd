@@ -40,14 +40,14 @@ cdef inline bint settle_back(Queue* q, Call* call, Message* m, Verdict verdict) 
     else:
         m.deliveries += 1
     m.redelivered = True
-    if m.superseded:
+    if q.drains:
+        queue_remove(q, call, m, REASON_CLOSED)
+    elif q.max_deliveries != 0 and verdict == SETTLE_RELEASE and m.deliveries >= q.max_deliveries:
+        queue_remove(q, call, m, REASON_DELIVERIES)
+    elif m.superseded:
         queue_remove(q, call, m, REASON_SUPERSEDED)
     elif message_expired(m, call.now):
         queue_remove(q, call, m, REASON_EXPIRED)
-    elif q.max_deliveries != 0 and m.deliveries >= q.max_deliveries:
-        queue_remove(q, call, m, REASON_DELIVERIES)
-    elif q.drains:
-        queue_remove(q, call, m, REASON_CLOSED)
     else:
         m.holder = 0
         m.state = MESSAGE_AVAILABLE
@@ -108,7 +108,7 @@ cdef inline bint queue_settle(
         call.back = m
     elif back:
         queue_give_back(call, m)
-    if unblocked:
+    elif unblocked:  # otherwise whoever is told of this one gets the group
         queue_owe(call, OWED_PASS_ON)
     return settled
 
@@ -134,7 +134,7 @@ cdef inline int64_t queue_release_all(Call* call, uint64_t holder) noexcept nogi
         if back:
             queue_tell_browsers(call, m, True)
             queue_announce(call, m)
-        if unblocked:
+        elif unblocked:
             queue_owe(call, OWED_PASS_ON)
         queue_lock(q)
         m = order_after(&q.order, m)

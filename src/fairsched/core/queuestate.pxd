@@ -58,7 +58,6 @@ cdef struct QueueConsumer:
     Message* last              # the cursor: the message last gone past, referenced; NULL: before the first
     Message* match             # what its filter accepted, and it has not acquired; referenced
     Late* late
-    Late* late_last
     QueueConsumer* next_walker
     QueueConsumer* prev_walker
     CreditManager credit       # also under its own lock, which nobody wants meanwhile

@@ -21,31 +21,33 @@ from fairsched.core.queuestate cimport (
 )
 
 cdef inline Message* queue_unhold(Queue* q, Call* call) noexcept nogil:
-    """Make one message available that has become due: it, referenced, to be announced; NULL: none is."""
+    """Make available what has become due: chained by `due`, each referenced, to be announced; NULL: nothing is."""
+    cdef Message* first = NULL
+    cdef Message** last = &first
     cdef Message* m
-    cdef Message* found = NULL
     queue_lock(q)
     m = q.order.held
-    while m != NULL and found == NULL and not message_held(m, call.now):
-        if message_expired(m, call.now):
-            queue_remove(q, call, m, REASON_EXPIRED)
-        else:
-            heap_remove(&q.order.held, m, HEAP_HELD)
-            m.state = MESSAGE_AVAILABLE
-            order_available(&q.order, m)
-            cursors_recall(q, m, False)
-            m.references += 1
-            found = m
+    while m != NULL and not message_held(m, call.now):
+        heap_remove(&q.order.held, m, HEAP_HELD)
+        m.state = MESSAGE_AVAILABLE
+        order_available(&q.order, m)
+        cursors_recall(q, m, False)
+        m.references += 1
+        m.due = NULL
+        last[0] = m
+        last = &m.due
         m = q.order.held
     queue_unlock(q)
-    return found
+    return first
 
 cdef inline void queue_release_due(Call* call) noexcept nogil:
     """Make available all that has become due, and announce it."""
     cdef Message* m = queue_unhold(call.queue, call)
+    cdef Message* following
     while m != NULL:
+        following = m.due
         queue_offer(call, m, True)
-        m = queue_unhold(call.queue, call)
+        m = following
 
 cdef inline int64_t queue_due(Queue* q) noexcept nogil:
     """When the next held message is due, in nanoseconds; 0: none is held."""

@@ -143,7 +143,7 @@ cdef inline void queue_tell_browsers(Call* call, Message* m, bint seen) noexcept
     interestwalk_init(&w, &call.queue.interest, call.pin, LIST_NON_ACQUIRING)
     c = <QueueConsumer*> interestwalk_next(&w)
     while c != NULL:
-        if (c.sees_requeues or not seen) and queue_accepts(call, c, m) != 0:
+        if (c.sees_requeues or not seen) and queue_interests(call, c, m):
             queue_tell(call, c)
         c = <QueueConsumer*> interestwalk_next(&w)
 
