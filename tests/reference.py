@@ -76,7 +76,8 @@ class ReferenceDwrr:
             elif self.stays(slot) and self.still_waits(now):
                 return self.patience - self.waited - (now - self.since)
             else:
-                slot.awaited = slot.awaited and not self.stays(slot)
+                # Awaited still, if its messages came and only used the patience up.
+                slot.awaited = slot.awaited and not (self.stays(slot) and self.waited < self.patience)
                 self.retire_first()
         return None
 

@@ -148,6 +148,24 @@ class TestTurns:
         fair.put("a", 3)
         assert fair.get_many(10) == [("a", 3), ("b", 0)]
 
+    def test_a_callback_is_not_called_again_and_again_while_a_turn_is_waited_for(self, fair: FairQueue) -> None:
+        calls: list[int] = []
+        fair.put("a", 1)
+        fair.put("b", 0)
+        assert poll(fair) == ("a", 1)
+        assert poll(fair) is None
+        waiter = fair.call_when_ready(lambda: calls.append(1))
+        assert (poll(fair), calls) == (None, [])
+        waiter.again()
+        assert calls == []
+        fair.put("b", 1)  # it may look, but must wait on
+        assert (poll(fair), calls) == (None, [1])
+        waiter.again()
+        assert calls == [1]
+        fair.put("a", 2)
+        assert (poll(fair), calls) == (("a", 2), [1, 1])
+        waiter.leave()
+
 
 class TestWaiting:
     def test_a_getter_waits_for_the_slot_whose_turn_it_is(self) -> None:

@@ -15,7 +15,7 @@ import fairsched.prefetch
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("name", ["Dwrr", "FairQueue", "AckLedger", "CoDel"])
+@pytest.mark.parametrize("name", ["Dwrr", "FairQueue", "PullQueue", "Target", "AckLedger", "CoDel"])
 def test_examples_in_docstrings(name: str) -> None:
     docstring = getattr(fairsched, name).__doc__
     test = doctest.DocTestParser().get_doctest(docstring, dict(vars(fairsched)), name, None, None)
@@ -38,6 +38,17 @@ def test_the_readme_example_that_needs_no_broker() -> None:
     scope: dict[str, Any] = {}
     exec("\n".join(lines), scope)
     assert repr(eval(expression, scope)) == "(" + expected.strip() + ")"
+
+
+def test_what_the_page_on_pulling_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each example prints what stands beside it."""
+    page = (ROOT / "docs/howto/pulling.md").read_text(encoding="utf-8")
+    examples = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(examples) >= 5
+    for code in examples:
+        exec(code, {})
+        expected = [text for line in code.splitlines() for text in re.findall(r"^(?:print.*)?# (.*)$", line)]
+        assert capsys.readouterr().out.splitlines() == expected
 
 
 def test_links_between_documents() -> None:

@@ -19,7 +19,12 @@ SDIST_FILES = (
     "src/fairsched/_core.pyx",
     "src/fairsched/py.typed",
 )
-WHEEL_FILES = ("fairsched/__init__.py", "fairsched/_core.pyi", "fairsched/py.typed")
+WHEEL_FILES = (
+    "fairsched/__init__.py",
+    "fairsched/_core.pyi",
+    "fairsched/py.typed",
+    "fairsched/simulator/scenarios/optimal-prefetch.toml",
+)
 
 
 def sdist_problems(path: str) -> list[str]:

@@ -9,10 +9,20 @@ from fairsched._ackledger import AckLedger
 from fairsched._codel import CoDel
 from fairsched._core import Dwrr
 from fairsched._fairqueue import FairQueue
+from fairsched._pullqueue import Entry, PullQueue, Subscription
 from fairsched._routing import HashRing, jump_hash, jump_hash_many
+from fairsched._target import Target
 from fairsched.batch import Batch
 from fairsched.codelstats import CoDelStats
-from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError, QueueNotFound, ShutDown
+from fairsched.errors import (
+    ConfigurationError,
+    ConnectionFailed,
+    ExistingConsumerPreventsExclusive,
+    ExistingExclusiveConsumer,
+    FairschedError,
+    QueueNotFound,
+    ShutDown,
+)
 from fairsched.hashexchange import ConsistentHashExchange
 from fairsched.pools import Pool
 from fairsched.routing import RabbitMQHash
@@ -20,6 +30,7 @@ from fairsched.slotstats import SlotStats
 
 if TYPE_CHECKING:
     from fairsched.consumer import App, Consumer, Message, from_pika
+    from fairsched.simulator import Scenario, simulate
 
 __version__ = "0.1.0"
 
@@ -34,27 +45,40 @@ __all__ = [
     "ConsistentHashExchange",
     "Consumer",
     "Dwrr",
+    "Entry",
+    "ExistingConsumerPreventsExclusive",
+    "ExistingExclusiveConsumer",
     "FairQueue",
     "FairschedError",
     "HashRing",
     "Message",
     "Pool",
+    "PullQueue",
     "QueueNotFound",
     "RabbitMQHash",
+    "Scenario",
     "ShutDown",
     "SlotStats",
+    "Subscription",
+    "Target",
     "from_pika",
     "jump_hash",
     "jump_hash_many",
+    "simulate",
 ]
 
 # Looked up on first use, so that whoever embeds the engine alone does not import pika.
 _FROM_CONSUMER = {"App", "Consumer", "Message", "from_pika"}
+_FROM_SIMULATOR = {"Scenario", "simulate"}
 
 logging.getLogger("fairsched").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:
+    if name in _FROM_SIMULATOR:
+        from fairsched import simulator
+
+        return getattr(simulator, name)
     if name not in _FROM_CONSUMER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from fairsched import consumer

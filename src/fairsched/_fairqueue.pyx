@@ -478,7 +478,7 @@ cdef class FairQueue(NamedSlots):
         self.check_for_end()
         if not block:
             raise queue.Empty
-        seat = self.getters.sit(rank, limit, NULL)
+        seat = self.getters.sit(rank, limit)
         try:
             in_time = self.wait_seated(seat, deadline)
             while not self.may_take(rank):
@@ -535,7 +535,7 @@ cdef class FairQueue(NamedSlots):
             raise queue.Full
         if self.is_shut_down:
             raise ShutDown("the queue is shut down")
-        seat = self.putters.sit(0, count, NULL)
+        seat = self.putters.sit(0, count)
         try:
             in_time = self.putters.wait(seat, deadline)
             while not self.has_room(count):
@@ -587,7 +587,8 @@ cdef class FairQueue(NamedSlots):
         waiter.callback = callback
         with cython.critical_section(self):
             waiter.seat = self.getters.sit(rank, 1, <PyObject*> callback)
-            self.hand_over()  # it may be the one that is to have what is queued
+            if not self.is_awaiting():
+                self.hand_over()  # it may be the one that is to have what is queued
         return waiter
 
     # -- the rest -----------------------------------------------------------------------------------------------------

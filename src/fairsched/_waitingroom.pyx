@@ -124,7 +124,7 @@ cdef class WaitingRoom:
             interest_leave(pin)
         return outranked
 
-    cdef Seat* sit(self, int32_t priority, int64_t amount, PyObject* callback) except NULL:
+    cdef Seat* sit(self, int32_t priority, int64_t amount, PyObject* callback=NULL) except NULL:
         """Have the calling thread, or a callback, wait for at most, or all of, `amount`. Runs no Python code."""
         cdef Seat* seat = self.idle_seat(priority)
         cdef bint seated

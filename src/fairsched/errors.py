@@ -18,7 +18,15 @@ else:
 
 
 class ShutDown(FairschedError, _ShutDown):
-    """A FairQueue that was shut down takes no more items, or has none left."""
+    """A queue that was shut down, or closed, takes no more items, or has none left."""
+
+
+class ExistingExclusiveConsumer(FairschedError):
+    """A PullQueue has an exclusive subscription, so no other may be made."""
+
+
+class ExistingConsumerPreventsExclusive(FairschedError):
+    """A subscription cannot be exclusive, because the PullQueue has others."""
 
 
 class ConfigurationError(FairschedError, ValueError):

@@ -37,7 +37,7 @@ cdef class ProbeRoom:
             taken = min(amount, self.stock)
             self.stock -= taken
             return taken
-        seat = self.room.sit(priority, amount, NULL)
+        seat = self.room.sit(priority, amount)
         try:
             in_time = self.room.wait(seat, deadline)
             while in_time and not self.may_take(priority, amount):

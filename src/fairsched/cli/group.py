@@ -18,6 +18,8 @@ COMMANDS = {
     "check": "Check the configuration, the broker and the queues.",
     "prefetch": "Recommend a prefetch, and show what it does.",
     "route": "Show which queue has which key.",
+    "simulate": "Try brokers, queues and consumers out before there are any.",
+    "pipeline": "Run a pipeline through Spark.",
 }
 
 

@@ -32,10 +32,14 @@ def draw_shares(report: Report, path: Path) -> None:
     """
     figure = Figure(figsize=(9, 5), dpi=160, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    draw_bars(figure.add_subplot(), report)
+    figure.savefig(path, format="png")
+
+
+def draw_bars(axes: Axes, report: Report) -> None:
+    """Draw the same into a part of a larger picture."""
     _bars(axes, report)
     _frame(axes, report)
-    figure.savefig(path, format="png")
 
 
 def _bars(axes: Axes, report: Report) -> None:

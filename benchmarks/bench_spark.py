@@ -1,0 +1,277 @@
+"""The Spark source beside a plain pika reader in the same Python data source, and the sink beside synchronous confirms.
+
+Tasks run in workers of one Spark session, local[1], so that a CPU-second is one process's. A worker measures itself:
+user and system time between its first and its last message, the Arrow batches it hands to Spark included.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pika
+import pyarrow as pa
+import pytest
+from integration.rabbitmq import Node
+from interleave import record
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from fairsched.spark._amqp import open_session
+from fairsched.spark._messages import Messages
+from fairsched.spark._options import sink_options, source_options
+from fairsched.spark._partition import Part, PartitionReader
+from fairsched.spark._publisher import Publisher
+from fairsched.spark._spool import Spool
+
+pytestmark = pytest.mark.timeout(900)
+QUEUES = 10
+EACH = 3000
+TOTAL = QUEUES * EACH
+ROUNDS = 5
+BODY = b"x" * 200
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    found = Node()
+    try:
+        found.start()
+        yield found
+    finally:
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    from spark.session import find_java, start
+
+    here = Path(__file__).parent
+    paths = [str(here), str(here.parent / "tests"), str(here.parent / "src"), os.environ.get("PYTHONPATH", "")]
+    before = dict(os.environ)
+    os.environ.update(JAVA_HOME=find_java(), PYSPARK_PYTHON=sys.executable, PYTHONPATH=os.pathsep.join(paths))
+    session = start("local[2]")
+    try:
+        yield session
+    finally:
+        session.stop()
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def fill(node: Node, count: int = EACH) -> list[str]:
+    names = [f"bench-{number}" for number in range(QUEUES)]
+    node.delete(*names)
+    node.declare(*names)
+    for name in names:
+        node.publish(name, [BODY] * count, delivery_mode=2, message_id="0123456789abcdef")
+    return names
+
+
+# Reading ------------------------------------------------------------------------------------------------------------
+
+
+def metered(rows: Iterator[Any], figures: Path) -> Iterator[Any]:
+    """Pass rows on, and note the CPU that this process used meanwhile."""
+    start = cpu_seconds()
+    yield from rows
+    figures.write_text(str(cpu_seconds() - start))
+
+
+def plain_rows(url: str, names: list[str], each: int) -> Iterator[tuple[Any, ...]]:
+    """What one would write first: callbacks of a BlockingConnection, tuples, one acknowledgement at the end."""
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=each)
+    found: list[tuple[Any, ...]] = []
+    for name in names:
+
+        def take(_channel: Any, method: Any, properties: Any, body: bytes, name: str = name) -> None:
+            found.append((body, name, method.routing_key, method.exchange, properties.message_id, method.redelivered))
+
+        channel.basic_consume(name, take)
+    while len(found) < each * len(names):
+        connection.process_data_events(1)
+    channel.basic_ack(0, multiple=True)
+    connection.close()
+    yield from found
+
+
+class Compared(DataSource):
+    """One of the two readers as a batch source; both read everything, publish or not, and acknowledge."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "compared"
+
+    def schema(self) -> str:
+        return "body BINARY, queue STRING, routing_key STRING, exchange STRING, message_id STRING, redelivered BOOLEAN"
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return ComparedReader(dict(self.options.items()), schema)
+
+
+class ComparedReader(DataSourceReader):
+    def __init__(self, options: dict[str, str], schema: Any) -> None:
+        self.given = json.loads(options["given"])
+        self.names = schema.fieldNames()
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        given = self.given
+        if given["kind"] == "plain":
+            rows: Iterator[Any] = plain_rows(given["url"], given["names"], EACH)
+        else:
+            options = source_options(
+                {"url": given["url"], "queues": ",".join(given["names"]), "spoolLocation": given["spool"]}
+            )
+            Spool(given["spool"], "e").open_batch(1, strict=True)
+            part = Part(0, 1, "e", dict.fromkeys(given["names"], EACH), dict.fromkeys(given["names"], len(BODY)))
+            rows = PartitionReader(options, self.names, part).read()
+        return metered(rows, Path(given["figures"]))
+
+
+def source_run(kind: str, node: Node, spark: Any, folder: Path) -> float:
+    """Microseconds of CPU for each message, in the worker."""
+    names = fill(node)
+    given = {"kind": kind, "url": node.url, "names": names, "spool": str(folder / "spool"),
+             "figures": str(folder / "figures")}  # fmt: skip
+    folder.mkdir()
+    frame = spark.read.format("compared").option("given", json.dumps(given)).load()
+    frame.write.format("noop").mode("overwrite").save()
+    return float((folder / "figures").read_text()) / TOTAL * 1e6
+
+
+def test_source_beside_a_plain_reader(benchmark: Any, node: Node, spark: Any, tmp_path: Path) -> None:
+    """CPU of the worker for each message; ours decodes, orders, spools, publishes and acknowledges."""
+    spark.dataSource.register(Compared)
+    runs: dict[str, list[float]] = {"plain": [], "ours": []}
+    for number in range(ROUNDS + 1):
+        for kind, found in runs.items():
+            taken = source_run(kind, node, spark, tmp_path / f"{kind}-{number}")
+            if number:
+                found.append(taken)
+    cost = {kind: statistics.median(found) for kind, found in runs.items()}
+    record(
+        benchmark,
+        {"Spark source : plain pika reader, messages a CPU-second": (cost["plain"] / cost["ours"], ">=", 3.0)},
+        ours_us=cost["ours"],
+        plain_us=cost["plain"],
+    )
+    benchmark.pedantic(source_run, args=("ours", node, spark, tmp_path / "last"), rounds=1)
+
+
+# The Arrow path -----------------------------------------------------------------------------------------------------
+
+
+class Prebuilt(DataSource):
+    """A million rows of 200 bytes, as record batches or as tuples."""
+
+    ROWS, BATCH = 1_000_000, 10_000
+
+    @classmethod
+    def name(cls) -> str:
+        return "prebuilt"
+
+    def schema(self) -> str:
+        return "body BINARY"
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return PrebuiltReader(self.options["kind"])
+
+
+class PrebuiltReader(DataSourceReader):
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if self.kind == "tuples":
+            return iter([(BODY,)] * Prebuilt.ROWS)
+        batch = pa.RecordBatch.from_pydict({"body": pa.array([BODY] * Prebuilt.BATCH, pa.binary())})
+        return iter([batch] * (Prebuilt.ROWS // Prebuilt.BATCH))
+
+
+def test_record_batches_beside_tuples(benchmark: Any, spark: Any) -> None:
+    """A million rows of 200 bytes from a Python data source into a sink that drops them."""
+    spark.dataSource.register(Prebuilt)
+
+    def run(kind: str) -> float:
+        frame = spark.read.format("prebuilt").option("kind", kind).load()
+        start = time.perf_counter()
+        frame.write.format("noop").mode("overwrite").save()
+        return time.perf_counter() - start
+
+    runs: dict[str, list[float]] = {"tuples": [], "batches": []}
+    for number in range(ROUNDS + 1):
+        for kind, found in runs.items():
+            taken = run(kind)
+            if number:
+                found.append(taken)
+    seconds = {kind: statistics.median(found) for kind, found in runs.items()}
+    record(
+        benchmark,
+        {"record batches : tuples, rows/s": (seconds["tuples"] / seconds["batches"], ">=", 3.0)},
+        batches_rows_s=Prebuilt.ROWS / seconds["batches"],
+        tuples_rows_s=Prebuilt.ROWS / seconds["tuples"],
+    )
+    benchmark.pedantic(run, args=("batches",), rounds=1)
+
+
+# The sink -----------------------------------------------------------------------------------------------------------
+
+
+def windowed(node: Node, queue: str, count: int) -> float:
+    """Messages per second with a window of 2000."""
+    options = sink_options({"url": node.url, "routingKey": queue})
+    rows = pa.RecordBatch.from_pydict({"body": pa.array([BODY] * count, pa.binary())})
+    session = open_session(options.broker)
+    start = time.perf_counter()
+    publisher = Publisher(session, options)
+    publisher.publish(Messages(options, "bench").of(rows))
+    publisher.finish()
+    rate = count / (time.perf_counter() - start)
+    session.close()
+    return rate
+
+
+def synchronous(node: Node, queue: str, count: int) -> float:
+    """Messages per second when each waits for its confirm, as a BlockingChannel does it."""
+    with node.connect() as channel:
+        channel.confirm_delivery()
+        properties = pika.BasicProperties(delivery_mode=2, message_id="0123456789abcdef")
+        start = time.perf_counter()
+        for _ in range(count):
+            channel.basic_publish("", queue, BODY, properties, mandatory=True)
+        return count / (time.perf_counter() - start)
+
+
+def test_sink_beside_synchronous_confirms(benchmark: Any, node: Node) -> None:
+    """Persistent messages of 200 bytes to one durable queue, all confirmed."""
+    runs: dict[str, list[float]] = {"windowed": [], "synchronous": []}
+    node.declare("bench-sink")
+    for _ in range(ROUNDS):
+        with node.connect() as channel:
+            channel.queue_purge("bench-sink")
+        runs["synchronous"].append(synchronous(node, "bench-sink", 1000))
+        runs["windowed"].append(windowed(node, "bench-sink", 30_000))
+    rate = {name: statistics.median(found) for name, found in runs.items()}
+    record(
+        benchmark,
+        {"sink, window 2000 : synchronous confirms, msg/s": (rate["windowed"] / rate["synchronous"], ">=", 10.0)},
+        windowed_msg_s=rate["windowed"],
+        synchronous_msg_s=rate["synchronous"],
+    )
+    benchmark.pedantic(windowed, args=(node, "bench-sink", 10_000), rounds=1)

@@ -1,0 +1,147 @@
+"""``fairsched pipeline``: queues, through Spark, into a table, with the shares as they come."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fairsched.cli import exits
+from fairsched.fairness import Report
+from fairsched.spark.pipelinefile import PipelineSettings, read_pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from fairsched.spark.progress import PipelineProgress
+
+
+@click.command(epilog=exits.EPILOG)
+@click.argument("file", metavar="PIPELINE.toml", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--master", metavar="URL", help="Where Spark runs, such as local[4]; otherwise as the file, or Spark, says."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end and nothing else.")
+@click.option(
+    "--report", "picture", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+    help="Write shares and ages at the end: FILE.html or FILE.png.",
+)  # fmt: skip
+def pipeline(file: Path, master: str | None, as_json: bool, picture: Path | None) -> None:
+    """Run a pipeline from RabbitMQ through Spark until it is done, or told to stop.
+
+    PIPELINE.toml names the queues, and may name a ring to partition by, a function of yours (Arrow record batches in
+    and out), and the sink. With the trigger "available-now" the pipeline ends when it has read what was there;
+    otherwise it runs until SIGTERM or SIGINT, after which the same file goes on from its checkpoint.
+    """
+    if picture is not None and picture.suffix not in (".html", ".png"):
+        raise exits.Failure(f"--report must name a file ending in .html or .png, got {str(picture)!r}", exits.USAGE)
+    settings = read_pipeline(file)
+    spark = _session(settings, file.stem, master)
+    try:
+        report, progress = _run(spark, settings, None if as_json else file.stem)
+    finally:
+        spark.stop()
+    if picture is not None:
+        from fairsched.cli.pipelinereport import write_report
+
+        write_report(picture, file.stem, report, progress.ages)
+    if as_json:
+        click.echo(json.dumps({**report, "ages": [vars(age) for age in progress.ages]}))
+
+
+def _session(settings: PipelineSettings, name: str, master: str | None) -> SparkSession:
+    try:
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as error:
+        raise exits.Failure(f"pipelines need {error.name}: pip install 'fairsched[spark]'", exits.IMPORT) from None
+    # Spark starts its Python with these: the same interpreter, and the user's modules from here.
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    builder: Any = SparkSession.builder.appName(name)
+    for key, value in settings.spark.items():
+        builder = builder.config(key, value)
+    if master is not None:
+        builder = builder.master(master)
+    session: SparkSession = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _run(spark: SparkSession, settings: PipelineSettings, title: str | None) -> tuple[Report, PipelineProgress]:
+    """Run until the query ends; show the shares meanwhile where a title is given."""
+    from pyspark.errors import StreamingQueryException
+
+    from fairsched.spark.pipeline import AGES, SHARES, start_pipeline
+    from fairsched.spark.progress import PipelineProgress
+
+    progress = PipelineProgress(settings.quanta)
+    began = time.monotonic()
+    query = start_pipeline(spark, settings)
+
+    def latest() -> Report:
+        progress.add(query.recentProgress, SHARES, AGES)
+        return progress.report(time.monotonic() - began)
+
+    try:
+        with _signals_noted() as told, _shown(title) as show:
+            while not query.awaitTermination(1):
+                show(latest())
+                if told.is_set():
+                    query.stop()  # a batch under way is read again from its spool next time
+            report = latest()
+            show(report)
+    except StreamingQueryException as error:
+        raise exits.Failure(f"the pipeline failed: {_first_line(error)}", exits.APPLICATION) from None
+    return report, progress
+
+
+def _first_line(error: Exception) -> str:
+    """Find what went wrong at the bottom of a Java exception that wraps a Python one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if not line.startswith(("at ", "File ", "Traceback", "SQLSTATE", "^"))]
+    python = [line for line in causes if line.split(":")[0].rpartition(".")[2].endswith(("Error", "Exception"))]
+    return (python or causes or [repr(error)])[-1]
+
+
+@contextmanager
+def _signals_noted() -> Iterator[threading.Event]:
+    """Note SIGTERM or SIGINT, and no more: a handler that spoke to the JVM would break into a call under way."""
+    told = threading.Event()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda _number, _frame: told.set()) for number in numbers}
+    try:
+        yield told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _shown(title: str | None) -> Iterator[Callable[[Report], None]]:
+    """Show reports, one in place of the other where there is a terminal, and elsewhere the last one only."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from fairsched.cli.table import view
+
+    console = Console()
+    reports: list[Report] = []
+    if title is None:
+        yield reports.append
+    elif console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+            yield lambda report: live.update(view(report, f"{title}: rows read"), refresh=True)
+    else:
+        yield reports.append
+        console.print(view(reports[-1], f"{title}: rows read"))

@@ -1,0 +1,57 @@
+"""What a queue does when it is full.
+
+NONE: nothing. REJECT: a message that does not fit is refused. RING: it is taken, and the least significant messages
+leave until all fits again; never the newest, and none that a consumer has, unless it may be stolen; a message that
+could not fit even into an empty queue is refused. FLOW: producers wait once the queue is full, until it is down to
+FLOW_RESUME percent of both limits.
+
+Source: Qpid Broker-J's overflow policies. Thread safety: none; the owner excludes. Complexity: O(1).
+"""
+
+from libc.stdint cimport int64_t
+
+cdef enum OverflowPolicy:
+    OVERFLOW_NONE
+    OVERFLOW_RING
+    OVERFLOW_REJECT
+    OVERFLOW_FLOW
+
+cdef enum:
+    FLOW_RESUME = 80
+
+cdef struct Overflow:
+    OverflowPolicy policy
+    int64_t max_depth   # messages; negative: no limit
+    int64_t max_bytes
+    bint flowing        # producers wait
+
+cdef inline bint overflow_fits(const Overflow* o, int64_t depth, int64_t size) noexcept nogil:
+    """Whether so many messages and bytes are within the limits."""
+    return (o.max_depth < 0 or depth <= o.max_depth) and (o.max_bytes < 0 or size <= o.max_bytes)
+
+cdef inline int64_t overflow_resume(int64_t limit) noexcept nogil:
+    return limit // 100 * FLOW_RESUME + (limit % 100 * FLOW_RESUME + 99) // 100
+
+cdef inline bint overflow_resumes(const Overflow* o, int64_t depth, int64_t bytes) noexcept nogil:
+    """Whether producers that wait may go on."""
+    return (o.max_depth < 0 or depth <= overflow_resume(o.max_depth)) and (
+        o.max_bytes < 0 or bytes <= overflow_resume(o.max_bytes)
+    )
+
+cdef inline bint overflow_flows(Overflow* o, int64_t depth, int64_t bytes, int64_t size) noexcept nogil:
+    """Whether a message of `size` bytes has to wait, under FLOW."""
+    if o.flowing and overflow_resumes(o, depth, bytes):
+        o.flowing = False
+    if not o.flowing and depth > 0 and not overflow_fits(o, depth + 1, bytes + size):
+        o.flowing = True
+    return o.flowing
+
+cdef inline bint overflow_admits(Overflow* o, int64_t depth, int64_t bytes, int64_t size) noexcept nogil:
+    """Whether a message of `size` bytes is taken now."""
+    if o.policy == OVERFLOW_NONE:
+        return True
+    if o.policy == OVERFLOW_RING:
+        return overflow_fits(o, 1, size)
+    if o.policy == OVERFLOW_REJECT:
+        return overflow_fits(o, depth + 1, bytes + size)
+    return not overflow_flows(o, depth, bytes, size)

@@ -1,0 +1,224 @@
+"""Taking messages out of a queue: what a consumer that was told does, until it gets none.
+
+A pull that succeeds leaves the consumer notified, at the tail of that list: a steady stream costs no wake-ups. One that
+fails leaves it interested, and passes the work on, if there is some that it may not take. Different from the source: a
+notified consumer looks first where it is, and moves to Interested only before the look that may be its last. So a
+success costs one move instead of two, and none if there is no other to let past; to others it looks as though it had
+been interested for no time.
+
+Thread safety: any, pinned, without the queue's lock; one thread at a time pulls for a consumer.
+Complexity: O(1) a message where nobody has a cursor; else O(messages gone past), and a look at the consumers of higher
+priority.
+"""
+
+from libc.stdint cimport int64_t, uint32_t
+
+from fairsched.core.consumernode cimport INTERESTED, NOTIFIED
+from fairsched.core.groups cimport groups_assign
+from fairsched.core.interest cimport interest_done, interest_move
+from fairsched.core.interestwalk cimport LIST_ALL
+from fairsched.core.levels cimport LEVEL_NOTIFIED
+from fairsched.core.message cimport (
+    MESSAGE_ACQUIRED, MESSAGE_AVAILABLE, Message, message_before,
+)
+from fairsched.core.order cimport KIND_FAIR, order_taken
+from fairsched.core.queuecursor cimport (
+    cursor_drop_late, cursor_late, cursor_match, cursor_set, cursor_takes,
+)
+from fairsched.core.queuecredit cimport consumer_paid, consumer_pay
+from fairsched.core.queuemembers cimport queue_follow
+from fairsched.core.queuenext cimport queue_accepts, queue_next, queue_next_for
+from fairsched.core.queuequestion cimport Question, queue_question, queue_unknown_among
+from fairsched.core.queuestate cimport (
+    Call, Queue, QueueConsumer, consumer_desired, queue_count, queue_lock, queue_unlock,
+    queue_unref,
+)
+from fairsched.core.queuetime cimport queue_release_due
+from fairsched.core.queuewake cimport queue_drop, queue_pass_on, queue_wants
+from fairsched.core.wakeup cimport wakeup_outranked
+
+cdef enum:
+    PULL_ASK = -1              # a filter has to be asked first
+    PRIORITY_MAX = 2147483647  # is never outranked
+
+cdef inline bint queue_acquire(Queue* q, QueueConsumer* c, Message* m) noexcept nogil:
+    """Locked. Acquire an available message, and reference it; False: there is no credit for it."""
+    if not consumer_pay(c, m.size):
+        return False
+    order_taken(&q.order, m, True)
+    m.state = MESSAGE_ACQUIRED
+    m.paid = consumer_paid(c)
+    m.holder = c.id
+    m.lease += 1
+    if m.deliveries < 0:
+        m.deliveries = 0
+    m.references += 1
+    queue_count(&q.available, -1)
+    groups_assign(&q.groups, m, c.id)
+    if c.walks:
+        if c.match != NULL:
+            cursor_match(q, c, NULL)
+        if q.order.kind != KIND_FAIR and (c.last == NULL or message_before(c.last, m)):
+            cursor_set(q, c, m)
+    return True
+
+cdef inline int64_t pull_plainly(Call* call, QueueConsumer* c, int64_t limit, Message** out) noexcept nogil:
+    """Acquire up to `limit` messages, where nobody has a cursor."""
+    cdef Queue* q = call.queue
+    cdef Message* m
+    cdef int64_t taken = 0
+    if c.node.priority != PRIORITY_MAX and wakeup_outranked(&q.interest, call.pin, c.node.priority, NULL, NULL):
+        return 0
+    queue_lock(q)
+    while taken < limit and consumer_desired(c):
+        m = queue_next(call, True)
+        if m == NULL or not queue_acquire(q, c, m):
+            break
+        out[taken] = m
+        taken += 1
+    queue_unlock(q)
+    return taken
+
+cdef inline bint pull_this(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
+    """Take a candidate, if it is still to be had; its reference stays with who has it, or is given up."""
+    cdef Queue* q = call.queue
+    cdef bint taken
+    queue_lock(q)
+    taken = m.state == <uint32_t> MESSAGE_AVAILABLE and consumer_desired(c)
+    if not c.node.acquires:
+        taken = taken and consumer_pay(c, m.size)
+        if taken:
+            cursor_match(q, c, NULL)
+            if c.last == NULL or message_before(c.last, m):
+                cursor_set(q, c, m)
+    else:
+        taken = taken and cursor_takes(q, c, m) and queue_acquire(q, c, m)
+        queue_unref(q, m)
+    if not taken and not c.node.acquires:
+        queue_unref(q, m)
+    queue_unlock(q)
+    return taken
+
+cdef inline int64_t pull_late(Call* call, QueueConsumer* c, Message** out, Question* question) noexcept nogil:
+    """What a browser is to see from behind its cursor: one message, referenced, or none, or PULL_ASK."""
+    cdef Queue* q = call.queue
+    cdef Message* m
+    cdef int answer = 0
+    queue_lock(q)
+    m = cursor_late(q, call, c)
+    while m != NULL:
+        answer = queue_accepts(call, c, m)
+        m.references += 1
+        if answer == 1 and not consumer_pay(c, m.size):
+            queue_unref(q, m)
+            m = NULL
+            break
+        if answer == -1:
+            break
+        cursor_drop_late(q, c)
+        if answer == 1:
+            break
+        queue_unref(q, m)
+        m = cursor_late(q, call, c)
+    queue_unlock(q)
+    if m == NULL:
+        return 0
+    if answer == 1:
+        out[0] = m
+        return 1
+    question.consumer = c
+    question.message = m
+    return PULL_ASK
+
+cdef inline int64_t pull_yields(Call* call, QueueConsumer* c, Message* m, Question* question) noexcept nogil:
+    """Whether a candidate is for a consumer of a higher priority: 1, 0, or PULL_ASK."""
+    cdef int64_t yields = 0
+    if not c.node.acquires or c.node.priority == PRIORITY_MAX:
+        return 0
+    call.work = m
+    call.rank = c.node.priority
+    if queue_unknown_among(call, LIST_ALL, c.node.priority, m, question):
+        yields = PULL_ASK
+    elif wakeup_outranked(&call.queue.interest, call.pin, c.node.priority, queue_wants, call):
+        yields = 1
+    call.work = NULL
+    return yields
+
+cdef inline int64_t pull_walking(Call* call, QueueConsumer* c, Message** out, Question* question) noexcept nogil:
+    """Take one message, where cursors and filters matter; or PULL_ASK."""
+    cdef Message* m
+    cdef bint known
+    cdef int64_t found
+    while consumer_desired(c):
+        found = pull_late(call, c, out, question) if c.late != NULL else 0
+        if found != 0:
+            return found
+        m = queue_next_for(call, c, &known, True)
+        if m == NULL:
+            return 0
+        if not known:
+            question.consumer = c
+            question.message = m
+            return PULL_ASK
+        found = pull_yields(call, c, m, question)
+        if found != 0:
+            queue_drop(call.queue, m)
+            return found if found == PULL_ASK else 0
+        if pull_this(call, c, m):
+            out[0] = m
+            return 1
+    return 0
+
+cdef inline bint pull_walks(Call* call, QueueConsumer* c) noexcept nogil:
+    """Whether cursors matter."""
+    return c.walks or call.queue.walkers.load() != 0
+
+cdef inline int64_t pull_once(
+    Call* call, QueueConsumer* c, int64_t limit, Message** out, Question* question
+) noexcept nogil:
+    """Look for messages, where the node is."""
+    if pull_walks(call, c):
+        return pull_walking(call, c, out, question)
+    return pull_plainly(call, c, limit, out)
+
+cdef inline bint pull_is_last(QueueConsumer* c) noexcept nogil:
+    """Whether the node is at the tail of the notified ones of its priority: then there is nowhere to move."""
+    return c.node.level.lists[<int> LEVEL_NOTIFIED].tail.load() == c.node.entry.load()
+
+cdef inline int64_t queue_pull(
+    Call* call, QueueConsumer* c, int64_t limit, Message** out, Question* question
+) noexcept nogil:
+    """Take up to `limit` messages, at least one if there is one for this consumer; or PULL_ASK, and then again.
+
+    Each is referenced: by its settlement, or, for browsers, until queue_drop. Where cursors matter it is one.
+    """
+    cdef Queue* q = call.queue
+    cdef int64_t taken, more
+    if not consumer_desired(c) or limit < 1:
+        return 0
+    if q.timed.load() != 0:
+        queue_release_due(call)
+    taken = pull_once(call, c, limit, out, question)
+    if taken == PULL_ASK:
+        return PULL_ASK
+    if not c.node.acquires:
+        if not consumer_desired(c):
+            queue_follow(call, c)
+        return taken
+    if taken < limit and (taken == 0 or not pull_walks(call, c)) and consumer_desired(c):
+        interest_done(&q.interest, call.pin, &c.node)
+        more = pull_once(call, c, limit - taken, out + taken, question)
+        if more == PULL_ASK or (more == 0 and taken == 0 and queue_question(call, NULL, question)):
+            return PULL_ASK
+        taken += more
+        if taken < limit:
+            if consumer_desired(c):
+                queue_pass_on(call)
+            else:
+                queue_follow(call, c)
+            return taken
+    if not consumer_desired(c):
+        queue_follow(call, c)
+    elif not pull_is_last(c):
+        interest_move(&q.interest, call.pin, &c.node, INTERESTED | NOTIFIED, NOTIFIED)
+    return taken

@@ -1,0 +1,144 @@
+"""What becomes of a message that was pulled: it is done, or it goes back.
+
+  ACK      it leaves the queue.
+  RELEASE  the delivery failed: it goes back to its place, redelivered, for anybody; after `max_deliveries` of these it
+           leaves the queue instead.
+  REJECT   this consumer does not want it: it goes back for others, and does not count.
+What goes back may leave at once: expired, superseded by a newer message of its key, or too much for a ring.
+Which of two settlements counts is decided under the lock, which unlinking needs anyway: by the lease.
+
+Source: Qpid Broker-J's QueueEntryImpl. Thread safety: any, pinned, without the queue's lock; from any thread, for each
+message pulled once. Complexity: O(1); O(walkers) for what goes back; queue_release_all O(messages).
+"""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from fairsched.core.message cimport (
+    MESSAGE_AVAILABLE, REASON_CLOSED, REASON_DELIVERIES, REASON_EXPIRED, REASON_SUPERSEDED, Message, message_expired,
+    message_reject, message_taken,
+)
+from fairsched.core.order cimport order_after, order_available
+from fairsched.core.queuecredit cimport consumer_restore
+from fairsched.core.queuecursor cimport cursor_begin, cursors_recall, cursors_unblock
+from fairsched.core.queuemembers cimport queue_follow
+from fairsched.core.queuering cimport queue_ring
+from fairsched.core.queuestate cimport (
+    OWED_PASS_ON, Call, Queue, QueueConsumer, queue_count, queue_delete, queue_lock, queue_remove,
+    queue_settled, queue_unlock, queue_unref,
+)
+from fairsched.core.queuewake cimport queue_announce, queue_give_back, queue_owe, queue_tell_browsers
+
+cdef enum Verdict:
+    SETTLE_ACK
+    SETTLE_RELEASE
+    SETTLE_REJECT
+
+cdef inline bint settle_back(Queue* q, Call* call, Message* m, Verdict verdict) noexcept nogil:
+    """Locked. An acquired message, its group settled, goes back; False: it left the queue instead."""
+    if verdict == SETTLE_REJECT:
+        message_reject(m, m.holder)
+    else:
+        m.deliveries += 1
+    m.redelivered = True
+    if m.superseded:
+        queue_remove(q, call, m, REASON_SUPERSEDED)
+    elif message_expired(m, call.now):
+        queue_remove(q, call, m, REASON_EXPIRED)
+    elif q.max_deliveries != 0 and m.deliveries >= q.max_deliveries:
+        queue_remove(q, call, m, REASON_DELIVERIES)
+    elif q.drains:
+        queue_remove(q, call, m, REASON_CLOSED)
+    else:
+        m.holder = 0
+        m.state = MESSAGE_AVAILABLE
+        queue_count(&q.available, 1)
+        order_available(&q.order, m)
+        cursors_recall(q, m, True)
+        queue_ring(q, call, <uint64_t> -1)
+    return m.state == <uint32_t> MESSAGE_AVAILABLE
+
+cdef inline bint settle_locked(
+    Queue* q, Call* call, Message* m, Verdict verdict, bint* back, bint* unblocked
+) noexcept nogil:
+    """Settle an acquired message: whether it goes back, and whether its group is free now."""
+    cdef Message* skipped = queue_settled(q, m)
+    back[0] = False
+    if verdict == SETTLE_ACK:
+        queue_delete(q, m)
+        m.token = 0  # its owner has it
+    else:
+        back[0] = settle_back(q, call, m, verdict)
+    unblocked[0] = skipped != NULL
+    if skipped != NULL:
+        cursors_unblock(q, skipped)
+    return True
+
+cdef inline void settle_credit(Call* call, QueueConsumer* c, int64_t size) noexcept nogil:
+    """Restore a consumer's credit for one message."""
+    cdef bint regained
+    queue_lock(call.queue)
+    regained = consumer_restore(c, size)
+    queue_unlock(call.queue)
+    if regained:
+        queue_follow(call, c)
+
+cdef inline bint queue_settle(
+    Call* call, QueueConsumer* c, Message* m, uint64_t holder, uint32_t lease, Verdict verdict
+) noexcept nogil:
+    """Settle what consumer `holder` pulled under `lease`; False: it was settled, or taken back, before.
+
+    `c` is that consumer; NULL: it is gone. The reference that came with the message is given up.
+    """
+    cdef Queue* q = call.queue
+    cdef bint settled, back = False, unblocked = False
+    queue_lock(q)
+    if c != NULL and m.holder == holder and m.lease == lease and m.paid and consumer_restore(c, m.size):
+        queue_unlock(q)  # first of all: what comes back may be for this consumer
+        queue_follow(call, c)
+        queue_lock(q)
+    settled = message_taken(m) and m.holder == holder and m.lease == lease
+    if settled:
+        if c != NULL and verdict == SETTLE_REJECT and not c.gone.load():
+            cursor_begin(q, c)
+        settle_locked(q, call, m, verdict, &back, &unblocked)
+    if not back:
+        queue_unref(q, m)
+    queue_unlock(q)
+    if back and call.accepts != NULL:
+        call.back = m
+    elif back:
+        queue_give_back(call, m)
+    if unblocked:
+        queue_owe(call, OWED_PASS_ON)
+    return settled
+
+cdef inline int64_t queue_release_all(Call* call, uint64_t holder) noexcept nogil:
+    """Release all that a consumer has, whoever holds its leases; how many messages."""
+    cdef Queue* q = call.queue
+    cdef int64_t released = 0
+    cdef bint back, unblocked
+    cdef Message* past = NULL
+    cdef Message* m
+    queue_lock(q)
+    m = order_after(&q.order, NULL)
+    while m != NULL:
+        m.references += 1
+        back = unblocked = False
+        if message_taken(m) and m.holder == holder:
+            settle_locked(q, call, m, SETTLE_RELEASE, &back, &unblocked)
+            released += 1
+        if past != NULL:
+            queue_unref(q, past)
+        past = m
+        queue_unlock(q)
+        if back:
+            queue_tell_browsers(call, m, True)
+            queue_announce(call, m)
+        if unblocked:
+            queue_owe(call, OWED_PASS_ON)
+        queue_lock(q)
+        m = order_after(&q.order, m)
+    if past != NULL:
+        queue_unref(q, past)
+    queue_unlock(q)
+    return released

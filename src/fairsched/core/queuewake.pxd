@@ -1,0 +1,229 @@
+"""Whom a queue tells of what: the policy of wakeup.pxd, asked about messages.
+
+A consumer without a cursor could take whatever is available; if there are no others, nobody is asked anything. One with
+a cursor could take a message if it has not gone past it, nor rejected it, nor is it another's by group, and its filter
+accepts it. Filters are asked outside, before (queuequestion.pxd); one that was not asked counts as though it accepted: at
+worst somebody is told in vain, who finds nothing, and passes the work on.
+
+Thread safety: any, pinned, without the queue's lock. Complexity: that of wakeup.pxd.
+"""
+
+from libc.stdint cimport int32_t, uint32_t
+
+from fairsched.core.consumernode cimport ConsumerNode
+from fairsched.core.interest cimport MOVED, NO_PRIORITY, NOT_MOVED, interest_highest_notified
+from fairsched.core.interestwalk cimport (
+    LIST_NON_ACQUIRING, InterestWalk, interestwalk_init, interestwalk_next,
+)
+from fairsched.core.message cimport MESSAGE_AVAILABLE, Message, message_rejected
+from fairsched.core.order cimport KIND_FAIR
+from fairsched.core.queuecursor cimport cursor_takes
+from fairsched.core.queuenext cimport queue_accepts, queue_next, queue_next_for
+from fairsched.core.queuestate cimport (
+    OWED_HAND_OVER, Call, Owed, Queue, QueueConsumer, queue_lock, queue_unlock, queue_unref,
+)
+from fairsched.core.wakeup cimport wakeup_notify, wakeup_one, wakeup_outranked
+
+cdef inline void queue_drop(Queue* q, Message* m) noexcept nogil:
+    """Give up a reference."""
+    queue_lock(q)
+    queue_unref(q, m)
+    queue_unlock(q)
+
+cdef inline void queue_tell(Call* call, QueueConsumer* c) noexcept nogil:
+    """Tell a consumer that was claimed."""
+    c.told.fetch_add(1)
+    if call.tell != NULL:
+        call.tell(call, c)
+
+cdef inline void queue_rest(Call* call) noexcept nogil:
+    """Let go of what was offered."""
+    if call.work != NULL:
+        queue_drop(call.queue, call.work)
+        call.work = NULL
+
+cdef inline bint queue_interests(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
+    """Whether a message is available, and of interest to a consumer, groups aside."""
+    cdef Queue* q = call.queue
+    cdef bint interests
+    queue_lock(q)
+    interests = m.state == <uint32_t> MESSAGE_AVAILABLE and not message_rejected(m, c.id)
+    queue_unlock(q)
+    return interests and queue_accepts(call, c, m) != 0
+
+cdef inline bint queue_outranks(Call* call, QueueConsumer* c) noexcept nogil:
+    """Whether a consumer of a higher priority is interested in what is offered to another, and has something to take.
+
+    As in the source, that need not be the same: its group may be another's.
+    """
+    cdef bint known
+    cdef Message* m
+    if not queue_interests(call, c, call.work):
+        return False
+    m = queue_next_for(call, c, &known, False)
+    if m == NULL:
+        return False
+    queue_drop(call.queue, m)
+    return True
+
+cdef inline Message* queue_if_takes(Queue* q, QueueConsumer* c, Message* m) noexcept nogil:
+    """A message, referenced, if the consumer could take it; else NULL."""
+    cdef bint takes
+    queue_lock(q)
+    takes = m.state == <uint32_t> MESSAGE_AVAILABLE and cursor_takes(q, c, m)
+    if takes:
+        m.references += 1
+    queue_unlock(q)
+    if takes:
+        return m
+    return NULL
+
+cdef inline bint queue_offer_next(Call* call, QueueConsumer* c) noexcept nogil:
+    """Offer a consumer its next message, if what is announced is of interest to it; False: there is none."""
+    queue_rest(call)
+    if c.node.priority < call.floor or (call.about != NULL and not queue_interests(call, c, call.about)):
+        return False
+    if call.about != NULL and call.queue.order.kind == KIND_FAIR:
+        call.work = queue_if_takes(call.queue, c, call.about)  # which is next is a matter of turns, not known by a look
+    if call.work == NULL:
+        call.work = queue_next_for(call, c, &call.known, False)
+    call.rank = c.node.priority
+    return call.work != NULL
+
+cdef inline bint queue_outranked(Call* call, int32_t priority) noexcept nogil:
+    return wakeup_outranked(&call.queue.interest, call.pin, priority, queue_wants, call)
+
+cdef inline bint queue_wants(void* context, ConsumerNode* node) noexcept nogil:
+    """Whether a consumer is to be told; or, of one above the last that was asked, whether it outranks that.
+
+    It is if what is announced is of interest to it, and there is something for it to take that nobody above wants. If
+    that is not what is announced, another may still be told; if it is, nobody is. queue_rest is due when the walk is
+    over. Candidates come by descending priority, so who is above the last is asked because it outranks it.
+    """
+    cdef Call* call = <Call*> context
+    cdef QueueConsumer* c = <QueueConsumer*> node
+    if call.work != NULL and node.priority > call.rank:
+        return queue_outranks(call, c)
+    if not queue_offer_next(call, c):
+        return False
+    if not queue_outranked(call, node.priority):
+        return True
+    if call.about == NULL:
+        return False
+    queue_rest(call)
+    call.work = queue_if_takes(call.queue, c, call.about)
+    return call.work != NULL and queue_outranked(call, node.priority)
+
+cdef inline void queue_claim_one(Call* call, Message* about) noexcept nogil:
+    """Tell one consumer of work, where cursors matter."""
+    cdef ConsumerNode* node
+    call.about = about
+    node = wakeup_one(&call.queue.interest, call.pin, queue_wants, call)
+    queue_rest(call)
+    if node != NULL:
+        queue_tell(call, <QueueConsumer*> node)
+
+cdef inline void queue_claim_any(Call* call) noexcept nogil:
+    """Tell one consumer of work that everybody could take."""
+    cdef ConsumerNode* node = wakeup_one(&call.queue.interest, call.pin, NULL, NULL)
+    if node != NULL:
+        queue_tell(call, <QueueConsumer*> node)
+
+cdef inline void queue_announce(Call* call, Message* m) noexcept nogil:
+    """A message is available, and visible: tell one consumer. The caller has a reference if anybody has a cursor."""
+    if call.queue.walkers.load() == 0:
+        queue_claim_any(call)
+    else:
+        queue_claim_one(call, m)
+
+cdef inline void queue_tell_browsers(Call* call, Message* m, bint seen) noexcept nogil:
+    """Tell every browser that would see a message; `seen`: only those that see requeues."""
+    cdef InterestWalk w
+    cdef QueueConsumer* c
+    interestwalk_init(&w, &call.queue.interest, call.pin, LIST_NON_ACQUIRING)
+    c = <QueueConsumer*> interestwalk_next(&w)
+    while c != NULL:
+        if (c.sees_requeues or not seen) and queue_accepts(call, c, m) != 0:
+            queue_tell(call, c)
+        c = <QueueConsumer*> interestwalk_next(&w)
+
+cdef inline void queue_offer(Call* call, Message* m, bint watched) noexcept nogil:
+    """Announce a new message; `watched`: the call has a reference, which is given up."""
+    if watched:
+        queue_tell_browsers(call, m, False)
+    queue_announce(call, m)
+    if watched:
+        queue_drop(call.queue, m)
+
+cdef inline bint queue_has_work(Call* call) noexcept nogil:
+    cdef Queue* q = call.queue
+    cdef bint work
+    queue_lock(q)
+    work = queue_next(call, False) != NULL
+    queue_unlock(q)
+    return work
+
+cdef inline bint queue_offers(Queue* q) noexcept nogil:
+    """Whether anything is available, for a look after a move. Under the lock, as counting is a release store.
+
+    Either the put had the lock before, and is seen; or it gets it later, and then sees the move when it looks for
+    whom to tell. Read without the lock, the counter may lag behind that look.
+    """
+    cdef bint offers
+    queue_lock(q)
+    offers = q.available.load() != 0
+    queue_unlock(q)
+    return offers
+
+cdef inline void queue_pass_on(Call* call) noexcept nogil:
+    """Somebody leaves work, or found none that it may take: tell one other that could take some."""
+    cdef Queue* q = call.queue
+    if not queue_offers(q):  # who makes some available announces it
+        return
+    if q.walkers.load() != 0:
+        queue_claim_one(call, NULL)
+    elif queue_has_work(call):
+        queue_claim_any(call)
+
+cdef inline void queue_hand_over(Call* call) noexcept nogil:
+    """A consumer is not interested any more: as queue_pass_on, but who is notified, and of a higher priority than whom
+    the work would go to, hands over itself, when it has found all it may take.
+    """
+    call.floor = interest_highest_notified(&call.queue.interest, call.pin)
+    queue_pass_on(call)
+    call.floor = NO_PRIORITY
+
+cdef inline void queue_owe(Call* call, Owed owed) noexcept nogil:
+    """Hand over, or pass on: now, or, where filters have to be asked first, when the caller has done so."""
+    if call.accepts != NULL:
+        call.owed |= owed
+    elif owed == OWED_HAND_OVER:
+        queue_hand_over(call)
+    else:
+        queue_pass_on(call)
+
+cdef inline void queue_give_back(Call* call, Message* m) noexcept nogil:
+    """Announce what was given back, and give up the reference."""
+    queue_tell_browsers(call, m, True)
+    queue_announce(call, m)
+    queue_drop(call.queue, m)
+
+cdef inline void queue_consider(Call* call, QueueConsumer* c) noexcept nogil:
+    """A consumer has become interested: tell it if there is work for it; a browser always."""
+    cdef Queue* q = call.queue
+    cdef int moved
+    if not c.node.acquires:
+        queue_tell(call, c)
+        return
+    if not queue_offers(q):
+        return
+    if q.walkers.load() != 0:
+        call.about = NULL
+        moved = wakeup_notify(&q.interest, call.pin, &c.node, queue_wants, call)
+        queue_rest(call)
+    else:
+        moved = NOT_MOVED
+        if queue_has_work(call):
+            moved = wakeup_notify(&q.interest, call.pin, &c.node, NULL, NULL)
+    if moved == MOVED:
+        queue_tell(call, c)

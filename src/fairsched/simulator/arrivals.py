@@ -1,0 +1,224 @@
+"""How messages come into a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fairsched.errors import ConfigurationError
+from fairsched.simulator import values
+from fairsched.simulator.tracefile import read_times
+
+__all__ = ["Arrivals"]
+
+#: The fields that each kind has.
+FIELDS: dict[str, tuple[str, ...]] = {
+    "backlogged": (),
+    "none": (),
+    "constant": ("rate",),
+    "poisson": ("rate",),
+    "bursts": ("rate", "on", "off", "random"),
+    "trace": ("times",),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """A process of arrivals.
+
+    Parameters
+    ----------
+    kind : {"backlogged", "none", "constant", "poisson", "bursts", "trace"}
+        Never empty; nothing beyond the initial depth; evenly spaced; Poisson; on and off; as recorded.
+    rate : float
+        Messages a second; in a burst, for bursts.
+    on, off : float or str
+        Length of a burst, and of the pause after it, in seconds.
+    random : bool
+        Bursts and pauses are exponentially distributed and arrivals in a burst are Poisson; else all are constant.
+    times : bytes
+        Trace: moments in nanoseconds, ascending, as native int64; made by `trace`.
+
+    Raises
+    ------
+    ConfigurationError
+        A value is not allowed, or does not belong to the kind.
+
+    Notes
+    -----
+    Immutable, hashable and picklable. The first message of a constant process comes one interval after it begins.
+
+    Examples
+    --------
+    >>> Arrivals.trace([0.5, 1.25]).kind
+    'trace'
+    """
+
+    kind: str = "backlogged"
+    rate: float = 0.0
+    on: float = 0.0
+    off: float = 0.0
+    random: bool = False
+    times: bytes = b""
+
+    def __post_init__(self) -> None:
+        values.choice(self.kind, "the kind of arrivals", FIELDS)
+        for field, empty in (("rate", 0.0), ("on", 0.0), ("off", 0.0), ("random", False), ("times", b"")):
+            if field not in FIELDS[self.kind] and getattr(self, field) != empty:
+                has = ", ".join(FIELDS[self.kind]) or "no fields"
+                raise ConfigurationError(f"arrivals of kind {self.kind!r} have no {field}; they have {has}")
+        if "rate" in FIELDS[self.kind]:
+            object.__setattr__(self, "rate", values.rate(self.rate, "rate of arrivals"))
+        if self.kind == "bursts":
+            object.__setattr__(self, "on", values.seconds(self.on, "on of arrivals", positive=True))
+            object.__setattr__(self, "off", values.seconds(self.off, "off of arrivals"))
+            values.flag(self.random, "random of arrivals")
+        if self.kind == "bursts" and not self.random and self.on * self.rate < 1:
+            raise ConfigurationError(
+                f"a burst of {self.on:g} s at {self.rate:g} a second has no message; on * rate must be 1 or more"
+            )
+        if not isinstance(self.times, bytes) or len(self.times) % 8:
+            raise ConfigurationError("times of arrivals must be packed by Arrivals.trace")
+
+    @classmethod
+    def backlogged(cls) -> Self:
+        """There is always one more."""
+        return cls(kind="backlogged")
+
+    @classmethod
+    def none(cls) -> Self:
+        """Nothing comes: what is there at the start is all."""
+        return cls(kind="none")
+
+    @classmethod
+    def constant(cls, rate: float) -> Self:
+        """`rate` messages a second, evenly spaced."""
+        return cls(kind="constant", rate=rate)
+
+    @classmethod
+    def poisson(cls, rate: float) -> Self:
+        """`rate` messages a second on average, without memory."""
+        return cls(kind="poisson", rate=rate)
+
+    @classmethod
+    def bursts(cls, rate: float, on: float | str, off: float | str, *, random: bool = True) -> Self:
+        """`rate` messages a second for `on` seconds, then none for `off` seconds, and so on."""
+        return cls(kind="bursts", rate=rate, on=on, off=off, random=random)  # type: ignore[arg-type]
+
+    @classmethod
+    def trace(cls, times: ArrayLike) -> Self:
+        """Messages at these moments.
+
+        Parameters
+        ----------
+        times : array-like of float, shape (n,)
+            Seconds from the start, ascending, not negative. Kept in eight bytes each.
+
+        Returns
+        -------
+        Arrivals
+            Of kind "trace".
+
+        Raises
+        ------
+        ConfigurationError
+            A moment is negative, not finite, or earlier than the one before.
+        """
+        moments = np.asarray(times, dtype=np.float64)
+        if moments.ndim != 1:
+            raise ConfigurationError(f"times of arrivals must be one-dimensional, got {moments.ndim} dimensions")
+        wrong = np.flatnonzero(~((moments >= 0.0) & (moments <= values.LONGEST)))
+        if wrong.size:
+            raise ConfigurationError(
+                f"times of arrivals must be from 0 to {values.LONGEST:g} seconds, got {float(moments[wrong[0]])!r}"
+            )
+        falls = np.flatnonzero(np.diff(moments) < 0)
+        if falls.size:
+            before, after = moments[falls[0] : falls[0] + 2].tolist()
+            raise ConfigurationError(f"times of arrivals must ascend, got {after!r} after {before!r}")
+        return cls(kind="trace", times=np.rint(moments * 1e9).astype(np.int64).tobytes())
+
+    @classmethod
+    def from_file(cls, path: str | Path, column: str | None = None) -> Self:
+        """Messages as a file says: CSV or Parquet, one moment a row.
+
+        Parameters
+        ----------
+        path : path
+            ``.csv`` (seconds, or ISO 8601 timestamps) or ``.parquet`` (numbers of seconds, or timestamps). Needs
+            pyarrow for Parquet only.
+        column : str, optional
+            Its name; by default the only column, or the one called "time" or "timestamp".
+
+        Returns
+        -------
+        Arrivals
+            Of kind "trace", with the first moment at 0.
+
+        Raises
+        ------
+        ConfigurationError
+            The file cannot be read or understood.
+        ModuleNotFoundError
+            It is Parquet and there is no pyarrow.
+
+        Notes
+        -----
+        O(rows). Rows need not be in order.
+        """
+        return cls.trace(read_times(Path(path), column))
+
+    @classmethod
+    def of(cls, value: object, directory: Path | None = None) -> Self:
+        """Make arrivals out of a table, or the name of a kind that needs nothing else.
+
+        Parameters
+        ----------
+        value : Arrivals, str or mapping
+            Itself, "backlogged" or "none", or the fields. A trace has `times`, or `path` and perhaps `column`.
+        directory : Path, optional
+            What a relative `path` is relative to; the current directory by default.
+
+        Returns
+        -------
+        Arrivals
+            It.
+
+        Raises
+        ------
+        ConfigurationError
+            It is none of these, or a field is not allowed.
+        """
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, str):
+            return cls(kind=value)
+        table = values.fields_of(value, "arrivals", ("kind", "rate", "on", "off", "random", "times", "path", "column"))
+        if table.get("kind") != "trace":
+            for key in ("path", "column"):
+                if key in table:
+                    raise ConfigurationError(f"arrivals of kind {table.get('kind', 'backlogged')!r} have no {key}")
+            return cls(**table)
+        if ("times" in table) == ("path" in table):
+            raise ConfigurationError("a trace of arrivals has either times or a path")
+        if "path" in table:
+            path = Path(values.name(table["path"], "path of arrivals"))
+            return cls.from_file((directory or Path()) / path, table.get("column"))
+        times = table["times"]
+        if isinstance(times, bytes):
+            return cls(kind="trace", times=times)
+        if not isinstance(times, Iterable) or isinstance(times, str | Mapping):
+            raise ConfigurationError(f"times of arrivals must be a list of seconds, got {times!r}")
+        return cls.trace([values.seconds(time, "times of arrivals") for time in times])
+
+    def to_dict(self) -> dict[str, Any]:
+        """List the fields that the kind has; moments in seconds."""
+        table = {"kind": self.kind} | {field: getattr(self, field) for field in FIELDS[self.kind]}
+        if self.kind == "trace":
+            table["times"] = (np.frombuffer(self.times, dtype=np.int64) / 1e9).tolist()
+        return table

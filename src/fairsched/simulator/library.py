@@ -1,0 +1,68 @@
+"""Scenarios in files: one's own, and those that come with fairsched, named after the story they tell."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from fairsched.errors import ConfigurationError
+from fairsched.simulator.reading import closest
+from fairsched.simulator.scenario import Scenario
+
+__all__ = ["load_scenario", "scenario_names"]
+
+_FOLDER = "scenarios"
+
+
+def scenario_names() -> list[str]:
+    """Name the scenarios that come with fairsched, in alphabetical order."""
+    folder = resources.files("fairsched.simulator") / _FOLDER
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def load_scenario(source: str | Path) -> Scenario:
+    """Read a scenario.
+
+    Parameters
+    ----------
+    source : str or Path
+        A TOML file (a Path, or text that ends in .toml), or the name of a scenario that comes with fairsched.
+
+    Returns
+    -------
+    Scenario
+        Called after the file, unless it says otherwise.
+
+    Raises
+    ------
+    ConfigurationError
+        There is no such file or scenario, it is not valid TOML, or something in it is not allowed.
+
+    Examples
+    --------
+    >>> load_scenario("optimal-prefetch").consumers[0].prefetch
+    26
+    """
+    if isinstance(source, Path) or source.endswith(".toml"):
+        path = Path(source)
+        try:
+            return _scenario(path.read_text(encoding="utf-8"), path.stem, f"file {path}", path.parent)
+        except OSError as error:
+            raise ConfigurationError(f"file {path} cannot be read: {error.strerror}") from None
+    if source not in scenario_names():
+        raise ConfigurationError(f"there is no scenario {source!r}; {closest(source, scenario_names())}")
+    text = (resources.files("fairsched.simulator") / _FOLDER / f"{source}.toml").read_text(encoding="utf-8")
+    return _scenario(text, source, f"scenario {source}", None)
+
+
+def _scenario(text: str, name: str, where: str, directory: Path | None) -> Scenario:
+    try:
+        table: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{where} is not valid TOML: {error}") from None
+    try:
+        return Scenario.from_dict({"name": name, **table}, directory)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error}") from None

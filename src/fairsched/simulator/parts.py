@@ -1,0 +1,204 @@
+"""What a scenario is made of: brokers, queues, and what changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairsched.errors import ConfigurationError
+from fairsched.simulator import values
+from fairsched.simulator.arrivals import Arrivals
+from fairsched.simulator.service import Service
+
+__all__ = ["Broker", "Change", "Queue"]
+
+#: Arrivals, when nothing is said.
+BACKLOGGED = Arrivals.backlogged()
+
+#: What a consumer may do at a moment.
+ACTIONS = ("join", "leave", "fail")
+
+#: The engine numbers messages of one simulation, and entities, in 32 bits.
+MOST = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker, and how far away it is.
+
+    Parameters
+    ----------
+    name : str
+        What queues call it.
+    delay : float or str
+        Seconds that a message, or a settlement, takes between it and a consumer, one way.
+    rate : float or None
+        Messages a second that it can push, over all queues together; None: as many as there are.
+
+    Raises
+    ------
+    ConfigurationError
+        A value is not allowed.
+
+    Notes
+    -----
+    Immutable, hashable and picklable.
+    """
+
+    name: str = "broker"
+    delay: float = 0.0
+    rate: float | None = None
+
+    def __post_init__(self) -> None:
+        values.name(self.name, "the name of a broker")
+        object.__setattr__(self, "delay", values.seconds(self.delay, f"delay of broker {self.name!r}"))
+        if self.rate is not None:
+            object.__setattr__(self, "rate", values.rate(self.rate, f"rate of broker {self.name!r}"))
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue at a broker.
+
+    Parameters
+    ----------
+    name : str
+        What consumers and results call it.
+    quantum : int
+        Its weight in every consumer's schedule.
+    arrivals : Arrivals, str or mapping
+        How messages come in; never empty by default.
+    depth : int
+        Messages that wait at the start. A backlogged queue has none besides.
+    cost : int
+        What each message costs its slot, in units of the quanta.
+    broker : str
+        Where it is.
+
+    Raises
+    ------
+    ConfigurationError
+        A value is not allowed.
+
+    Notes
+    -----
+    Immutable, hashable and picklable.
+    """
+
+    name: str = "queue"
+    quantum: int = 1
+    arrivals: Arrivals = BACKLOGGED
+    depth: int = 0
+    cost: int = 1
+    broker: str = "broker"
+
+    def __post_init__(self) -> None:
+        values.name(self.name, "the name of a queue")
+        of = f"of queue {self.name!r}"
+        object.__setattr__(self, "quantum", values.whole(self.quantum, f"quantum {of}", 1))
+        object.__setattr__(self, "arrivals", Arrivals.of(self.arrivals))
+        object.__setattr__(self, "depth", values.whole(self.depth, f"depth {of}", 0))
+        object.__setattr__(self, "cost", values.whole(self.cost, f"cost {of}", 1))
+        values.name(self.broker, f"broker {of}")
+        if self.endless and self.depth:
+            raise ConfigurationError(f"queue {self.name!r} is backlogged for ever: it has no depth, got {self.depth}")
+
+    @property
+    def endless(self) -> bool:
+        """Whether it never runs empty."""
+        return self.arrivals.kind == "backlogged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Something that becomes different at a given time.
+
+    Parameters
+    ----------
+    at : float or str
+        When, in seconds from the start. What changes at one moment does so in the order of the scenario.
+    consumer, queue, broker : str, optional
+        What it concerns; left out: all there are.
+    action : {"join", "leave", "fail"}, optional
+        Of a consumer.
+    delay : float or str, optional
+        Of the links between the consumers and brokers concerned.
+    service : Service, float, str or mapping, optional
+        Of the consumers, for the queues.
+    prefetch : int, optional
+        Window of the consumers for each of the queues; 0: unlimited.
+    quantum : int, optional
+        Of the queues.
+    rate : float, optional
+        Of the brokers, in messages a second.
+    arrivals : Arrivals, str or mapping, optional
+        Of the queues, from now on. A queue cannot become, or cease to be, backlogged.
+
+    Raises
+    ------
+    ConfigurationError
+        A value is not allowed, nothing changes, or several things do.
+
+    Notes
+    -----
+    Immutable, hashable and picklable.
+    """
+
+    at: float
+    consumer: str | None = None
+    queue: str | None = None
+    broker: str | None = None
+    action: str | None = None
+    delay: float | None = None
+    service: Service | None = None
+    prefetch: int | None = None
+    quantum: int | None = None
+    rate: float | None = None
+    arrivals: Arrivals | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "at", values.seconds(self.at, "at of a change"))
+        for target in ("consumer", "queue", "broker"):
+            if getattr(self, target) is not None:
+                values.name(getattr(self, target), f"{target} of a change")
+        given = [kind for kind in _CHANGES if getattr(self, kind) is not None]
+        if len(given) != 1:
+            raise ConfigurationError(
+                f"a change has exactly one of {', '.join(_CHANGES)}, got {', '.join(given) or 'none'}"
+            )
+        kind = given[0]
+        object.__setattr__(self, kind, self._converted(kind))
+        for target in ("consumer", "queue", "broker"):
+            if getattr(self, target) is not None and target not in _CHANGES[kind]:
+                raise ConfigurationError(f"a change of {kind} concerns no {target}, got {getattr(self, target)!r}")
+
+    def _converted(self, kind: str) -> object:
+        value = getattr(self, kind)
+        what = f"{kind} of a change"
+        if kind == "action":
+            return values.choice(value, what, ACTIONS)
+        if kind == "delay":
+            return values.seconds(value, what)
+        if kind == "service":
+            return Service.of(value)
+        if kind == "arrivals":
+            return Arrivals.of(value)
+        if kind == "rate":
+            return values.rate(value, what)
+        return values.whole(value, what, 0 if kind == "prefetch" else 1)
+
+    @property
+    def kind(self) -> str:
+        """The name of the field that is given."""
+        return next(kind for kind in _CHANGES if getattr(self, kind) is not None)
+
+
+#: What may change, and what it may be narrowed down to.
+_CHANGES = {
+    "action": ("consumer",),
+    "delay": ("consumer", "broker"),
+    "service": ("consumer", "queue"),
+    "prefetch": ("consumer", "queue"),
+    "quantum": ("queue",),
+    "rate": ("broker",),
+    "arrivals": ("queue",),
+}

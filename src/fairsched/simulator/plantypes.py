@@ -1,0 +1,102 @@
+"""What the engine runs: a scenario in indices and nanoseconds."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+#: State of a random stream.
+Stream = tuple[int, int, int, int]
+
+
+class ServicePlan(NamedTuple):
+    """A distribution: kind and two parameters."""
+
+    kind: str
+    a: float
+    b: float
+
+
+class ArrivalsPlan(NamedTuple):
+    """A process of arrivals: kind, mean nanoseconds between two, lengths of burst and pause, recorded moments."""
+
+    kind: str
+    gap: float = 0.0
+    on: float = 0.0
+    off: float = 0.0
+    times: bytes = b""
+
+
+class LawPlan(NamedTuple):
+    """CoDel and its guards."""
+
+    law: str
+    target: int
+    interval: int
+    min_backlog: int
+    max_returns: int
+    budget: int
+    alone: bool
+    dead_letter: bool
+
+
+class QueuePlan(NamedTuple):
+    """A queue."""
+
+    broker: int
+    cost: int
+    depth: int
+    endless: bool
+    arrivals: ArrivalsPlan
+    seed: Stream
+
+
+class SlotPlan(NamedTuple):
+    """What one consumer has of one queue."""
+
+    queue: int
+    consumer: int
+    quantum: int
+    window: int
+    service: ServicePlan
+    seed: Stream
+
+
+class ConsumerPlan(NamedTuple):
+    """A consumer."""
+
+    first_slot: int
+    slots: int
+    workers: int
+    holds: bool
+    full: bool
+    patience: int
+    law: LawPlan | None
+
+
+class ChangePlan(NamedTuple):
+    """One change of one thing."""
+
+    time: int
+    kind: str
+    target: int
+    amount: int = 0
+    service: ServicePlan | None = None
+    arrivals: ArrivalsPlan | None = None
+
+
+class Plan(NamedTuple):
+    """Everything. Consumers have their slots side by side; links are numbered by consumer, then by broker."""
+
+    names: list[str]  # of the consumers
+    gaps: list[int]
+    delays: list[int]
+    queues: list[QueuePlan]
+    slots: list[SlotPlan]
+    consumers: list[ConsumerPlan]
+    changes: list[ChangePlan]
+    end: int
+    limit: int
+    warmup: int
+    records: int
+    frames: int
+    frame_gap: int

@@ -1,0 +1,64 @@
+"""RabbitMQ and weighted fairness for Spark: a replayable source, a sink with confirms, and functions on DataFrames.
+
+``register(spark)`` makes the format "rabbitmq" known. pyspark and pyarrow are imported when something is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from fairsched.spark.fairnessreport import fairness_report, observe_fairness
+    from fairsched.spark.fairorder import fair_order, virtual_finish
+    from fairsched.spark.ringpartition import repartition_by_ring, ring_partition
+    from fairsched.spark.shedding import codel
+    from fairsched.spark.sweep import sweep
+
+__all__ = [
+    "codel",
+    "fair_order",
+    "fairness_report",
+    "observe_fairness",
+    "register",
+    "repartition_by_ring",
+    "ring_partition",
+    "sweep",
+    "virtual_finish",
+]
+
+_MODULES = {
+    "codel": "shedding",
+    "fair_order": "fairorder",
+    "fairness_report": "fairnessreport",
+    "observe_fairness": "fairnessreport",
+    "repartition_by_ring": "ringpartition",
+    "ring_partition": "ringpartition",
+    "sweep": "sweep",
+    "virtual_finish": "fairorder",
+}
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format "rabbitmq" known to a session.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        The session; registering again is harmless.
+
+    Notes
+    -----
+    Executors import fairsched themselves: the same version must be installed there (see docs/howto/spark.md).
+    """
+    from fairsched.spark.source import RabbitMQDataSource
+
+    spark.dataSource.register(RabbitMQDataSource)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"fairsched.spark.{_MODULES[name]}"), name)

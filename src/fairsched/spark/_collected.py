@@ -1,0 +1,111 @@
+"""What was consumed on one channel, undecoded and unacknowledged: the seam for a compiled delivery path."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from fairsched.spark._rows import Delivery
+
+if TYPE_CHECKING:
+    from fairsched.spark._amqp import Session
+
+#: Most unsettled messages that basic.qos can express.
+LARGEST_WINDOW = 65_535
+_DELIVER, _TAG, _HEADER = Struct(">HHB"), Struct(">QB"), Struct(">HHQ")
+
+
+def close_channel(channel: Any, callback: Callable[[Any], None]) -> None:
+    """Close a channel and call back with the broker's answer."""
+    channel.add_on_close_callback(lambda _channel, _reason: callback(None))
+    channel.close()
+
+
+class Collected:
+    """Collected(session, wanted, most_bytes)
+    --
+
+    Deliveries of one channel, unacknowledged, in the order of arrival.
+
+    Attributes
+    ----------
+    deliveries : list of Delivery
+        Delivery tags are 1, 2, 3, …
+    queues : dict of bytes to str
+        Queue by consumer tag.
+    """
+
+    def __init__(self, session: Session, wanted: int, most_bytes: int | None) -> None:
+        self.deliveries: list[Delivery] = []
+        self.queues: dict[bytes, str] = {}
+        self.full = wanted == 0
+        self._session = session
+        self._wanted = wanted
+        self._bytes_left = most_bytes
+        self._channel = session.channel()
+
+    def consume(self, windows: Mapping[str, int], arguments: Mapping[str, Mapping[str, Any]]) -> None:
+        """Open a consumer for each queue; deliveries may come before this returns."""
+        channel = self._channel
+        self._session.transport.sinks[channel.channel_number] = self._take
+        requests: list[Callable[..., Any]] = []
+        for number, (name, window) in enumerate(windows.items()):
+            tag = f"fairsched-{number}"
+            self.queues[tag.encode()] = name
+            count = window if window <= LARGEST_WINDOW else 0
+            requests.append(partial(channel.basic_qos, prefetch_count=count))
+            requests.append(
+                partial(
+                    channel.basic_consume, name, self._take_decoded, consumer_tag=tag, arguments=arguments.get(name)
+                )
+            )
+        self._session.call(requests, "basic.consume")
+
+    def _take(self, _tag: int, redelivered: int, method: bytes, header: bytes, body: bytes) -> None:
+        if self.full:
+            return  # Nobody asked for it: the broker takes it back with the channel.
+        self.deliveries.append(Delivery(redelivered, method, header, body, time.time_ns()))
+        if self._bytes_left is not None:
+            self._bytes_left -= len(body)
+        if len(self.deliveries) == self._wanted or (self._bytes_left is not None and self._bytes_left <= 0):
+            self.full = True
+            self._session.stop()
+
+    def _take_decoded(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        """Take a delivery that did not come whole in one read, and so took pika's way."""
+        tag, exchange, key = (one.encode() for one in (method.consumer_tag, method.exchange, method.routing_key))
+        raw = b"".join(
+            [
+                _DELIVER.pack(60, 60, len(tag)), tag, _TAG.pack(method.delivery_tag, method.redelivered),
+                bytes([len(exchange)]), exchange, bytes([len(key)]), key,
+            ]
+        )  # fmt: skip
+        header = b"".join([_HEADER.pack(60, 0, len(body)), *properties.encode()])
+        self._take(method.delivery_tag, method.redelivered, raw, header, body)
+
+    def cancel(self) -> None:
+        """Stop all consumers; what comes before the broker's answer goes back with the channel."""
+        self.full = True
+        cancel = self._channel.basic_cancel
+        self._session.call([partial(cancel, tag.decode()) for tag in self.queues], "basic.cancel")
+
+    def acknowledge(self, count: int) -> None:
+        """Acknowledge the first `count` deliveries."""
+        if count:
+            self._channel.basic_ack(count, multiple=True)
+
+    def acknowledge_some(self, tags: Iterable[tuple[int, bool]]) -> None:
+        """Acknowledge deliveries as (tag, multiple) pairs."""
+        with self._session.transport:
+            for tag, multiple in tags:
+                self._channel.basic_ack(tag, multiple=multiple)
+
+    def close(self) -> None:
+        """Close the channel and return when the broker has handled all that was sent on it."""
+        channel = self._channel
+        if channel.is_open:
+            self._session.call([partial(close_channel, channel)], "channel.close")
+        self._session.transport.sinks.pop(channel.channel_number, None)

@@ -1,0 +1,77 @@
+"""How many messages queues hold, asked no more often than needed, over a connection that may be gone each time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from fairsched.errors import ConnectionFailed, QueueNotFound
+from fairsched.spark._amqp import Session, open_session
+from fairsched.spark._taker import Broker
+
+
+class DepthProbe:
+    """DepthProbe(broker, queues, pace, wait=time.sleep, clock=time.monotonic)
+    --
+
+    Asks for depths.
+
+    Parameters
+    ----------
+    broker : Broker
+        Where the queues are.
+    queues : sequence of str
+        Their names.
+    pace : float
+        Seconds between two looks. Spark asks every ten milliseconds while there is nothing to do.
+    wait, clock : callable
+        Time, for tests.
+
+    Notes
+    -----
+    For one thread. Nobody serves the connection between looks, so it has no heartbeat, and a lost one is replaced.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        queues: Sequence[str],
+        pace: float,
+        *,
+        wait: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._broker = Broker(broker.urls, 0, broker.timeout, broker.retries)
+        self._queues = queues
+        self._pace = pace
+        self._wait = wait
+        self._clock = clock
+        self._looked: float | None = None
+        self._session: Session | None = None
+
+    def depths(self) -> dict[str, int]:
+        """Return the messages that are ready, by queue; waits until the last look is `pace` seconds ago."""
+        if self._looked is not None:
+            self._wait(max(0.0, self._looked + self._pace - self._clock()))
+        try:
+            return self._ask()
+        except QueueNotFound:
+            self.close()
+            raise
+        except ConnectionFailed:
+            self.close()
+            return self._ask()
+        finally:
+            self._looked = self._clock()
+
+    def _ask(self) -> dict[str, int]:
+        if self._session is None or not self._session.is_open:
+            self.close()
+            self._session = open_session(self._broker, wait=self._wait)
+        return self._session.depths(self._queues)
+
+    def close(self) -> None:
+        """Close the connection."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()

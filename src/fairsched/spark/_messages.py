@@ -1,0 +1,104 @@
+"""From rows to messages: properties from columns, ids, and the queue that a key belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pika
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fairsched._routing import HashRing
+from fairsched.errors import FairschedError
+from fairsched.spark._options import SinkOptions
+
+#: Columns that a message can be made of, and their types in Spark.
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "body": ("binary", "string"),
+    "routing_key": ("string",),
+    "exchange": ("string",),
+    "message_id": ("string",),
+    "headers": ("map<string,string>",),
+    "priority": ("int", "bigint"),
+    "expiration": ("string",),
+    "content_type": ("string",),
+    "correlation_id": ("string",),
+}
+_PROPERTIES = ("priority", "expiration", "content_type", "correlation_id")
+
+
+class Outgoing(NamedTuple):
+    """One message to publish."""
+
+    exchange: str
+    routing_key: str
+    body: bytes
+    properties: pika.BasicProperties
+
+
+class Messages:
+    """Messages(options, name)
+    --
+
+    Makes the messages of one task.
+
+    Parameters
+    ----------
+    options : SinkOptions
+        Of the sink.
+    name : str
+        Names the task, the same for all attempts: ids are name and number of the row.
+
+    Notes
+    -----
+    For one thread.
+    """
+
+    def __init__(self, options: SinkOptions, name: str) -> None:
+        self._options = options
+        self._name = name
+        self._row = 0
+        self._ring = HashRing(options.ring, points_per_weight=options.ring_points) if options.ring else None
+
+    def of(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
+        """Yield the messages of a batch of rows."""
+        columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if name in COLUMNS}
+        rows = range(batch.num_rows)
+        nothing = [None] * batch.num_rows
+        exchanges = columns.get("exchange", nothing)
+        keys = self._routed(batch) or columns.get("routing_key", nothing)
+        ids = columns.get("message_id", nothing)
+        options = self._options
+        for row in rows:
+            body, key, exchange = columns["body"][row], keys[row], exchanges[row]
+            if body is None:
+                raise FairschedError(f"row {self._row} has no body (null), so there is no message to publish")
+            yield Outgoing(
+                options.exchange if exchange is None else exchange,
+                options.routing_key if key is None else key,
+                body.encode() if isinstance(body, str) else body,
+                pika.BasicProperties(
+                    delivery_mode=options.delivery_mode,
+                    message_id=self._id(ids[row]),
+                    headers=dict(columns["headers"][row] or ()) if "headers" in columns else None,
+                    **{name: columns[name][row] for name in _PROPERTIES if name in columns},
+                ),
+            )
+            self._row += 1
+
+    def _id(self, given: str | None) -> str | None:
+        kind = self._options.message_id
+        if kind == "none":
+            return None
+        if given is None and kind == "column":
+            raise FairschedError(f"row {self._row} has no message_id (null), which messageId=column needs")
+        return f"{self._name}-{self._row}" if given is None else given
+
+    def _routed(self, batch: pa.RecordBatch) -> list[Any] | None:
+        """Return the queue of each row, chosen by the ring; null is a key like any other."""
+        if self._ring is None:
+            return None
+        found = pa.array(self._ring.route_many(batch.column(self._options.ring_column)))
+        queues: list[Any] = pc.take(pa.array(self._ring.names), found).to_pylist()
+        return queues

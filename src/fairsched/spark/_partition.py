@@ -1,0 +1,220 @@
+"""A task's part of a batch of queues: replay what is published, consume the rest, publish it, acknowledge it.
+
+The order of things is what nothing is lost by: collect unacknowledged, cancel, publish, and only then acknowledge, and
+only what this attempt has published. One task, one thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from fairsched import AckLedger
+from fairsched.consumer.backoff import Backoff
+from fairsched.errors import ConnectionFailed, QueueNotFound
+from fairsched.spark._amqp import Session, open_session
+from fairsched.spark._collected import LARGEST_WINDOW, Collected
+from fairsched.spark._fair import choose, fair_order
+from fairsched.spark._options import SourceOptions
+from fairsched.spark._plan import allocate
+from fairsched.spark._rows import Decoder
+from fairsched.spark._spool import Segment, Spool
+
+_log = logging.getLogger(__name__)
+
+#: Bounds of a segment: what a task holds in memory, and what one failure can repeat.
+SEGMENT_MESSAGES = 10_000
+SEGMENT_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """Part(index, seq, epoch, shares, sizes={}, budget=0)
+    --
+
+    One partition of a batch: where it is published, and how much it reads of what (see `_offset.QueueOffset`).
+    """
+
+    index: int
+    seq: int
+    epoch: str
+    shares: Mapping[str, int]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    budget: int = 0
+
+
+class PartitionReader:
+    """PartitionReader(options, names, part)
+    --
+
+    Reads one partition, once.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Of the source.
+    names : sequence of str
+        Columns.
+    part : Part
+        What to read.
+    """
+
+    def __init__(self, options: SourceOptions, names: Sequence[str], part: Part) -> None:
+        assert options.spool is not None
+        self._options = options
+        self._part = part
+        self._spool = Spool(options.spool, part.epoch)
+        self._decoder = Decoder(names, options.key, options.time_header)
+        self._left = dict(part.shares)
+        self._bytes = 0
+        self._session: Session | None = None
+
+    def reached(self, stage: str) -> None:
+        """Note that a segment was "collected", "published" or "acknowledged"; for subclasses that watch."""
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of each segment once it is published and acknowledged."""
+        part, number = self._part, 1
+        try:
+            while True:
+                segment = self._spool.published(part.seq, part.index, number) or self._make(number)
+                if segment is None:
+                    continue  # Another attempt was first: its segment is there now.
+                if segment.batch.num_rows:
+                    yield segment.batch
+                if segment.last:
+                    return
+                for name, count in segment.counts.items():
+                    self._left[name] = max(0, self._left.get(name, 0) - count)
+                self._bytes += sum(segment.sizes.values())
+                number += 1
+        finally:
+            self._close()
+
+    # One segment -------------------------------------------------------------------------------------------------
+
+    def _make(self, number: int) -> Segment | None:
+        part = self._part
+        self._spool.check_open(part.seq)
+        shares, collected = self._collect()
+        segment, chosen = self._segment(shares, collected)
+        self.reached("collected")
+        if not self._spool.publish(part.seq, part.index, number, segment):
+            self._settle(collected, [])
+            return None
+        self.reached("published")
+        self._settle(collected, chosen)
+        self.reached("acknowledged")
+        return segment
+
+    def _collect(self) -> tuple[dict[str, int], Collected]:
+        """Collect what the next segment is made of; over a new connection, should one be lost."""
+        backoff = Backoff(0.5, 10.0)
+        for attempt in range(self._options.broker.retries + 1):
+            try:
+                session = self._connected()
+                shares, windows = self._windows(session)
+                return shares, session.collect(windows, idle=self._options.idle, most_bytes=self._most_bytes())
+            except QueueNotFound:
+                raise
+            except ConnectionFailed as error:
+                self._close()
+                if attempt == self._options.broker.retries:
+                    raise
+                _log.warning("collecting anew: %s", error)
+                time.sleep(backoff.failed())
+        raise AssertionError("unreachable")  # pragma: no cover
+
+    def _windows(self, session: Session) -> tuple[dict[str, int], dict[str, int]]:
+        """How much of each queue the next segment takes, and how much of it is looked at."""
+        ahead = self._options.lookahead
+        room = max(1, SEGMENT_MESSAGES // ahead)
+        total = sum(self._left.values())
+        known = {name: self._part.sizes[name] for name in self._left if name in self._part.sizes}
+        if known and total:
+            mean = max(1, sum(self._left[name] * size for name, size in known.items()) // total)
+            room = min(room, max(1, SEGMENT_BYTES // ahead // mean))
+        shares, _ = allocate(self._left, self._part.shares, room, {})
+        if ahead == 1:
+            return shares, shares
+        depths = session.depths(shares)
+        return shares, {name: min(share * ahead, depths[name], LARGEST_WINDOW) for name, share in shares.items()}
+
+    def _most_bytes(self) -> int:
+        budget = self._part.budget
+        return min(SEGMENT_BYTES, budget - self._bytes) if budget else SEGMENT_BYTES
+
+    def _segment(self, shares: Mapping[str, int], collected: Collected) -> tuple[Segment, list[int] | None]:
+        """Decode, choose and order; the second result is what was chosen, None for everything."""
+        columns = self._decoder.decode(collected.deliveries, collected.queues)
+        chosen = None
+        if self._options.lookahead > 1:
+            chosen = choose(columns["queue"], columns["key"], self._options.key_quanta, shares)
+            columns = {name: [values[place] for place in chosen] for name, values in columns.items()}
+        counts, sizes, ages = _figures(columns)
+        left = sum(self._left.values()) - sum(counts.values())
+        size = self._bytes + sum(sizes.values())
+        last = left <= 0 or not collected.full or not counts or 0 < self._part.budget <= size
+        return Segment(self._decoder.batch(columns, self._order(columns)), counts, sizes, ages, last), chosen
+
+    def _order(self, columns: Mapping[str, list[Any]]) -> Any:
+        if self._options.key is not None:
+            return fair_order(columns["key"], self._options.key_quanta)
+        if self._options.fair:
+            return fair_order(columns["queue"], self._options.quanta)
+        return sorted(range(len(columns["queue"])), key=columns["queue"].__getitem__)
+
+    def _settle(self, collected: Collected, chosen: Sequence[int] | None) -> None:
+        """Acknowledge what was chosen, None for everything, and give the rest back to the broker."""
+        try:
+            if chosen is None:
+                collected.acknowledge(len(collected.deliveries))
+            elif chosen:
+                collected.acknowledge_some(_frames(len(collected.deliveries), chosen))
+            collected.close()
+        except ConnectionFailed as error:
+            # Published is published: what the broker did not hear of comes a second time.
+            _log.warning("published messages may come again, redelivered: %s", error)
+            self._close()
+
+    # The connection ----------------------------------------------------------------------------------------------
+
+    def _connected(self) -> Session:
+        if self._session is None or not self._session.is_open:
+            self._close()
+            self._session = open_session(self._options.broker)
+        return self._session
+
+    def _close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+
+def _frames(count: int, chosen: Sequence[int]) -> list[tuple[int, bool]]:
+    """Delivery tag and "multiple" of the fewest acknowledgements that cover the chosen ones of tags 1 to `count`."""
+    ledger = AckLedger()
+    for tag in range(1, count + 1):
+        ledger.deliver(tag)
+    for place in chosen:
+        ledger.settle(place + 1, AckLedger.ACK)
+    return [(tag, multiple) for _verdict, tag, multiple in ledger.flush()]
+
+
+def _figures(columns: Mapping[str, list[Any]]) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+    """Messages, bytes, and the age of the last message in milliseconds, by queue."""
+    counts: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    ages: dict[str, int] = {}
+    rows = zip(columns["queue"], columns["body"], columns["enqueued_at"], columns["received_at"], strict=True)
+    for queue, body, enqueued, received in rows:
+        counts[queue] = counts.get(queue, 0) + 1
+        sizes[queue] = sizes.get(queue, 0) + len(body)
+        if enqueued is not None:
+            ages[queue] = max(0, (received - enqueued) // 1000)
+    return counts, sizes, ages

@@ -1,0 +1,124 @@
+"""Publishing with confirms, a window of messages ahead of the broker's answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from fairsched.errors import FairschedError
+from fairsched.spark._amqp import Session
+from fairsched.spark._messages import Outgoing
+from fairsched.spark._options import SinkOptions
+
+#: Messages that are written to the socket together.
+_TOGETHER = 100
+
+
+class PublishFailed(FairschedError):
+    """The broker did not take a message: unroutable, refused, or unconfirmed in time."""
+
+
+class Publisher:
+    """Publisher(session, options)
+    --
+
+    Publishes on a channel of its own.
+
+    Parameters
+    ----------
+    session : Session
+        An open connection.
+    options : SinkOptions
+        Window, deadline, mandatory.
+
+    Notes
+    -----
+    For one thread. The broker returns an unroutable message before it confirms it, so when all is confirmed, nothing
+    can still come back.
+    """
+
+    def __init__(self, session: Session, options: SinkOptions) -> None:
+        self._session = session
+        self._options = options
+        self._sent = 0
+        self._confirmed = 0
+        #: Tags that were not confirmed yet, in order.
+        self._open: dict[int, None] = {}
+        self._room = 0
+        self._channel = session.channel()
+        self._channel.add_on_return_callback(self._on_return)
+        session.call([partial(self._channel.confirm_delivery, self._on_confirm)], "confirm.select")
+
+    def publish(self, messages: Iterable[Outgoing]) -> None:
+        """Publish messages; waits whenever the window is full."""
+        together: list[Outgoing] = []
+        for message in messages:
+            together.append(message)
+            if len(together) == min(_TOGETHER, self._options.window):
+                self._send(together)
+                together = []
+        if together:
+            self._send(together)
+
+    def finish(self) -> None:
+        """Return when everything is confirmed."""
+        self._wait(0)
+
+    def _send(self, messages: list[Outgoing]) -> None:
+        self._wait(self._options.window - len(messages))
+        with self._session.transport:
+            for exchange, key, body, properties in messages:
+                self._channel.basic_publish(exchange, key, body, properties, self._options.mandatory)
+                self._sent += 1
+                self._open[self._sent] = None
+        # Answers that are here already would otherwise wait until the window is full.
+        self._session.serve(0)
+        self._check()
+
+    def _wait(self, most: int) -> None:
+        """Serve the connection until at most so many messages are unconfirmed."""
+        timeout = self._options.confirm_timeout
+        since, before = time.monotonic(), self._confirmed
+        self._room = most
+        while len(self._open) > most:
+            self._session.serve(min(1.0, timeout))
+            self._check()
+            if self._confirmed > before:
+                since, before = time.monotonic(), self._confirmed
+            elif time.monotonic() - since > timeout:
+                raise PublishFailed(
+                    f"{self._session.address} confirmed nothing for {timeout:g} s; {len(self._open)} messages are open"
+                )
+        self._check()
+
+    def _check(self) -> None:
+        self._session.run(lambda: True, 0, "publishing")
+
+    def _on_confirm(self, frame: Any) -> None:
+        method = frame.method
+        tag, refused = int(method.delivery_tag), method.NAME == "Basic.Nack"
+        tags = [tag]
+        if method.multiple:
+            tags = []
+            for one in self._open:
+                if one > tag:
+                    break
+                tags.append(one)
+        for one in tags:
+            self._open.pop(one, None)
+        self._confirmed += len(tags)
+        if refused:
+            self._session.fail(PublishFailed(f"the broker refused {len(tags)} message(s) (basic.nack)"))
+        elif len(self._open) <= self._room:
+            self._session.stop()
+
+    def _on_return(self, _channel: Any, method: Any, properties: Any, _body: bytes) -> None:
+        self._session.fail(
+            PublishFailed(
+                f"no queue takes a message with routing key {method.routing_key!r} on exchange {method.exchange!r} "
+                f"({method.reply_code} {method.reply_text}, message_id {properties.message_id!r}); declare and bind "
+                "one, or set mandatory=false"
+            )
+        )

@@ -1,0 +1,200 @@
+"""Batches that can be read again: the rows of each partition, in segments published before anything is acknowledged.
+
+    <location>/<epoch>/<seq>/open                     the batch may be written to
+    <location>/<epoch>/<seq>/part-00000-00001.arrow   first segment of partition 0: an Arrow IPC stream
+
+A segment is created exclusively, so of several attempts at a partition one wins each segment, and all of them give the
+same rows. The last one says so itself: an attempt that thinks it is done and one that goes on compete for one name.
+
+A late attempt must not publish into a batch that was committed and removed, because nobody would read it. `open` is
+removed first: who creates a segment after the removal does not find `open` any more, and must not acknowledge.
+
+No pyspark and no pika here. One thread per object, any number of processes per location.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from fairsched.errors import FairschedError
+from fairsched.spark._store import Store, check, open_store
+
+_log = logging.getLogger(__name__)
+
+_INFO = b"fairsched"
+#: A segment says what is in it before its rows, within so many bytes.
+_HEAD = 1 << 20
+
+
+class BatchGone(FairschedError):
+    """The batch was committed meanwhile: this attempt comes too late, and acknowledges nothing."""
+
+
+class SpoolLost(FairschedError):
+    """The spool is not the one that the checkpoint was written with."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Segment(batch, counts, sizes, ages, last, attempt="")
+    --
+
+    Some rows of a partition and what is known of them.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+        The rows in their order.
+    counts, sizes : dict of str to int
+        Messages, and bytes of their bodies, by queue.
+    ages : dict of str to int
+        Milliseconds that the last message of a queue had waited, where messages say when they were sent.
+    last : bool
+        Whether the partition ends here.
+    attempt : str
+        Who wrote it.
+    """
+
+    batch: pa.RecordBatch
+    counts: Mapping[str, int]
+    sizes: Mapping[str, int]
+    ages: Mapping[str, int] = field(default_factory=dict)
+    last: bool = True
+    attempt: str = ""
+
+    def to_buffer(self) -> pa.Buffer:
+        """Return the bytes of an Arrow IPC stream."""
+        info = {"counts": dict(self.counts), "sizes": dict(self.sizes), "ages": dict(self.ages), "last": self.last,
+                "attempt": self.attempt}  # fmt: skip
+        batch = self.batch.replace_schema_metadata({_INFO: json.dumps(info).encode()})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        return sink.getvalue()
+
+    @classmethod
+    def from_buffer(cls, data: Any, *, rows: bool = True) -> Segment:
+        """Read what `to_buffer` gave; without `rows`, its beginning is enough."""
+        with pa.ipc.open_stream(data) as reader:
+            info = json.loads(reader.schema.metadata[_INFO])
+            schema = reader.schema.remove_metadata()
+            batch = reader.read_next_batch().cast(schema) if rows else pa.RecordBatch.from_pylist([], schema)
+        return cls(batch, **info)
+
+
+class Spool:
+    """Spool(location, epoch="")
+    --
+
+    The published segments of one checkpoint.
+
+    Parameters
+    ----------
+    location : str
+        A directory or object-store prefix (see `_store`).
+    epoch : str
+        Names the checkpoint.
+    """
+
+    def __init__(self, location: str, epoch: str = "") -> None:
+        self._location = location
+        self._store: Store = open_store(location)
+        self._epoch = epoch
+        self._attempt = uuid.uuid4().hex
+
+    def _folder(self, seq: int) -> str:
+        return f"{self._epoch}/{seq:010d}"
+
+    # The planner -------------------------------------------------------------------------------------------------
+
+    def refuse_foreign(self, strict: bool) -> None:
+        """Raise `SpoolLost` if another checkpoint's batches are here, or `ConfigurationError` if the place will not do.
+
+        With `strict` false, foreign batches are left alone.
+        """
+        check(self._store, self._location)
+        others = [name for name in self._store.listed() if name != self._epoch and not name.startswith("check-")]
+        foreign = [name for name in others if set(self._store.listed(name)) - {"epoch"}]
+        if not foreign:
+            return
+        text = (
+            f"spoolLocation {self._location!r} holds epoch {', '.join(foreign)}, which is not this checkpoint's. If "
+            "its checkpoint was deleted, messages in it were acknowledged and may never have been processed. Give "
+            "every query a spoolLocation of its own, and keep, move or delete it together with the checkpoint; "
+            "failOnDataLoss=false starts all the same and leaves those files alone"
+        )
+        if strict:
+            raise SpoolLost(text)
+        _log.warning("%s", text)
+
+    def open_batch(self, seq: int, strict: bool) -> None:
+        """Let a batch be written to; again after a restart. Raises `SpoolLost` if the epoch is gone."""
+        if not self._store.exists(f"{self._epoch}/epoch"):
+            if seq > 1:
+                text = f"spoolLocation {self._location!r} lost epoch {self._epoch}, to which the checkpoint refers"
+                if strict:
+                    raise SpoolLost(f"{text}; failOnDataLoss=false starts with an empty one")
+                _log.warning("%s; starting with an empty one", text)
+            self._store.create(f"{self._epoch}/epoch", b"")
+        self._store.create(f"{self._folder(seq)}/open", b"")
+
+    def close_until(self, seq: int) -> list[Segment]:
+        """Remove all batches up to `seq` and return the segments of that one, without their rows."""
+        found = []
+        for name in self._store.listed(self._epoch):
+            if not name.isdecimal() or int(name) > seq:
+                continue
+            folder = f"{self._epoch}/{name}"
+            if int(name) == seq:
+                parts = [one for one in self._store.listed(folder) if one.startswith("part-")]
+                blobs = [self._store.read(f"{folder}/{one}", _HEAD) for one in parts]
+                found = [Segment.from_buffer(blob, rows=False) for blob in blobs]
+            self._store.remove(f"{folder}/open")
+            self._store.remove(folder)
+        return found
+
+    # The executors -----------------------------------------------------------------------------------------------
+
+    def published(self, seq: int, part: int, number: int) -> Segment | None:
+        """Return a segment, or None if nobody has published it."""
+        try:
+            return Segment.from_buffer(self._store.read(self._name(seq, part, number)))
+        except FileNotFoundError:
+            return None
+
+    def counts(self, seq: int, part: int) -> dict[str, int]:
+        """Messages by queue that are published of a partition."""
+        found: dict[str, int] = {}
+        number = 1
+        while self._store.exists(self._name(seq, part, number)):
+            segment = Segment.from_buffer(self._store.read(self._name(seq, part, number), _HEAD), rows=False)
+            for name, count in segment.counts.items():
+                found[name] = found.get(name, 0) + count
+            number += 1
+        return found
+
+    def _name(self, seq: int, part: int, number: int) -> str:
+        return f"{self._folder(seq)}/part-{part:05d}-{number:05d}.arrow"
+
+    def check_open(self, seq: int) -> None:
+        """Raise `BatchGone` if the batch may not be written to."""
+        if not self._store.exists(f"{self._folder(seq)}/open"):
+            raise BatchGone(f"batch {seq} of epoch {self._epoch} is not open in {self._location!r}: it was committed")
+
+    def publish(self, seq: int, part: int, number: int, segment: Segment) -> bool:
+        """Publish a segment; False if another attempt was first. Raises `BatchGone` if the batch is over."""
+        data = Segment(segment.batch, segment.counts, segment.sizes, segment.ages, segment.last, self._attempt)
+        if not self._store.create(self._name(seq, part, number), data.to_buffer()):
+            # What looks like a defeat may be our own success whose answer was lost.
+            winner = self.published(seq, part, number)
+            if winner is None or winner.attempt != self._attempt:
+                return False
+        self.check_open(seq)
+        return True

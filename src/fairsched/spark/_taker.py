@@ -1,0 +1,123 @@
+"""Takes options one by one out of what Spark gives, checks them, and names the one that is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from fairsched.consumer.urls import check_urls
+from fairsched.durations import parse_duration
+from fairsched.errors import ConfigurationError
+
+#: Spark passes these along with everybody's options.
+FOREIGN = frozenset({"path", "checkpointlocation"})
+
+_MOST = 2**31 - 1
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Broker:
+    """Broker(urls, heartbeat=60, timeout=10.0, retries=3)
+    --
+
+    Where the broker is and how patiently to look for it.
+
+    Parameters
+    ----------
+    urls : tuple of str
+        Tried in turn.
+    heartbeat : int
+        Seconds; 0 switches heartbeats off.
+    timeout : float
+        Seconds for a connection, and for each answer.
+    retries : int
+        Further rounds over the URLs.
+    """
+
+    urls: tuple[str, ...] = field(repr=False)
+    heartbeat: int = 60
+    timeout: float = 10.0
+    retries: int = 3
+
+
+def as_json(text: str, name: str, shape: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise ConfigurationError(f"option {name} must be {shape}, got {text!r}") from None
+
+
+class Taker:
+    """Takes options out of a case-insensitive mapping, and knows which are left."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        # Spark's mapping forgets its case-insensitivity when it is copied, so the keys are lowered here.
+        self._left = {str(key).lower(): value for key, value in options.items()}
+        self.known: list[str] = []
+
+    def text(self, name: str, default: T) -> str | T:
+        self.known.append(name)
+        return self._left.pop(name.lower(), default)
+
+    def number(self, name: str, default: int, least: int = 1, most: int = _MOST) -> int:
+        text = self.text(name, None)
+        try:
+            value = default if text is None else int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value <= most:
+            raise ConfigurationError(f"option {name} must be an integer from {least} to {most}, got {text!r}")
+        return value
+
+    def seconds(self, name: str, default: str) -> float:
+        """Take a duration; a bare number is in milliseconds where the name says so, else in seconds."""
+        text = str(self.text(name, default))
+        try:
+            return parse_duration(f"{text}ms" if name.endswith("Ms") and text.isdecimal() else text)
+        except ValueError as error:
+            raise ConfigurationError(f"option {name}: {error}") from None
+
+    def flag(self, name: str, default: bool) -> bool:
+        text = str(self.text(name, default)).lower()
+        if text not in ("true", "false"):
+            raise ConfigurationError(f"option {name} must be true or false, got {text!r}")
+        return text == "true"
+
+    def choice(self, name: str, *allowed: str) -> str:
+        text = str(self.text(name, allowed[0])).lower()
+        if text not in allowed:
+            raise ConfigurationError(f"option {name} must be {' or '.join(allowed)}, got {text!r}")
+        return text
+
+    def weights(self, name: str, *, listed: bool = True) -> dict[str, int]:
+        """Take ``{"name": weight}``, or a comma-separated list of names of weight 1."""
+        text = self.text(name, "").strip()
+        shape = 'a JSON object of positive integers, such as {"gold": 10, "free": 1}'
+        if listed and not text.startswith("{"):
+            return {one.strip(): 1 for one in text.split(",") if one.strip()}
+        found = as_json(text or "{}", name, shape)
+        if not isinstance(found, dict) or not all(type(value) is int and value > 0 for value in found.values()):
+            raise ConfigurationError(f"option {name} must be {shape}, got {text!r}")
+        return found
+
+    def broker(self) -> Broker:
+        text = self.text("url", "")
+        if not text:
+            raise ConfigurationError(
+                "option url is missing; it is an AMQP URL, such as amqp://user:password@host/vhost"
+            )
+        return Broker(
+            check_urls([one.strip() for one in text.split(",")]),
+            self.number("heartbeatSeconds", 60, 0, 3600),
+            self.seconds("connectTimeoutMs", "10000"),
+            self.number("connectRetries", 3, 0),
+        )
+
+    def end(self) -> None:
+        """Refuse what nobody took."""
+        left = sorted(set(self._left) - FOREIGN)
+        if left:
+            raise ConfigurationError(f"no such option: {', '.join(left)}; there are {', '.join(sorted(self.known))}")

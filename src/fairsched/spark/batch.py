@@ -1,0 +1,88 @@
+"""Batch queries: queues are browsed, never acknowledged, and streams are read between two offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from fairsched.spark._amqp import open_session
+from fairsched.spark._depths import DepthProbe
+from fairsched.spark._fair import fair_order
+from fairsched.spark._options import SourceOptions
+from fairsched.spark._partition import SEGMENT_MESSAGES
+from fairsched.spark._plan import allocate, assign
+from fairsched.spark._rows import Decoder
+from fairsched.spark._tail import as_offsets
+from fairsched.spark.source import Shape
+from fairsched.spark.streams import Range, ranges, read_rows
+
+
+def browse(options: SourceOptions, names: Sequence[str], shares: dict[str, int]) -> Iterator[pa.RecordBatch]:
+    """Yield the first messages of queues, in fair order; the broker takes them back, marked as redelivered.
+
+    All of them are held until they are here: a queue that gets one message back gives it out again.
+    """
+    decoder = Decoder(names, options.key, options.time_header)
+    session = open_session(options.broker)
+    try:
+        found = session.collect(shares, idle=options.idle)
+    finally:
+        session.close()
+    columns = decoder.decode(found.deliveries, found.queues)
+    if options.key is not None:
+        order = fair_order(columns["key"], options.key_quanta)
+    else:
+        order = fair_order(columns["queue"], options.quanta)
+    rows = decoder.batch(columns, order)
+    for start in range(0, rows.num_rows, SEGMENT_MESSAGES):
+        yield rows.slice(start, SEGMENT_MESSAGES)
+
+
+class BatchReader(DataSourceReader):
+    """BatchReader(options, schema)
+    --
+
+    Reads once what is there.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Of the source.
+    schema : StructType
+        Of the query.
+
+    Notes
+    -----
+    Spark plans anew for every action, so two actions may see different messages of a queue.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._shape = Shape(schema, options)
+
+    def partitions(self) -> list[InputPartition]:
+        """Return shares of queues, or ranges of streams."""
+        options = self._options
+        if options.streams:
+            names = list(options.quanta)
+            starts = as_offsets(options.starting or "earliest", options.broker, names)
+            ends = as_offsets(options.ending, options.broker, names)
+            return [InputPartition(one) for one in ranges(starts, ends, options)]
+        probe = DepthProbe(options.broker, list(options.quanta), options.pace)
+        try:
+            shares, _ = allocate(probe.depths(), options.quanta, options.browse_most, {})
+        finally:
+            probe.close()
+        return [InputPartition(part) for part in assign(shares, options.partitions, allow_split=options.allow_split)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one partition; None stands for no partition at all."""
+        part = partition.value
+        if part is None:
+            return iter(())
+        if isinstance(part, Range):
+            return self._shape.fit(read_rows(self._options, self._shape.names, part))
+        return self._shape.fit(browse(self._options, self._shape.names, part))

@@ -1,0 +1,103 @@
+"""A ready job: queues, a ring, your function, a sink; checkpointed, with the shares in its progress."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from fairsched._routing import HashRing
+from fairsched.errors import ConfigurationError
+from fairsched.spark.fairnessreport import observe_fairness
+from fairsched.spark.pipelinefile import PipelineSettings
+from fairsched.spark.ringpartition import repartition_by_ring
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["AGES", "SHARES", "load_function", "start_pipeline"]
+
+#: Where a batch's counts by queue, and how old its messages were, stand in the progress of the query.
+SHARES, AGES = "fairsched_shares", "fairsched_ages"
+
+
+def start_pipeline(spark: SparkSession, settings: PipelineSettings) -> StreamingQuery:
+    """Start a pipeline.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    settings : PipelineSettings
+        From `read_pipeline`, or made by hand.
+
+    Returns
+    -------
+    StreamingQuery
+        Running. Its progress has counts by queue in ``observedMetrics[SHARES]`` and, in ``[AGES]``, the quantiles of
+        the seconds between a message's timestamp and its delivery, where messages have a timestamp.
+
+    Raises
+    ------
+    ConfigurationError
+        The function cannot be imported.
+    """
+    from fairsched.spark import register
+
+    register(spark)
+    rows = spark.readStream.format("rabbitmq").options(**settings.source).load()
+    rows = _observe_ages(observe_fairness(rows, settings.quanta, name=SHARES))
+    if settings.key is not None:
+        ring = HashRing(settings.members, points_per_weight=settings.points)
+        rows = repartition_by_ring(rows, settings.key, ring)
+    if settings.function is not None:
+        rows = rows.mapInArrow(_batchwise(load_function(settings.function)), settings.schema or rows.schema)
+    writer = rows.writeStream.format(settings.sink_format).options(**settings.sink)
+    writer = writer.option("checkpointLocation", settings.checkpoint).outputMode("append")
+    if settings.partition_by:
+        writer = writer.partitionBy(*settings.partition_by)
+    if settings.trigger == "available-now":
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{settings.trigger} seconds").start()
+
+
+def _observe_ages(rows: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    age = F.unix_micros("received_at") / 1e6 - F.unix_micros("enqueued_at") / 1e6
+    quantiles = F.percentile_approx(age, [0.5, 0.99, 1.0])
+    return rows.observe(AGES, quantiles[0].alias("p50"), quantiles[1].alias("p99"), quantiles[2].alias("max"))
+
+
+def load_function(reference: str) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """Import the function that ``module:function`` names.
+
+    Raises
+    ------
+    ConfigurationError
+        There is no such module or function, or it cannot be called.
+    """
+    module_name, _, name = reference.partition(":")
+    try:
+        function = getattr(importlib.import_module(module_name), name, None)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"function {reference!r} cannot be imported: {error}") from error
+    if not callable(function):
+        raise ConfigurationError(f"function {reference!r} is not there, or cannot be called: got {function!r}")
+    found: Callable[[pa.RecordBatch], pa.RecordBatch] = function
+    return found
+
+
+def _batchwise(function: Callable[[pa.RecordBatch], pa.RecordBatch]) -> Any:
+    """Make what Spark runs of a function from record batch to record batch."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            result = function(batch)
+            if not isinstance(result, pa.RecordBatch):
+                raise TypeError(f"a pipeline's function must return a pyarrow.RecordBatch, got {type(result).__name__}")
+            yield result
+
+    return run

@@ -1,0 +1,236 @@
+"""What a pipeline's file says: where from, by what key, through which function, where to."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairsched.config import URL_VARIABLES
+from fairsched.durations import parse_duration
+from fairsched.errors import ConfigurationError
+from fairsched.frozenmapping import FrozenMapping
+
+__all__ = ["PipelineSettings", "read_pipeline"]
+
+_TABLES = {
+    "source": "the options of the rabbitmq source",
+    "partition": "key, members, points",
+    "transform": "function, schema",
+    "sink": "format, checkpointLocation, trigger, partitionBy and the options of the format",
+    "spark": "configuration of the session",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineSettings:
+    """PipelineSettings(*, source, sink_format, sink, checkpoint, …)
+    --
+
+    A pipeline, checked as far as it can be without Spark.
+
+    Parameters
+    ----------
+    source : mapping of str to str
+        Options of the ``rabbitmq`` source; the URL is not shown.
+    quanta : mapping of str to int
+        The queues (or streams) and their weights, for the table of shares.
+    sink_format : str
+        ``parquet``, ``delta``, ``rabbitmq`` or any other format that streams can be written to.
+    sink : mapping of str to str
+        Options of the sink; not shown, since there may be a URL among them.
+    checkpoint : str
+        Where Spark keeps the query's offsets.
+    trigger : str or float
+        ``"available-now"``, or seconds between batches.
+    partition_by : tuple of str
+        Columns that name the folders of a file sink.
+    key : str or None
+        The column whose values are placed on the ring; None: no ring.
+    members : mapping of str to int
+        The ring's members and weights.
+    points : int
+        Points on the ring for each unit of weight.
+    function : str or None
+        ``module:function``, called with each Arrow record batch, returning one.
+    schema : str or None
+        What it returns, as in SQL ("id long, body binary"); None: the columns it is given.
+    spark : mapping of str to str
+        Configuration of the session.
+
+    Notes
+    -----
+    Immutable and picklable.
+    """
+
+    source: FrozenMapping[str, str] = field(repr=False)
+    quanta: FrozenMapping[str, int]
+    sink_format: str
+    sink: FrozenMapping[str, str] = field(repr=False)
+    checkpoint: str
+    trigger: str | float = "available-now"
+    partition_by: tuple[str, ...] = ()
+    key: str | None = None
+    members: FrozenMapping[str, int] = field(default_factory=FrozenMapping)
+    points: int = 256
+    function: str | None = None
+    schema: str | None = None
+    spark: FrozenMapping[str, str] = field(default_factory=FrozenMapping)
+
+
+def read_pipeline(path: str | Path, environ: Mapping[str, str] | None = None) -> PipelineSettings:
+    """Read a pipeline's TOML file.
+
+    Parameters
+    ----------
+    path : str or Path
+    environ : mapping of str to str, optional
+        Where the broker's URL is looked for if the file has none, as `Settings` does; `os.environ` by default.
+
+    Returns
+    -------
+    PipelineSettings
+
+    Raises
+    ------
+    ConfigurationError
+        The file cannot be read, or something in it is unknown, missing or not allowed. The message names the file, the
+        table and the key, never a URL.
+    """
+    location = Path(path)
+    try:
+        document = tomllib.loads(location.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"pipeline {location} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigurationError(f"pipeline {location} is not valid TOML: {error}") from None
+    try:
+        return _settings(document, os.environ if environ is None else environ)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"pipeline {location}: {error}") from None
+
+
+def _settings(document: Mapping[str, Any], environ: Mapping[str, str]) -> PipelineSettings:
+    for name, table in document.items():
+        if name not in _TABLES:
+            raise ConfigurationError(f"unknown table [{name}]; there are {', '.join(_TABLES)}")
+        if not isinstance(table, dict):
+            raise ConfigurationError(f"{name} must be a table ({_TABLES[name]}), got {table!r}")
+    url = next((environ[name] for name in URL_VARIABLES if environ.get(name)), None)
+    source = dict(document.get("source", {}))
+    sink = dict(document.get("sink", {}))
+    sink_format = _text(sink, "sink", "format")
+    for table, wants_url in ((source, True), (sink, sink_format == "rabbitmq")):
+        if wants_url and "url" not in table:
+            if url is None:
+                raise ConfigurationError(f"no url is given, in the file or as one of {', '.join(URL_VARIABLES)}")
+            table["url"] = url
+    return PipelineSettings(
+        quanta=_quanta(source),
+        sink_format=sink_format,
+        checkpoint=_text(sink, "sink", "checkpointLocation"),
+        trigger=_trigger(sink.pop("trigger", "available-now")),
+        partition_by=_names(sink.pop("partitionBy", ())),
+        source=_options(source),
+        sink=_options(sink),
+        spark=_options(document.get("spark", {})),
+        **_partition(dict(document.get("partition", {}))),
+        **_transform(dict(document.get("transform", {}))),
+    )
+
+
+def _text(table: dict[str, Any], name: str, key: str) -> str:
+    value = table.pop(key, None)
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(f"[{name}] {key} must be given as text, got {value!r}")
+    return value
+
+
+def _options(table: Mapping[str, Any]) -> FrozenMapping[str, str]:
+    """Turn values into what Spark's options are: text; tables and lists into JSON."""
+    options = {}
+    for key, value in table.items():
+        if isinstance(value, str):
+            options[key] = value
+        elif isinstance(value, bool | int | float | dict | list):
+            options[key] = json.dumps(value)
+        else:
+            raise ConfigurationError(f"option {key} must be text, a number, true or false, a table or a list")
+    return FrozenMapping(options)
+
+
+def _quanta(source: dict[str, Any]) -> FrozenMapping[str, int]:
+    """Say what is weighed against what: the queues, or the streams, each of which weighs 1."""
+    queues = source.get("queues", source.get("streams"))
+    if isinstance(queues, str) and not queues.lstrip().startswith("{"):
+        queues = [name.strip() for name in queues.split(",")]
+        source.update({name: ",".join(queues) for name in ("queues", "streams") if name in source})
+    elif isinstance(queues, str):
+        queues = json.loads(queues)
+    if isinstance(queues, list):
+        source.update({name: ",".join(map(str, queues)) for name in ("queues", "streams") if name in source})
+        queues = dict.fromkeys(queues, 1)
+    if not isinstance(queues, dict) or not queues or not all(_is_weight(quantum) for quantum in queues.values()):
+        raise ConfigurationError(
+            "[source] must have queues (names, or a table of names and whole numbers of at least 1) or streams, "
+            f"got {queues!r}"
+        )
+    return FrozenMapping(queues)
+
+
+def _is_weight(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _trigger(value: Any) -> str | float:
+    if value == "available-now":
+        return "available-now"
+    try:
+        return parse_duration(value)
+    except ValueError:
+        raise ConfigurationError(
+            f"[sink] trigger must be 'available-now' or a duration such as '10s', got {value!r}"
+        ) from None
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    names = (value,) if isinstance(value, str) else tuple(value)
+    if not all(isinstance(name, str) and name for name in names):
+        raise ConfigurationError(f"[sink] partitionBy must name columns, got {value!r}")
+    return names
+
+
+def _partition(table: dict[str, Any]) -> dict[str, Any]:
+    if not table:
+        return {}
+    key, members, points = _text(table, "partition", "key"), table.pop("members", None), table.pop("points", 256)
+    if not isinstance(members, dict) or not members or not all(_is_weight(weight) for weight in members.values()):
+        raise ConfigurationError(
+            f"[partition] members must be a table of names and whole numbers of at least 1, got {members!r}"
+        )
+    if not _is_weight(points):
+        raise ConfigurationError(f"[partition] points must be a whole number of at least 1, got {points!r}")
+    _nothing_left(table, "partition")
+    return {"key": key, "members": FrozenMapping(members), "points": points}
+
+
+def _transform(table: dict[str, Any]) -> dict[str, Any]:
+    if not table:
+        return {}
+    function, schema = _text(table, "transform", "function"), table.pop("schema", None)
+    if re.fullmatch(r"\w+(\.\w+)*:\w+", function) is None:
+        raise ConfigurationError(f"[transform] function must be named as module:function, got {function!r}")
+    if schema is not None and (not isinstance(schema, str) or not schema):
+        raise ConfigurationError(f"[transform] schema must be columns as in SQL, got {schema!r}")
+    _nothing_left(table, "transform")
+    return {"function": function, "schema": schema}
+
+
+def _nothing_left(table: Mapping[str, Any], name: str) -> None:
+    if table:
+        raise ConfigurationError(f"unknown setting {next(iter(table))!r} in [{name}]; there are {_TABLES[name]}")

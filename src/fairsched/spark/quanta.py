@@ -1,0 +1,54 @@
+"""The weights of keys, checked once, as Spark's expressions and the engine want them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from fairsched._core import checked_quanta
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+__all__ = ["checked", "cost_column", "quantum_column"]
+
+
+def checked(quanta: Mapping[str | int, int]) -> dict[str | int, int]:
+    """Check quanta and return them as a dict.
+
+    Raises
+    ------
+    ValueError
+        There are none, a quantum is not a positive integer, or a key is neither text nor an integer.
+    OverflowError
+        A quantum is above 2**62 - 1.
+    """
+    pairs = dict(checked_quanta({name: quantum for name, quantum in quanta.items()}))  # noqa: C416  # wider types
+    if not pairs:
+        raise ValueError("quanta must name at least one key, got none")
+    for name in pairs:
+        if not isinstance(name, (str, int)) or isinstance(name, bool):
+            raise ValueError(f"a key must be a string or an integer, got {name!r}")
+    return pairs  # type: ignore[return-value]  # as just checked
+
+
+def quantum_column(key: Column | str, quanta: Mapping[str | int, int]) -> Column:
+    """Look up each row's quantum in a map literal; a key without one fails the query and is named."""
+    from pyspark.sql import functions as F
+
+    column = F.col(key) if isinstance(key, str) else key
+    table = F.create_map(*[F.lit(part) for pair in quanta.items() for part in pair])
+    unknown = F.concat(
+        F.lit("no quantum is given for key "), F.coalesce(column.cast("string"), F.lit("null")),
+        F.lit(f"; quanta has {sorted(map(str, quanta))}"),
+    )  # fmt: skip
+    return F.coalesce(F.try_element_at(table, column), F.raise_error(unknown).cast("long"))
+
+
+def cost_column(cost: Column | str | None) -> Column:
+    """Choose what a row costs: a column, or 1 each."""
+    from pyspark.sql import functions as F
+
+    if cost is None:
+        return F.lit(1)
+    return F.col(cost) if isinstance(cost, str) else cost

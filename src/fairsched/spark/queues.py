@@ -1,0 +1,189 @@
+"""The streaming source over queues: shares are planned on the driver, and read by the tasks.
+
+Spark keeps one instance of the reader in a process of its own for a running query: that one plans. Tasks get copies
+that have seen nothing but the options, so what they need to know comes with the partition.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from fairsched.errors import ConfigurationError
+from fairsched.spark._depths import DepthProbe
+from fairsched.spark._offset import QueueOffset
+from fairsched.spark._options import SourceOptions
+from fairsched.spark._partition import Part, PartitionReader
+from fairsched.spark._plan import allocate, assign, bounded_by_bytes, divided
+from fairsched.spark._spool import Segment, Spool
+from fairsched.spark.source import Shape
+
+_log = logging.getLogger(__name__)
+
+
+class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """QueuesReader(options, schema)
+    --
+
+    Plans batches of weighted shares, and reads them.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Of the source.
+    schema : StructType
+        Of the query.
+
+    Raises
+    ------
+    ConfigurationError
+        There is no spoolLocation, or the schema has columns that there are not.
+    """
+
+    #: What reads a partition on an executor.
+    partition_reader: type[PartitionReader] = PartitionReader
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        if options.spool is None:
+            raise ConfigurationError(
+                "option spoolLocation is missing: a directory or object-store prefix that all executors share, for "
+                "this query alone, kept together with its checkpoint"
+            )
+        self._options = options
+        self._shape = Shape(schema, options)
+        self._probe: DepthProbe | None = None
+        self._checked = False
+        self._since = time.monotonic()
+        #: Messages that an AvailableNow run may still plan, by queue.
+        self._target: dict[str, int] | None = None
+        self._planned = 0
+        self._sizes: dict[str, int] = {}
+        self._ages: dict[str, int] = {}
+        self._depths: dict[str, int] = {}
+
+    # Planning, in the driver's long-lived process ------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return the offset before everything; it is asked for twice, and must be the same."""
+        return QueueOffset().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return maxMessagesPerTrigger."""
+        return ReadMaxRows(self._options.most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Note what there is now: nothing that comes later is read."""
+        self._target = self._look()
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Return what the progress shows as latest offset: depths and ages (in ms, where messages carry a time)."""
+        return {"depths": self._depths, "ages": self._ages}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Plan the next batch; `start` itself if there is none to be had."""
+        begin = QueueOffset.from_json(start)
+        self._check_spool(begin.epoch)
+        ready = self._look()
+        if self._target is not None:
+            ready = {name: min(depth, self._target[name]) for name, depth in ready.items()}
+        if not sum(ready.values()) or self._held_back(sum(ready.values()), limit):
+            return start
+        end = self._plan(begin, ready, limit)
+        self._since = time.monotonic()
+        self._planned = end.seq
+        self._plan_target(end.shares)
+        return end.to_json()
+
+    def _look(self) -> dict[str, int]:
+        if self._probe is None:
+            self._probe = DepthProbe(self._options.broker, list(self._options.quanta), self._options.pace)
+        self._depths = self._probe.depths()
+        return dict(self._depths)
+
+    def _held_back(self, ready: int, limit: ReadLimit) -> bool:
+        """Whether to wait for more (minMessagesPerTrigger, but no longer than maxTriggerDelay)."""
+        if self._target is not None or isinstance(limit, ReadAllAvailable):
+            return False
+        return ready < self._options.least and time.monotonic() - self._since < self._options.delay
+
+    def _plan(self, begin: QueueOffset, ready: Mapping[str, int], limit: ReadLimit) -> QueueOffset:
+        options = self._options
+        sizes = {**begin.sizes, **self._sizes}
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        most = bounded_by_bytes(
+            most, options.most_bytes, sizes, options.quanta, [name for name in ready if ready[name]]
+        )
+        shares, carried = allocate(ready, options.quanta, most, begin.carried)
+        parts = assign(shares, options.partitions, split=options.split, allow_split=options.allow_split)
+        epoch = begin.epoch or uuid.uuid4().hex
+        known = {name: sizes[name] for name in options.quanta if name in sizes}
+        return QueueOffset(begin.seq + 1, epoch, tuple(parts), carried, known, options.most_bytes or 0)
+
+    def _plan_target(self, shares: Mapping[str, int]) -> None:
+        if self._target is not None:
+            self._target = {name: max(0, left - shares.get(name, 0)) for name, left in self._target.items()}
+
+    def _check_spool(self, epoch: str) -> Spool:
+        assert self._options.spool is not None
+        spool = Spool(self._options.spool, epoch)
+        if not self._checked:
+            spool.refuse_foreign(self._options.strict)
+            self._checked = True
+        return spool
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the partitions that the end offset names, whatever the options say now."""
+        found = QueueOffset.from_json(end)
+        if not found.seq:
+            return []  # Spark begins with a batch of nothing when there is nothing yet.
+        spool = self._check_spool(found.epoch)
+        spool.open_batch(found.seq, self._options.strict)
+        if found.seq > self._planned:
+            # A batch of an earlier run: what it reads now, and not from the spool, this run has counted as ready.
+            self._planned = found.seq
+            for index, shares in enumerate(found.parts):
+                done = spool.counts(found.seq, index) if self._target else {}
+                self._plan_target({name: share - done.get(name, 0) for name, share in shares.items()})
+        budgets = divided(found.budget, found.parts, found.sizes)
+        return [
+            InputPartition(Part(index, found.seq, found.epoch, shares, found.sizes, budget))
+            for index, (shares, budget) in enumerate(zip(found.parts, budgets, strict=True))
+        ]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Remove what need not be read again; a failure only leaves files behind."""
+        found = QueueOffset.from_json(end)
+        try:
+            if found.seq:
+                self._learn(self._check_spool(found.epoch).close_until(found.seq))
+        except Exception:
+            _log.warning("batch %d could not be removed from the spool", found.seq, exc_info=True)
+
+    def _learn(self, segments: Sequence[Segment]) -> None:
+        for name in self._options.quanta:
+            count = sum(one.counts.get(name, 0) for one in segments)
+            if count:
+                self._sizes[name] = sum(one.sizes.get(name, 0) for one in segments) // count
+            ages = [one.ages[name] for one in segments if name in one.ages]
+            if ages:
+                self._ages[name] = ages[-1]
+
+    def stop(self) -> None:
+        """Close the planner's connection, if Spark gives us the time."""
+        if self._probe is not None:
+            self._probe.close()
+
+    # Reading, on an executor ---------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one partition."""
+        reader = self.partition_reader(self._options, self._shape.names, partition.value)
+        return self._shape.fit(reader.read())

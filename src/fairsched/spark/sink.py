@@ -1,0 +1,119 @@
+"""The sink: every row is a message, and a task has succeeded when the broker has confirmed all of its messages.
+
+A task that is tried again publishes again. The generated message id names query, batch, partition and row, so that the
+second copy can be told from a new message, as long as the query gives the same rows in the same partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from fairsched.errors import ConfigurationError
+from fairsched.spark._amqp import open_session
+from fairsched.spark._messages import COLUMNS, Messages
+from fairsched.spark._options import SinkOptions
+from fairsched.spark._publisher import Publisher
+
+
+class _Writer:
+    """_Writer(options, schema)
+    --
+
+    Publishes the rows of one task.
+
+    Parameters
+    ----------
+    options : SinkOptions
+        Of the sink.
+    schema : StructType
+        Of the rows.
+
+    Raises
+    ------
+    ConfigurationError
+        The body is missing, there is a column that no message has, or one of the wrong type.
+    """
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self._options = options
+        types = {field.name: field.dataType.simpleString() for field in schema.fields}
+        allowed = dict(COLUMNS)
+        if options.ring:
+            allowed.setdefault(options.ring_column, ("string", "binary", "bigint", "int"))
+            if options.ring_column not in types:
+                raise ConfigurationError(f"hashRing needs the column {options.ring_column!r} (option hashColumn)")
+        for name, kind in types.items():
+            if name not in allowed:
+                raise ConfigurationError(f"a message has no {name!r}; columns may be {', '.join(allowed)}")
+            if kind not in allowed[name]:
+                raise ConfigurationError(f"column {name!r} must be {' or '.join(allowed[name])}, got {kind}")
+        if "body" not in types:
+            raise ConfigurationError("the column 'body' is missing: it is what a message says")
+        if options.message_id == "column" and "message_id" not in types:
+            raise ConfigurationError("messageId=column needs a column 'message_id'")
+
+    def _job(self) -> str:
+        raise NotImplementedError
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Publish, and return when all is confirmed; what is returned or refused fails the task."""
+        context = TaskContext.get()
+        partition = context.partitionId() if context is not None else 0
+        messages = Messages(self._options, f"{self._job()}-{partition}")
+        session = open_session(self._options.broker)
+        try:
+            publisher = Publisher(session, self._options)
+            for batch in iterator:
+                publisher.publish(messages.of(batch))
+            publisher.finish()
+        finally:
+            session.close()
+        return WriterCommitMessage()
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], *_batch: int) -> None:
+        """Nothing is left to do: messages cannot be held back until all tasks are done."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], *_batch: int) -> None:
+        """Nothing can be done: what is published stays published."""
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """BatchWriter(options, schema)
+    --
+
+    Writes a batch query; see `_Writer`.
+    """
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        import uuid
+
+        super().__init__(options, schema)
+        # Made once per query on the driver, so all attempts at a task share it.
+        self._name = uuid.uuid4().hex
+
+    def _job(self) -> str:
+        return self._name
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """StreamWriter(options, schema)
+    --
+
+    Writes a streaming query; see `_Writer`.
+    """
+
+    def _job(self) -> str:
+        """Name query and batch; the query keeps its id across restarts."""
+        context = TaskContext.get()
+        assert context is not None
+        query = context.getLocalProperty("sql.streaming.queryId")
+        return f"{query}-{context.getLocalProperty('streaming.sql.batchId')}"

@@ -1,0 +1,151 @@
+"""The streaming source over RabbitMQ streams: batches are ranges of offsets, which can be read again."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from fairsched.spark._offset import StreamOffset
+from fairsched.spark._options import SourceOptions
+from fairsched.spark._partition import SEGMENT_BYTES, SEGMENT_MESSAGES
+from fairsched.spark._plan import allocate
+from fairsched.spark._rows import Decoder
+from fairsched.spark._tail import as_offsets, bounds, check_known, read_range
+from fairsched.spark.source import Shape
+
+
+@dataclass(frozen=True)
+class Range:
+    """Range(stream, start, end)
+    --
+
+    Offsets from `start` up to, not including, `end`.
+    """
+
+    stream: str
+    start: int
+    end: int
+
+
+def ranges(starts: dict[str, int], ends: dict[str, int], options: SourceOptions) -> list[Range]:
+    """Return a range for each stream, or several of equal length with queueAssignment=split or allowSplit."""
+    found = []
+    total = sum(max(0, ends[name] - start) for name, start in starts.items())
+    for name, start in starts.items():
+        length = ends[name] - start
+        pieces = 1
+        if options.split or options.allow_split:
+            pieces = max(1, round(options.partitions * length / max(1, total)))
+        cuts = [start + length * number // pieces for number in range(pieces + 1)]
+        found += [Range(name, low, high) for low, high in itertools.pairwise(cuts) if low < high]
+    return found
+
+
+def read_rows(options: SourceOptions, names: Sequence[str], part: Range) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a range, some thousand at a time."""
+    decoder = Decoder(names, options.key, options.time_header)
+    pieces = read_range(
+        options.broker, part.stream, part.start, part.end, idle=options.idle, strict=options.strict,
+        most=SEGMENT_MESSAGES, most_bytes=SEGMENT_BYTES,
+    )  # fmt: skip
+    for found in pieces:
+        yield decoder.batch(decoder.decode(found.deliveries, found.queues))
+
+
+class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """StreamsReader(options, schema)
+    --
+
+    Plans ranges of offsets, weighted among streams, and reads them.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Of the source.
+    schema : StructType
+        Of the query.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._shape = Shape(schema, options)
+        self._ends: dict[str, int] = {}
+        self._left: dict[str, int] = {}
+        self._looked = float("-inf")
+        self._since = time.monotonic()
+        self._target: dict[str, int] | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return the offset before everything; where that is, the first batch says."""
+        return StreamOffset().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return maxMessagesPerTrigger."""
+        return ReadMaxRows(self._options.most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Note where the streams end now."""
+        self._target = self._tails()
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Return what the progress shows as latest offset: the known ends, and how far the query is behind them."""
+        return {"streams": self._ends, "behind": self._left}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Plan the next batch; `start` itself if there is none to be had."""
+        options, begin = self._options, StreamOffset.from_json(start)
+        if begin.ends is None:
+            # An empty batch writes down what "latest" means, so that a restart does not take it for something later.
+            found = as_offsets(options.starting or "latest", options.broker, list(options.quanta))
+            return StreamOffset(found, found).to_json()
+        starts = dict(begin.ends)
+        new = [name for name in options.quanta if name not in starts]
+        if new:
+            starts.update(bounds(options.broker, new, "first"))
+        ready = self._ready(starts, limit)
+        least = options.least if self._target is None else 1
+        total = sum(ready.values())
+        if not total or (total < least and time.monotonic() - self._since < options.delay):
+            return start
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        shares, carried = allocate(ready, options.quanta, most, begin.carried)
+        ends = {name: starts[name] + shares.get(name, 0) for name in options.quanta}
+        self._left = {name: self._ends[name] - end for name, end in ends.items()}
+        self._since = time.monotonic()
+        return StreamOffset(ends, {name: starts[name] for name in ends}, carried).to_json()
+
+    def _ready(self, starts: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """How far the streams go on beyond `starts`; ends are only looked for when the known ones are too near."""
+        known = self._target or self._ends
+        ready = {name: max(0, known.get(name, 0) - starts[name]) for name in self._options.quanta}
+        if self._target is None and not (isinstance(limit, ReadMaxRows) and sum(ready.values()) >= limit.max_rows):
+            known = self._tails()
+            check_known(known, starts, self._options.strict)
+            ready = {name: max(0, known[name] - starts[name]) for name in self._options.quanta}
+        return ready
+
+    def _tails(self) -> dict[str, int]:
+        time.sleep(max(0.0, self._looked + self._options.pace - time.monotonic()))
+        self._ends = bounds(self._options.broker, list(self._options.quanta), "last")
+        self._looked = time.monotonic()
+        return self._ends
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the ranges that the end offset names."""
+        found = StreamOffset.from_json(end)
+        return [InputPartition(one) for one in ranges(dict(found.starts or {}), dict(found.ends or {}), self._options)]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing is to be done: a stream keeps its messages."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one range."""
+        return self._shape.fit(read_rows(self._options, self._shape.names, partition.value))

@@ -1,0 +1,351 @@
+"""The pull queue for stress tests and benchmarks: producers and consumers without the GIL, and its invariants."""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+from libcpp.atomic cimport atomic
+
+from fairsched.core.atomics cimport spin_wait
+from fairsched.core.consumernode cimport node_retire
+from fairsched.core.groups cimport Grouping
+from fairsched.core.interest cimport interest_enter, interest_leave
+from fairsched.core.interestwalk cimport InterestList, interest_count, interest_size, interest_valid
+from fairsched.core.message cimport Message
+from fairsched.core.order cimport KIND_FAIR, Kind
+from fairsched.core.queue cimport PUT_DONE, Offer, queue_clear, queue_init, queue_put
+from fairsched.core.queuecredit cimport consumer_set_credit
+from fairsched.core.queuemembers cimport consumer_init, queue_cancel, queue_set_wish, queue_subscribe
+from fairsched.core.queuepull cimport queue_pull
+from fairsched.core.queuequestion cimport Question
+from fairsched.core.queuesettle cimport SETTLE_ACK, SETTLE_REJECT, SETTLE_RELEASE, Verdict, queue_settle
+from fairsched.core.queuestate cimport WISH_USER, Call, Queue, QueueConsumer, call_init, queue_forget
+from fairsched.core.reclaim cimport Garbage, Pin, reclaim_flush
+from fairsched.core.slots cimport slots_add
+
+cdef extern from *:
+    """
+    #include <chrono>
+    static int64_t now_ns() {
+        return std::chrono::duration_cast<std::chrono::nanoseconds>(
+            std::chrono::steady_clock::now().time_since_epoch()).count();
+    }
+    """
+    int64_t now_ns() noexcept nogil
+    void* aligned_alloc(size_t alignment, size_t size) noexcept nogil
+
+cdef enum:
+    BATCH = 8
+
+#: Consumers whose memory was freed since the module was loaded.
+cdef atomic[int64_t] disposals
+
+
+cdef void consumer_free(Garbage* garbage, Pin* pin) noexcept nogil:
+    disposals.fetch_add(1)
+    free(garbage)
+
+
+cdef inline uint64_t draw(uint64_t* state) noexcept nogil:
+    """The next of a sequence of pseudo-random numbers, 31 bits wide."""
+    state[0] = state[0] * 6364136223846793005ULL + 1442695040888963407ULL
+    return state[0] >> 33
+
+
+cdef inline void begin(Call* call, Queue* q) noexcept nogil:
+    call_init(call, q, 0)
+    call.pin = interest_enter(&q.interest)
+
+
+cdef inline void end(Call* call) noexcept nogil:
+    interest_leave(call.pin)
+    queue_forget(call.queue, call)
+
+
+def disposed():
+    """How many cancelled consumers have been disposed of so far, in all queues."""
+    return disposals.load()
+
+
+def consumer_bytes():
+    """What a consumer takes in the engine: its own memory, and two list entries."""
+    return sizeof(QueueConsumer) + 2 * 32
+
+
+cdef class ProbeQueue:
+    """A queue whose messages are the numbers from 1, and which counts how often each was acknowledged."""
+
+    cdef Queue* q
+    cdef atomic[uint8_t]* acked
+    cdef int64_t total
+    cdef atomic[int64_t] done       # messages acknowledged
+    cdef atomic[int64_t] waves      # notifications
+    cdef QueueConsumer** kept       # consumers that idle
+    cdef int64_t kept_count
+    cdef int64_t kept_size
+
+    def __cinit__(self, int kind=0, int64_t total=0, uint32_t levels=1, int groups=0):
+        self.q = <Queue*> calloc(1, sizeof(Queue))
+        if self.q == NULL or not queue_init(self.q, <Kind> kind, levels, <Grouping> groups, 100):
+            raise MemoryError
+        if kind == KIND_FAIR:
+            for quantum in (1, 2, 5):
+                slots_add(&self.q.order.slots, quantum, False)
+        self.total = total
+        self.acked = <atomic[uint8_t]*> calloc(total + 1, 1)
+
+    def __dealloc__(self):
+        cdef int64_t i
+        queue_clear(self.q)
+        for i in range(self.kept_count):
+            free(self.kept[i])
+        free(self.kept)
+        free(self.acked)
+        free(self.q)
+
+    cdef QueueConsumer* join(
+        self, int32_t priority, int64_t credit, bint walks, bint wished
+    ) noexcept nogil:
+        """Make a consumer and subscribe it."""
+        cdef QueueConsumer* c = <QueueConsumer*> aligned_alloc(
+            64, (sizeof(QueueConsumer) + 63) & ~<size_t> 63
+        )
+        cdef Call call
+        consumer_init(c, priority, True)
+        c.filtered = walks  # nobody asks the filter, so that it accepts all: it has a cursor
+        if not wished:
+            c.wishes.fetch_and(~<uint32_t> WISH_USER)
+        consumer_set_credit(c, credit)
+        begin(&call, self.q)
+        queue_subscribe(&call, c)
+        end(&call)
+        return c
+
+    cdef void quit(self, QueueConsumer* c) noexcept nogil:
+        cdef Call call
+        begin(&call, self.q)
+        queue_cancel(&call, c)
+        node_retire(call.pin, &c.node, consumer_free)
+        end(&call)
+
+    cdef void wish(self, QueueConsumer* c, bint wished) noexcept nogil:
+        cdef Call call
+        begin(&call, self.q)
+        queue_set_wish(&call, c, WISH_USER, wished)
+        end(&call)
+
+    cdef int64_t pull(self, QueueConsumer* c, int64_t limit, Message** out) noexcept nogil:
+        cdef Call call
+        cdef Question question
+        cdef int64_t taken
+        begin(&call, self.q)
+        taken = queue_pull(&call, c, limit, out, &question)
+        end(&call)
+        return taken
+
+    cdef void settle(self, QueueConsumer* c, Message* m, Verdict verdict) noexcept nogil:
+        cdef Call call
+        cdef uint64_t token = m.token
+        begin(&call, self.q)
+        if queue_settle(&call, c, m, m.holder, m.lease, verdict) and verdict == SETTLE_ACK:
+            if token <= <uint64_t> self.total:
+                self.acked[token].fetch_add(1)
+            self.done.fetch_add(1)
+        end(&call)
+
+    def produce(self, int64_t first, int64_t count, uint64_t seed):
+        """Put so many messages; keys, priorities and slots are drawn."""
+        cdef Offer offer
+        cdef Call call
+        cdef int64_t i
+        cdef int64_t failed = 0
+        cdef uint8_t key[1]
+        with nogil:
+            offer.size = offer.expiry = offer.not_before = 0
+            offer.key = <const char*> key
+            offer.key_length = 1
+            for i in range(first, first + count):
+                offer.token = <uint64_t> i
+                offer.priority = <int64_t> (draw(&seed) % 10)
+                offer.slot = <uint32_t> (draw(&seed) % 3)
+                key[0] = <uint8_t> (draw(&seed) % 50)
+                begin(&call, self.q)
+                if queue_put(&call, &offer, NULL) != PUT_DONE:
+                    failed += 1
+                end(&call)
+        return failed
+
+    def consume(
+        self, uint64_t seed, int32_t priority=0, int64_t credit=-1, bint walks=False, int flips=10, int quits=1,
+        int returns=3, int refuses=0,
+    ):
+        """Pull when told, and only then, until all messages are acknowledged; how many there were for this consumer.
+
+        In percent: how often interest is flipped, the subscription is cancelled and made again, a message is released,
+        or rejected.
+        """
+        cdef Message* got[BATCH]
+        cdef QueueConsumer* c
+        cdef uint64_t told, seen = 0
+        cdef int64_t taken, i, mine = 0
+        cdef unsigned int spins = 0
+        with nogil:
+            c = self.join(priority, credit, walks, True)
+            while self.done.load() < self.total:
+                told = c.told.load()
+                if told == seen:
+                    spin_wait(&spins)
+                    continue
+                spins = 0
+                seen = told
+                self.waves.fetch_add(1)
+                taken = 1
+                while taken > 0:
+                    taken = self.pull(c, 1 + <int64_t> (draw(&seed) % BATCH), got)
+                    for i in range(taken):
+                        if <int> (draw(&seed) % 100) < returns:
+                            self.settle(c, got[i], SETTLE_RELEASE)
+                        elif <int> (draw(&seed) % 100) < refuses and got[i].token % 3 == seed % 2:
+                            self.settle(c, got[i], SETTLE_REJECT)
+                        else:
+                            self.settle(c, got[i], SETTLE_ACK)
+                            mine += 1
+                    if <int> (draw(&seed) % 100) < flips:
+                        self.wish(c, False)
+                        self.wish(c, True)
+                    if <int> (draw(&seed) % 1000) < quits:
+                        self.quit(c)
+                        c = self.join(priority, credit, walks, True)
+                        seen = 0
+                        break
+            self.quit(c)
+        return mine
+
+    def reserve(self, int64_t count):
+        """Make room for the addresses of so many consumers."""
+        self.kept = <QueueConsumer**> realloc(self.kept, count * sizeof(QueueConsumer*))
+        self.kept_size = count
+
+    def idle(self, int64_t count, int32_t priorities=1, bint interested=True):
+        """Subscribe consumers that do nothing of themselves."""
+        cdef int64_t i
+        if self.kept_count + count > self.kept_size:
+            self.reserve(self.kept_count + count)
+        for i in range(count):
+            self.kept[self.kept_count] = self.join(<int32_t> (i % priorities), -1, False, interested)
+            self.kept_count += 1
+
+    def told(self):
+        """How often each consumer that idles was told."""
+        return [self.kept[i].told.load() for i in range(self.kept_count)]
+
+    def take(self, int64_t number, int64_t limit=1):
+        """Have a consumer that idled pull, and acknowledge; how many it got."""
+        cdef Message* got[BATCH]
+        cdef int64_t taken = self.pull(self.kept[number], min(limit, <int64_t> BATCH), got), i
+        for i in range(taken):
+            self.settle(self.kept[number], got[i], SETTLE_ACK)
+        return taken
+
+    def share(self, int64_t count):
+        """Put messages one by one; whoever is told pulls until there is nothing. How many each consumer got."""
+        got = [0] * self.kept_count
+        for number in range(1, count + 1):
+            before = self.told()
+            self.produce(number, 1, number)
+            for i, told in enumerate(self.told()):
+                while told != before[i] and self.take(i):
+                    got[i] += 1
+        return got
+
+    def steal(self, int64_t count, int64_t thief):
+        """As share, but `thief` takes every message before whoever was told. How often each was told, at each step."""
+        history = []
+        for number in range(1, count + 1):
+            before = self.told()
+            self.produce(number, 1, number)
+            self.take(thief)
+            for i, told in enumerate(self.told()):
+                if told != before[i] and i != thief:
+                    self.take(i)
+            history.append(self.told())
+        return history
+
+    def cycle(self, uint64_t count):
+        """Nanoseconds for `count` times: put a message, have the one consumer take it, and acknowledge."""
+        cdef QueueConsumer* c = self.kept[0]
+        cdef Message* got[1]
+        cdef Offer offer
+        cdef Call call
+        cdef Question question
+        cdef uint64_t _i
+        cdef int64_t start
+        with nogil:
+            offer.token = 1
+            offer.size = offer.expiry = offer.not_before = 0
+            offer.priority = 4
+            offer.slot = 0
+            offer.key = NULL
+            offer.key_length = 0
+            start = now_ns()
+            for _i in range(count):
+                begin(&call, self.q)
+                queue_put(&call, &offer, NULL)
+                end(&call)
+                begin(&call, self.q)
+                queue_pull(&call, c, 1, got, &question)
+                queue_settle(&call, c, got[0], got[0].holder, got[0].lease, SETTLE_ACK)
+                end(&call)
+            start = now_ns() - start
+        return start
+
+    @property
+    def once(self):
+        """Whether every message was acknowledged exactly once."""
+        cdef int64_t i
+        for i in range(1, self.total + 1):
+            if self.acked[i].load() != 1:
+                return False
+        return True
+
+    @property
+    def acknowledged(self):
+        return self.done.load()
+
+    @property
+    def notifications(self):
+        return self.waves.load()
+
+    @property
+    def depth(self):
+        return self.q.depth.load()
+
+    @property
+    def available(self):
+        return self.q.available.load()
+
+    @property
+    def used(self):
+        """Messages in memory, those that nobody can get any more included."""
+        return self.q.pool.used
+
+    @property
+    def consumers(self):
+        return interest_count(&self.q.interest)
+
+    def size(self, int which):
+        cdef Pin* pin = interest_enter(&self.q.interest)
+        cdef int64_t size = interest_size(&self.q.interest, pin, <InterestList> which)
+        interest_leave(pin)
+        return size
+
+    @property
+    def valid(self):
+        cdef Pin* pin = interest_enter(&self.q.interest)
+        cdef bint valid = interest_valid(&self.q.interest, pin)
+        interest_leave(pin)
+        return valid
+
+    def flush(self):
+        """Let an epoch pass, if nobody is inside."""
+        cdef Pin* pin = interest_enter(&self.q.interest)
+        reclaim_flush(pin)
+        interest_leave(pin)

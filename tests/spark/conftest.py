@@ -1,0 +1,89 @@
+"""Fixtures for tests on a real Spark: one session and one broker for all of them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration.rabbitmq import Node
+
+TESTS = Path(__file__).resolve().parents[1]
+_numbers = itertools.count()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            fixtures = set(getattr(item, "fixturenames", ()))
+            if fixtures & {"spark", "launch"}:
+                item.add_marker(pytest.mark.spark)
+            if fixtures & {"spark", "launch", "broker", "mortal"}:
+                item.add_marker(pytest.mark.integration)
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Node]:
+    """A node for tests that leave it running."""
+    node = Node()
+    try:
+        node.start()
+        yield node
+    finally:
+        node.close()
+
+
+@pytest.fixture
+def mortal() -> Iterator[Node]:
+    """A node that the test may kill."""
+    node = Node()
+    try:
+        node.start()
+        yield node
+    finally:
+        node.close()
+
+
+@pytest.fixture
+def queues(broker: Node) -> Callable[..., list[str]]:
+    """Declares queues that no other test uses."""
+
+    def declare(count: int, **options: Any) -> list[str]:
+        number = next(_numbers)
+        names = [f"s{number}-{index}" for index in range(count)]
+        broker.declare(*names, **options)
+        return names
+
+    return declare
+
+
+@pytest.fixture(scope="session")
+def environment() -> dict[str, str]:
+    """The environment in which Spark finds Java, fairsched and the modules of these tests."""
+    from spark.session import find_java
+
+    found = dict(os.environ, JAVA_HOME=find_java(), PYSPARK_PYTHON=sys.executable)
+    paths = [str(TESTS), str(TESTS.parent / "src"), found.get("PYTHONPATH", "")]
+    found["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    return found
+
+
+@pytest.fixture(scope="session")
+def spark(environment: dict[str, str]) -> Iterator[Any]:
+    """One session for all tests; a task may fail three times in it."""
+    from spark.session import start
+
+    before = dict(os.environ)
+    os.environ.update(environment)
+    session = start("local[2,4]")
+    try:
+        yield session
+    finally:
+        session.stop()
+        os.environ.clear()
+        os.environ.update(before)

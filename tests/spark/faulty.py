@@ -1,0 +1,123 @@
+"""The data source with a hook in its tasks: they end, wait, or kill their executor where a test says so.
+
+The option "fault" is JSON: the stage, the action, a folder for what is said between test and task, and the number of
+the batch (0 for every one). Only partition 0 at its first attempt is concerned.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator, MutableMapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql.types import StructType
+
+from fairsched.spark._options import source_options
+from fairsched.spark._partition import PartitionReader
+from fairsched.spark._store import LocalStore
+from fairsched.spark.queues import QueuesReader
+from fairsched.spark.source import RabbitMQDataSource
+from fairsched.spark.streams import StreamsReader
+
+
+def fault(stage: str, action: str, folder: Path | str = "", seq: int = 0) -> str:
+    """The option's value."""
+    return json.dumps({"stage": stage, "action": action, "folder": str(folder), "seq": seq})
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def interrupt(fault: dict[str, Any]) -> None:
+    """Do to this task what the test wants."""
+    if fault["action"] == "exit":
+        os._exit(7)
+    if fault["action"] == "kill executor":
+        # The worker is a child of the daemon, the daemon of the executor.
+        os.kill(parent_of(os.getppid()), signal.SIGKILL)
+    folder = Path(fault["folder"])
+    (folder / "reached").touch()
+    while not (folder / "go").exists():
+        time.sleep(0.02)
+
+
+class Watched(PartitionReader):
+    """A partition reader to which something happens."""
+
+    def __init__(self, *arguments: Any, fault: dict[str, Any]) -> None:
+        super().__init__(*arguments)
+        self._fault = fault
+        link = LocalStore._link
+
+        def watched_link(beside: Path, path: Path) -> bool:
+            if path.suffix == ".arrow":
+                self.reached("written")
+            return link(beside, path)
+
+        if fault["stage"] == "written":
+            LocalStore._link = staticmethod(watched_link)
+
+    def _collect(self) -> Any:
+        self._connected()
+        self.reached("connected")
+        return super()._collect()
+
+    def reached(self, stage: str) -> None:
+        fault, context = self._fault, TaskContext.get()
+        concerned = self._part.index == 0 and fault["seq"] in (0, self._part.seq)
+        if stage == fault["stage"] and concerned and (context is None or context.attemptNumber() == 0):
+            interrupt(fault)
+
+
+class WatchedReader(QueuesReader):
+    """A planner that notes its looks at the queues, and readers that are watched."""
+
+    def __init__(self, options: Any, schema: StructType, fault: dict[str, Any]) -> None:
+        super().__init__(options, schema)
+        self._fault = fault
+        self.partition_reader = partial(Watched, fault=fault)
+
+    def _look(self) -> dict[str, int]:
+        if self._fault["action"] == "count":
+            with (Path(self._fault["folder"]) / "looks").open("a") as file:
+                file.write(f"{time.monotonic()}\n")
+        return super()._look()
+
+
+class WatchedStreams(StreamsReader):
+    """A reader of streams that is interrupted after it has given its first rows."""
+
+    fault: dict[str, Any]
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        for number, batch in enumerate(super().read(partition)):
+            yield batch
+            if number == 0 and TaskContext.get().attemptNumber() == 0:
+                interrupt(self.fault)
+
+
+class FaultySource(RabbitMQDataSource):
+    """The data source "faulty"."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__({key: value for key, value in options.items() if key.lower() != "fault"})
+        self._fault = json.loads(options["fault"])
+
+    @classmethod
+    def name(cls) -> str:
+        return "faulty"
+
+    def streamReader(self, schema: StructType) -> Any:
+        options = source_options(self.options)
+        if options.streams:
+            reader = WatchedStreams(options, schema)
+            reader.fault = self._fault
+            return reader
+        return WatchedReader(options, schema, self._fault)

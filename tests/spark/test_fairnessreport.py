@@ -1,0 +1,81 @@
+"""Reports of fairness: equal to those in plain Python, and in a streaming query's progress."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import Observation
+from pyspark.sql import functions as F
+
+from fairsched import fairness
+from fairsched.spark.fairnessreport import fairness_report, observe_fairness
+
+QUANTA = {"gold": 40, "silver": 12, "free": 4, "never": 8}
+
+
+def served(spark: Any, counts: dict[str, int]) -> Any:
+    rows = [(queue, i % 5 + 1) for queue, count in counts.items() for i in range(count)]
+    return spark.createDataFrame(rows, "queue string, price int").repartition(3)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [{"gold": 400, "silver": 100, "free": 60}, {"gold": 1}, {}, {"gold": 40, "silver": 12, "free": 4, "never": 8}],
+)
+def test_a_report_agrees_with_plain_python(spark: Any, counts: dict[str, int]) -> None:
+    rows = {row.queue: row for row in fairness_report(served(spark, counts), "queue", QUANTA).collect()}
+    expected = fairness.shares(counts, QUANTA)
+    assert set(rows) == set(QUANTA)
+    for share in expected:
+        row = rows[share.name]
+        assert (row.quantum, row.rows, row.cost) == (share.quantum, share.served, share.served)
+        assert row.share == pytest.approx(share.share, abs=1e-12)
+        assert row.expected == pytest.approx(share.ideal, abs=1e-12)
+        assert row.ratio == pytest.approx(share.share / share.ideal, abs=1e-9)
+        assert row.jain == pytest.approx(fairness.weighted_jain(counts, QUANTA), abs=1e-9)
+
+
+def test_costs_count_where_they_are_given(spark: Any) -> None:
+    frame = served(spark, {"gold": 10, "free": 5})
+    rows = {row.queue: row for row in fairness_report(frame, "queue", QUANTA, "price").collect()}
+    assert (rows["gold"].rows, rows["gold"].cost) == (10, 30)
+    assert rows["gold"].share == pytest.approx(30 / 45)
+
+
+def test_a_report_runs_no_python_in_the_executors(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    fairness_report(served(spark, {"gold": 3}), "queue", QUANTA).explain(extended=True)
+    assert "Python" not in capsys.readouterr().out.replace("PythonRDD", "")
+
+
+def test_a_batch_query_observes_counts(spark: Any) -> None:
+    seen = Observation("shares")
+    frame = observe_fairness(served(spark, {"gold": 7, "free": 2, "never": 1}), ["gold", "free"], name=seen)
+    assert frame.count() == 10
+    assert seen.get == {"gold": 7, "free": 2, "_other": 1}
+
+
+def test_a_streaming_query_has_counts_in_its_progress(spark: Any, tmp_path: Path) -> None:
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 60).option("numPartitions", 2).load()
+    named = stream.select(F.when(F.col("value") % 3 == 0, "gold").when(F.col("value") % 3 == 1, "free").alias("queue"))
+    query = (
+        observe_fairness(named, ["gold", "free"]).writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(processingTime="0 seconds").start()
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 60
+        while not (progress := [p for p in query.recentProgress if p.numInputRows]):
+            assert time.monotonic() < deadline, "no batch within 60 s"
+            query.awaitTermination(0.1)
+    finally:
+        query.stop()
+    counts = progress[0].observedMetrics["fairness"].asDict()
+    assert counts == {"gold": 20, "free": 20, "_other": 20}
+
+
+@pytest.mark.parametrize("queues", [[], ["a", "a"]])
+def test_queues_to_observe_must_differ(spark: Any, queues: list[str]) -> None:
+    with pytest.raises(ValueError, match="different names"):
+        observe_fairness(spark.range(1), queues)

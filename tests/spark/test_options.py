@@ -1,0 +1,90 @@
+"""Options: their defaults, what is refused, and that no message shows a password."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairsched.errors import ConfigurationError
+from fairsched.spark._options import sink_options, source_options
+
+URL = "amqp://app:hush@broker:5672/%2F"
+QUEUES = {"url": URL, "queues": '{"gold": 10, "free": 1}'}
+
+
+def test_names_are_found_in_any_case_and_defaults_are_finite():
+    found = source_options({"URL": URL, "QUEUES": '{"gold": 10, "free": 1}', "SpoolLocation": "/s"})
+    assert found.quanta == {"gold": 10, "free": 1}
+    assert (found.most, found.least, found.delay, found.idle, found.pace) == (10_000, 1, 900.0, 2.0, 0.2)
+    assert (found.partitions, found.strict, found.fair, found.spool) == (2, True, True, "/s")
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+def test_queues_may_be_a_list_and_urls_several():
+    found = source_options({"url": f"{URL}, amqp://other/%2F", "queues": "a, b"})
+    assert found.quanta == {"a": 1, "b": 1}
+    assert len(found.broker.urls) == 2
+
+
+def test_durations_are_milliseconds_or_carry_a_unit():
+    found = source_options({**QUEUES, "pollTimeoutMs": "500", "planningIntervalMs": "1s", "maxTriggerDelay": "90"})
+    assert (found.idle, found.pace, found.delay) == (0.5, 1.0, 90.0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"url": ""}, "url is missing"),
+        ({"url": "http://app:hush@host"}, "amqp:// or amqps://"),
+        ({"url": "amqp://app:hush@host:port/"}, "not understood"),
+        ({"queues": ""}, "exactly one of the options queues and streams"),
+        ({"streams": "s"}, "exactly one of the options queues and streams"),
+        ({"queues": '{"a": 0}'}, "queues must be a JSON object of positive integers"),
+        ({"queues": '{"a": 1.5}'}, "queues"),
+        ({"queues": "{"}, "queues"),
+        ({"maxMessagesPerTrigger": "0"}, "maxMessagesPerTrigger must be an integer from 1"),
+        ({"maxMessagesPerTrigger": "many"}, "got 'many'"),
+        ({"pollTimeoutMs": "soon"}, "pollTimeoutMs"),
+        ({"failOnDataLoss": "yes"}, "failOnDataLoss must be true or false"),
+        ({"rowOrder": "random"}, "rowOrder must be fair or queue"),
+        ({"readMode": "consume"}, "readMode must be browse"),
+        ({"fairKey": "tenant"}, "fairKey must be header:NAME or property:NAME"),
+        ({"fairKey": "property:colour"}, "no property 'colour'"),
+        ({"keyQuanta": '{"a": 2}'}, "only together with fairKey"),
+        ({"startingOffsets": "now"}, "startingOffsets must be earliest, latest or a JSON"),
+        ({"maxMesagesPerTrigger": "5"}, "no such option: maxmesagespertrigger; there are .*maxMessagesPerTrigger"),
+    ],
+)
+def test_what_is_wrong_is_named(wrong, named):
+    with pytest.raises(ConfigurationError, match=named) as caught:
+        source_options({**QUEUES, **wrong})
+    assert "hush" not in str(caught.value)
+    assert "hush" not in repr(caught.value.__cause__)
+
+
+def test_sparks_own_options_are_ignored():
+    source_options({**QUEUES, "path": "/x", "checkpointLocation": "/y"})
+    sink_options({"url": URL, "checkpointLocation": "/y"})
+
+
+def test_the_sinks_options():
+    found = sink_options({"url": URL, "exchange": "out", "confirmWindow": "7", "messageId": "NONE"})
+    assert (found.exchange, found.window, found.message_id, found.mandatory) == ("out", 7, "none", True)
+    with pytest.raises(ConfigurationError, match="hashRing chooses the queue itself"):
+        sink_options({"url": URL, "exchange": "out", "hashRing": "a,b"})
+    with pytest.raises(ConfigurationError, match="no such option: queues"):
+        sink_options({"url": URL, "queues": "a"})
+
+
+@given(st.dictionaries(st.sampled_from(["numPartitions", "deliveryMode", "rowOrder", "x"]), st.text(max_size=5)))
+def test_no_value_shows_the_url(wrong):
+    for check, options in ((source_options, QUEUES), (sink_options, {"url": URL})):
+        try:
+            shown = repr(check({**options, **wrong}))
+        except ConfigurationError as error:
+            shown = str(error)
+        assert "hush" not in shown
+        assert "broker:5672" not in shown

@@ -1,0 +1,348 @@
+"""The queues source, called as Spark calls it, on a real broker."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from integration.rabbitmq import Node, eventually
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from spark.running import QUANTA, Driver, bodies, counts, fill, options_of, unique
+
+from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
+from fairsched.spark import _partition
+from fairsched.spark._spool import BatchGone, Spool, SpoolLost
+from fairsched.spark.queues import QueuesReader
+
+Declare = Callable[..., list[str]]
+
+
+@pytest.fixture
+def driver(broker: Node, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
+    """Makes drivers over a spool in the test's folder, and stops them."""
+    made: list[Driver] = []
+
+    def make(quanta: dict[str, int] | list[str], reader: type[QueuesReader] = QueuesReader, **more: object) -> Driver:
+        weights = quanta if isinstance(quanta, dict) else dict.fromkeys(quanta, 1)
+        more.setdefault("planningIntervalMs", 0)
+        made.append(Driver(options_of(broker, weights, tmp_path / "spool", **more), reader))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_a_partition_of_many_segments_is_read_once_and_replayed(
+    broker: Node, queues: Declare, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_partition, "SEGMENT_MESSAGES", 70)
+    names = queues(3)
+    expected = fill(broker, names, 200)
+    one = driver(dict(zip(names, (1, 2, 3), strict=True)), numPartitions=2)
+    end = one.plan()
+    first = one.read(end)
+    rows = [row for part in first for row in part]
+    assert set(bodies(rows)) == expected
+    assert len(rows) == 600
+    assert not any(row["redelivered"] for row in rows)
+    assert one.read(end) == first
+    for name in names:
+        assert [body for body in bodies(rows) if body.startswith(name.encode() + b"/")] == unique(name, 200)
+        assert broker.count(name) == 0
+
+
+def test_an_attempt_goes_on_where_another_one_died(
+    broker: Node, queues: Declare, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_partition, "SEGMENT_MESSAGES", 50)
+    names = queues(2)
+    expected = fill(broker, names, 100)
+    one = driver(names, numPartitions=1)
+    end = one.plan()
+    [part] = one.reader.partitions(one.offset, end)
+    # As limit() does: the generator is closed after the second segment.
+    begun = one.reader.read(part)
+    seen = [row for _ in range(2) for row in next(begun).to_pylist()]
+    begun.close()
+    rows = one.read(end)[0]
+    assert rows[:100] == seen
+    assert set(bodies(rows)) == expected
+    assert len(rows) == 200
+
+
+@pytest.mark.parametrize("body", [0, 1000, 150_000])
+def test_memory_is_bounded_by_bytes_too(
+    body: int, broker: Node, queues: Declare, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_partition, "SEGMENT_BYTES", 400_000)
+    [name] = queues(1)
+    broker.publish(name, [b"%d" % number + b"x" * body for number in range(10)], delivery_mode=2)
+    one = driver([name])
+    end = one.plan()
+    [part] = one.reader.partitions(one.offset, end)
+    sizes = [batch.num_rows for batch in one.reader.read(part)]
+    assert sizes == ([3, 3, 3, 1] if body == 150_000 else [10])
+
+
+def test_bytes_of_a_batch_are_bounded_once_sizes_are_known(
+    broker: Node, queues: Declare, driver: Callable[..., Driver]
+) -> None:
+    small, large = queues(2)
+    broker.publish(small, [b"x" * 100] * 300)
+    broker.publish(large, [b"x" * 900] * 300)
+    one = driver([small, large], numPartitions=2, maxBytesPerTrigger=20_000)
+    found = [sum(map(len, bodies(rows))) for rows in one.batches()]
+    assert sum(found) == 300_000
+    # A partition ends with the message that reaches its part of the bound.
+    assert max(found) <= 20_000 + 900 + 100
+    assert one.offset["sizes"] == {small: 100, large: 900}
+
+
+def test_no_key_is_hidden_by_a_flood_of_another(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+    [name] = queues(1)
+    for tenant, count in (("loud", 300), ("quiet", 30), ("paying", 30)):
+        broker.publish(name, [f"{tenant}/{number}".encode() for number in range(count)], headers={"tenant": tenant})
+    one = driver([name], fairKey="header:tenant", keyQuanta='{"paying": 2}', fairLookahead=20, maxMessagesPerTrigger=40)
+    rows: list[dict[str, Any]] = []
+    for number, batch in enumerate(one.batches()):
+        rows += batch
+        if number == 0:
+            assert counts(batch, "key") == {"loud": 10, "quiet": 10, "paying": 20}
+    assert counts(rows, "key") == {"loud": 300, "quiet": 30, "paying": 30}
+    assert len(set(bodies(rows))) == 360
+    for tenant in ("loud", "quiet", "paying"):
+        mine = [int(body.split(b"/")[1]) for body in bodies(rows) if body.startswith(tenant.encode())]
+        assert mine == sorted(mine)
+
+
+def test_rows_may_stay_with_their_queue(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+    names = queues(3)
+    fill(broker, names, 5)
+    [rows] = list(driver(names, numPartitions=1, rowOrder="queue").batches())
+    assert bodies(rows) == [body for name in names for body in unique(name, 5)]
+
+
+def test_a_partition_ends_when_somebody_else_took_the_messages(
+    broker: Node, queues: Declare, driver: Callable[..., Driver]
+) -> None:
+    names = queues(2)
+    fill(broker, names, 20)
+    one = driver(names, numPartitions=1, pollTimeoutMs=200)
+    end = one.plan()
+    with broker.connect() as channel:
+        channel.queue_purge(names[0])
+    [rows] = one.read(end)
+    assert bodies(rows) == unique(names[1], 20)
+    assert one.read(end) == [rows]
+
+
+def test_two_attempts_at_a_partition_give_the_same_rows(broker: Node, queues: Declare, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(2) as pool:
+        for trial in range(20):
+            names = queues(2)
+            expected = fill(broker, names, 150)
+            options = options_of(broker, dict.fromkeys(names, 1), tmp_path / str(trial), pollTimeoutMs=300)
+            one = Driver(options)
+            end = one.plan()
+            [part, _] = one.reader.partitions(one.offset, end)
+            one.close()
+            barrier = tmp_path / f"barrier-{trial}"
+            tasks = [pool.apply_async(attempt, (options, part, barrier, number)) for number in range(2)]
+            first, second = (task.get(timeout=60) for task in tasks)
+            assert first == second
+            left = len(expected) - len(first)
+            eventually(lambda left=left, names=names: sum(broker.count(name) for name in names) == left)
+            assert len(set(first)) == len(first)
+
+
+def attempt(options: dict[str, str], part: Any, barrier: Path, number: int) -> list[bytes]:
+    """Read a partition, starting when the other attempt does."""
+    one = Driver(options)
+    (barrier.parent / f"{barrier.name}-{number}").touch()
+    eventually(lambda: all((barrier.parent / f"{barrier.name}-{other}").exists() for other in range(2)))
+    return [row["body"] for batch in one.reader.read(part) for row in batch.to_pylist()]
+
+
+def test_a_late_attempt_acknowledges_nothing(
+    broker: Node, queues: Declare, driver: Callable[..., Driver], tmp_path: Path
+) -> None:
+    [name] = queues(1)
+    fill(broker, [name], 10)
+
+    class Late(_partition.PartitionReader):
+        def reached(self, stage: str) -> None:
+            if stage == "collected":
+                Spool(str(tmp_path / "spool"), self._part.epoch).close_until(self._part.seq)
+
+    class Reader(QueuesReader):
+        partition_reader = Late
+
+    one = driver([name], Reader)
+    end = one.plan()
+    [part] = one.reader.partitions(one.offset, end)
+    with pytest.raises(BatchGone):
+        list(one.reader.read(part))
+    eventually(lambda: broker.count(name) == 10)
+
+
+def test_available_now_reads_what_there_was(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+    names = queues(2)
+    fill(broker, names, 300)
+    over = threading.Event()
+
+    def produce() -> None:
+        while not over.is_set():
+            broker.publish(names[0], [b"late"] * 50)
+
+    producer = threading.Thread(target=produce)
+    one = driver(names, maxMessagesPerTrigger=100)
+    one.reader.prepareForTriggerAvailableNow()
+    producer.start()
+    try:
+        assert sum(len(rows) for rows in one.batches()) <= 600 + 50
+        assert one.offset["seq"] >= 6
+    finally:
+        over.set()
+        producer.join()
+
+
+def test_available_now_counts_what_an_earlier_run_left(
+    broker: Node, queues: Declare, driver: Callable[..., Driver]
+) -> None:
+    names = queues(2)
+    fill(broker, names, 50)
+    before = driver(names, maxMessagesPerTrigger=40, numPartitions=2)
+    end = before.plan()
+    # One of the two partitions is published, the other is not.
+    list(before.reader.read(before.reader.partitions(before.offset, end)[0]))
+    after = driver(names, maxMessagesPerTrigger=40)
+    after.reader.prepareForTriggerAvailableNow()
+    replayed = [row for part in after.read(end) for row in part]
+    after.offset = end
+    fill(broker, names, 50)
+    rows = [row for batch in after.batches() for row in batch]
+    assert (len(replayed), len(rows)) == (40, 60)
+
+
+def test_nothing_is_a_batch_too(queues: Declare, driver: Callable[..., Driver], tmp_path: Path) -> None:
+    one = driver(queues(1))
+    assert one.plan() is None
+    assert one.read(one.offset) == []
+    one.reader.commit(one.offset)
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+def test_a_batch_waits_for_enough_messages_but_not_forever(
+    broker: Node, queues: Declare, driver: Callable[..., Driver]
+) -> None:
+    [name] = queues(1)
+    fill(broker, [name], 10)
+    one = driver([name], minMessagesPerTrigger=11, maxTriggerDelay="1h")
+    assert one.plan() is None
+    broker.publish(name, [b"one more"])
+    assert len(next(one.batches())) == 11
+    fill(broker, [name], 3)
+    assert one.plan() is None
+    assert one.plan(ReadAllAvailable()) is not None
+    impatient = driver([name], minMessagesPerTrigger=11, maxTriggerDelay="0s", failOnDataLoss="false")
+    assert impatient.plan() is not None
+    hurried = driver([name], minMessagesPerTrigger=11, failOnDataLoss="false")
+    hurried.reader.prepareForTriggerAvailableNow()
+    assert hurried.plan() is not None
+
+
+def test_no_limit_reads_everything(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+    names = queues(2)
+    fill(broker, names, 40)
+    assert len(next(driver(names, maxMessagesPerTrigger=10).batches(ReadAllAvailable()))) == 80
+
+
+def test_the_plan_of_an_unfinished_batch_outlives_its_options(
+    broker: Node, queues: Declare, driver: Callable[..., Driver]
+) -> None:
+    names = queues(4)
+    fill(broker, names, 50)
+    before = driver(dict(zip(names, (1, 2, 3, 4), strict=True)), numPartitions=2, maxMessagesPerTrigger=100)
+    end = before.plan()
+    first = before.read(end)
+    after = driver(dict(zip(names, (4, 3, 2, 1), strict=True)), numPartitions=4, maxMessagesPerTrigger=7)
+    assert after.read(end) == first
+    assert {name: count for part in first for name, count in counts(part).items()} == end["plan"]
+
+
+def test_progress_shows_depths_and_ages(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+    [name] = queues(1)
+    fill(broker, [name], 10, headers={"sent": int(time.time() * 1000) - 60_000})
+    one = driver([name], enqueueTimeHeader="sent", maxMessagesPerTrigger=4)
+    batches = one.batches()
+    next(batches)
+    next(batches)
+    report = json.loads(json.dumps(one.reader.reportLatestOffset()))
+    assert report["depths"] == {name: 6}
+    one.reader.commit(one.offset)
+    assert 60_000 <= one.reader.reportLatestOffset()["ages"][name] < 90_000
+
+
+def test_a_spool_of_another_checkpoint_is_refused_by_its_epoch(
+    broker: Node, queues: Declare, driver: Callable[..., Driver]
+) -> None:
+    [name] = queues(1)
+    fill(broker, [name], 10)
+    one = driver([name], maxMessagesPerTrigger=5)
+    [rows] = one.read(one.plan())
+    assert len(rows) == 5
+    other = driver([name])
+    with pytest.raises(SpoolLost, match=r"holds epoch [0-9a-f]{32}"):
+        other.plan()
+    assert driver([name], failOnDataLoss="false").plan() is not None
+
+
+def test_what_is_missing_is_said(broker: Node, queues: Declare, driver: Callable[..., Driver], tmp_path: Path) -> None:
+    with pytest.raises(QueueNotFound, match="no queue 'no-such-queue'"):
+        driver(["no-such-queue"]).plan()
+    with pytest.raises(ConfigurationError, match="spoolLocation is missing"):
+        Driver({"url": broker.url, "queues": "a"})
+    refused = {"url": "amqp://app:hush@127.0.0.1:1/%2F", "queues": "a", "connectRetries": "0"}
+    with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:1: .*refused") as caught:
+        Driver({**refused, "spoolLocation": str(tmp_path)}).plan()
+    assert "hush" not in str(caught.value)
+    wrong = {"url": broker.url.replace("guest:guest", "guest:hush"), "queues": "a", "connectRetries": "0"}
+    with pytest.raises(ConnectionFailed, match=r"ACCESS_REFUSED|Authentication") as caught:
+        Driver({**wrong, "spoolLocation": str(tmp_path)}).plan()
+    assert "hush" not in str(caught.value)
+
+
+def test_the_planner_outlives_its_connection(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+    [name] = queues(1)
+    fill(broker, [name], 10)
+    one = driver([name], maxMessagesPerTrigger=5)
+    assert one.plan() is not None
+    broker.control("close_all_connections", "test")
+    assert one.plan() is not None
+
+
+def test_ten_queues_share_exactly(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+    names = queues(10)
+    fill(broker, names, 250)
+    one = driver(dict(zip(names, QUANTA, strict=True)), maxMessagesPerTrigger=1100)
+    assert counts(next(one.batches())) == dict(zip(names, range(20, 201, 20), strict=True))
+
+
+def test_a_replay_may_lack_columns(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+    [name] = queues(1)
+    fill(broker, [name], 3, headers={"a": "b"})
+    plain = driver([name])
+    end = plain.plan()
+    plain.read(end)
+    [rows] = driver([name], includeHeaders="true").read(end)
+    assert [row["headers"] for row in rows] == [None] * 3
+    assert isinstance(pa.array(bodies(rows)), pa.BinaryArray)

@@ -1,0 +1,102 @@
+"""Segments are published once, read again, refused when they are late, and cleaned up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from fairsched.spark._spool import BatchGone, Segment, Spool, SpoolLost
+
+
+def segment(*bodies: bytes, last: bool = True) -> Segment:
+    rows = pa.RecordBatch.from_pydict({"body": pa.array(bodies, pa.binary())})
+    return Segment(rows, {"q": len(bodies)}, {"q": sum(map(len, bodies))}, {"q": 7}, last)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    return str(tmp_path / "spool")
+
+
+def opened(place: str, epoch: str = "e", *batches: int) -> Spool:
+    spool = Spool(place, epoch)
+    for seq in batches or (1,):
+        spool.open_batch(seq, strict=True)
+    return spool
+
+
+def test_what_is_published_is_read_again(place: str):
+    spool = opened(place)
+    assert spool.published(1, 0, 1) is None
+    assert spool.publish(1, 0, 1, segment(b"a", b"bc", last=False))
+    found = Spool(place, "e").published(1, 0, 1)
+    assert found.batch.to_pydict() == {"body": [b"a", b"bc"]}
+    assert (found.counts, found.sizes, found.ages, found.last) == ({"q": 2}, {"q": 3}, {"q": 7}, False)
+
+
+def test_a_segment_without_rows_can_end_a_partition(place: str):
+    opened(place).publish(1, 0, 1, segment())
+    found = Spool(place, "e").published(1, 0, 1)
+    assert found.last
+    assert found.batch.num_rows == 0
+
+
+def test_of_two_attempts_one_publishes(place: str):
+    first, second = opened(place), Spool(place, "e")
+    assert first.publish(1, 0, 1, segment(b"first"))
+    assert not second.publish(1, 0, 1, segment(b"second"))
+    assert second.published(1, 0, 1).batch.to_pydict() == {"body": [b"first"]}
+
+
+def test_a_publication_whose_answer_was_lost_is_recognised(place: str):
+    spool = opened(place)
+    assert spool.publish(1, 0, 1, segment(b"a"))
+    assert spool.publish(1, 0, 1, segment(b"a"))
+
+
+def test_a_late_attempt_does_not_publish_into_a_committed_batch(place: str):
+    planner, late = opened(place, "e", 1, 2), Spool(place, "e")
+    planner.publish(1, 0, 1, segment(b"a"))
+    planner.close_until(1)
+    with pytest.raises(BatchGone, match="batch 1 of epoch e"):
+        late.publish(1, 0, 1, segment(b"b"))
+    with pytest.raises(BatchGone):
+        late.check_open(1)
+    late.check_open(2)
+    # What it left behind goes with the next commit.
+    planner.close_until(2)
+    assert list(Path(place, "e").iterdir()) == [Path(place, "e", "epoch")]
+
+
+def test_commit_removes_what_is_older_and_reports_what_was_read(place: str):
+    spool = opened(place, "e", 1, 2, 3)
+    for seq in (1, 2, 3):
+        spool.publish(seq, 0, 1, segment(b"x" * seq))
+    [found] = spool.close_until(2)
+    assert (found.sizes, found.batch.num_rows) == ({"q": 2}, 0)
+    assert sorted(path.name for path in Path(place, "e").iterdir()) == ["0000000003", "epoch"]
+    assert spool.close_until(2) == []
+
+
+def test_another_checkpoints_files_are_refused_by_their_epoch(place: str):
+    opened(place, "old").publish(1, 0, 1, segment(b"a"))
+    with pytest.raises(SpoolLost, match="epoch old"):
+        Spool(place, "new").refuse_foreign(strict=True)
+    Spool(place, "new").refuse_foreign(strict=False)
+    Spool(place, "old").refuse_foreign(strict=True)
+
+
+def test_an_epoch_without_batches_is_harmless(place: str):
+    opened(place, "old").close_until(1)
+    Spool(place, "new").refuse_foreign(strict=True)
+
+
+def test_a_spool_that_vanished_is_refused(place: str):
+    with pytest.raises(SpoolLost, match="lost epoch e"):
+        Spool(place, "e").open_batch(5, strict=True)
+    Spool(place, "e").open_batch(5, strict=False)
+    # Nothing can be missing before the first batch, nor once the epoch is there.
+    Spool(place, "f").open_batch(1, strict=True)
+    Spool(place, "e").open_batch(6, strict=True)

@@ -1,0 +1,135 @@
+"""A name is created once: locally, by several processes, and on an object store's interface."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from fairsched.errors import ConfigurationError
+from fairsched.spark._store import LocalStore, ObjectStore, Store, check, open_store
+
+RACER = """
+import sys
+from pathlib import Path
+from fairsched.spark._store import LocalStore
+store, me = LocalStore(Path(sys.argv[1])), sys.argv[2]
+sys.stdin.readline()
+won = [name for name in map(str, range(200)) if store.create(f"race/{name}", me.encode())]
+print(*won)
+"""
+
+
+@pytest.fixture(params=["local", "object"])
+def store(request, tmp_path: Path) -> Store:
+    if request.param == "local":
+        return LocalStore(tmp_path / "spool")
+    return ObjectStore(fsspec.filesystem("memory"), f"/{tmp_path.name}")
+
+
+def test_a_name_is_created_once(store: Store):
+    assert store.create("a/b", b"first")
+    assert not store.create("a/b", b"second")
+    assert bytes(store.read("a/b")) == b"first"
+    assert bytes(store.read("a/b", 3))[:3] == b"fir"
+    assert store.exists("a/b")
+    assert not store.exists("a/c")
+    with pytest.raises(FileNotFoundError):
+        store.read("a/c")
+
+
+def test_names_are_listed_and_removed(store: Store):
+    for name in ("a/2", "a/1", "b/c/d"):
+        store.create(name, b"x")
+    assert store.listed("a") == ["1", "2"]
+    assert store.listed() == ["a", "b"]
+    assert store.listed("nothing") == []
+    store.remove("a/1")
+    assert store.listed("a") == ["2"]
+    store.remove("b")
+    store.remove("b")
+    assert not store.exists("b/c/d")
+
+
+def test_check_leaves_nothing(store: Store):
+    check(store, "there")
+    assert store.listed() == []
+
+
+def test_of_racing_processes_one_creates_each_name(tmp_path: Path):
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, str(tmp_path), str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(3)
+    ]  # fmt: skip
+    for racer in racers:
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    won = [racer.communicate(timeout=60)[0].split() for racer in racers]
+    assert sorted(name for names in won for name in names) == sorted(map(str, range(200)))
+    for number, names in enumerate(won):
+        assert all((tmp_path / "race" / name).read_text() == str(number) for name in names)
+    assert [name for name in os.listdir(tmp_path / "race") if name.startswith(".")] == []
+
+
+class Overwriting(LocalStore):
+    """A place where the second writer wins."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        path = self._root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        return True
+
+
+def test_a_place_that_overwrites_is_found_out(tmp_path: Path):
+    with pytest.raises(ConfigurationError, match="does not refuse to create a name that exists"):
+        check(Overwriting(tmp_path), "nfs")
+
+
+def test_a_file_system_without_hard_links_is_refused(tmp_path: Path, monkeypatch):
+    def no_links(*_arguments):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    with pytest.raises(ConfigurationError, match="hard links"):
+        LocalStore(tmp_path).create("a", b"")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_link_whose_answer_was_lost_counts(tmp_path: Path, monkeypatch):
+    link = os.link
+
+    def repeated(*arguments):
+        link(*arguments)
+        link(*arguments)
+
+    monkeypatch.setattr(os, "link", repeated)
+    assert LocalStore(tmp_path).create("a", b"x")
+
+
+@pytest.mark.parametrize(
+    ("location", "why"),
+    [
+        ("hdfs://name/spool", "cannot be on hdfs://"),
+        ("dbfs:/spool", "cannot be on dbfs://"),
+        ("spool", "absolute path"),
+        ("s3://bucket/spool", "needs fsspec and s3fs"),
+    ],
+)
+def test_a_place_that_cannot_do_it_is_refused(location: str, why: str, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(ConfigurationError, match=why):
+        open_store(location)
+
+
+def test_paths_and_file_urls_are_the_same_place(tmp_path: Path):
+    folder = tmp_path / "with space"
+    open_store(folder.as_uri()).create("a", b"1")
+    assert bytes(open_store(str(folder)).read("a")) == b"1"

@@ -1,0 +1,199 @@
+"""The streams source and batch reads, called as Spark calls them, on a real broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from integration.rabbitmq import Node, eventually
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from spark import running
+from spark.running import Driver, bodies, counts, schema_of, unique
+
+from fairsched.errors import FairschedError
+from fairsched.spark import streams as module
+from fairsched.spark._options import source_options
+from fairsched.spark._tail import StreamTruncated, bounds
+from fairsched.spark.batch import BatchReader
+from fairsched.spark.streams import Range, StreamsReader, ranges
+
+Declare = Callable[..., list[str]]
+STREAM = {"x-queue-type": "stream"}
+
+
+def options_of(node: Node, streams: list[str], **more: object) -> dict[str, str]:
+    found = {"url": node.url, "streams": ",".join(streams), "planningIntervalMs": "0", "pollTimeoutMs": "2000"}
+    return {**found, **{name: str(value) for name, value in more.items()}}
+
+
+def published(node: Node, name: str, bodies: list[bytes], first: int = 0) -> None:
+    """Publish to a stream and return when all is there: its writer runs behind the transaction."""
+    node.publish(name, bodies, commit=True)
+    broker = source_options(options_of(node, [name])).broker
+    eventually(lambda: bounds(broker, [name], "last")[name] >= first + len(bodies))
+
+
+def fill(node: Node, names: list[str], count: int) -> set[bytes]:
+    for name in names:
+        published(node, name, unique(name, count))
+    return {body for name in names for body in unique(name, count)}
+
+
+class StreamDriver(Driver):
+    """Drives the streams source; the first batch is empty and says where reading begins."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options, StreamsReader)
+
+    def all(self, limit: Any = None) -> list[list[dict[str, Any]]]:
+        found = []
+        while (end := self.plan(limit)) is not None:
+            found.append([row for part in self.read(end) for row in part])
+            self.offset = end
+        return found
+
+
+def test_weighted_ranges_of_offsets_are_read_exactly_once(broker: Node, queues: Declare) -> None:
+    names = queues(2, arguments=STREAM)
+    fill(broker, names, 300)
+    one = StreamDriver(
+        {**options_of(broker, [], startingOffsets="earliest", maxMessagesPerTrigger=100),
+         "streams": json.dumps({names[0]: 3, names[1]: 1})}
+    )  # fmt: skip
+    empty, *batches = one.all()
+    assert empty == []
+    assert [len(rows) for rows in batches] == [100] * 6
+    assert counts(batches[0]) == {names[0]: 75, names[1]: 25}
+    rows = [row for batch in batches for row in batch]
+    for name in names:
+        mine = [row for row in rows if row["queue"] == name]
+        assert bodies(mine) == unique(name, 300)
+        assert [row["offset"] for row in mine] == list(range(300))
+    assert one.reader.reportLatestOffset() == {"streams": dict.fromkeys(names, 300), "behind": dict.fromkeys(names, 0)}
+    # The same offsets give the same rows, to another instance as well.
+    assert one.read(one.offset)[0][0]["offset"] > 0
+    again = StreamDriver(options_of(broker, names))
+    assert again.read(one.offset) == one.read(one.offset)
+
+
+def test_latest_is_written_down_before_anything_is_read(broker: Node, queues: Declare) -> None:
+    names = queues(1, arguments=STREAM)
+    fill(broker, names, 50)
+    one = StreamDriver(options_of(broker, names))
+    one.offset = one.plan()
+    assert one.offset["streams"] == {names[0]: 50}
+    published(broker, names[0], unique(names[0], 5, 50), 50)
+    later = StreamDriver(options_of(broker, names))
+    later.offset = one.offset
+    [rows] = later.all()
+    assert bodies(rows) == unique(names[0], 5, 50)
+
+
+def test_empty_streams_and_given_offsets(broker: Node, queues: Declare) -> None:
+    names = queues(2, arguments=STREAM)
+    one = StreamDriver(options_of(broker, names, startingOffsets="earliest"))
+    assert one.all() == [[]]
+    fill(broker, names, 20)
+    given = StreamDriver(options_of(broker, names, startingOffsets=json.dumps({names[0]: 15, names[1]: 20})))
+    assert [sorted(bodies(rows)) for rows in given.all(ReadAllAvailable())] == [[], sorted(unique(names[0], 5, 15))]
+    with pytest.raises(FairschedError, match=f"do not say where {names[1]}"):
+        StreamDriver(options_of(broker, names, startingOffsets=json.dumps({names[0]: 15}))).plan()
+
+
+def test_available_now_stops_where_the_streams_ended(broker: Node, queues: Declare) -> None:
+    names = queues(1, arguments=STREAM)
+    fill(broker, names, 30)
+    one = StreamDriver(options_of(broker, names, startingOffsets="earliest", maxMessagesPerTrigger=20))
+    one.reader.prepareForTriggerAvailableNow()
+    published(broker, names[0], [b"late"] * 10, 30)
+    assert [len(rows) for rows in one.all()] == [0, 20, 10]
+
+
+def test_long_ranges_are_read_in_pieces(broker: Node, queues: Declare, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SEGMENT_MESSAGES", 64)
+    names = queues(1, arguments=STREAM)
+    fill(broker, names, 500)
+    one = StreamDriver(options_of(broker, names, startingOffsets="earliest", allowSplit="true", numPartitions=3))
+    one.offset = one.plan()
+    end = one.plan()
+    parts = one.read(end)
+    assert [len(part) for part in parts] == [166, 167, 167]
+    assert bodies([row for part in parts for row in part]) == unique(names[0], 500)
+
+
+def test_what_retention_took_is_an_error_unless_it_may_be_lost(broker: Node, queues: Declare) -> None:
+    arguments = {**STREAM, "x-max-length-bytes": 20_000, "x-stream-max-segment-size-bytes": 10_000}
+    names = queues(1, arguments=arguments)
+    one = StreamDriver(options_of(broker, names, startingOffsets="earliest", pollTimeoutMs=500))
+    one.offset = one.plan()
+    first = {**one.offset, "from": {names[0]: 0}, "streams": {names[0]: 100}}
+    broker.publish(names[0], [b"x" * 500] * 100, commit=True)
+
+    def truncated() -> bool:
+        broker.publish(names[0], [b"x" * 500] * 50, commit=True)
+        fresh = StreamDriver(options_of(broker, names, startingOffsets="earliest"))
+        return bool(fresh.plan()["streams"][names[0]] > 20)
+
+    eventually(truncated, 60, "retention removes a segment")
+    with pytest.raises(StreamTruncated, match=f"offsets 0 to .* of stream '{names[0]}' are gone"):
+        one.read(first)
+    lenient = StreamDriver(options_of(broker, names, failOnDataLoss="false", pollTimeoutMs=500))
+    assert all(row["offset"] > 20 for part in lenient.read(first) for row in part)
+
+
+def test_a_stream_made_anew_is_an_error(broker: Node, queues: Declare) -> None:
+    names = queues(1, arguments=STREAM)
+    fill(broker, names, 10)
+    one = StreamDriver(options_of(broker, names))
+    one.offset = one.plan()
+    broker.delete(*names)
+    broker.declare(*names, arguments=STREAM)
+    fill(broker, names, 3)
+    with pytest.raises(StreamTruncated, match="offsets 3 to 9"):
+        one.plan()
+
+
+def test_ranges_are_split_only_when_allowed() -> None:
+    options = {"url": "amqp://h", "streams": "a,b", "numPartitions": "4"}
+    starts, ends = {"a": 10, "b": 0}, {"a": 310, "b": 100}
+    assert ranges(starts, ends, source_options(options)) == [Range("a", 10, 310), Range("b", 0, 100)]
+    split = ranges(starts, ends, source_options({**options, "allowSplit": "true"}))
+    assert split == [Range("a", 10, 110), Range("a", 110, 210), Range("a", 210, 310), Range("b", 0, 100)]
+
+
+# Batch queries ------------------------------------------------------------------------------------------------------
+
+
+def batch(options: dict[str, str]) -> list[list[dict[str, Any]]]:
+    checked = source_options(options)
+    reader = BatchReader(checked, schema_of(checked))
+    return [[row for found in reader.read(part) for row in found.to_pylist()] for part in reader.partitions()]
+
+
+def test_queues_are_browsed_and_keep_their_messages(broker: Node, queues: Declare) -> None:
+    names = queues(2)
+    expected = running.fill(broker, names, 30)
+    options = {"url": broker.url, "queues": json.dumps({names[0]: 2, names[1]: 1}), "pollTimeoutMs": "300"}
+    rows = [row for part in batch(options) for row in part]
+    assert set(bodies(rows)) == expected
+    eventually(lambda: [broker.count(name) for name in names] == [30, 30])
+    few = batch({**options, "maxMessages": "9", "numPartitions": "1"})
+    assert [counts(part) for part in few] == [{names[0]: 6, names[1]: 3}]
+    assert all(row["redelivered"] for row in few[0])
+
+
+def test_empty_queues_have_no_rows(broker: Node, queues: Declare) -> None:
+    names = queues(2)
+    assert batch({"url": broker.url, "queues": ",".join(names)}) == []
+
+
+def test_streams_are_read_between_offsets(broker: Node, queues: Declare) -> None:
+    names = queues(1, arguments=STREAM)
+    fill(broker, names, 40)
+    [whole] = batch(options_of(broker, names))
+    assert bodies(whole) == unique(names[0], 40)
+    offsets = {"startingOffsets": json.dumps({names[0]: 5}), "endingOffsets": json.dumps({names[0]: 8})}
+    [some] = batch(options_of(broker, names, **offsets))
+    assert bodies(some) == unique(names[0], 3, 5)

@@ -1,0 +1,112 @@
+"""Producers and consumers of one queue, all without the GIL: every message exactly once, and nobody sleeps beside work.
+
+A consumer pulls only when it was told, so a lost wake-up shows as a run that does not end.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from threads import start
+
+from fairsched import _probe_queue
+
+pytestmark = pytest.mark.stress
+
+STANDARD, PRIORITY, SORTED, LAST_VALUE, FAIR = range(5)
+NO_GROUPS, STANDARD_GROUPS, SHARED_GROUPS = range(3)
+FULL = 125_000
+#: Under TSAN each step takes twenty times as long.
+EACH = FULL if "libtsan" not in os.environ.get("LD_PRELOAD", "") else 2_000
+DEADLINE = 240.0
+
+
+def together(*jobs: Callable[[], Any]) -> list[Any]:
+    """Run the jobs at once, each in a thread, and return what they returned."""
+    ready = threading.Barrier(len(jobs))
+
+    def run(job: Callable[[], Any]) -> Any:
+        ready.wait()
+        return job()
+
+    started = [start(lambda job=job: run(job)) for job in jobs]
+    for thread, _ in started:
+        thread.join(DEADLINE)
+    assert not any(thread.is_alive() for thread, _ in started), "somebody sleeps beside work"
+    for _, outcome in started:
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+    return [outcome[0] for _, outcome in started]
+
+
+def run(queue: Any, producers: int, each: int, consumers: list[dict[str, Any]]) -> list[int]:
+    """Producers put `each`, consumers take all; what each consumer got."""
+    before = _probe_queue.disposed()
+    results = together(
+        *(lambda i=i: queue.produce(1 + i * each, each, i) for i in range(producers)),
+        *(lambda i=i, options=options: queue.consume(1000 + i, **options) for i, options in enumerate(consumers)),
+    )
+    assert results[:producers] == [0] * producers
+    assert queue.once
+    assert (queue.depth, queue.available, queue.used) == (0, 0, 0)
+    assert queue.valid
+    assert queue.consumers == sum(queue.size(which) for which in (0, 1, 3, 4)) == queue.size(2)
+    assert _probe_queue.disposed() >= before
+    return results[producers:]
+
+
+def test_eight_producers_and_eight_consumers() -> None:
+    """10 % flips of interest, and random cancels and subscriptions."""
+    queue = _probe_queue.ProbeQueue(STANDARD, 8 * EACH)
+    got = run(queue, 8, EACH, [{"quits": 10}] * 8)
+    assert sum(got) == 8 * EACH
+    for _ in range(4):
+        queue.flush()
+
+
+def test_consumers_stay_and_the_lists_add_up_at_every_pause() -> None:
+    """Idle consumers, that nobody has pull, are registered all the while."""
+    for pause in range(5):
+        each = EACH // 20
+        queue = _probe_queue.ProbeQueue(STANDARD, 4 * each)
+        queue.idle(5, 1, False)
+        run(queue, 4, each, [{"quits": 5}] * 4)
+        assert (queue.consumers, queue.size(3)) == (5, 5), pause
+
+
+@pytest.mark.parametrize("kind", [PRIORITY, SORTED, FAIR], ids=["priority", "sorted", "fair"])
+def test_other_orders(kind: int) -> None:
+    each = EACH // 10
+    run(_probe_queue.ProbeQueue(kind, 4 * each, 10), 4, each, [{"quits": 5, "returns": 10}] * 4)
+
+
+def test_priorities_hand_over() -> None:
+    """The higher ones have little credit, so the lower ones have to be told again and again."""
+    each = EACH // 10
+    consumers: list[dict[str, Any]] = [{"priority": p, "credit": 1 + p, "quits": 5} for p in range(4)]
+    got = run(_probe_queue.ProbeQueue(STANDARD, 4 * each), 4, each, consumers)
+    assert sum(got) == 4 * each
+
+
+@pytest.mark.parametrize("kind", [STANDARD, PRIORITY, SORTED, FAIR], ids=["standard", "priority", "sorted", "fair"])
+def test_cursors_beside_those_that_have_none(kind: int) -> None:
+    each = EACH // 20
+    consumers: list[dict[str, Any]] = [{"walks": i % 2 == 0, "priority": i % 3, "quits": 5} for i in range(6)]
+    run(_probe_queue.ProbeQueue(kind, 4 * each, 5), 4, each, consumers)
+
+
+def test_rejecting() -> None:
+    """Some refuse what others then have to take."""
+    each = EACH // 20
+    consumers: list[dict[str, Any]] = [{"refuses": 20 if i < 3 else 0, "quits": 5} for i in range(5)]
+    run(_probe_queue.ProbeQueue(STANDARD, 4 * each), 4, each, consumers)
+
+
+@pytest.mark.parametrize("groups", [STANDARD_GROUPS, SHARED_GROUPS], ids=["standard", "shared"])
+def test_groups(groups: int) -> None:
+    each = EACH // 20
+    run(_probe_queue.ProbeQueue(STANDARD, 4 * each, 1, groups), 4, each, [{"quits": 10}] * 5)
