@@ -18,7 +18,7 @@ time, in nanoseconds of any clock; it is read only while somebody is waited for.
 
 from libc.stdint cimport int64_t
 
-from fairsched.core.slots cimport HELD, HELD_ONLY, NOT_AWAITED, Slot, SlotTable, slots_first
+from fairsched.core.slots cimport AWAITED_TURN, HELD, HELD_ONLY, NOT_AWAITED, TURN, Slot, SlotTable, slots_first
 
 cdef inline int64_t anticipation_cost(const Slot* slot) noexcept nogil:
     """What the slot's next message will presumably cost: as much as those before it did in the mean."""
@@ -32,23 +32,27 @@ cdef inline bint anticipation_ends_turn(const SlotTable* t, const Slot* slot) no
     """Whether the turn of an empty slot is over because it was used up: the slot goes to the tail."""
     return anticipation_keeps(t, slot) and slot.deficit < anticipation_cost(slot)
 
-cdef inline void anticipation_begin_turn(SlotTable* t) noexcept nogil:
-    """Give a new turn all the patience there is."""
-    t.patience_left = t.patience
-    t.awaited_since = NOT_AWAITED
+cdef inline bint anticipation_awaits(const SlotTable* t, const Slot* slot) noexcept nogil:
+    """Whether an empty slot is waited for, whose turn it is and not over."""
+    return anticipation_keeps(t, slot) and (slot.granted == TURN or t.patience_left > 0)
 
 cdef inline int64_t anticipation_left(SlotTable* t, int64_t now) noexcept nogil:
     """Nanoseconds for which the slot whose turn it is will still be waited for; 0: its turn has passed, pop again.
 
     To be called when a pop returned AWAITED_SLOT.
     """
-    if t.awaited_since == NOT_AWAITED or now < t.awaited_since:  # a clock that was set back begins anew
+    cdef Slot* slot = &t.slots[slots_first(t)]
+    if slot.granted == TURN:  # the first wait of this turn
+        slot.granted = AWAITED_TURN
+        t.patience_left = t.patience
+        t.awaited_since = now
+    elif t.awaited_since == NOT_AWAITED or now < t.awaited_since:  # a clock that was set back begins anew
         t.awaited_since = now
     if now - t.awaited_since < t.patience_left:
         return t.patience_left - (now - t.awaited_since)
     t.patience_left = 0
     t.awaited_since = NOT_AWAITED
-    t.slots[slots_first(t)].held = HELD_ONLY
+    slot.held = HELD_ONLY
     return 0
 
 cdef inline void anticipation_end_wait(SlotTable* t, int64_t now) noexcept nogil:

@@ -22,7 +22,7 @@ round that serves something. Thread safety: none; the owner excludes.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from fairsched.core.anticipation cimport (
-    anticipation_begin_turn, anticipation_cost, anticipation_ends_turn, anticipation_keeps,
+    anticipation_awaits, anticipation_cost, anticipation_ends_turn, anticipation_keeps,
 )
 from fairsched.core.entrypool cimport entrypool_reserve, prefetch
 from fairsched.core.slots cimport (
@@ -33,9 +33,25 @@ from fairsched.core.slots cimport (
 cdef extern from *:
     """
     static const int64_t FAIRSCHED_AMOUNT_MAX = (int64_t(1) << 62) - 1;
+    #if defined(__GNUC__)
+    #define FAIRSCHED_ASIDE __attribute__((noinline, cold))
+    #else
+    #define FAIRSCHED_ASIDE
+    #endif
+    template <class Function, class... Arguments>
+    FAIRSCHED_ASIDE static auto fairsched_aside(Function function, Arguments... arguments) {
+        return function(arguments...);
+    }
     """
     # Largest quantum, cost and debt: any sum of two of them fits in an int64.
     const int64_t AMOUNT_MAX "FAIRSCHED_AMOUNT_MAX"
+    # Calls a function that is not to make the code around it larger.
+    int aside "fairsched_aside"(int (*function)(SlotTable*, Slot*) noexcept nogil, SlotTable*, Slot*) noexcept nogil
+
+cdef enum:
+    TURN_OVER = 0
+    AWAITED = 1
+    RETIRED = 2
 
 cdef inline int64_t dwrr_cap(const SlotTable* t, const Slot* slot) noexcept nogil:
     """The most deficit a slot may keep while it serves nothing."""
@@ -104,24 +120,33 @@ cdef inline void dwrr_skip_rounds(SlotTable* t) noexcept nogil:
             slot.deficit += skipped * slot.quantum
             index = slot.next
 
+cdef inline int dwrr_visit_empty(SlotTable* t, Slot* slot) noexcept nogil:
+    """The turn of an empty slot: it is over, or somebody waits, or the slot has left the list."""
+    if slot.deficit < 0 or anticipation_ends_turn(t, slot):
+        return TURN_OVER
+    if anticipation_awaits(t, slot):
+        return AWAITED
+    dwrr_retire_first(t)
+    return RETIRED
+
 cdef inline uint32_t dwrr_turn(SlotTable* t) noexcept nogil:
     """Rotate to the slot that may serve its head message now, or is awaited: AWAITED_SLOT. Needs queued > 0."""
     cdef uint32_t barren = 0  # turns in a row that served nothing
     cdef uint32_t index
     cdef Slot* slot
+    cdef int what
     while True:
         index = slots_first(t)
         slot = &t.slots[index]
         if not slot.granted:
             slot.granted = 1
             slot.deficit += slot.quantum
-            anticipation_begin_turn(t)
             prefetch(&t.slots[slot.next])
         if slot.head == NULL:
-            if slot.deficit >= 0 and not anticipation_ends_turn(t, slot):
-                if anticipation_keeps(t, slot) and t.patience_left > 0:
-                    return AWAITED_SLOT
-                dwrr_retire_first(t)
+            what = aside(dwrr_visit_empty, t, slot)
+            if what == AWAITED:
+                return AWAITED_SLOT
+            if what == RETIRED:
                 barren = 0
                 continue
         elif slot.head.cost <= slot.deficit:

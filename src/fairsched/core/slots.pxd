@@ -26,6 +26,11 @@ cdef enum HoldState:
     HELD = 1
     HELD_ONLY = 2  # and not waited for, since nobody wants that, or it was in vain the last time
 
+cdef enum TurnState:
+    NO_TURN = 0
+    TURN = 1
+    AWAITED_TURN = 2  # and the patience of the table is what is left for this turn
+
 cdef extern from *:
     """
     static const int64_t FAIRSCHED_NOT_AWAITED = INT64_MIN;
@@ -42,7 +47,7 @@ cdef struct Slot:  # one cache line
     int64_t work       # cost served, settlements included
     uint32_t next      # following slot in the active, the free or the forgettable list
     uint8_t active     # in the active list: it has messages, or debt
-    uint8_t granted    # its turn has begun: the quantum of this turn is in the deficit
+    uint8_t granted    # its turn has begun, the quantum of this turn is in the deficit: a TurnState
     uint8_t held       # empty here, backlogged upstream: a HoldState
     uint8_t transient  # goes to `forgettable` when it becomes idle
 
