@@ -36,6 +36,9 @@ EACH = 3000
 TOTAL = QUEUES * EACH
 ROUNDS = 5
 BODY = b"x" * 200
+SCHEMA = "body BINARY, queue STRING, routing_key STRING, exchange STRING, message_id STRING, redelivered BOOLEAN"
+NAMES = [column.split()[0] for column in SCHEMA.split(", ")]
+ROW = (BODY, "queue", "key", "exchange", "0123456789abcdef", False)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +119,7 @@ class Compared(DataSource):
         return "compared"
 
     def schema(self) -> str:
-        return "body BINARY, queue STRING, routing_key STRING, exchange STRING, message_id STRING, redelivered BOOLEAN"
+        return SCHEMA
 
     def reader(self, schema: Any) -> DataSourceReader:
         return ComparedReader(dict(self.options.items()), schema)
@@ -178,7 +181,7 @@ def test_source_beside_a_plain_reader(benchmark: Any, node: Node, spark: Any, tm
 
 
 class Prebuilt(DataSource):
-    """A million rows of 200 bytes, as record batches or as tuples."""
+    """A million rows of 200 bytes and the source's columns, as record batches or as tuples."""
 
     ROWS, BATCH = 1_000_000, 10_000
 
@@ -187,7 +190,7 @@ class Prebuilt(DataSource):
         return "prebuilt"
 
     def schema(self) -> str:
-        return "body BINARY"
+        return SCHEMA
 
     def reader(self, schema: Any) -> DataSourceReader:
         return PrebuiltReader(self.options["kind"])
@@ -199,8 +202,9 @@ class PrebuiltReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if self.kind == "tuples":
-            return iter([(BODY,)] * Prebuilt.ROWS)
-        batch = pa.RecordBatch.from_pydict({"body": pa.array([BODY] * Prebuilt.BATCH, pa.binary())})
+            return iter([ROW] * Prebuilt.ROWS)
+        columns = {name: [value] * Prebuilt.BATCH for name, value in zip(NAMES, ROW, strict=True)}
+        batch = pa.RecordBatch.from_pydict(columns)
         return iter([batch] * (Prebuilt.ROWS // Prebuilt.BATCH))
 
 

@@ -1,8 +1,8 @@
 """A connection to the broker that its caller drives, call by call: tasks have no thread to spare for one.
 
-Only this module and `_collected` talk AMQP. `Session.collect` is the seam for a compiled delivery path: it hands out
-deliveries undecoded, and what decodes them is `_rows`. Built on the consumer's `Transport`, whose short cut spares most
-of pika's work for each delivery. An object is for one thread; between calls the connection is not served.
+Only this module, `_collected` and `_scan` talk AMQP. `Session.collect` is the seam for a compiled delivery path: it
+hands out deliveries undecoded, and what decodes them is `_rows`. An object is for one thread; between calls the connection is
+not served.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pika.adapters.select_connection import IOLoop
 from fairsched.consumer.backoff import Backoff
 from fairsched.consumer.link import describe
 from fairsched.consumer.subscription import is_missing
-from fairsched.consumer.transport import Transport
 from fairsched.consumer.urls import endpoint, mask_url, parameters
 from fairsched.errors import ConnectionFailed, FairschedError, QueueNotFound
 from fairsched.spark._collected import Collected, close_channel
+from fairsched.spark._scan import ScanningTransport
 from fairsched.spark._taker import Broker
 
 _log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Session:
         settings.socket_timeout = settings.stack_timeout = broker.timeout
         settings.connection_attempts = 1
         try:
-            self.transport = Transport(
+            self.transport = ScanningTransport(
                 settings,
                 on_open_callback=self._on_open,
                 on_open_error_callback=self._on_lost,
@@ -111,7 +111,7 @@ class Session:
             # pika reports some refusals by raising, and its text may quote what must not be shown.
             raise ConnectionFailed(f"{self.address}: {mask_url(describe(error))}") from None
 
-    def _on_open(self, connection: Transport) -> None:
+    def _on_open(self, connection: ScanningTransport) -> None:
         connection.open_shortcut()
         self._open = True
         self._loop.stop()

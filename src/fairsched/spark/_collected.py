@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 #: Most unsettled messages that basic.qos can express.
 LARGEST_WINDOW = 65_535
+_ENDLESS = 2**62
 _DELIVER, _TAG, _HEADER = Struct(">HHB"), Struct(">QB"), Struct(">HHQ")
 
 
@@ -42,15 +43,17 @@ class Collected:
         self.deliveries: list[Delivery] = []
         self.queues: dict[bytes, str] = {}
         self.full = wanted == 0
+        #: Messages, and bytes of bodies, that are still wanted.
+        self.room, self.space = wanted, _ENDLESS if most_bytes is None else most_bytes
         self._session = session
-        self._wanted = wanted
-        self._bytes_left = most_bytes
         self._channel = session.channel()
+        self.number: int = self._channel.channel_number
 
     def consume(self, windows: Mapping[str, int], arguments: Mapping[str, Mapping[str, Any]]) -> None:
         """Open a consumer for each queue; deliveries may come before this returns."""
         channel = self._channel
-        self._session.transport.sinks[channel.channel_number] = self._take
+        self._session.transport.sinks[self.number] = self._take
+        self._session.transport.target = self
         requests: list[Callable[..., Any]] = []
         for number, (name, window) in enumerate(windows.items()):
             tag = f"fairsched-{number}"
@@ -64,15 +67,19 @@ class Collected:
             )
         self._session.call(requests, "basic.consume")
 
-    def _take(self, _tag: int, redelivered: int, method: bytes, header: bytes, body: bytes) -> None:
-        if self.full:
-            return  # Nobody asked for it: the broker takes it back with the channel.
-        self.deliveries.append(Delivery(redelivered, method, header, body, time.time_ns()))
-        if self._bytes_left is not None:
-            self._bytes_left -= len(body)
-        if len(self.deliveries) == self._wanted or (self._bytes_left is not None and self._bytes_left <= 0):
+    def took(self, room: int, space: int) -> None:
+        """Note what is still wanted."""
+        self.room, self.space = room, space
+        if room <= 0 or space <= 0:
             self.full = True
             self._session.stop()
+
+    def _take(self, _tag: int, _redelivered: int, method: bytes, header: bytes, body: bytes) -> None:
+        """Take a delivery that came among other frames."""
+        if self.full:
+            return  # Nobody asked for it: the broker takes it back with the channel.
+        self.deliveries.append((method, header, body, time.time_ns()))
+        self.took(self.room - 1, self.space - len(body))
 
     def _take_decoded(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
         """Take a delivery that did not come whole in one read, and so took pika's way."""
@@ -108,4 +115,5 @@ class Collected:
         channel = self._channel
         if channel.is_open:
             self._session.call([partial(close_channel, channel)], "channel.close")
-        self._session.transport.sinks.pop(channel.channel_number, None)
+        self._session.transport.sinks.pop(self.number, None)
+        self._session.transport.target = None

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from pika.data import decode_table
@@ -64,14 +64,8 @@ _STREAM_OFFSET = b"\x0fx-stream-offsetl"
 _LATEST = 253_402_300_799
 
 
-class Delivery(NamedTuple):
-    """One message as it came: method and content header are still undecoded."""
-
-    redelivered: int
-    method: bytes
-    header: bytes
-    body: bytes
-    received: int  # nanoseconds since 1970
+#: One message as it came: method, content header, both undecoded, body, and when, in nanoseconds since 1970.
+Delivery = tuple[bytes, bytes, bytes, int]
 
 
 def column_names(options: SourceOptions) -> list[str]:
@@ -123,7 +117,7 @@ class Decoder:
         self._names = list(names)
         self._source, _, self._key = (key or "").partition(":")
         self._time_header = time_header
-        wanted = {"timestamp", "headers", "message_id"} & {*names, "timestamp"}
+        wanted = {"headers", "message_id"} & {*names} | {"timestamp"}
         if "properties" in names:
             wanted |= set(_PROPERTIES)
         if self._source == "property":
@@ -141,23 +135,23 @@ class Decoder:
         """
         names = [*{*self._names, "queue", "key", "enqueued_at", "received_at"}]
         columns: dict[str, list[Any]] = {name: [] for name in names}
-        columns["redelivered"] = [bool(one.redelivered) for one in deliveries]
-        columns["body"] = [one.body for one in deliveries]
-        columns["received_at"] = [one.received // 1000 for one in deliveries]
         add_queue, add_enqueued, add_key = (columns[name].append for name in ("queue", "enqueued_at", "key"))
         others = [name for name in ("message_id", "offset", "properties", "headers") if name in columns]
         makers = [(columns[name].append, getattr(self, f"_make_{name}")) for name in others]
-        paths = []
-        for one in deliveries:
-            method = one.method
+        paths, redelivered, keyed = [], [], bool(self._key)
+        for method, header, _body, _received in deliveries:
             tag_end = 5 + method[4]
             add_queue(queues[method[5:tag_end]])
+            redelivered.append(method[tag_end + 8] != 0)
             paths.append(method[tag_end + 9 :])
-            values = self._properties(one.header)
-            add_enqueued(self._enqueued(values))
-            add_key(self._key_of(values) if self._key else None)
+            values = self._properties(header)
+            add_enqueued(self._enqueued(values) if values else None)
+            add_key(self._key_of(values) if keyed else None)
             for add, make in makers:
-                add(make(values, one.header))
+                add(make(values, header))
+        columns["redelivered"] = redelivered
+        columns["body"] = [one[2] for one in deliveries]
+        columns["received_at"] = [one[3] // 1000 for one in deliveries]
         if "exchange" in columns:
             columns["exchange"] = [self._route(path)[0] for path in paths]
         if "routing_key" in columns:
@@ -180,20 +174,27 @@ class Decoder:
                 self._routes[path] = found
         return found
 
+    def _layout(self, flags: int) -> list[tuple[str, int]]:
+        """Return name and kind of the fields that are there, up to the last that is wanted; no name for the others."""
+        there = [field for number, field in enumerate(_FIELDS) if flags & 0x8000 >> number]
+        found = [(name if name in self._wanted else "", kind) for name, kind in there]
+        while found and not found[-1][0]:
+            found.pop()
+        return found
+
     def _properties(self, header: bytes) -> dict[str, Any]:
         flags = header[12] << 8 | header[13]
         layout = self._layouts.get(flags)
         if layout is None:
-            layout = self._layouts[flags] = [field for number, field in enumerate(_FIELDS) if flags & 0x8000 >> number]
-        wanted = self._wanted
+            layout = self._layouts[flags] = self._layout(flags)
         values: dict[str, Any] = {}
         position = 14
         for name, kind in layout:
             start = position
             if kind == _TEXT:
                 position += 1 + header[position]
-                if name in wanted:
-                    values[name] = header[start + 1 : position].decode("utf-8", "replace")
+                if name:
+                    values[name] = _text(header[start + 1 : position])
             elif kind == _OCTET:
                 values[name] = header[position]
                 position += 1
@@ -202,7 +203,7 @@ class Decoder:
                 position += 8
             else:
                 position += 4 + _LONG.unpack_from(header, position)[0]
-                if name in wanted:
+                if name:
                     values[name] = decode_table(header, start)[0]
         return values
 
@@ -247,7 +248,10 @@ def stream_offset(header: bytes) -> int | None:
 
 
 def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("utf-8", "replace")
 
 
 def _as_text(value: object) -> str:

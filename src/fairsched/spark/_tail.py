@@ -76,9 +76,9 @@ def _offsets(broker: Broker, windows: Mapping[str, int], where: str) -> Iterator
         found = session.collect(windows, idle=_QUIET, keep=True, arguments=arguments)
     finally:
         session.drop()
-    for delivery in found.deliveries:
-        offset = stream_offset(delivery.header)
-        name = found.queues[delivery.method[5 : 5 + delivery.method[4]]]
+    for method, header, _body, _received in found.deliveries:
+        offset = stream_offset(header)
+        name = found.queues[method[5 : 5 + method[4]]]
         if offset is None:
             raise FairschedError(f"{name!r} is no stream: its messages carry no offset")
         yield offset, name
@@ -137,7 +137,7 @@ def _checked(found: Collected, stream: str, position: int, end: int, strict: boo
     """Keep what lies in the range, and return the next offset; complains of gaps."""
     kept: list[Delivery] = []
     for delivery in found.deliveries:
-        offset = stream_offset(delivery.header)
+        offset = stream_offset(delivery[1])
         if offset is None:
             raise FairschedError(f"{stream!r} is no stream: its messages carry no offset")
         if offset != position:
