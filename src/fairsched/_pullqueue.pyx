@@ -49,7 +49,8 @@ from fairsched.core.queuesettle cimport (
     SETTLE_ACK, SETTLE_REJECT, SETTLE_RELEASE, Verdict, queue_release_all, queue_settle, settle_credit,
 )
 from fairsched.core.queuestate cimport (
-    OWED_HAND_OVER, OWED_PASS_ON, WISH_USER, Call, Queue, QueueConsumer, call_init, consumer_desired, queue_delete, queue_forget, queue_lock,
+    OWED_HAND_OVER, OWED_PASS_ON, WISH_USER, Call, Queue, QueueConsumer, call_init, consumer_desired,
+    queue_delete, queue_forget, queue_lock,
     queue_unlock, queue_unref,
 )
 from fairsched.core.queuetime cimport queue_due, queue_sweep, queue_unhold

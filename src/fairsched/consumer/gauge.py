@@ -67,7 +67,7 @@ class Gauge:
         return max(ping, min(refill, FACTOR * ping + SLACK))
 
     def refill(self) -> float | None:
-        """Return the seconds that a refill mostly takes, waiting at a busy broker included, as far as they are known."""
+        """Return the seconds that a refill mostly takes, waiting at a busy broker included, as far as known."""
         return self._refills.quantile(0.5, self._clock())
 
     def service(self) -> float | None:

@@ -147,7 +147,6 @@ def make_settings(
     queue_weights = normalise(_named(queues))
     model = cost_model(cost)
     pools = as_pools(workers)
-    count = sum(pool.size for pool in pools)
     lanes = _lanes(pools) if ordering_key is not None else 1
     units = {name: lanes * weight * model.unit / model.expected for name, weight in queue_weights.items()}
     auto = prefetch == AUTO

@@ -5,8 +5,8 @@ its own. It is used for a contiguous settled prefix only, and what was refused i
 nothing that was not processed is ever acknowledged.
 
 A byte per tag in a ring from the oldest tag in doubt to the newest delivered, and beside it what the message weighs.
-Thread safety: none; the owner excludes. Complexity: O(1) a tag, amortised; ackledger_unsettled O(tags in doubt). Memory:
-five bytes a tag in the window and 8 a settlement not yet flushed.
+Thread safety: none; the owner excludes. Complexity: O(1) a tag, amortised; ackledger_unsettled O(tags in doubt).
+Memory: five bytes a tag in the window and 8 a settlement not yet flushed.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t

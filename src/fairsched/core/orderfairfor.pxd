@@ -4,8 +4,8 @@ passed over, and the others take turns as in dwrr.pxd, each with its first messa
 What a consumer does not want is noted in the message (as rejected by it), filters' refusals too, since there is no
 cursor that could go past it: the order of service is not the order of arrival.
 
-Thread safety: none; the owner excludes. Complexity: O(slots with messages, and what stands in them before the first that
-is wanted) for each round.
+Thread safety: none; the owner excludes. Complexity: O(slots with messages, and what stands in them before the first
+that is wanted) for each round.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t

@@ -24,7 +24,8 @@ from fairsched.core.message cimport Message
 from fairsched.core.queuecredit cimport consumer_set_credit, consumer_wish
 from fairsched.core.queuecursor cimport cursor_begin, cursor_end, cursors_unblock
 from fairsched.core.queuestate cimport (
-    OWED_HAND_OVER, OWED_PASS_ON, WISH_CREDIT, WISH_LIVE, WISH_USER, Call, Queue, QueueConsumer, consumer_desired, queue_lock, queue_unlock,
+    OWED_HAND_OVER, OWED_PASS_ON, WISH_CREDIT, WISH_LIVE, WISH_USER, Call, Queue, QueueConsumer, consumer_desired,
+    queue_lock, queue_unlock,
 )
 from fairsched.core.queuewake cimport queue_consider, queue_owe
 

@@ -3,7 +3,8 @@
 The oldest; in a priority queue the oldest of the lowest level, and so on upwards; in a sorted queue the oldest by
 arrival. What a consumer has stays, unless it may be stolen. Source: Qpid Broker-J's RingOverflowPolicy.
 
-Thread safety: under the queue's lock, but queue_trim. Complexity: O(messages acquired before the victim); sorted O(messages).
+Thread safety: under the queue's lock, but queue_trim. Complexity: O(messages acquired before the victim);
+sorted O(messages).
 """
 
 from libc.stdint cimport uint32_t, uint64_t

@@ -2,8 +2,8 @@
 
 A consumer without a cursor could take whatever is available; if there are no others, nobody is asked anything. One with
 a cursor could take a message if it has not gone past it, nor rejected it, nor is it another's by group, and its filter
-accepts it. Filters are asked outside, before (queuequestion.pxd); one that was not asked counts as though it accepted: at
-worst somebody is told in vain, who finds nothing, and passes the work on.
+accepts it. Filters are asked outside, before (queuequestion.pxd); one that was not asked counts as though it accepted:
+at worst somebody is told in vain, who finds nothing, and passes the work on.
 
 Thread safety: any, pinned, without the queue's lock. Complexity: that of wakeup.pxd.
 """

@@ -20,8 +20,8 @@ __all__ = ["sweep"]
 
 _SCHEMA = (
     "scenario bigint, name string, seed decimal(20,0), seconds double, served bigint, returned bigint, "
-    "throughput double, utilisation double, jain double, wait_p50 double, wait_p99 double, total_p50 double, total_p99 double, "
-    "shares map<string,double>, errors map<string,double>, result string"
+    "throughput double, utilisation double, jain double, wait_p50 double, wait_p99 double, "
+    "total_p50 double, total_p99 double, shares map<string,double>, errors map<string,double>, result string"
 )
 
 
@@ -47,8 +47,8 @@ def sweep(
     -------
     DataFrame
         One row for each scenario: ``scenario`` (its place among `scenarios`), ``name``, ``seed``, ``seconds``,
-        ``served``, ``returned``, ``throughput`` (a second), ``utilisation`` (of all consumers' time), ``jain``, percentiles of
-        ``wait`` (in the consumer's buffer) and ``total`` (from coming into the queue to handled) in seconds, null where
+        ``served``, ``returned``, ``throughput`` (a second), ``utilisation`` (of all consumers' time), ``jain``,
+        percentiles of ``wait`` (in the consumer's buffer) and ``total`` (from coming into the queue to handled) in seconds, null where
         nothing was handled, ``shares`` and ``errors`` by queue, and ``result``, everything but the timeline as JSON.
 
     Raises
