@@ -48,8 +48,9 @@ def sweep(
     DataFrame
         One row for each scenario: ``scenario`` (its place among `scenarios`), ``name``, ``seed``, ``seconds``,
         ``served``, ``returned``, ``throughput`` (a second), ``utilisation`` (of all consumers' time), ``jain``,
-        percentiles of ``wait`` (in the consumer's buffer) and ``total`` (from coming into the queue to handled) in seconds, null where
-        nothing was handled, ``shares`` and ``errors`` by queue, and ``result``, everything but the timeline as JSON.
+        percentiles of ``wait`` (in the consumer's buffer) and ``total`` (from coming into the queue to handled) in
+        seconds, null where nothing was handled, ``shares`` and ``errors`` by queue, and ``result``, everything but the
+        timeline as JSON.
 
     Raises
     ------
