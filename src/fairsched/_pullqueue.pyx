@@ -608,8 +608,7 @@ cdef int64_t as_credit(object credit) except? -2:
 
 @cython.final
 cdef class PullQueue:
-    """PullQueue(kind='standard', *, levels=10, key=None, quanta=None, max_depth=0, max_bytes=0, overflow='none',
-    ttl=None, groups=None, live_consumers=0, max_deliveries=0, alternate=None, nondestructive=False, clock=None)
+    """PullQueue(kind='standard', *, levels=10, key=None, quanta=None, max_depth=0, max_bytes=0, ...)
     --
 
     A queue whose consumers pull: a message notifies one interested subscription, which pulls until nothing is left.
@@ -936,8 +935,7 @@ cdef class PullQueue:
     def put(
         self, item, *, priority=4, key=None, slot=None, size=0, ttl=None, not_before=None, block=True, timeout=None
     ):
-        """put($self, item, *, priority=4, key=None, slot=None, size=0, ttl=None, not_before=None, block=True,
-        timeout=None)
+        """put($self, item, *, priority=4, key=None, slot=None, size=0, ttl=None, not_before=None, ...)
         --
 
         Append a message, and notify one interested subscription that would take it, and browsers.
@@ -1180,8 +1178,7 @@ cdef class PullQueue:
         self, name=None, *, priority=0, acquires=True, sees_requeues=False, exclusive=False, filter=None, credit=None,
         on_work=None, interested=True,
     ):
-        """subscribe($self, name=None, *, priority=0, acquires=True, sees_requeues=False, exclusive=False, filter=None,
-        credit=None, on_work=None, interested=True)
+        """subscribe($self, name=None, *, priority=0, acquires=True, sees_requeues=False, exclusive=False, ...)
         --
 
         Add a consumer.

@@ -61,27 +61,27 @@ def _backlog(plan: Plan) -> int:
 
 @contextmanager
 def _temporary_queues(url: str, names: list[str], messages: int) -> Iterator[None]:
-    """Declare and fill queues; delete them whatever happens."""
-    declared: list[str] = []
+    """Declare and fill queues; delete them whatever happens.
+
+    All of them: one that an interrupt found being declared may be there, and deleting one that is not is no error.
+    """
     try:
         with Session(url) as session:
             for name in names:
                 session.declare(name, _ARGUMENTS)
-                declared.append(name)
                 session.publish(name, itertools.repeat(BODY, messages))
         yield
     except BaseException:
         with suppress(ConnectionFailed):  # what went wrong first is what the user is told
-            _delete(url, declared)
+            _delete(url, names)
         raise
-    _delete(url, declared)
+    _delete(url, names)
 
 
 def _delete(url: str, names: list[str]) -> None:
-    if names:
-        with Session(url) as session:
-            for name in names:
-                session.delete(name)
+    with Session(url) as session:
+        for name in names:
+            session.delete(name)
 
 
 def _consume(url: str, prefix: str, plan: Plan, watch: Watch) -> Meter:
