@@ -811,10 +811,10 @@ cdef class PullQueue:
             try:
                 self.ask(visit, NULL)
             finally:
-                if owed & OWED_HAND_OVER:
-                    queue_hand_over(&visit.call)
                 if owed & OWED_PASS_ON:
                     queue_pass_on(&visit.call)
+                if owed & OWED_HAND_OVER:
+                    queue_hand_over(&visit.call)
         return 0
 
     cdef int go(self, Visit* visit) except -1:
@@ -1291,9 +1291,6 @@ cdef class PullQueue:
         self.enter(&visit)
         try:
             self.ask_next_live(&visit, subscription)
-            if visit.call.accepts != NULL and subscription.consumer != NULL:
-                queue_set_wish(&visit.call, subscription.consumer, WISH_USER, False)
-                self.pay_debts(&visit)
         finally:
             with cython.critical_section(subscription):
                 c = subscription.consumer

@@ -27,6 +27,7 @@ class QueueMachine(RuleBasedStateMachine):
     """Any sequence of operations, by one thread, has the same results on both."""
 
     kind = "standard"
+    verdicts: tuple[str, ...] = ("ack", "ack", "release", "reject")
     filters = tuple(FILTERS)
     browsers = True
     options: Any = st.just({})
@@ -133,8 +134,9 @@ class QueueMachine(RuleBasedStateMachine):
                 assert [consumer.pull() for consumer in pair] == [None, None]
 
     @precondition(lambda self: self.entries)
-    @rule(data=st.data(), how=st.sampled_from(["ack", "ack", "release", "reject"]))
-    def settle(self, data: st.DataObject, how: str) -> None:
+    @rule(data=st.data())
+    def settle(self, data: st.DataObject) -> None:
+        how = data.draw(st.sampled_from(self.verdicts))
         at = data.draw(st.integers(0, len(self.entries) - 1))
         reference, compiled = self.entries[at]
         assert getattr(reference, how)() is getattr(compiled, how)()
@@ -212,6 +214,9 @@ class LastValueMachine(QueueMachine):
 
 class FairMachine(QueueMachine):
     kind = "fair"
+    # Where a consumer has rejected what stands first in a slot, engine and oracle may go on with different slots; what
+    # a rejection means to others is tested by examples.
+    verdicts = ("ack", "ack", "release")
     filters = ("all",)
     browsers = False
     options = st.fixed_dictionaries({"quanta": st.sampled_from([{"a": 1, "b": 1}, {"a": 3, "b": 1}, {"a": 2, "b": 5}])})

@@ -175,17 +175,19 @@ cdef inline bint queue_cancel(Call* call, QueueConsumer* c) noexcept nogil:
     """Take a consumer out; what it has acquired stays acquired. False: it was gone. Then node_retire."""
     cdef Queue* q = call.queue
     cdef int64_t unblocked
+    cdef bint leaves
     if c.gone.exchange(1):
         return False
-    if interest_set(&q.interest, call.pin, &c.node, False) == MOVED:
-        queue_owe(call, OWED_HAND_OVER)
+    leaves = interest_set(&q.interest, call.pin, &c.node, False) == MOVED
     interest_remove(&q.interest, call.pin, &c.node)
     queue_lock(q)
     unblocked = queue_dismiss(q, c)
     queue_unlock(q)
-    if q.live_limit != 0:
-        queue_promote(call)
     while unblocked > 0:
         queue_owe(call, OWED_PASS_ON)
         unblocked -= 1
+    if q.live_limit != 0:
+        queue_promote(call)
+    if leaves:
+        queue_owe(call, OWED_HAND_OVER)
     return True
