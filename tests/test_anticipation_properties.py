@@ -107,7 +107,7 @@ def test_shares_are_exact_when_every_refill_comes_in_time(
 ) -> None:
     """However small the windows: what is served is replaced after a delay, and nobody overtakes a whole round."""
     now = 0
-    patience = 10 * max(quanta)  # a turn may have to wait for each of its messages
+    patience = 10 * max(quanta) + 1  # a turn may have to wait for each of its messages, and the last has to be in time
     fair = FairQueue(dict(enumerate(quanta)), anticipation=patience, clock=lambda: float(now))
     for slot in range(len(quanta)):
         fair.hold(slot, True)
