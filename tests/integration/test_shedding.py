@@ -306,7 +306,9 @@ def story(broker: Node, queue: str, law: CoDel | None) -> Iterator[float]:
     for thread in threads:
         thread.start()
     try:
-        eventually(lambda: all(hasattr(one._machine, "pump") and one._machine.pump._ready for one in (slow, quick)))
+        eventually(
+            lambda: all(hasattr(one._machine, "pump") and one._machine.pump._gathering.done for one in (slow, quick))
+        )
         eventually(lambda: law is None or not slow._machine.pump.census.alone(queue))
         with broker.connect() as channel:
             for body in numbered(count):
