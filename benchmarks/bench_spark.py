@@ -6,6 +6,7 @@ user and system time between its first and its last message, the Arrow batches i
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import resource
@@ -37,8 +38,7 @@ TOTAL = QUEUES * EACH
 ROUNDS = 5
 BODY = b"x" * 200
 SCHEMA = "body BINARY, queue STRING, routing_key STRING, exchange STRING, message_id STRING, redelivered BOOLEAN"
-NAMES = [column.split()[0] for column in SCHEMA.split(", ")]
-ROW = (BODY, "queue", "key", "exchange", "0123456789abcdef", False)
+INSTANTS = ", enqueued_at TIMESTAMP, received_at TIMESTAMP"
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +190,7 @@ class Prebuilt(DataSource):
         return "prebuilt"
 
     def schema(self) -> str:
-        return SCHEMA
+        return SCHEMA + INSTANTS
 
     def reader(self, schema: Any) -> DataSourceReader:
         return PrebuiltReader(self.options["kind"])
@@ -202,9 +202,14 @@ class PrebuiltReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if self.kind == "tuples":
-            return iter([ROW] * Prebuilt.ROWS)
-        columns = {name: [value] * Prebuilt.BATCH for name, value in zip(NAMES, ROW, strict=True)}
-        batch = pa.RecordBatch.from_pydict(columns)
+            now = dt.datetime.now()
+            numbers = range(Prebuilt.ROWS)
+            return ((BODY, "queue", "key", "exchange", str(number), False, now, now) for number in numbers)
+        rows = [(BODY, "queue", "key", "exchange", str(number), False) for number in range(Prebuilt.BATCH)]
+        arrays = [pa.array(column) for column in zip(*rows, strict=True)]
+        arrays += [pa.array([0] * len(rows), pa.timestamp("us", tz="UTC"))] * 2
+        names = [column.split()[0] for column in (SCHEMA + INSTANTS).split(", ")]
+        batch = pa.RecordBatch.from_arrays(arrays, names=names)
         return iter([batch] * (Prebuilt.ROWS // Prebuilt.BATCH))
 
 

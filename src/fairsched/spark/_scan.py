@@ -16,6 +16,8 @@ _CONTENT = Struct(">BHLHHQ")
 _FRAME = Struct(">BHL")
 _METHOD, _HEADER, _BODY, _END = 1, 2, 3, 0xCE
 _BASIC_DELIVER = 60 << 16 | 60
+#: A read costs as much as fifty messages. After one of fewer bytes the broker is given so many seconds to send more.
+_SMALL, _PAUSE = 32_768, 0.001
 
 
 class ScanningTransport(Transport):
@@ -43,6 +45,8 @@ class ScanningTransport(Transport):
         self._frame_buffer = b""
         position, other = self._scan(buffer, target)
         self.bytes_received += position
+        if position and not target.full and len(buffer) < _SMALL:
+            time.sleep(_PAUSE)
         rest = buffer[position:] if position else buffer
         if other and rest:
             super()._on_data_available(rest)
