@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 
 import numpy as np
@@ -86,3 +87,29 @@ def test_no_pull_returns_more_than_the_bound(law, bound, pauses):
         verdicts = judge.should_return_many([now - 10 * MS] * 12, now, 100).tolist()
         longest = max(len(run) for run in "".join("x" if verdict else " " for verdict in verdicts).split(" "))
         assert longest <= bound
+
+
+@given(laws, st.integers(0, 4), st.lists(st.tuples(gaps, gaps), max_size=60), st.integers(0, 60))
+def test_a_law_resumed_goes_on_as_if_it_had_never_stopped(law, max_returns, messages, cut):
+    whole, before, after = (CoDel(law=law, max_returns=max_returns or None) for _ in range(3))
+    now = np.cumsum([gap for gap, _ in messages], dtype=np.int64)
+    queued = now - np.array([sojourn for _, sojourn in messages], dtype=np.int64)
+    expected = whole.should_return_many(queued, now, 100).tolist()
+    found = before.should_return_many(queued[:cut], now[:cut], 100).tolist()
+    after.resume(json.loads(json.dumps(before.state())))
+    assert found + after.should_return_many(queued[cut:], now[cut:], 100).tolist() == expected
+    assert after.state() == whole.state()
+
+
+@given(st.lists(st.one_of(st.integers(), st.none(), st.just(0)), min_size=9, max_size=13))
+def test_no_state_is_believed_unseen(numbers):
+    judge = CoDel()
+    judge.should_return(0, 1, 9)
+    before = judge.state()
+    try:
+        judge.resume(numbers)
+    except (ValueError, OverflowError):
+        assert judge.state() == before
+    else:
+        assert judge.state() == tuple(numbers)
+        judge.should_return_many([0] * 50, np.arange(50) * 10**9, 100)

@@ -6,8 +6,8 @@ from libc.stdint cimport int64_t, uint8_t
 
 from fairsched._numbers cimport as_int64
 from fairsched.core.codel cimport (
-    CODEL_LINUX, CODEL_LINUX_Q16, CODEL_QUEUEING_CONSUMER, CODEL_RFC, CodelParams, CodelVars,
-    codel_elapsed, codel_found_nothing, codel_init, codel_reset, codel_should_return, codel_spare, codel_tick,
+    CODEL_AGAIN, CODEL_COUNT_MAX, CODEL_LINUX, CODEL_LINUX_Q16, CODEL_Q16_ONE, CODEL_QUEUEING_CONSUMER, CODEL_RFC,
+    CodelParams, CodelVars, codel_elapsed, codel_found_nothing, codel_init, codel_reset, codel_should_return, codel_spare, codel_tick,
     codel_unit,
 )
 
@@ -28,6 +28,22 @@ cdef dict LONGEST = {"rfc": 86_400, "linux": 137, "linux-q16": 137, "queueing-co
 cdef dict SHORTEST = {"rfc": 1, "linux": 1_024, "linux-q16": 1_024, "queueing-consumer": 1_000_000}  # nanoseconds
 
 cdef double SECONDS_MAX = 4611686018.0
+
+# What `CoDel.state` consists of, and what `resume` takes. Before the first message, the last one is as early as can be.
+cdef int64_t MOMENT_MAX = 2**62 - 1
+cdef tuple STATE = (
+    ("first_above", -MOMENT_MAX, MOMENT_MAX),
+    ("drop_next", -MOMENT_MAX, MOMENT_MAX),
+    ("last_now", -MOMENT_MAX, MOMENT_MAX),
+    ("pull_returns", 0, MOMENT_MAX),
+    ("count", 0, CODEL_COUNT_MAX),
+    ("lastcount", 0, CODEL_COUNT_MAX),
+    ("inv_sqrt", 0, CODEL_Q16_ONE),
+    ("above", 0, 1),
+    ("dropping", 0, 1),
+    ("entered", 0, 1),
+    ("phase", 0, CODEL_AGAIN),
+)
 
 
 cdef inline int64_t as_moment(object value, str what) except? -1:
@@ -286,6 +302,59 @@ cdef class CoDel:
         """
         self.check_idle()
         codel_reset(&self.vars)
+
+    def state(self):
+        """state($self)
+        --
+
+        Return what the law has observed, for a law with the same parameters elsewhere to `resume` from.
+
+        Returns
+        -------
+        tuple of int
+            Opaque; survives JSON. Its moments are those of the clock in use, so take one that both sides share. The
+            figures of `stats` are not in it.
+        """
+        cdef CodelVars v = self.vars
+        self.check_idle()
+        return (
+            v.first_above, v.drop_next, max(v.last_now, -MOMENT_MAX), v.pull_returns, v.count, v.lastcount, v.inv_sqrt,
+            v.above, v.dropping, v.entered, v.phase,
+        )
+
+    def resume(self, state):
+        """resume($self, state)
+        --
+
+        Go on where another law was when it gave its `state`.
+
+        Parameters
+        ----------
+        state : sequence of int
+            What `state` returned.
+
+        Raises
+        ------
+        ValueError
+            It is something else; nothing is changed.
+        OverflowError
+            A number is not within 2**62; nothing is changed.
+        """
+        cdef CodelVars v = self.vars
+        cdef list numbers
+        self.check_idle()
+        numbers = [as_int64(number, "a number of a law's state", "an integer,") for number in state]
+        if len(numbers) != len(STATE):
+            raise ValueError(f"a law's state has {len(STATE)} numbers, got {len(numbers)}")
+        for number, (name, least, most) in zip(numbers, STATE):
+            if not least <= number <= most:
+                raise ValueError(f"{name} of a law's state must be from {least} to {most}, got {number}")
+        v.first_above, v.drop_next, v.last_now, v.pull_returns = numbers[:4]
+        v.count, v.lastcount, v.inv_sqrt = numbers[4:7]
+        v.above, v.dropping, v.entered, v.phase = numbers[7:]
+        if v.count == 0 and (v.dropping or v.entered or v.phase):
+            raise ValueError("count of a law's state must be positive once messages went back, got 0")
+        self.vars = v
 
     @property
     def min_backlog(self):

@@ -33,9 +33,10 @@ def fill(node: Node, queues: list[str], count: int, **properties: Any) -> set[by
     return {body for queue in queues for body in unique(queue, count)}
 
 
-def options_of(node: Node, quanta: dict[str, int], spool: Path, **more: object) -> dict[str, str]:
-    """Options of a source over queues."""
-    found = {"url": node.url, "queues": json.dumps(quanta), "spoolLocation": str(spool), "pollTimeoutMs": "1000"}
+def options_of(node: Node, quanta: dict[str, int], spool: Path | None, **more: object) -> dict[str, str]:
+    """Options of a source over queues; without a spool, messages are acknowledged before they are shown."""
+    kept = {"ackMode": "auto"} if spool is None else {"spoolLocation": str(spool)}
+    found = {"url": node.url, "queues": json.dumps(quanta), "pollTimeoutMs": "1000", **kept}
     return {**found, **{name: str(value) for name, value in more.items()}}
 
 
@@ -70,8 +71,9 @@ class Driver:
     def batches(self, limit: ReadLimit | None = None) -> Iterator[list[dict[str, Any]]]:
         """Plan, read and commit batches until there is nothing more."""
         while (end := self.plan(limit)) is not None:
+            if self.offset["seq"]:
+                self.reader.commit(self.offset)
             rows = [row for part in self.read(end) for row in part]
-            self.reader.commit(self.offset) if self.offset["seq"] else None
             self.offset = end
             yield rows
 

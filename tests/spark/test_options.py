@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.errors import ConfigurationError
-from fairsched.spark._options import sink_options, source_options
+from fairsched.spark._options import Shedding, sink_options, source_options
 
 URL = "amqp://app:hush@broker:5672/%2F"
 QUEUES = {"url": URL, "queues": '{"gold": 10, "free": 1}'}
@@ -55,6 +55,14 @@ def test_durations_are_milliseconds_or_carry_a_unit():
         ({"fairKey": "property:colour"}, "no property 'colour'"),
         ({"keyQuanta": '{"a": 2}'}, "only together with fairKey"),
         ({"startingOffsets": "now"}, "startingOffsets must be earliest, latest or a JSON"),
+        ({"ackMode": "manual"}, "ackMode must be spool or auto, got 'manual'"),
+        ({"ackMode": "auto", "spoolLocation": "/s"}, "ackMode=auto is for queues without spoolLocation"),
+        ({"ackMode": "auto", "queues": "", "streams": "s"}, "ackMode=auto is for queues"),
+        ({"codelIntervalMs": "50", "codelAction": "flag"}, "codelIntervalMs, codelAction has a meaning only together"),
+        ({"codelTargetMs": "0"}, "codelTargetMs and codelIntervalMs: target must be positive"),
+        ({"codelTargetMs": "5", "codelIntervalMs": "48h"}, "interval must be positive and at most 86400"),
+        ({"codelTargetMs": "5", "codelAction": "drop"}, "codelAction must be flag or requeue or dead-letter"),
+        ({"codelTargetMs": "5", "queues": "", "streams": "s"}, "codelTargetMs is for queues"),
         ({"maxMesagesPerTrigger": "5"}, "no such option: maxmesagespertrigger; there are .*maxMessagesPerTrigger"),
     ],
 )
@@ -63,6 +71,16 @@ def test_what_is_wrong_is_named(wrong, named):
         source_options({**QUEUES, **wrong})
     assert "hush" not in str(caught.value)
     assert "hush" not in repr(caught.value.__cause__)
+
+
+def test_messages_that_wait_too_long_are_flagged_by_the_header_that_rabbitmq_writes():
+    assert source_options(QUEUES).shedding is None
+    assert source_options(QUEUES).time_header is None
+    found = source_options({**QUEUES, "codelTargetMs": "500"})
+    assert found.shedding == Shedding(0.5, 0.1, "flag")
+    assert found.time_header == "timestamp_in_ms"
+    found = source_options({**QUEUES, "codelTargetMs": "1s", "codelAction": "requeue", "enqueueTimeHeader": "sent"})
+    assert (found.shedding, found.time_header) == (Shedding(1.0, 0.1, "requeue"), "sent")
 
 
 def test_sparks_own_options_are_ignored():

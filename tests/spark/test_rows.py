@@ -45,7 +45,7 @@ def delivery(body: bytes = b"", tag: str = "t", exchange: str = "", key: str = "
 
 @given(properties, st.binary(max_size=30), text, text)
 def test_everything_is_decoded_as_pika_encoded_it(given_, body, exchange, key):
-    names = [*COLUMNS]
+    names = [name for name in COLUMNS if name != "shed"]
     decoder = Decoder(names, "property:app_id")
     columns = decoder.decode([delivery(body, "tag", exchange, key, **given_)], {b"tag": "q"})
     [row] = decoder.batch(columns).to_pylist()
@@ -67,6 +67,12 @@ def test_a_header_may_say_when_a_message_was_sent():
     decoder = Decoder(["body"], time_header="timestamp_in_ms")
     rows = [delivery(headers={"timestamp_in_ms": 1_700_000_000_042}), delivery(timestamp=5), delivery()]
     assert decoder.decode(rows, {b"t": "q"})["enqueued_at"] == [1_700_000_000_042_000, 5_000_000, None]
+
+
+def test_a_message_was_sent_by_the_end_of_the_second_that_it_names():
+    decoder = Decoder(["body"], time_header="sent", timed=True)
+    rows = [delivery(headers={"sent": 7_042}), delivery(timestamp=5), delivery(), delivery(headers={"sent": True})]
+    assert decoder.decode(rows, {b"t": "q"})["sent_by"] == [7_042_000, 5_999_999, None, None]
 
 
 def test_nonsense_instants_are_no_instants():

@@ -8,6 +8,7 @@ from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
+from fairsched._ackledger import AckLedger
 from fairsched.spark._rows import Delivery
 
 if TYPE_CHECKING:
@@ -55,11 +56,14 @@ class Collected:
         self._session.transport.sinks[self.number] = self._take
         self._session.transport.target = self
         requests: list[Callable[..., Any]] = []
+        before = -1
         for number, (name, window) in enumerate(windows.items()):
             tag = f"fairsched-{number}"
             self.queues[tag.encode()] = name
             count = window if window <= LARGEST_WINDOW else 0
-            requests.append(partial(channel.basic_qos, prefetch_count=count))
+            if count != before:
+                requests.append(partial(channel.basic_qos, prefetch_count=count))
+                before = count
             requests.append(
                 partial(
                     channel.basic_consume, name, self._take_decoded, consumer_tag=tag, arguments=arguments.get(name)
@@ -94,21 +98,26 @@ class Collected:
         self._take(method.delivery_tag, method.redelivered, raw, header, body)
 
     def cancel(self) -> None:
-        """Stop all consumers; what comes before the broker's answer goes back with the channel."""
+        """Stop all consumers; what still comes goes back with the channel."""
         self.full = True
-        cancel = self._channel.basic_cancel
-        self._session.call([partial(cancel, tag.decode()) for tag in self.queues], "basic.cancel")
+        with self._session.transport:
+            for tag in self.queues:
+                # Without a callback nobody waits for the answer: the broker reads this before any acknowledgement.
+                self._channel.basic_cancel(tag.decode())
 
     def acknowledge(self, count: int) -> None:
         """Acknowledge the first `count` deliveries."""
         if count:
             self._channel.basic_ack(count, multiple=True)
 
-    def acknowledge_some(self, tags: Iterable[tuple[int, bool]]) -> None:
-        """Acknowledge deliveries as (tag, multiple) pairs."""
+    def settle(self, verdicts: Iterable[tuple[int, int, bool]]) -> None:
+        """Settle deliveries as `AckLedger.flush` says; by basic.nack, which no queue counts as a failure."""
         with self._session.transport:
-            for tag, multiple in tags:
-                self._channel.basic_ack(tag, multiple=multiple)
+            for verdict, tag, multiple in verdicts:
+                if verdict == AckLedger.ACK:
+                    self._channel.basic_ack(tag, multiple)
+                else:
+                    self._channel.basic_nack(tag, multiple, requeue=verdict == AckLedger.REQUEUE)
 
     def close(self) -> None:
         """Close the channel and return when the broker has handled all that was sent on it."""

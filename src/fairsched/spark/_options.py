@@ -5,9 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fairsched._codel import CoDel
 from fairsched.consumer.keys import PROPERTIES
 from fairsched.errors import ConfigurationError
 from fairsched.spark._taker import Broker, Taker, as_json
+
+#: Where RabbitMQ says when it took a message, in milliseconds since 1970, if it is told to.
+TIME_HEADER = "timestamp_in_ms"
+
+
+@dataclass(frozen=True)
+class Shedding:
+    """What becomes of messages that waited too long; ``flag``, ``requeue`` or ``dead-letter`` is the action."""
+
+    target: float
+    interval: float
+    action: str
 
 
 @dataclass(frozen=True)
@@ -38,6 +51,8 @@ class SourceOptions:
     properties: bool
     headers: bool
     time_header: str | None
+    shedding: Shedding | None
+    at_most_once: bool
 
 
 @dataclass(frozen=True)
@@ -81,6 +96,37 @@ def _key(taker: Taker) -> str | None:
     return text
 
 
+def _at_most_once(taker: Taker, spool: str | None, streams: Mapping[str, int]) -> bool:
+    """Take ackMode: whether messages are acknowledged without being kept."""
+    auto = taker.choice("ackMode", "spool", "auto") == "auto"
+    if auto and (spool is not None or streams):
+        raise ConfigurationError(
+            "option ackMode=auto is for queues without spoolLocation: it keeps nothing to read a batch again from"
+        )
+    return auto
+
+
+def _shedding(taker: Taker, streams: Mapping[str, int]) -> Shedding | None:
+    """Take the options of CoDel; None without a target."""
+    found = Shedding(
+        taker.seconds("codelTargetMs", "0"),
+        taker.seconds("codelIntervalMs", "100"),
+        taker.choice("codelAction", "flag", "requeue", "dead-letter"),
+    )
+    if not taker.given("codelTargetMs"):
+        idle = taker.given("codelIntervalMs", "codelAction")
+        if idle:
+            raise ConfigurationError(f"option {', '.join(idle)} has a meaning only together with codelTargetMs")
+        return None
+    if streams:
+        raise ConfigurationError("option codelTargetMs is for queues: a message of a stream cannot go back")
+    try:
+        CoDel(found.target, found.interval)
+    except ValueError as error:
+        raise ConfigurationError(f"options codelTargetMs and codelIntervalMs: {error}") from None
+    return found
+
+
 def source_options(options: Mapping[str, str]) -> SourceOptions:
     """source_options(options)
     --
@@ -109,13 +155,15 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
     taker = Taker(options)
     broker = taker.broker()
     queues, streams = taker.weights("queues"), taker.weights("streams")
+    spool = taker.text("spoolLocation", None)
+    shedding = _shedding(taker, streams)
     if bool(queues) == bool(streams):
         raise ConfigurationError("exactly one of the options queues and streams must name something")
     found = SourceOptions(
         broker=broker,
         quanta=queues or streams,
         streams=bool(streams),
-        spool=taker.text("spoolLocation", None),
+        spool=spool,
         most=taker.number("maxMessagesPerTrigger", 10_000),
         least=taker.number("minMessagesPerTrigger", 1),
         delay=taker.seconds("maxTriggerDelay", "15m"),
@@ -135,7 +183,9 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         browse_most=taker.number("maxMessages", 10_000),
         properties=taker.flag("includeProperties", False),
         headers=taker.flag("includeHeaders", False),
-        time_header=taker.text("enqueueTimeHeader", None),
+        time_header=taker.text("enqueueTimeHeader", TIME_HEADER if shedding else None),
+        shedding=shedding,
+        at_most_once=_at_most_once(taker, spool, streams),
     )
     taker.choice("readMode", "browse")
     taker.end()

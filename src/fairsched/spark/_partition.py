@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fairsched import AckLedger
+from fairsched._ackledger import AckLedger
 from fairsched.consumer.backoff import Backoff
 from fairsched.errors import ConnectionFailed, QueueNotFound
 from fairsched.spark._amqp import Session, open_session
@@ -23,7 +23,9 @@ from fairsched.spark._fair import choose, fair_order
 from fairsched.spark._options import SourceOptions
 from fairsched.spark._plan import allocate
 from fairsched.spark._rows import Decoder
-from fairsched.spark._spool import Segment, Spool
+from fairsched.spark._spool import Segment
+from fairsched.spark._stale import judge
+from fairsched.spark._unspooled import open_spool
 
 _log = logging.getLogger(__name__)
 
@@ -34,10 +36,11 @@ SEGMENT_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class Part:
-    """Part(index, seq, epoch, shares, sizes={}, budget=0)
+    """Part(index, seq, epoch, shares, sizes={}, budget=0, laws={})
     --
 
-    One partition of a batch: where it is published, and how much it reads of what (see `_offset.QueueOffset`).
+    One partition of a batch: where it is published, how much it reads of what (see `_offset.QueueOffset`), and where
+    the law of each queue stands (see `_stale`).
     """
 
     index: int
@@ -46,6 +49,7 @@ class Part:
     shares: Mapping[str, int]
     sizes: Mapping[str, int] = field(default_factory=dict)
     budget: int = 0
+    laws: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 class PartitionReader:
@@ -65,12 +69,14 @@ class PartitionReader:
     """
 
     def __init__(self, options: SourceOptions, names: Sequence[str], part: Part) -> None:
-        assert options.spool is not None
         self._options = options
         self._part = part
-        self._spool = Spool(options.spool, part.epoch)
-        self._decoder = Decoder(names, options.key, options.time_header)
+        self._spool = open_spool(options, part.epoch)
+        self._decoder = Decoder(names, options.key, options.time_header, timed=options.shedding is not None)
         self._left = dict(part.shares)
+        self._laws = part.laws
+        dead = options.shedding is not None and options.shedding.action == "dead-letter"
+        self._returns = AckLedger.REJECT if dead else AckLedger.REQUEUE
         self._bytes = 0
         self._session: Session | None = None
 
@@ -92,6 +98,7 @@ class PartitionReader:
                 for name, count in segment.counts.items():
                     self._left[name] = max(0, self._left.get(name, 0) - count)
                 self._bytes += sum(segment.sizes.values())
+                self._laws = segment.laws
                 number += 1
         finally:
             self._close()
@@ -102,13 +109,13 @@ class PartitionReader:
         part = self._part
         self._spool.check_open(part.seq)
         shares, collected = self._collect()
-        segment, chosen = self._segment(shares, collected)
+        segment, verdicts = self._segment(shares, collected)
         self.reached("collected")
         if not self._spool.publish(part.seq, part.index, number, segment):
-            self._settle(collected, [])
+            self._settle(collected, [AckLedger.REQUEUE] * len(collected.deliveries))
             return None
         self.reached("published")
-        self._settle(collected, chosen)
+        self._settle(collected, verdicts)
         self.reached("acknowledged")
         return segment
 
@@ -150,17 +157,29 @@ class PartitionReader:
         return min(SEGMENT_BYTES, budget - self._bytes) if budget else SEGMENT_BYTES
 
     def _segment(self, shares: Mapping[str, int], collected: Collected) -> tuple[Segment, list[int] | None]:
-        """Decode, choose and order; the second result is what was chosen, None for everything."""
+        """Decode, choose, judge and order; the second result is a verdict on each delivery, None to acknowledge all."""
         columns = self._decoder.decode(collected.deliveries, collected.queues)
-        chosen = None
+        places: Sequence[int] = range(len(collected.deliveries))
         if self._options.lookahead > 1:
-            chosen = choose(columns["queue"], columns["key"], self._options.key_quanta, shares)
-            columns = {name: [values[place] for place in chosen] for name, values in columns.items()}
+            places = choose(columns["queue"], columns["key"], self._options.key_quanta, shares)
+            columns = _taken(columns, places)
         counts, sizes, ages = _figures(columns)
         left = sum(self._left.values()) - sum(counts.values())
         size = self._bytes + sum(sizes.values())
         last = left <= 0 or not collected.full or not counts or 0 < self._part.budget <= size
-        return Segment(self._decoder.batch(columns, self._order(columns)), counts, sizes, ages, last), chosen
+        emptied = [] if collected.full else [name for name in shares if counts.get(name, 0) < shares[name]]
+        found = judge(self._options.shedding, self._laws, columns, emptied)
+        if found.returned:
+            columns = _taken(columns, found.shown)
+        batch = self._decoder.batch(columns, self._order(columns))
+        segment = Segment(batch, counts, sizes, ages, last, shed=found.shed, laws=found.laws)
+        if len(found.shown) == len(collected.deliveries):
+            return segment, None
+        verdicts = [AckLedger.REQUEUE] * len(collected.deliveries)
+        for verdict, rows in ((AckLedger.ACK, found.shown), (self._returns, found.returned)):
+            for row in rows:
+                verdicts[places[row]] = verdict
+        return segment, verdicts
 
     def _order(self, columns: Mapping[str, list[Any]]) -> Any:
         if self._options.key is not None:
@@ -169,15 +188,17 @@ class PartitionReader:
             return fair_order(columns["queue"], self._options.quanta)
         return sorted(range(len(columns["queue"])), key=columns["queue"].__getitem__)
 
-    def _settle(self, collected: Collected, chosen: Sequence[int] | None) -> None:
-        """Acknowledge what was chosen, None for everything, and give the rest back to the broker."""
+    def _settle(self, collected: Collected, verdicts: Sequence[int] | None) -> None:
+        """Tell the broker the verdicts, None for an acknowledgement of everything."""
         try:
-            if chosen is None:
+            if verdicts is None:
                 collected.acknowledge(len(collected.deliveries))
-            elif chosen:
-                collected.acknowledge_some(_frames(len(collected.deliveries), chosen))
+            else:
+                collected.settle(_frames(verdicts))
             collected.close()
         except ConnectionFailed as error:
+            if self._options.at_most_once:
+                raise  # What the broker did not hear of comes again, so it must not be shown now.
             # Published is published: what the broker did not hear of comes a second time.
             _log.warning("published messages may come again, redelivered: %s", error)
             self._close()
@@ -196,14 +217,18 @@ class PartitionReader:
             session.close()
 
 
-def _frames(count: int, chosen: Sequence[int]) -> list[tuple[int, bool]]:
-    """Delivery tag and "multiple" of the fewest acknowledgements that cover the chosen ones of tags 1 to `count`."""
+def _frames(verdicts: Sequence[int]) -> list[tuple[int, int, bool]]:
+    """Verdict, delivery tag and "multiple" of the fewest frames that settle tags 1, 2, 3, … so."""
     ledger = AckLedger()
-    for tag in range(1, count + 1):
+    for tag, verdict in enumerate(verdicts, 1):
         ledger.deliver(tag)
-    for place in chosen:
-        ledger.settle(place + 1, AckLedger.ACK)
-    return [(tag, multiple) for _verdict, tag, multiple in ledger.flush()]
+        ledger.settle(tag, verdict)
+    return ledger.flush()
+
+
+def _taken(columns: Mapping[str, list[Any]], places: Sequence[int]) -> dict[str, list[Any]]:
+    """Return some rows of the columns."""
+    return {name: [values[place] for place in places] for name, values in columns.items()}
 
 
 def _figures(columns: Mapping[str, list[Any]]) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:

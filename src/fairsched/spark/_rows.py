@@ -44,6 +44,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "enqueued_at": _INSTANT,
     "received_at": _INSTANT,
     "key": pa.string(),
+    "shed": pa.bool_(),
     "properties": pa.struct(list(_PROPERTIES.items())),
     "headers": pa.map_(pa.string(), pa.string()),
 }
@@ -75,6 +76,7 @@ def column_names(options: SourceOptions) -> list[str]:
         # A queue's batch is spooled with it; a stream's is read again, and must be the same.
         "received_at": options.streams,
         "key": options.key is None,
+        "shed": options.shedding is None or options.shedding.action != "flag",
         "properties": not options.properties,
         "headers": not options.headers,
     }
@@ -98,7 +100,7 @@ def check_columns(names: Sequence[str], options: SourceOptions) -> None:
 
 
 class Decoder:
-    """Decoder(names, key=None, time_header=None)
+    """Decoder(names, key=None, time_header=None, timed=False)
     --
 
     Decodes deliveries into columns.
@@ -111,10 +113,15 @@ class Decoder:
         ``header:NAME`` or ``property:NAME``.
     time_header : str or None
         Header that says when a message was sent, in milliseconds since 1970.
+    timed : bool
+        Whether to make the column "sent_by" as well: the latest moment at which a message may have been sent.
     """
 
-    def __init__(self, names: Sequence[str], key: str | None = None, time_header: str | None = None) -> None:
+    def __init__(
+        self, names: Sequence[str], key: str | None = None, time_header: str | None = None, *, timed: bool = False
+    ) -> None:
         self._names = list(names)
+        self._further = ["queue", "key", "enqueued_at", "received_at", *(["sent_by"] if timed else [])]
         self._source, _, self._key = (key or "").partition(":")
         self._time_header = time_header
         wanted = {"headers", "message_id"} & {*names} | {"timestamp"}
@@ -131,12 +138,12 @@ class Decoder:
     def decode(self, deliveries: Sequence[Delivery], queues: Mapping[bytes, str]) -> dict[str, list[Any]]:
         """Return column name to values, in the order of arrival; `queues` says which queue a consumer tag belongs to.
 
-        The columns "queue", "key", "enqueued_at" and "received_at" (both in microseconds) are always there.
+        The columns "queue", "key", "enqueued_at" and "received_at" (both in microseconds) are always there; "shed" is
+        for others to say.
         """
-        names = [*{*self._names, "queue", "key", "enqueued_at", "received_at"}]
-        columns: dict[str, list[Any]] = {name: [] for name in names}
+        columns: dict[str, list[Any]] = {name: [] for name in {*self._names, *self._further} - {"shed"}}
         add_queue, add_enqueued, add_key = (columns[name].append for name in ("queue", "enqueued_at", "key"))
-        others = [name for name in ("message_id", "offset", "properties", "headers") if name in columns]
+        others = [name for name in ("message_id", "offset", "properties", "headers", "sent_by") if name in columns]
         makers = [(columns[name].append, getattr(self, f"_make_{name}")) for name in others]
         paths, redelivered, keyed = [], [], bool(self._key)
         for method, header, _body, _received in deliveries:
@@ -145,17 +152,17 @@ class Decoder:
             redelivered.append(method[tag_end + 8] != 0)
             paths.append(method[tag_end + 9 :])
             values = self._properties(header)
-            add_enqueued(self._enqueued(values) if values else None)
+            add_enqueued(self._enqueued(values) if "timestamp" in values or "headers" in values else None)
             add_key(self._key_of(values) if keyed else None)
             for add, make in makers:
                 add(make(values, header))
         columns["redelivered"] = redelivered
         columns["body"] = [one[2] for one in deliveries]
         columns["received_at"] = [one[3] // 1000 for one in deliveries]
-        if "exchange" in columns:
-            columns["exchange"] = [self._route(path)[0] for path in paths]
-        if "routing_key" in columns:
-            columns["routing_key"] = [self._route(path)[1] for path in paths]
+        routes = list(map(self._route, paths)) if {"exchange", "routing_key"} & columns.keys() else []
+        for name, place in (("exchange", 0), ("routing_key", 1)):
+            if name in columns:
+                columns[name] = [route[place] for route in routes]
         return columns
 
     def batch(self, columns: Mapping[str, list[Any]], order: Any = None) -> pa.RecordBatch:
@@ -208,12 +215,27 @@ class Decoder:
         return values
 
     def _enqueued(self, values: Mapping[str, Any]) -> int | None:
-        if self._time_header is not None:
-            found = (values.get("headers") or {}).get(self._time_header)
-            if isinstance(found, int) and 0 <= found <= _LATEST * 1000:
-                return found * 1000
+        found = self._by_header(values)
+        if found is not None:
+            return found
         seconds = values.get("timestamp")
         return seconds * 1_000_000 if seconds is not None and seconds <= _LATEST else None
+
+    def _by_header(self, values: Mapping[str, Any]) -> int | None:
+        if self._time_header is None:
+            return None
+        found = (values.get("headers") or {}).get(self._time_header)
+        if not isinstance(found, int) or isinstance(found, bool):
+            return None
+        return int(found) * 1000 if 0 <= found <= _LATEST * 1000 else None
+
+    def _make_sent_by(self, values: Mapping[str, Any], _header: bytes) -> int | None:
+        found = self._by_header(values)
+        if found is not None:
+            return found
+        # The property has whole seconds, cut: the message may be almost one younger.
+        seconds = self._enqueued(values)
+        return None if seconds is None else seconds + 999_999
 
     def _key_of(self, values: Mapping[str, Any]) -> str:
         holder = (values.get("headers") or {}) if self._source == "header" else values

@@ -17,8 +17,8 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import pyarrow as pa
@@ -43,7 +43,7 @@ class SpoolLost(FairschedError):
 
 @dataclass(frozen=True)
 class Segment:
-    """Segment(batch, counts, sizes, ages, last, attempt="")
+    """Segment(batch, counts, sizes, ages={}, last=True, attempt="", shed={}, laws={})
     --
 
     Some rows of a partition and what is known of them.
@@ -53,13 +53,17 @@ class Segment:
     batch : pyarrow.RecordBatch
         The rows in their order.
     counts, sizes : dict of str to int
-        Messages, and bytes of their bodies, by queue.
+        Messages, and bytes of their bodies, by queue; those that went back are counted, too.
     ages : dict of str to int
         Milliseconds that the last message of a queue had waited, where messages say when they were sent.
     last : bool
         Whether the partition ends here.
     attempt : str
         Who wrote it.
+    shed : dict of str to int
+        Messages that had waited too long, by queue.
+    laws : dict of str to list of int
+        Where each queue's law stands after them (`CoDel.state`).
     """
 
     batch: pa.RecordBatch
@@ -68,11 +72,12 @@ class Segment:
     ages: Mapping[str, int] = field(default_factory=dict)
     last: bool = True
     attempt: str = ""
+    shed: Mapping[str, int] = field(default_factory=dict)
+    laws: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def to_buffer(self) -> pa.Buffer:
         """Return the bytes of an Arrow IPC stream."""
-        info = {"counts": dict(self.counts), "sizes": dict(self.sizes), "ages": dict(self.ages), "last": self.last,
-                "attempt": self.attempt}  # fmt: skip
+        info = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "batch"}
         batch = self.batch.replace_schema_metadata({_INFO: json.dumps(info).encode()})
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -190,8 +195,8 @@ class Spool:
 
     def publish(self, seq: int, part: int, number: int, segment: Segment) -> bool:
         """Publish a segment; False if another attempt was first. Raises `BatchGone` if the batch is over."""
-        data = Segment(segment.batch, segment.counts, segment.sizes, segment.ages, segment.last, self._attempt)
-        if not self._store.create(self._name(seq, part, number), data.to_buffer()):
+        data = replace(segment, attempt=self._attempt).to_buffer()
+        if not self._store.create(self._name(seq, part, number), data):
             # What looks like a defeat may be our own success whose answer was lost.
             winner = self.published(seq, part, number)
             if winner is None or winner.attempt != self._attempt:

@@ -56,7 +56,12 @@ class Taker:
     def __init__(self, options: Mapping[str, str]) -> None:
         # Spark's mapping forgets its case-insensitivity when it is copied, so the keys are lowered here.
         self._left = {str(key).lower(): value for key, value in options.items()}
+        self._given = frozenset(self._left)
         self.known: list[str] = []
+
+    def given(self, *names: str) -> list[str]:
+        """Those of the options that the user gave."""
+        return [name for name in names if name.lower() in self._given]
 
     def text(self, name: str, default: T) -> str | T:
         self.known.append(name)

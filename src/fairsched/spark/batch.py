@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from fairsched.errors import ConfigurationError
 from fairsched.spark._amqp import open_session
 from fairsched.spark._depths import DepthProbe
 from fairsched.spark._fair import fair_order
@@ -15,6 +16,7 @@ from fairsched.spark._options import SourceOptions
 from fairsched.spark._partition import SEGMENT_MESSAGES
 from fairsched.spark._plan import allocate, assign
 from fairsched.spark._rows import Decoder
+from fairsched.spark._stale import judge
 from fairsched.spark._tail import as_offsets
 from fairsched.spark.source import Shape
 from fairsched.spark.streams import Range, ranges, read_rows
@@ -25,13 +27,14 @@ def browse(options: SourceOptions, names: Sequence[str], shares: dict[str, int])
 
     All of them are held until they are here: a queue that gets one message back gives it out again.
     """
-    decoder = Decoder(names, options.key, options.time_header)
+    decoder = Decoder(names, options.key, options.time_header, timed=options.shedding is not None)
     session = open_session(options.broker)
     try:
         found = session.collect(shares, idle=options.idle)
     finally:
         session.close()
     columns = decoder.decode(found.deliveries, found.queues)
+    judge(options.shedding, {}, columns, ())
     if options.key is not None:
         order = fair_order(columns["key"], options.key_quanta)
     else:
@@ -54,12 +57,22 @@ class BatchReader(DataSourceReader):
     schema : StructType
         Of the query.
 
+    Raises
+    ------
+    ConfigurationError
+        An option is for streaming queries, or the schema has columns that there are not.
+
     Notes
     -----
     Spark plans anew for every action, so two actions may see different messages of a queue.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        if options.at_most_once or (options.shedding is not None and options.shedding.action != "flag"):
+            raise ConfigurationError(
+                "a batch query browses queues and settles nothing: ackMode=auto and a codelAction other than flag are "
+                "for streaming queries"
+            )
         self._options = options
         self._shape = Shape(schema, options)
 

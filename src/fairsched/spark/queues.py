@@ -24,6 +24,7 @@ from fairsched.spark._options import SourceOptions
 from fairsched.spark._partition import Part, PartitionReader
 from fairsched.spark._plan import allocate, assign, bounded_by_bytes, divided
 from fairsched.spark._spool import Segment, Spool
+from fairsched.spark._unspooled import Unspooled, open_spool
 from fairsched.spark.source import Shape
 
 _log = logging.getLogger(__name__)
@@ -52,10 +53,11 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     partition_reader: type[PartitionReader] = PartitionReader
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        if options.spool is None:
+        if options.spool is None and not options.at_most_once:
             raise ConfigurationError(
                 "option spoolLocation is missing: a directory or object-store prefix that all executors share, for "
-                "this query alone, kept together with its checkpoint"
+                "this query alone, kept together with its checkpoint; or ackMode=auto, which loses messages when a "
+                "task fails"
             )
         self._options = options
         self._shape = Shape(schema, options)
@@ -67,6 +69,8 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned = 0
         self._sizes: dict[str, int] = {}
         self._ages: dict[str, int] = {}
+        self._shed: dict[str, int] = {}
+        self._laws: dict[str, Sequence[int]] = {}
         self._depths: dict[str, int] = {}
 
     # Planning, in the driver's long-lived process ------------------------------------------------------------------
@@ -84,8 +88,9 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._look()
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Return what the progress shows as latest offset: depths and ages (in ms, where messages carry a time)."""
-        return {"depths": self._depths, "ages": self._ages}
+        """Return what the progress shows as latest offset: depths, ages (in ms, where messages carry a time), shed."""
+        shed = {} if self._options.shedding is None else {"shed": self._shed}
+        return {"depths": self._depths, "ages": self._ages, **shed}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Plan the next batch; `start` itself if there is none to be had."""
@@ -131,9 +136,8 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             self._target = {name: max(0, left - shares.get(name, 0)) for name, left in self._target.items()}
 
-    def _check_spool(self, epoch: str) -> Spool:
-        assert self._options.spool is not None
-        spool = Spool(self._options.spool, epoch)
+    def _check_spool(self, epoch: str) -> Spool | Unspooled:
+        spool = open_spool(self._options, epoch)
         if not self._checked:
             spool.refuse_foreign(self._options.strict)
             self._checked = True
@@ -154,7 +158,7 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._plan_target({name: share - done.get(name, 0) for name, share in shares.items()})
         budgets = divided(found.budget, found.parts, found.sizes)
         return [
-            InputPartition(Part(index, found.seq, found.epoch, shares, found.sizes, budget))
+            InputPartition(Part(index, found.seq, found.epoch, shares, found.sizes, budget, self._laws_of(shares)))
             for index, (shares, budget) in enumerate(zip(found.parts, budgets, strict=True))
         ]
 
@@ -167,7 +171,15 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except Exception:
             _log.warning("batch %d could not be removed from the spool", found.seq, exc_info=True)
 
+    def _laws_of(self, shares: Mapping[str, int]) -> dict[str, Sequence[int]]:
+        return {name: self._laws[name] for name in shares if name in self._laws}
+
     def _learn(self, segments: Sequence[Segment]) -> None:
+        self._shed = {}
+        for segment in segments:
+            self._laws.update(segment.laws)
+            for name, count in segment.shed.items():
+                self._shed[name] = self._shed.get(name, 0) + count
         for name in self._options.quanta:
             count = sum(one.counts.get(name, 0) for one in segments)
             if count:
