@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from integration.rabbitmq import Node, eventually
+from spark.queries import Rows, drain, load
 from spark.running import Driver, bodies, options_of, unique
 
 from fairsched import CoDel
@@ -200,3 +201,25 @@ def test_browsing_can_flag_and_settles_nothing(broker: Node, queues: Declare) ->
     for wrong in ({"codelTargetMs": "5", "codelAction": "requeue"}, {"ackMode": "auto"}):
         with pytest.raises(ConfigurationError, match="a batch query browses"):
             BatchReader(source_options({"url": broker.url, "queues": name, **wrong}), None)
+
+
+def test_spark_gives_the_planner_what_the_laws_need_in_time(
+    broker: Node, queues: Declare, spark: Any, tmp_path: Path
+) -> None:
+    from fairsched.spark import register
+
+    [name] = queues(1)
+    publish(broker, [name], 900)
+    register(spark)
+    options = options_of(broker, {name: 1}, tmp_path / "spool", **QUICK, maxMessagesPerTrigger=200)
+    rows = Rows()
+    drain(load(spark, options), tmp_path / "checkpoint", rows)
+    assert [len(batch) for batch in rows.batches.values()] == [200, 200, 200, 200, 100]
+    sent, taken = ([micros(row[column]) for row in rows.all] for column in ("enqueued_at", "received_at"))
+    expected = by_law(sent, taken, Shedding(0.01, 0.001, "flag"))
+    assert [row.shed for row in rows.all] == expected
+    # A law that began anew in each batch would say something else.
+    anew = [
+        by_law(sent[at : at + 200], taken[at : at + 200], Shedding(0.01, 0.001, "flag")) for at in range(0, 900, 200)
+    ]
+    assert expected != [verdict for batch in anew for verdict in batch]

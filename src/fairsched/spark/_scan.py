@@ -6,6 +6,8 @@ import time
 from struct import Struct
 from typing import TYPE_CHECKING
 
+from pika import frame as pika_frame
+
 from fairsched.consumer.transport import Transport
 
 if TYPE_CHECKING:
@@ -30,8 +32,8 @@ class ScanningTransport(Transport):
 
     Notes
     -----
-    For one thread. What is no whole delivery of the target's channel takes the way of `Transport`; a delivery that is
-    not all here waits for the next read, unless its body comes in several frames. No call is made for a message.
+    For one thread. No call is made for a message. What is no whole delivery of the target's channel takes pika's way, a
+    frame at a time; a delivery that is not all here waits for the next read, unless its body comes in several frames.
     """
 
     target: Collected | None = None
@@ -42,20 +44,39 @@ class ScanningTransport(Transport):
             super()._on_data_available(data_in)
             return
         buffer = self._frame_buffer + data_in if self._frame_buffer else data_in
+        # While this runs, pika's own buffer is empty: what a callback does to the connection cannot touch our copy.
         self._frame_buffer = b""
-        position, other = self._scan(buffer, target)
-        self.bytes_received += position
-        if position and not target.full and len(buffer) < _SMALL:
-            time.sleep(_PAUSE)
+        position = 0
+        while self.target is target and not target.full:
+            before = position
+            position, other = self._scan(buffer, position, target)
+            if other and not target.full:
+                position = self._pass_on(buffer, position)
+            if position == before or not other:
+                break
         rest = buffer[position:] if position else buffer
-        if other and rest:
+        if rest and (self.target is not target or target.full):
             super()._on_data_available(rest)
-        else:
-            self._frame_buffer = rest
+            return
+        self._frame_buffer = rest
+        if position and len(buffer) < _SMALL:
+            time.sleep(_PAUSE)
 
-    def _scan(self, buffer: bytes, target: Collected) -> tuple[int, bool]:
+    def _pass_on(self, buffer: bytes, position: int) -> int:
+        """Give one complete frame to pika, such as an answer among deliveries; return where it ends."""
+        if len(buffer) - position < 8:
+            return position
+        end: int = position + _FRAME.unpack_from(buffer, position)[2] + 8
+        if end > len(buffer):
+            return position
+        _, frame = pika_frame.decode_frame(buffer[position:end])
+        self.bytes_received += end - position
+        self._process_frame(frame)
+        return end
+
+    def _scan(self, buffer: bytes, start: int, target: Collected) -> tuple[int, bool]:
         """Take deliveries; return where they end, and whether what follows is something else."""
-        position, size, channel = 0, len(buffer), target.number
+        position, size, channel = start, len(buffer), target.number
         longest = self.params.frame_max - 8
         add, now = target.deliveries.append, time.time_ns()
         room, space = target.room, target.space
@@ -83,5 +104,6 @@ class ScanningTransport(Transport):
             position = after
             room -= 1
             space -= body_size
+        self.bytes_received += position - start
         target.took(room, space)
         return position, other
