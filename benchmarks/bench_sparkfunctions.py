@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from interleave import medians, record
 from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType
 from spark.session import find_java, start
 
 from fairsched import HashRing
@@ -50,11 +51,14 @@ def test_ring_beside_builtin_and_python_udf(benchmark: Any, session: Any) -> Non
     peer = Uhashring(MEMBERS, vnodes=256, replicas=1)
     number = {name: index for index, name in enumerate(MEMBERS)}
     by_hand = F.udf(lambda key: number[peer.get_node(key)], "int")
+    # What crossing into Python and back costs, with nothing done there.
+    crossing = F.arrow_udf(lambda keys: pa.array(np.zeros(len(keys), np.int32)), IntegerType())
     few = rows.limit(FEW).repartition(2).persist()
     few.count()
     took = medians(
         5,
         ring=drained(rows.withColumn("place", ring_partition("key", ring))),
+        crossing=drained(rows.withColumn("place", crossing("key"))),
         builtin=drained(rows.withColumn("place", F.pmod(F.xxhash64("key"), F.lit(8)))),
         ring_few=drained(few.withColumn("place", ring_partition("key", ring))),
         uhashring=drained(few.withColumn("place", by_hand("key"))),
@@ -64,11 +68,15 @@ def test_ring_beside_builtin_and_python_udf(benchmark: Any, session: Any) -> Non
         benchmark,
         {
             "ring as an Arrow UDF : xxhash64 + pmod, rows per second": (took["builtin"] / took["ring"], ">=", 0.9),
+            "ring as an Arrow UDF : one that does nothing, rows per second": (
+                took["crossing"] / took["ring"], ">=", 0.9,
+            ),
             "uhashring in a Python UDF : ring as an Arrow UDF, one row": (
                 (took["uhashring"] - took["nothing"]) / FEW / (took["ring"] / ROWS), ">=", 20,
             ),
         },
         ring_rows_per_s=ROWS / took["ring"],
+        crossing_rows_per_s=ROWS / took["crossing"],
         builtin_rows_per_s=ROWS / took["builtin"],
         uhashring_rows_per_s=FEW / took["uhashring"],
     )  # fmt: skip

@@ -68,7 +68,8 @@ def _session(settings: PipelineSettings, name: str, master: str | None) -> Spark
     sys.path.insert(0, here)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-    builder: Any = SparkSession.builder.appName(name)
+    # Spark's own bars would be drawn over the table.
+    builder: Any = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false")
     for key, value in settings.spark.items():
         builder = builder.config(key, value)
     if master is not None:
@@ -98,6 +99,7 @@ def _run(spark: SparkSession, settings: PipelineSettings, title: str | None) -> 
             while not query.awaitTermination(1):
                 show(latest())
                 if told.is_set():
+                    spark.sparkContext.setLogLevel("OFF")  # or every task that is cut short prints its stack
                     query.stop()  # a batch under way is read again from its spool next time
             report = latest()
             show(report)

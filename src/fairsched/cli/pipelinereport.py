@@ -11,6 +11,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg  # draws without a display
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fairsched.cli.plot import GRID, INK, draw_bars
 from fairsched.cli.table import summary
@@ -66,6 +67,7 @@ def _draw_ages(axes: Axes, ages: Sequence[BatchAges]) -> None:
         axes.set_ylim(bottom=0)
     else:
         axes.text(0.5, 0.5, "the messages carry no timestamp", ha="center", transform=axes.transAxes, color="#555555")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("batch", color=INK)
     axes.set_ylabel("seconds", color=INK)
     axes.grid(axis="y", color=GRID)

@@ -99,4 +99,4 @@ def _frame(axes: Axes, report: Report) -> None:
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(length=0)
-    axes.legend(frameon=False, loc="upper left", fontsize=9.5)
+    axes.legend(frameon=False, loc="best", fontsize=9.5)
