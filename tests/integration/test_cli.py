@@ -131,7 +131,7 @@ def test_demo_deletes_its_queues_when_interrupted(broker: Node) -> None:
     try:
         eventually(lambda: len(queues_of(broker) - before) == 10, what="the demo declares its queues")
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 1  # click's code for an interrupt
+        assert process.wait(30) == 1  # click's code for an interrupt
     finally:
         process.kill()
         process.wait()

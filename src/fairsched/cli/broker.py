@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import signal
+import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -12,6 +15,7 @@ import pika.exceptions
 from pika.adapters.select_connection import IOLoop
 
 from fairsched.consumer.link import describe
+from fairsched.consumer.signals import graceful
 from fairsched.consumer.urls import endpoint, mask_url, parameters
 from fairsched.errors import ConnectionFailed, QueueNotFound
 
@@ -44,12 +48,18 @@ class Session:
     ConnectionFailed
         By any step, if the broker cannot be reached, refuses, goes away, or does not answer in time. The message
         names host and port, never a password.
+    KeyboardInterrupt
+        By the step under way, or the next one, if SIGINT comes and would raise this.
 
     Notes
     -----
     pika's `SelectConnection` with its loop run, in the caller's thread, until the step under way has its answer;
     `BlockingConnection` has no future in pika. Between steps nothing is sent, no heartbeat either, so a session is
     for doing a few things and closing. Belongs to one thread.
+
+    Within the ``with`` block an interrupt ends a step; it does not raise in the midst of pika. There it would lose the
+    answer that was being read, or cut a frame in two, and the good-bye would wait in vain for the whole timeout. The
+    first one leaves the good-bye its time, the second does not.
     """
 
     def __init__(self, url: str, timeout: float = 10.0) -> None:
@@ -61,17 +71,19 @@ class Session:
         self._channel: Any = None
         self._answer: Any = None
         self._failure: BaseException | None = None
-        self._waiting = self._leaving = self._closed = False
+        self._waiting = self._leaving = self._closed = self._interrupted = False
+        self._ending = ExitStack()
 
     def __enter__(self) -> Self:
         found = parameters(self._url)
         found.connection_attempts = 1
         found.socket_timeout = found.stack_timeout = found.blocked_connection_timeout = self._timeout
-        try:
+        with ExitStack() as ending:
+            ending.callback(self._loop.close)
+            ending.enter_context(_heeding(self._interrupt))
             self._connection = self._step(lambda: self._connect(found))
-        except BaseException:
-            self._loop.close()
-            raise
+            ending.callback(self._hang_up)
+            self._ending = ending.pop_all()
         self._connection.add_on_close_callback(self._on_connection_closed)
         return self
 
@@ -79,14 +91,21 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._leaving = True
-        try:
-            if not self._closed:
-                # A connection that broke in the last step still has its socket to close.
-                self._step(self._connection.close if self._connection.is_open else lambda: None)
-        except ConnectionFailed:
-            pass  # it did not even answer the good-bye
-        finally:
-            self._loop.close()
+        with self._ending:
+            try:
+                if not self._closed:
+                    # A connection that broke in the last step still has its socket to close.
+                    self._step(self._connection.close if self._connection.is_open else lambda: None)
+            except ConnectionFailed:
+                pass  # it did not even answer the good-bye
+        if self._interrupted and kind is not KeyboardInterrupt:
+            raise KeyboardInterrupt
+
+    def _hang_up(self) -> None:
+        """Close the socket of a connection that did not answer the good-bye; pika has no public call for it."""
+        terminate = getattr(self._connection, "_terminate_stream", None)
+        if not self._closed and terminate is not None:
+            self._step(lambda: terminate(None))
 
     @property
     def server(self) -> str:
@@ -123,9 +142,17 @@ class Session:
             lambda done: self._channel.queue_declare(queue, durable=True, arguments=dict(arguments), callback=done)
         )
 
-    def delete(self, queue: str) -> None:
-        """Delete a queue and what is in it; one that does not exist is no error."""
-        self._on_channel(lambda done: self._channel.queue_delete(queue, callback=done))
+    def delete(self, *queues: str) -> None:
+        """Delete queues and what is in them, in one step; those that do not exist are no error."""
+
+        def begin(done: Callable[[Any], None]) -> None:
+            # A channel is served in order: the answer to the last request says that all are done.
+            for queue in queues[:-1]:
+                self._channel.queue_delete(queue)
+            self._channel.queue_delete(queues[-1], callback=done)
+
+        if queues:
+            self._on_channel(begin)
 
     def publish(self, queue: str, bodies: Iterable[bytes]) -> None:
         """Put transient messages into a queue; returns when the broker has confirmed them all."""
@@ -144,6 +171,8 @@ class Session:
     # One step: start it, run the loop until there is an answer ---------------------------------------------------
 
     def _step(self, begin: Callable[[], object]) -> Any:
+        if self._interrupted and not self._leaving:
+            raise KeyboardInterrupt
         self._answer = self._failure = None
         self._waiting = True
         deadline = self._loop.call_later(self._timeout + _GRACE, self._on_timeout)
@@ -151,6 +180,8 @@ class Session:
         if self._waiting:
             self._loop.start()
         self._loop.remove_timeout(deadline)
+        if isinstance(self._failure, KeyboardInterrupt):
+            raise self._failure
         if self._failure is not None:
             raise self._explained(self._failure) from None
         return self._answer
@@ -163,6 +194,15 @@ class Session:
         if self._waiting:
             self._failure, self._waiting = error, False
             self._loop.stop()
+
+    def _interrupt(self, now: bool) -> None:
+        """Note an interrupt, in the thread that hears of signals; `now`: not the first."""
+        self._interrupted = True
+        self._loop.add_callback_threadsafe(lambda: self._on_interrupt(now))
+
+    def _on_interrupt(self, now: bool) -> None:
+        if now or not self._leaving:
+            self._fail(KeyboardInterrupt())
 
     def _on_timeout(self) -> None:
         self._fail(TimeoutError(f"no answer within {self._timeout:g} s"))
@@ -207,3 +247,11 @@ class Session:
     def _on_channel_closed(self, _channel: Any, error: BaseException) -> None:
         if not self._leaving:
             self._fail(error)
+
+
+def _heeding(interrupt: Callable[[bool], object]) -> AbstractContextManager[None]:
+    """Have SIGINT reported instead of raised, where it would raise: in the main thread, unless somebody handles it."""
+    here = threading.current_thread() is threading.main_thread()
+    if here and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        return graceful(interrupt, (signal.SIGINT,))
+    return nullcontext()

@@ -63,7 +63,8 @@ def _backlog(plan: Plan) -> int:
 def _temporary_queues(url: str, names: list[str], messages: int) -> Iterator[None]:
     """Declare and fill queues; delete them whatever happens.
 
-    All of them: one that an interrupt found being declared may be there, and deleting one that is not is no error.
+    All of them: one that an interrupt found being declared may be there, and deleting one that is not is no error. A
+    deletion that is interrupted itself is begun again, once.
     """
     try:
         with Session(url) as session:
@@ -71,17 +72,16 @@ def _temporary_queues(url: str, names: list[str], messages: int) -> Iterator[Non
                 session.declare(name, _ARGUMENTS)
                 session.publish(name, itertools.repeat(BODY, messages))
         yield
+        _delete(url, names)
     except BaseException:
         with suppress(ConnectionFailed):  # what went wrong first is what the user is told
             _delete(url, names)
         raise
-    _delete(url, names)
 
 
 def _delete(url: str, names: list[str]) -> None:
     with Session(url) as session:
-        for name in names:
-            session.delete(name)
+        session.delete(*names)
 
 
 def _consume(url: str, prefix: str, plan: Plan, watch: Watch) -> Meter:

@@ -94,12 +94,15 @@ class Pump:
         self._cancelling: set[Subscription] = set()
         self._gathering = Gathering(self._loop, self._subscriptions, self._begin)
         self._stopping = self._intake_closed = False
+        self._launched, self._ended = False, threading.Event()
         self._thread = threading.Thread(target=self._run, name="fairsched-io", daemon=True)
 
     # From any thread ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the thread; it connects at once."""
+        # An interrupt in the midst of this leaves a thread of which `threading` does not yet say that it is alive.
+        self._launched = True
         self._thread.start()
 
     @property
@@ -129,13 +132,13 @@ class Pump:
 
     def close(self, timeout: float) -> None:
         """Send what is settled, close the connection and end the thread, waiting `timeout` seconds at most."""
-        if not self._thread.is_alive():
+        if not self._launched:
             return
         self._loop.add_callback_threadsafe(self._close)
-        self._thread.join(timeout)
-        if self._thread.is_alive():
+        if not self._ended.wait(timeout):
             _log.warning("the broker did not answer the close within %g s; leaving without its answer", timeout)
             self._loop.add_callback_threadsafe(self._loop.stop)
+        if self._ended.wait(1.0):
             self._thread.join(1.0)
 
     def round_trip(self) -> float | None:
@@ -156,9 +159,12 @@ class Pump:
             _log.critical("the I/O thread failed", exc_info=True)
             self._listener.failed(error)
         finally:
-            self.link_down()
-            self._end_intake()
-            self._loop.close()
+            try:
+                self.link_down()
+                self._end_intake()
+                self._loop.close()
+            finally:
+                self._ended.set()
 
     def _subscriptions(self) -> Iterator[Subscription]:
         return iter(self._current.values())

@@ -80,10 +80,10 @@ class Machine(Listener):
                 raise RuntimeError("a consumer can be started once; make another")
             self.pump = Pump(self.settings, self.lanes, self.counters, self, self.settle_failure)
             self._started = True
-        self.pump.start()
-        if self.stopping.is_set():
-            self.pump.stop_intake()
         try:
+            self.pump.start()
+            if self.stopping.is_set():
+                self.pump.stop_intake()
             in_time = self._begun.wait(self.settings.connect_timeout)
             if not in_time:
                 hosts = ", ".join(endpoint(url) for url in self.settings.urls)
@@ -267,13 +267,13 @@ class Machine(Listener):
             if self._closed or not self._started:
                 return
             self._closed = True
-        self.stop(now=True)
-        returned = 0
-        for message in self.lanes.leftovers():
-            returned += message.nack()
-        if returned:
-            _log.info("%d messages that were not handled return to their queues", returned)
-        self.pump.close(_CLOSE_TIMEOUT)
+        try:
+            self.stop(now=True)
+            returned = sum(message.nack() for message in self.lanes.leftovers())
+            if returned:
+                _log.info("%d messages that were not handled return to their queues", returned)
+        finally:  # whatever interrupts this: the thread must not be left behind, nor what it consumes
+            self.pump.close(_CLOSE_TIMEOUT)
 
     def stats(self) -> dict[str, Any]:
         """Return counters, what is buffered, and the figures of every slot."""

@@ -6,7 +6,7 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -18,8 +18,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
-def graceful(stop: Callable[[bool], object]) -> Iterator[None]:
-    """graceful(stop)
+def graceful(stop: Callable[[bool], object], signals: Collection[signal.Signals] = SIGNALS) -> Iterator[None]:
+    """graceful(stop, signals=(SIGTERM, SIGINT))
     --
 
     Handle SIGTERM and SIGINT within a ``with`` block.
@@ -29,6 +29,8 @@ def graceful(stop: Callable[[bool], object]) -> Iterator[None]:
     stop : callable
         ``stop(now)``: called with False by the first signal (finish, ack, close), with True by every later one
         (requeue and leave). `Consumer.stop` is made for it.
+    signals : collection of signal.Signals
+        Those to handle.
 
     Raises
     ------
@@ -49,13 +51,13 @@ def graceful(stop: Callable[[bool], object]) -> Iterator[None]:
     """
     reader, writer = socket.socketpair()
     writer.setblocking(False)
-    thread = threading.Thread(target=_obey, args=(reader, stop), name="fairsched-signals", daemon=True)
+    thread = threading.Thread(target=_obey, args=(reader, stop, signals), name="fairsched-signals", daemon=True)
     earlier: dict[signal.Signals, Any] = {}
     with reader, writer:
         earlier_descriptor = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         thread.start()
         try:
-            for number in SIGNALS:
+            for number in signals:
                 earlier[number] = signal.signal(number, _nothing)
             yield
         finally:
@@ -66,12 +68,12 @@ def graceful(stop: Callable[[bool], object]) -> Iterator[None]:
             thread.join()
 
 
-def _obey(reader: socket.socket, stop: Callable[[bool], object]) -> None:
+def _obey(reader: socket.socket, stop: Callable[[bool], object], signals: Collection[signal.Signals]) -> None:
     """Call `stop` for each signal whose number comes in, until the other end is closed."""
     now = False
     while numbers := reader.recv(64):
         for number in numbers:
-            if number in SIGNALS:
+            if number in signals:
                 _log.info("%s: %s", signal.Signals(number).name, "leaving at once" if now else "finishing")
                 stop(now)
                 now = True
