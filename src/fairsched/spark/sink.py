@@ -6,7 +6,8 @@ second copy can be told from a new message, as long as the query gives the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -24,7 +25,7 @@ from fairsched.spark._options import SinkOptions
 from fairsched.spark._publisher import Publisher
 
 
-class _Writer:
+class _Writer(ABC):
     """_Writer(options, schema)
     --
 
@@ -41,6 +42,11 @@ class _Writer:
     ------
     ConfigurationError
         The body is missing, there is a column that no message has, or one of the wrong type.
+
+    Notes
+    -----
+    For `commit` and `abort`, which do nothing unless a writer says so, nothing is left: messages cannot be held back
+    until all tasks are done, and what is published stays published.
     """
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
@@ -61,8 +67,9 @@ class _Writer:
         if options.message_id == "column" and "message_id" not in types:
             raise ConfigurationError("messageId=column needs a column 'message_id'")
 
+    @abstractmethod
     def _job(self) -> str:
-        raise NotImplementedError
+        """Name what is written: the same for every attempt at a task, and for nothing else."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Publish, and return when all is confirmed; what is returned or refused fails the task."""
@@ -78,12 +85,6 @@ class _Writer:
         finally:
             session.close()
         return WriterCommitMessage()
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None], *_batch: int) -> None:
-        """Nothing is left to do: messages cannot be held back until all tasks are done."""
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None], *_batch: int) -> None:
-        """Nothing can be done: what is published stays published."""
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -101,6 +102,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         self._name = uuid.uuid4().hex
 
     def _job(self) -> str:
+        """Name the query."""
         return self._name
 
 
