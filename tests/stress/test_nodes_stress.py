@@ -86,4 +86,6 @@ def test_a_million_moves_by_threads_take_little_room() -> None:
         together(*(lambda: manager.cycle(each) for _ in range(2)))
         assert manager.valid
         assert all(manager.physical(which) <= 2 * 100 for which in (0, 1))
-    assert manager.capacity <= 4 * 2 * each // 4
+    # Of the entries that the moves would take if none were used again. On a machine with many more threads than cores
+    # somebody is preempted inside for most of the time, and a quarter was once too little.
+    assert manager.capacity <= 4 * 2 * each // 2
