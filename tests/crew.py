@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
-from threads import SOON, result_of, start
+from threads import SOON, reach, result_of, start
 
 from fairsched import ShutDown
-
-
-def reach(condition: Callable[[], bool], what: str) -> None:
-    """Wait for what other threads are about to bring about."""
-    deadline = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.001)
 
 
 def check_lists(queue: Any, consumers: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from threads import SOON, result_of, start
+from threads import SOON, reach, result_of, start
 
 from fairsched import (
     Entry,
@@ -38,14 +38,6 @@ class Thing:
     """Something that weak references can watch."""
 
     other: Any = None
-
-
-def reach(condition: Callable[[], bool]) -> None:
-    """Wait for something that another thread is about to do."""
-    deadline = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0)
 
 
 def drain(subscription: Subscription) -> list[Any]:

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from threads import SOON, result_of, start
+from threads import SOON, reach, result_of, start
 
 from fairsched import _probe_room
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that other threads bring about."""
-    deadline = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.0005)
 
 
 def seated(room: _probe_room.ProbeRoom, *priorities: int, amount: int = 1) -> list[Any]:
@@ -26,7 +16,7 @@ def seated(room: _probe_room.ProbeRoom, *priorities: int, amount: int = 1) -> li
     for priority in priorities:
         waiting = room.lists[0]
         waiters.append(start(lambda priority=priority: room.take(SOON, priority, amount)))
-        until(lambda waiting=waiting: room.lists[0] == waiting + 1)
+        reach(lambda waiting=waiting: room.lists[0] == waiting + 1)
     return waiters
 
 
@@ -36,7 +26,7 @@ def finished(waiters: list[Any]) -> list[bool]:
 
 def check_quiet(room: _probe_room.ProbeRoom) -> None:
     """Everybody has left, and nothing is left over."""
-    until(lambda: room.lists[:2] == (0, 0))
+    reach(lambda: room.lists[:2] == (0, 0))
     assert room.permits == 0
     assert room.valid
 
@@ -97,7 +87,7 @@ def test_all_are_woken_whatever_there_is() -> None:
     room = _probe_room.ProbeRoom()
     waiters = seated(room, 0, 9, 0)
     room.wake_all()
-    until(lambda: room.lists[:2] == (3, 0))  # each looked, and stayed
+    reach(lambda: room.lists[:2] == (3, 0))  # each looked, and stayed
     room.add(3)
     assert [result_of(waiter) for waiter in waiters] == [1] * 3
     check_quiet(room)

@@ -1,8 +1,9 @@
-"""Run something in a thread, and wait for what came of it."""
+"""Run something in a thread, and wait for what comes of it."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -30,3 +31,11 @@ def result_of(started: tuple[threading.Thread, list[Any]]) -> Any:
     thread.join(SOON)
     assert not thread.is_alive(), "still blocked"
     return outcome[0]
+
+
+def reach(condition: Callable[[], object], what: str = "it never came about") -> None:
+    """Wait for what other threads are about to bring about, looking every half millisecond."""
+    deadline = time.monotonic() + SOON
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.0005)

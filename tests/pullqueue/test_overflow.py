@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import queue as queues
-import time
 from typing import Any
 
 import pytest
 from queue_engines import Engine, drain, items, on_both
 from reference_queue import ReferenceQueue
-from threads import SOON, result_of, start
+from threads import SOON, reach, result_of, start
 
 
 def content(queue: Any) -> list[Any]:
@@ -162,14 +161,6 @@ def test_flow_blocks_producers_until_four_fifths(limit: int) -> None:
                 entry.ack()
     assert result_of(producer) == "done"
     assert got == list(range(count))
-
-
-def reach(condition: Any) -> None:
-    """Wait for something that another thread is about to do."""
-    deadline = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0)
 
 
 def test_flow_lets_a_closed_queues_producers_go() -> None:

@@ -44,8 +44,10 @@ def interrupt(fault: dict[str, Any]) -> None:
         os.kill(parent_of(os.getppid()), signal.SIGKILL)
     folder = Path(fault["folder"])
     (folder / "reached").touch()
+    deadline = time.monotonic() + 120
     while not (folder / "go").exists():
-        time.sleep(0.02)
+        assert time.monotonic() < deadline, f"{folder}/go never came"
+        time.sleep(0.02)  # between two looks
 
 
 class Watched(PartitionReader):

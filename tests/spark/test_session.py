@@ -296,7 +296,7 @@ def test_a_task_that_is_tried_again_uses_the_same_ids(
                     channel = connection.channel()
                     while channel.queue_declare(name, passive=True).method.message_count == 0:
                         assert time.monotonic() < deadline
-                        connection.sleep(0.02)
+                        connection.sleep(0.02)  # between two looks
                 os._exit(7)
 
     # A batch goes on to the writer when later ones push it through the buffers between the processes.

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from crew import Crew, check_lists, reach, restless
-from threads import SOON, result_of, start
+from crew import Crew, check_lists, restless
+from threads import SOON, reach, result_of, start
 
 from fairsched import PullQueue, ShutDown
 
