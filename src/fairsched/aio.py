@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from fairsched.consumer.arguments import made_by
 from fairsched.consumer.machine import Machine
-from fairsched.consumer.settings import OnError, make_settings
+from fairsched.consumer.settings import Settings, make_settings
 from fairsched.errors import ShutDown
-from fairsched.pools import Workers
 
 if TYPE_CHECKING:
-    from fairsched._codel import CoDel
     from fairsched._fairqueue import FairQueue
     from fairsched.consumer.message import Message
 
@@ -55,36 +54,8 @@ class Consumer:
     ...                 await work(message.body)
     """
 
-    def __init__(
-        self,
-        url: str | Sequence[str],
-        queues: Mapping[str, int] | Sequence[str],
-        *,
-        prefetch: int | str | Mapping[str, int] | None = None,
-        target_delay: float | None = None,
-        max_buffer_bytes: int | None = None,
-        anticipation: float | None = None,
-        cost: str | Callable[[Message], int] | None = None,
-        key: str | Callable[[Message], object] | None = None,
-        weights: Mapping[Any, int] | None = None,
-        default_weight: int = 1,
-        ordering_key: str | Callable[[Message], object] | None = None,
-        workers: Workers = 1,
-        on_error: OnError = "requeue",
-        shutdown_timeout: float = 25.0,
-        connect_timeout: float = 30.0,
-        codel: CoDel | None = None,
-        codel_requeue: bool = True,
-        codel_budget: int = 3,
-        codel_when_alone: bool = False,
-    ) -> None:
-        settings = make_settings(
-            url, queues, prefetch=prefetch, target_delay=target_delay, max_buffer_bytes=max_buffer_bytes,
-            anticipation=anticipation, cost=cost, key=key, weights=weights, default_weight=default_weight,
-            ordering_key=ordering_key, workers=workers, on_error=on_error, shutdown_timeout=shutdown_timeout,
-            connect_timeout=connect_timeout, codel=codel, codel_requeue=codel_requeue, codel_budget=codel_budget,
-            codel_when_alone=codel_when_alone,
-        )  # fmt: skip
+    @made_by(make_settings)
+    def __init__(self, settings: Settings) -> None:
         self._machine = Machine(settings)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = asyncio.Event()
