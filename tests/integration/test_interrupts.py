@@ -24,7 +24,7 @@ from fairsched.consumer.message import Message
 from fairsched.errors import ConnectionFailed
 
 #: A lost answer makes a good-bye wait for 12 s; with its answer it takes milliseconds.
-SOON = 8.0
+SOON = 10.0
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
