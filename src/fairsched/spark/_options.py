@@ -198,26 +198,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """sink_options(options)
     --
 
-    Check the options of a writer.
-
-    Parameters
-    ----------
-    options : mapping of str to str
-        As Spark gives them; names in any case.
-
-    Returns
-    -------
-    SinkOptions
-        Picklable.
-
-    Raises
-    ------
-    ConfigurationError
-        An option is missing, unknown or wrong; the message names it, and never shows a URL's password.
-
-    Notes
-    -----
-    O(number of options). Safe from any thread.
+    Check the options of a writer, as `source_options` does those of a reader.
     """
     taker = Taker(options)
     found = SinkOptions(
