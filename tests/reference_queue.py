@@ -20,7 +20,8 @@ Expiry. When the clock is past the time of put + ttl, the smaller of the message
     by a pull that comes to it, or when it is released. Acquired messages do not expire.
 Attempts. delivery_count is 0 at first, and one more for each release. With the max_deliveries-th release the message
     goes to the alternate: a queue with put(), or a callable(item, reason); reasons: "expired", "delivery_limit",
-    "closed". Without one, it is dropped. A ring drops, and so does a last-value queue.
+    "closed". Without one, it is dropped. A ring drops, and so does a last-value queue. What the alternate raises an
+    exception for is kept in undelivered, and offered to it again by expire().
 Overflow. ring: drops the oldest that is not acquired, nor the one just put. reject: queue.Full. flow: who puts what
     does not fit, and everybody after that, waits until depth and bytes are at most 80 % of the limits, rounded up;
     here, queue.Full. What never fits waits for an empty queue.
@@ -32,9 +33,11 @@ Close. ShutDown for who puts, subscribes, or gets when nothing is left. What is 
 
 from __future__ import annotations
 
+import logging
 import math
 import queue
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
@@ -56,6 +59,8 @@ from reference_subscription import ReferenceEntry, ReferenceSubscription
 from reference_waking import Waking
 
 from fairsched.errors import ShutDown
+
+logger = logging.getLogger("fairsched.queue")
 
 LISTS = {
     "interested": INTERESTED,
@@ -107,6 +112,7 @@ class ReferenceQueue(Waking):
         self.live_consumers = live_consumers
         self.max_deliveries = max_deliveries
         self.alternate = alternate
+        self.undelivered: deque[tuple[Any, str]] = deque()
         self.clock = clock or time.monotonic
         self.arrivals = 0
         self.stopped = False
@@ -198,10 +204,18 @@ class ReferenceQueue(Waking):
         self.order.remove(message)
         self.stopped = self.stopped and self.over(self.depth, self.bytes, 0.8)
         if reason is not None and self.alternate is not None:
+            self.deliver(message.item, reason)
+
+    def deliver(self, item: Any, reason: str) -> None:
+        """To the alternate, or kept."""
+        try:
             if hasattr(self.alternate, "put"):
-                self.alternate.put(message.item)
+                self.alternate.put(item)
             else:
-                self.alternate(message.item, reason)
+                self.alternate(item, reason)
+        except Exception:
+            logger.exception("the alternate failed")
+            self.undelivered.append((item, reason))
 
     # -- pulling ------------------------------------------------------------------------------------------------------
 
@@ -274,7 +288,8 @@ class ReferenceQueue(Waking):
         self.offer(message)
 
     def expire(self) -> None:
-        """Let go of what was held until now, and drop what has expired."""
+        """Let go of what was held until now, drop what has expired, and offer what is kept to the alternate again."""
+        kept = len(self.undelivered)
         for message in list(self.order.stored):
             if message.state == HELD and self.ready(message):
                 for consumer in self.by_node.values():
@@ -284,6 +299,9 @@ class ReferenceQueue(Waking):
                     self.offer(message)
             if self.expired(message):
                 self.remove(message, "expired")
+        for _ in range(kept):
+            self.deliver(*self.undelivered.popleft())
 
-    def close(self) -> None:
+    def close(self) -> list[tuple[Any, str]]:
         self.closed = True
+        return list(self.undelivered)

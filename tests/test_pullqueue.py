@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import queue as queues
 import signal
 import threading
@@ -324,18 +325,88 @@ def test_a_filter_that_fails_is_logged_once(caplog: pytest.LogCaptureFixture) ->
     assert sum("filter" in record.message for record in caplog.records) == 1
 
 
-def test_an_alternate_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    def full(item: Any, reason: str) -> None:
-        raise queues.Full
+def refuse(item: Any, reason: str) -> None:
+    """An alternate that takes nothing."""
+    raise queues.Full
 
-    queue = PullQueue(max_deliveries=1, alternate=full)
+
+def test_an_alternate_that_fails_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    queue = PullQueue(max_deliveries=1, alternate=refuse)
     worker = queue.subscribe()
-    queue.put(0)
-    entry = worker.pull()
-    assert entry is not None
-    assert entry.release()
+    for item in range(3):
+        queue.put(item)
+    for entry in worker.pull_many(3):
+        assert entry.release()
+    queue.expire()
     assert queue.depth == 0
-    assert "delivery_limit" in caplog.text
+    assert ["delivery_limit" in record.message for record in caplog.records] == [True]
+    assert [item for item, _ in queue.undelivered] == [0, 1, 2]
+
+
+def test_an_alternate_that_fails_again_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:
+    takes = iter([False, False, True, False])
+
+    def alternate(item: Any, reason: str) -> None:
+        if not next(takes):
+            raise queues.Full
+
+    queue = PullQueue(ttl=0, clock=(clock := Clock()), alternate=alternate)
+    for item in range(4):
+        queue.put(item)
+    clock.now = 1
+    queue.expire()
+    assert len(caplog.records) == 2
+    assert list(queue.undelivered) == [(item, "expired") for item in (0, 1, 3)]
+
+
+def test_an_interrupt_in_the_alternate_loses_nothing() -> None:
+    def interrupt(item: Any, reason: str) -> None:
+        raise KeyboardInterrupt
+
+    queue = PullQueue(ttl=0, clock=(clock := Clock()), alternate=interrupt)
+    for item in range(3):
+        queue.put(item)
+    clock.now = 1
+    with pytest.raises(KeyboardInterrupt):
+        queue.expire()
+    assert (queue.depth, [item for item, _ in queue.undelivered]) == (0, [0, 1, 2])
+    with pytest.raises(KeyboardInterrupt):
+        queue.expire()
+    assert sorted(item for item, _ in queue.undelivered) == [0, 1, 2]
+
+
+def test_an_interrupt_in_on_work_loses_nothing() -> None:
+    """One call finds what has expired, and lets go of what was held, which a subscription is told of."""
+
+    def interrupt(subscription: Subscription) -> None:
+        raise KeyboardInterrupt
+
+    dead: list[Any] = []
+    queue = PullQueue(clock=(clock := Clock()), alternate=lambda item, reason: dead.append(item))
+    queue.put("expires", ttl=1)
+    queue.put("held", not_before=1)
+    queue.subscribe(on_work=interrupt, filter=lambda item: item == "held")
+    clock.now = 2
+    with pytest.raises(KeyboardInterrupt):
+        queue.expire()
+    assert (queue.depth, dead) == (1, ["expires"])
+
+
+def test_a_queue_in_a_cycle_through_what_is_undelivered_is_collected(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "fairsched.queue")  # a record would keep the frames, and the item with them
+    queue = PullQueue(max_deliveries=1, alternate=refuse)
+    thing = Thing()
+    thing.other = queue
+    queue.put(thing)
+    entry = queue.subscribe().pull()
+    assert entry is not None
+    entry.release()
+    assert queue.undelivered[0] == (thing, "delivery_limit")
+    watch = weakref.ref(thing)
+    del thing, queue, entry
+    gc.collect()
+    gc.collect()
+    assert watch() is None
 
 
 def test_exclusive_errors_are_named() -> None:

@@ -62,6 +62,7 @@ import logging
 import math
 import queue
 import time
+from collections import deque
 
 from fairsched._core import checked_quanta
 from fairsched.errors import ExistingConsumerPreventsExclusive, ExistingExclusiveConsumer, ShutDown
@@ -103,7 +104,7 @@ _KINDS = {
 }
 _OVERFLOWS = {"none": OVERFLOW_NONE, "ring": OVERFLOW_RING, "reject": OVERFLOW_REJECT, "flow": OVERFLOW_FLOW}
 _GROUPS = {None: GROUPS_NONE, "standard": GROUPS_STANDARD, "shared": GROUPS_SHARED}
-#: What an alternate is told; reasons that are not here are nobody's business.
+#: What an alternate is told; what left for another reason was to be dropped.
 _REASONS = {REASON_EXPIRED: "expired", REASON_DELIVERIES: "delivery_limit", REASON_CLOSED: "closed"}
 
 _PAST = -math.inf  # a deadline: wait for nothing but what is under way
@@ -643,11 +644,18 @@ cdef class PullQueue:
     alternate : PullQueue or callable, optional
         Where messages go that expired, were delivered too often, or were released after `close`: something with `put`,
         or a callable that takes (item, reason), the reason being 'expired', 'delivery_limit' or 'closed'. Without it
-        they are dropped.
+        they are dropped. What it raises is logged, and the message kept: see `undelivered`.
     nondestructive : bool
         All subscriptions browse, whatever they ask for.
     clock : callable, optional
         Returns seconds; `time.monotonic` by default. `get` looks at a clock of the caller's own every millisecond.
+
+    Attributes
+    ----------
+    undelivered : collections.deque of (item, reason)
+        What the alternate raised an exception for, oldest first. It has left the queue, and counts for no limit. Who
+        caused it to leave, by a put, pull, release or expire, is done and is told nothing. `expire` offers it to the
+        alternate again. Take from it (`popleft`) what you see to yourself.
 
     Raises
     ------
@@ -681,6 +689,8 @@ cdef class PullQueue:
     cdef dict slot_of           # of a fair queue: name -> index
     cdef object key
     cdef object alternate
+    cdef bint refused           # what the alternate was given last, and that was logged
+    cdef readonly object undelivered
     cdef object clock
     cdef int64_t ttl            # nanoseconds; -1: none
     cdef bint keyed             # keys mean something
@@ -692,6 +702,7 @@ cdef class PullQueue:
 
     def __cinit__(self, *args, **kwargs):
         self.members = set()
+        self.undelivered = deque()
 
     def __init__(
         self, kind="standard", *, levels=10, key=None, quanta=None, max_depth=0, max_bytes=0, overflow="none", ttl=None,
@@ -852,25 +863,56 @@ cdef class PullQueue:
         if self.stopped != 0 and (self.closed or overflow_resumes(&q.overflow, q.depth.load(), q.bytes.load())):
             with cython.critical_section(self):
                 self.room.wake_all()
-        for subscription in told:
-            (<Subscription> subscription).tell()
-        if self.alternate is not None:
-            for item, reason in removed:
-                self.divert(item, reason)
+        try:
+            for subscription in told:
+                (<Subscription> subscription).tell()
+        finally:
+            if self.alternate is not None:
+                self.divert(removed)
         return 0
 
-    cdef int divert(self, object item, int reason) except -1:
-        """Hand a message that has left the queue to the alternate."""
-        name = _REASONS.get(reason)
-        if name is None:
-            return 0
+    cdef int divert(self, list removed) except -1:
+        """Hand messages that have left the queue to the alternate."""
+        cdef list messages = [(item, _REASONS[reason]) for item, reason in removed if reason in _REASONS]
+        cdef Py_ssize_t i = 0
+        try:
+            while i < len(messages):
+                i += 1
+                self.deliver(messages[i - 1])
+        finally:
+            self.undelivered.extend(messages[i:])  # what an interrupt has left
+        return 0
+
+    cdef int deliver(self, tuple message) except -1:
+        """Hand one to the alternate; it is kept unless that has taken it, whatever it raises."""
+        item, reason = message
         try:
             if hasattr(self.alternate, "put"):
                 self.alternate.put(item)
             else:
-                self.alternate(item, name)
-        except Exception:
-            logger.exception("the alternate of a queue failed: a message (%s) is lost", name)
+                self.alternate(item, reason)
+            self.refused = False
+        except BaseException as error:
+            self.undelivered.append(message)
+            if not isinstance(error, Exception):
+                raise
+            if not self.refused:
+                self.refused = True
+                logger.exception(
+                    "the alternate of a queue failed: a message (%s) is kept in undelivered, as others will be, and "
+                    "that is not logged again until it takes one", reason,
+                )
+        return 0
+
+    cdef int deliver_again(self, Py_ssize_t count) except -1:
+        """Hand that many of those kept to the alternate, oldest first, each once."""
+        while count > 0:
+            try:
+                message = self.undelivered.popleft()
+            except IndexError:  # somebody else took it
+                break
+            self.deliver(message)
+            count -= 1
         return 0
 
     cdef void bury(self) noexcept:
@@ -1415,8 +1457,8 @@ cdef class PullQueue:
         """expire($self)
         --
 
-        Remove what has expired, and let go of what was held until now. Pulls see to what they meet; this, called at
-        times, sees to the rest.
+        Remove what has expired, let go of what was held until now, and offer the alternate again what is `undelivered`.
+        Pulls see to what they meet; this, called at times, sees to the rest.
 
         Returns
         -------
@@ -1431,6 +1473,7 @@ cdef class PullQueue:
         cdef Message* due
         cdef Message* following
         cdef int64_t expired
+        cdef Py_ssize_t kept = len(self.undelivered)
         self.enter_at(&visit, self.now())
         due = queue_unhold(&self.hall.queue, &visit.call)
         expired = queue_sweep(&self.hall.queue, &visit.call)
@@ -1447,6 +1490,7 @@ cdef class PullQueue:
                 queue_offer(&visit.call, due, True)
                 due = following
             self.leave(&visit)
+        self.deliver_again(kept)
         return expired
 
     def close(self):
@@ -1455,6 +1499,11 @@ cdef class PullQueue:
 
         Take no more messages and subscriptions. What is there may be pulled and settled; what is released goes to the
         alternate, if there is one. Whoever waits in `put` gets `ShutDown`, in `get` once there is nothing left for it.
+
+        Returns
+        -------
+        list of (item, reason)
+            What the alternate has not taken: a copy of `undelivered`, where it stays. Closing twice does nothing more.
         """
         cdef Queue* q = &self.hall.queue
         queue_lock(q)
@@ -1466,6 +1515,7 @@ cdef class PullQueue:
         for subscription in list(self.members):
             (<Subscription> subscription).news.fetch_add(0)
             (<Subscription> subscription).wake()
+        return list(self.undelivered)
 
     def __repr__(self):
         return f"<PullQueue, {self.depth} messages, {self.available} available>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import queue as queues
 from typing import Any
@@ -37,13 +38,20 @@ class QueueMachine(RuleBasedStateMachine):
         options = {"kind": self.kind, **data.draw(self.options)}
         self.clock = ManualClock()
         self.dead: tuple[list[Any], list[Any]] = ([], [])
+        self.broken = False
         self.queues = [
-            make(**options, clock=self.clock, alternate=lambda item, reason, dead=dead: dead.append((item, reason)))
+            make(**options, clock=self.clock, alternate=functools.partial(self.bury, dead))
             for make, dead in zip((ReferenceQueue, compiled_queue), self.dead, strict=True)
         ]
         self.consumers: list[tuple[Any, Any]] = []
         self.entries: list[tuple[Any, Any]] = []
         self.numbers = self.names = 0
+
+    def bury(self, dead: list[Any], item: Any, reason: str) -> None:
+        """The alternate of both, each with a list of its own."""
+        if self.broken:
+            raise OSError
+        dead.append((item, reason))
 
     def message(self, data: st.DataObject) -> dict[str, Any]:
         """What else is put with a message."""
@@ -163,6 +171,10 @@ class QueueMachine(RuleBasedStateMachine):
         for consumer in pair:
             consumer.cancel()
 
+    @rule(broken=st.booleans())
+    def break_alternate(self, broken: bool) -> None:
+        self.broken = broken
+
     @rule(seconds=st.integers(0, 3))
     def time_passes(self, seconds: int) -> None:
         """And the housekeeping runs: what a pull would notice by itself is for the tests case by case."""
@@ -178,6 +190,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert reference.lists() == compiled.lists()
         assert (reference.depth, reference.available) == (compiled.depth, compiled.available)
         assert self.dead[0] == self.dead[1]
+        assert reference.undelivered == compiled.undelivered
         for one, other in self.consumers:
             state = f"{one.name}: notified_count, credit, interested"
             assert (one.notified_count, one.credit, one.interested) == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import sys
 import threading
@@ -26,10 +27,19 @@ def restless_switching() -> Iterator[None]:
     sys.setswitchinterval(interval)
 
 
-def test_what_expires_and_what_is_served_add_up() -> None:
-    """Housekeeping, pulls and releases race for messages that expire; each ends in one place."""
+@pytest.mark.parametrize("refused", [0.0, 0.5])
+def test_what_expires_and_what_is_served_add_up(refused: float, caplog: pytest.LogCaptureFixture) -> None:
+    """Housekeeping, pulls and releases race for messages that expire; each ends in one place, or is kept."""
+    caplog.set_level(logging.CRITICAL, "fairsched.queue")
     dead: list[int] = []
-    queue = PullQueue(ttl=0.001, alternate=lambda item, reason: dead.append(item))
+    mood = random.Random(7)
+
+    def alternate(item: int, reason: str) -> None:
+        if mood.random() < refused:
+            raise ConnectionError
+        dead.append(item)
+
+    queue = PullQueue(ttl=0.001, alternate=alternate)
 
     def consume(crew: Crew, me: int) -> None:
         chance = random.Random(me)
@@ -56,7 +66,11 @@ def test_what_expires_and_what_is_served_add_up() -> None:
     crew.produce(3, 1000, lambda me, number: queue.put(1000 * me + number))
     stop.set()
     assert result_of(keeper) is None
-    assert sorted(crew.finish() + dead) == list(range(3000))
+    served = crew.finish()
+    assert sorted(served + dead + [item for item, _ in queue.undelivered]) == list(range(3000))
+    while queue.close():
+        queue.expire()
+    assert sorted(served + dead) == list(range(3000))
 
 
 @pytest.mark.parametrize("overflow", ["ring", "flow"])
