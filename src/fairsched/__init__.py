@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from fairsched._ackledger import AckLedger
 from fairsched._codel import CoDel
 from fairsched._core import Dwrr
+from fairsched._entry import Entry
 from fairsched._fairqueue import FairQueue
-from fairsched._pullqueue import Entry, PullQueue, Subscription
+from fairsched._pullqueue import PullQueue
 from fairsched._routing import HashRing, jump_hash, jump_hash_many
+from fairsched._subscription import Subscription
 from fairsched._target import Target
 from fairsched.batch import Batch
 from fairsched.codelstats import CoDelStats

@@ -45,6 +45,19 @@ cdef inline int64_t as_count(object value) except -1:
     return result
 
 
+cdef inline int64_t natural(object value, str what) except -1:
+    """Convert an integer of 0 or more."""
+    cdef int64_t number = as_int64(value, what, "an integer of 0 or more")
+    if number < 0:
+        raise ValueError(f"{what} must be an integer of 0 or more, got {value!r}")
+    return number
+
+
+cdef inline int64_t as_credit(object credit) except? -2:
+    """Convert a credit; -1: no limit."""
+    return -1 if credit is None else natural(credit, "credit")
+
+
 cdef inline int32_t as_priority(object value) except? -1:
     """Convert the priority of a consumer."""
     cdef int64_t result

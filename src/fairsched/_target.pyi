@@ -1,7 +1,8 @@
 from collections.abc import Iterable
 from typing import final
 
-from fairsched._pullqueue import Entry, Subscription
+from fairsched._entry import Entry
+from fairsched._subscription import Subscription
 
 @final
 class Target:

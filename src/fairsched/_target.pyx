@@ -18,11 +18,11 @@ from libc.stdint cimport int64_t
 from libcpp.atomic cimport atomic
 
 from fairsched._numbers cimport as_count
-from fairsched._waitingroom cimport Seat, WaitingRoom
+from fairsched._waitingroom cimport WaitingRoom
 
 import queue
 
-from fairsched._pullqueue import Subscription
+from fairsched._subscription import Subscription
 from fairsched.errors import ShutDown
 
 cdef enum:  # of a subscription
@@ -247,19 +247,9 @@ cdef class Target:
 
     cdef bint wait(self, int64_t news, object deadline) except -1:
         """Wait until a subscription is told something newer than `news`; False when the deadline passed before."""
-        cdef Seat* seat
-        cdef bint finished = False
         if self.news.load() != news:
             return True
-        seat = self.room.sit(0, 1)
-        try:
-            waited = self.room.wait(seat, deadline)
-            finished = True
-        finally:
-            self.room.leave(seat)
-            if not finished:  # what this thread may have been woken for is for another to see to
-                self.room.wake(1)
-        return waited
+        return self.room.wait_once(deadline)
 
     cdef object next_entry(self):
         """Take a message from the next in turn that has one; each is tried once."""

@@ -29,6 +29,7 @@ cdef class WaitingRoom:
     cdef bint outranked(self, int32_t priority) noexcept
     cdef Seat* sit(self, int32_t priority, int64_t amount, PyObject* callback=*) except NULL
     cdef bint wait(self, Seat* seat, object deadline) except -1
+    cdef bint wait_once(self, object deadline) except -1
     cdef int stay(self, Seat* seat) except -1
     cdef void leave(self, Seat* seat) noexcept
     cdef void wake(self, int64_t available) noexcept

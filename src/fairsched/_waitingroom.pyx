@@ -165,6 +165,19 @@ cdef class WaitingRoom:
                     seat.parking.park(-1)
         return woken
 
+    cdef bint wait_once(self, object deadline) except -1:
+        """Sit down, wait and leave: False when the deadline passed before anybody woke this thread."""
+        cdef Seat* seat = self.sit(0, 1)
+        cdef bint finished = False
+        try:
+            woken = self.wait(seat, deadline)
+            finished = True
+        finally:
+            self.leave(seat)
+            if not finished:  # what this thread may have been woken for is for another to see to
+                self.wake(1)
+        return woken
+
     cdef int stay(self, Seat* seat) except -1:
         """Go on waiting after a wake-up for what one may not take. Then wake for what is left."""
         cdef Pin* pin = interest_enter(&self.interest)

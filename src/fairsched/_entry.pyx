@@ -1,0 +1,168 @@
+"""What a subscription pulled: a message that is its own until it is settled, once."""
+
+cimport cython
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF
+from libc.stdint cimport uint64_t, uintptr_t
+
+from fairsched._pullqueue cimport PullQueue
+from fairsched._subscription cimport Subscription
+from fairsched._visit cimport Visit, visit_ask_for, visit_enter, visit_leave
+from fairsched.core.message cimport Message
+from fairsched.core.queuecredit cimport consumer_paid
+from fairsched.core.queuesettle cimport (
+    SETTLE_ACK, SETTLE_REJECT, SETTLE_RELEASE, Verdict, queue_settle, settle_credit,
+)
+from fairsched.core.queuestate cimport QueueConsumer
+from fairsched.core.queuewake cimport queue_drop
+
+
+@cython.final
+@cython.no_gc_clear
+cdef class Entry:
+    """Entry()
+    --
+
+    A message that a subscription pulled, to be settled once: by `ack`, `release` or `reject`, from any thread.
+
+    Attributes
+    ----------
+    item : object
+        What was put.
+    delivery_count : int
+        Earlier deliveries that failed, each by a release.
+    redelivered : bool
+        Whether it was pulled, and came back, before.
+    settled : bool
+        Whether it was settled.
+
+    Notes
+    -----
+    Settling twice is allowed: the first call decides, later ones do nothing and return False. What a browser pulled was
+    only looked at: settling it gives its credit back, and does nothing to the message.
+    An entry that is dropped unsettled leaves its message acquired: `Subscription.cancel(release=True)` gives it back.
+    """
+
+    def __init__(self):
+        raise TypeError("entries come from Subscription.pull")
+
+    def __dealloc__(self):
+        if self.message != NULL:
+            queue_drop(&self.owner.queue.hall.queue, self.message)
+
+    @property
+    def settled(self):
+        """Whether it was settled."""
+        return self.message == NULL
+
+    @property
+    def subscription(self):
+        """The subscription that pulled it."""
+        return self.owner
+
+    def ack(self):
+        """ack($self)
+        --
+
+        Say that the message was processed; it leaves the queue.
+
+        Returns
+        -------
+        bool
+            Whether this call settled it.
+
+        Notes
+        -----
+        O(1). Safe from any thread; the subscription may have been cancelled.
+        """
+        return self.settle(SETTLE_ACK)
+
+    def release(self):
+        """release($self)
+        --
+
+        Give the message back: it stands where it stood, and counts one failed delivery.
+
+        After `max_deliveries` of these it goes to the queue's alternate, or is dropped. One that has expired meanwhile
+        goes there as well; one that a newer message of its key has superseded is dropped.
+
+        Returns
+        -------
+        bool
+            Whether this call settled it.
+
+        Notes
+        -----
+        As `ack`; O(log messages that came back).
+        """
+        return self.settle(SETTLE_RELEASE)
+
+    def reject(self):
+        """reject($self)
+        --
+
+        Give the message back, for others: this subscription never sees it again. No failed delivery is counted.
+
+        Returns
+        -------
+        bool
+            Whether this call settled it.
+
+        Notes
+        -----
+        As `release`.
+        """
+        return self.settle(SETTLE_REJECT)
+
+    cdef object settle(self, Verdict verdict):
+        cdef Message* message
+        with cython.critical_section(self):
+            message = self.message
+            self.message = NULL
+        if message == NULL:
+            return False
+        return settle_message(self, message, verdict)
+
+    def __repr__(self):
+        # Items may be large or secret: never shown.
+        state = "settled" if self.message == NULL else "unsettled"
+        return f"<Entry of {self.owner.name!r}, {state}>"
+
+
+cdef Entry entry_of(Subscription subscription, Message* message):
+    """An entry for a message that was pulled, inside the visit."""
+    cdef Entry entry = Entry.__new__(Entry)
+    entry.owner = subscription
+    entry.message = message
+    entry.item = <object> <PyObject*> <uintptr_t> message.token
+    entry.holder = message.holder
+    entry.lease = message.lease
+    entry.delivery_count = max(message.deliveries, 0)
+    entry.redelivered = message.redelivered
+    entry.paid = subscription.consumer != NULL and consumer_paid(subscription.consumer)
+    return entry
+
+
+cdef object settle_message(Entry entry, Message* message, Verdict verdict):
+    """Settle what an entry had, in its subscription's name."""
+    cdef Visit visit
+    cdef QueueConsumer* c
+    cdef bint done = True
+    cdef PullQueue q = entry.owner.queue
+    cdef uint64_t token = message.token
+    visit_enter(&visit, q)
+    try:
+        if entry.paid:
+            visit_ask_for(&visit, q, entry.owner)
+    finally:
+        c = entry.owner.consumer
+        if entry.owner.acquires:
+            done = queue_settle(&visit.call, c, message, entry.holder, entry.lease, verdict)
+        else:
+            if c != NULL and entry.paid:
+                settle_credit(&visit.call, c, message.size)
+            queue_drop(&q.hall.queue, message)
+        visit_leave(&visit, q)
+    if done and verdict == SETTLE_ACK and entry.owner.acquires:
+        Py_DECREF(<object> <PyObject*> <uintptr_t> token)  # the message's; the entry holds one of its own
+    return done
