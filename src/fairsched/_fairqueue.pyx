@@ -1,46 +1,41 @@
 """A thread-safe, blocking queue of Python objects, served by deficit weighted round robin.
 
 Exclusion. Everything but the waiting happens with the GIL held (on free-threaded builds: inside the object's critical
-section), and nothing between two reads of the state runs Python code or gives the GIL up. Threads that wait are
-consumers, of items or of room, in a `WaitingRoom`; a put or get gives the GIL up only around a wake-up. Who waited
-hands over what is left, once he has taken his own.
+section), and nothing between two reads of the state runs Python code or gives the GIL up. A put or get gives it up only
+around a wake-up; how threads wait is in _fairwaiting.pyx, event loops in _waiter.pyx, and many items at once are in
+_batching.pyx.
 
 Ownership. The token of an entry is a pointer to the queued object, and the entry owns one reference to it. The
 garbage collector is shown those references by the traverse function at the end of this file.
 """
 
 cimport cython
-from cpython.list cimport PyList_GET_ITEM, PyList_New, PyList_SET_ITEM
-from cpython.long cimport PyLong_CheckExact
+from cpython.list cimport PyList_GET_ITEM, PyList_New
 from cpython.object cimport PyObject, visitproc
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from cpython.unicode cimport PyUnicode_CheckExact
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memset
 
+from fairsched._batching cimport store_many, take_many
 from fairsched._core cimport NamedSlots, slot_find
-from fairsched._numbers cimport as_amount, as_count, as_int64, as_priority
-from fairsched._waitingroom cimport Seat, WaitingRoom
-from fairsched.core.anticipation cimport anticipation_end_wait, anticipation_left, anticipation_set
-from fairsched.core.dwrr cimport (
-    dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_turn,
+from fairsched._fairwaiting cimport (
+    as_nanoseconds, hand_over, has_room, is_awaiting, may_take, wait_for_item, wait_for_room, wanted,
 )
+from fairsched._numbers cimport as_amount, as_count, as_int64, as_priority
+from fairsched._waiter cimport waiter_of
+from fairsched._waitingroom cimport WaitingRoom
+from fairsched.core.anticipation cimport anticipation_left, anticipation_set
+from fairsched.core.dwrr cimport dwrr_hold, dwrr_pop, dwrr_push, dwrr_set_quantum
 from fairsched.core.entrypool cimport Entry
 from fairsched.core.slots cimport (
-    AWAITED_SLOT, HELD, HELD_ONLY, NO_SLOT, NOT_AWAITED, NOT_HELD, Slot, SlotTable, slots_first,
-    slots_take_idle, slots_unlink_head,
+    HELD, HELD_ONLY, NO_SLOT, NOT_HELD, Slot, SlotTable, slots_take_idle, slots_unlink_head,
 )
-from fairsched.core.wakeup cimport wakeup_higher, wakeup_possible
-
-import queue
+from fairsched.core.wakeup cimport wakeup_possible
 
 import numpy as np
 
 from fairsched._arrays import as_costs
 from fairsched._core import checked_quanta
 from fairsched.batch import Batch
-from fairsched.errors import ShutDown
 
 ctypedef int (*traverse_t)(PyObject*, visitproc, void*) noexcept
 ctypedef int (*clear_t)(PyObject*) noexcept
@@ -51,12 +46,7 @@ cdef extern from "Python.h":
         clear_t tp_clear
 
 cdef enum:
-    NAME_CACHE = 16
     LONGEST_TURN = 3600  # seconds
-
-
-cdef int64_t as_nanoseconds(double seconds) noexcept:
-    return <int64_t> (seconds * 1e9)
 
 
 @cython.final
@@ -104,14 +94,6 @@ cdef class FairQueue(NamedSlots):
     >>> [tenants.get() for _ in range(5)]
     [('gold', 0), ('gold', 1), ('gold', 2), ('free', 0), ('gold', 3)]
     """
-
-    cdef WaitingRoom getters
-    cdef WaitingRoom putters
-    cdef int64_t anticipating     # getters that wait for the slot whose turn it is, and look again in time
-    cdef int64_t maxsize
-    cdef int64_t default_quantum  # 0: unknown slots are errors
-    cdef bint is_shut_down
-    cdef object __weakref__
 
     def __init__(self, quanta=None, *, maxsize=0, default_quantum=None, anticipation=0.0, clock=None):
         if not isinstance(maxsize, int) or isinstance(maxsize, bool):
@@ -165,8 +147,8 @@ cdef class FairQueue(NamedSlots):
         cdef bint waited = False
         cdef long index
         with cython.critical_section(self):
-            if not self.has_room(1):
-                waited = self.wait_for_room(slot, 1, block, timeout)
+            if not has_room(self, 1):
+                waited = wait_for_room(self, slot, 1, block, timeout)
             try:
                 index = slot_find(self, slot)
                 if index < 0:
@@ -179,7 +161,7 @@ cdef class FairQueue(NamedSlots):
                 if waited:
                     self.putters.wake(self.maxsize - self.table.queued)
             if wakeup_possible(&self.getters.interest):
-                self.getters.wake(self.wanted())
+                self.getters.wake(wanted(self))
 
     def put_many(self, slots, items, costs=None, block=True, timeout=None):
         """put_many($self, slots, items, costs=None, block=True, timeout=None)
@@ -218,90 +200,21 @@ cdef class FairQueue(NamedSlots):
         if size == 0:
             return
         with cython.critical_section(self):
-            if not self.has_room(size):
-                waited = self.wait_for_room(slots if names is None else names[0], size, block, timeout)
+            if not has_room(self, size):
+                waited = wait_for_room(self, slots if names is None else names[0], size, block, timeout)
             try:
-                self.store_many(slots, names, objects, &cost_view[0] if cost_view is not None else NULL)
+                store_many(self, slots, names, objects, &cost_view[0] if cost_view is not None else NULL)
             finally:
                 if waited:
                     self.putters.wake(self.maxsize - self.table.queued)
             if wakeup_possible(&self.getters.interest):
-                self.getters.wake(self.wanted())
-
-    cdef int store_many(self, object slot, list names, list objects, const int64_t* costs) except -1:
-        """Find the slots, then push: no Python code runs between the two."""
-        cdef Py_ssize_t i, size = len(objects)
-        cdef int32_t* indices = <int32_t*> malloc(size * sizeof(int32_t))
-        if indices == NULL:
-            raise MemoryError()
-        try:
-            self.find_many([slot] * size if names is None else names, indices, size)
-            if len(objects) != size:
-                raise RuntimeError("the items changed while their slots were looked up")
-            if not dwrr_reserve(&self.table, size):
-                raise MemoryError()
-            for i in range(size):
-                Py_INCREF(<object> PyList_GET_ITEM(objects, i))
-                dwrr_push(
-                    &self.table, indices[i], <uint64_t> <uintptr_t> PyList_GET_ITEM(objects, i),
-                    1 if costs == NULL else costs[i],
-                )
-        except BaseException:
-            self.forget_unused(indices, size)
-            raise
-        finally:
-            free(indices)
-        return 0
+                self.getters.wake(wanted(self))
 
     cdef uint32_t admit(self, object name) except? 0xFFFFFFFF:
         """Add an unknown slot, where that is wanted."""
         if not self.default_quantum:
             raise KeyError(f"no slot is named {name!r}, and there is no default_quantum to add it with")
         return self.add(name, self.default_quantum, True)
-
-    cdef int find_many(self, list names, int32_t* indices, Py_ssize_t size) except -1:
-        """Find, or admit, the slot of every name. The last few names are remembered by identity."""
-        cdef void* remembered[NAME_CACHE]
-        cdef int32_t remembered_index[NAME_CACHE]
-        cdef int64_t removals = self.removals
-        cdef Py_ssize_t i
-        cdef uintptr_t identity
-        cdef long index
-        for i in range(size):
-            indices[i] = -1
-        memset(remembered, 0, sizeof(remembered))
-        for i in range(size):
-            if i >= len(names):
-                raise RuntimeError("the slots changed while they were looked up")
-            name = <object> PyList_GET_ITEM(names, i)
-            identity = <uintptr_t> <PyObject*> name
-            if remembered[(identity >> 4) % NAME_CACHE] == <void*> identity:
-                indices[i] = remembered_index[(identity >> 4) % NAME_CACHE]
-                continue
-            index = slot_find(self, name)
-            if index < 0:
-                index = self.admit(name)
-            indices[i] = index
-            if PyUnicode_CheckExact(name) or PyLong_CheckExact(name):
-                remembered[(identity >> 4) % NAME_CACHE] = <void*> identity
-                remembered_index[(identity >> 4) % NAME_CACHE] = index
-            else:  # looking it up may have run Python code, and freed what was remembered
-                memset(remembered, 0, sizeof(remembered))
-        if self.removals != removals:  # a name's own __eq__ used this queue meanwhile: look again
-            return self.find_many(names, indices, size)
-        return 0
-
-    cdef int forget_unused(self, const int32_t* indices, Py_ssize_t size) except -1:
-        """Forget the transient slots of a failed batch that have nothing in them."""
-        cdef Py_ssize_t i
-        cdef Slot* slot
-        for i in range(size):
-            if indices[i] < 0:
-                break
-            slot = &self.table.slots[indices[i]]
-            if slot.quantum and slot.transient and not slot.active and not slot.held:
-                self.forget(indices[i])
-        return 0
 
     # -- getting ------------------------------------------------------------------------------------------------------
 
@@ -340,14 +253,14 @@ cdef class FairQueue(NamedSlots):
         cdef uint32_t index
         cdef bint waited = False
         with cython.critical_section(self):
-            if not self.may_take(rank):
-                waited = self.wait_for_item(block, timeout, rank, 1)
+            if not may_take(self, rank):
+                waited = wait_for_item(self, block, timeout, rank, 1)
             index = dwrr_pop(&self.table, &token)
             name = <object> PyList_GET_ITEM(self.name_of, index)
             item = <object> <PyObject*> <uintptr_t> token
             Py_DECREF(item)  # the entry's reference; `item` holds one of its own
             if waited:
-                self.hand_over()
+                hand_over(self)
             if self.table.forgettable != NO_SLOT:
                 self.forget_idle()
             if wakeup_possible(&self.putters.interest):
@@ -388,16 +301,16 @@ cdef class FairQueue(NamedSlots):
         with cython.critical_section(self):
             try:
                 while limit and taken == 0:
-                    if not self.may_take(rank):
-                        waited |= self.wait_for_item(True, timeout, rank, limit)
+                    if not may_take(self, rank):
+                        waited |= wait_for_item(self, True, timeout, rank, limit)
                     size = min(limit, self.table.queued)
                     names = PyList_New(size)
                     items = PyList_New(size)
                     # Making a list may run finalizers that use this queue: fewer items may be left, even none.
-                    taken = self.take_many(names, items, size)
+                    taken = take_many(self, names, items, size)
             finally:
                 if waited:
-                    self.hand_over()
+                    hand_over(self)
             if self.table.forgettable != NO_SLOT:
                 self.forget_idle()
             if wakeup_possible(&self.putters.interest):
@@ -406,25 +319,6 @@ cdef class FairQueue(NamedSlots):
             del names[taken:], items[taken:]
         return Batch(names, items)
 
-    cdef int64_t take_many(self, list names, list items, int64_t size) noexcept:
-        """Serve up to `size` items into new lists and return how many: no Python code runs in here."""
-        cdef uint64_t token = 0
-        cdef uint32_t index
-        cdef int64_t i, taken = 0
-        for i in range(size):
-            index = dwrr_pop(&self.table, &token)
-            if index >= AWAITED_SLOT:
-                Py_INCREF(None)
-                PyList_SET_ITEM(names, i, None)
-                Py_INCREF(None)
-                PyList_SET_ITEM(items, i, None)
-                continue
-            taken += 1
-            Py_INCREF(<object> PyList_GET_ITEM(self.name_of, index))
-            PyList_SET_ITEM(names, i, <object> PyList_GET_ITEM(self.name_of, index))
-            PyList_SET_ITEM(items, i, <object> <PyObject*> <uintptr_t> token)  # with the entry's reference
-        return taken
-
     cdef int forget_idle(self) except -1:
         """Forget the tenants that the last pop left idle and out of debt."""
         cdef uint32_t index = slots_take_idle(&self.table)
@@ -432,126 +326,6 @@ cdef class FairQueue(NamedSlots):
             self.forget(index)
             index = slots_take_idle(&self.table)
         return 0
-
-    # -- waiting ------------------------------------------------------------------------------------------------------
-
-    cdef inline int may_take(self, int32_t rank) except -1:
-        """1 when something is queued, no getter of a higher priority is to have it, and no slot is waited for."""
-        return self.table.queued != 0 and not (
-            wakeup_higher(&self.getters.interest, rank) and self.getters.outranked(rank)
-        ) and (self.table.patience == 0 or self.is_due())
-
-    cdef int is_due(self) except -1:
-        """1 when the slot whose turn it is has an item; turns that were waited for long enough pass."""
-        cdef SlotTable* table = &self.table
-        cdef int64_t now
-        if dwrr_turn(table) != AWAITED_SLOT and table.awaited_since == NOT_AWAITED:
-            return 1
-        now = as_nanoseconds(self.getters.clock())  # a clock of the caller's own may run anything
-        while table.queued and dwrr_turn(table) == AWAITED_SLOT:
-            if anticipation_left(table, now) > 0:
-                return 0
-        if table.awaited_since != NOT_AWAITED:
-            anticipation_end_wait(table, now)
-        return table.queued != 0
-
-    cdef inline bint is_awaiting(self) noexcept:
-        """True when items are queued, but the last look found that the turn of an empty slot is waited for."""
-        cdef SlotTable* table = &self.table
-        return table.queued and table.awaited_since != NOT_AWAITED and table.slots[slots_first(table)].head == NULL
-
-    cdef inline int64_t wanted(self) noexcept:
-        """Items that getters are to be woken for: none while one of them sees to the slot whose turn it is."""
-        return 0 if self.anticipating and self.is_awaiting() else self.table.queued
-
-    cdef inline bint has_room(self, int64_t count) noexcept:
-        """True when `count` more items may be put."""
-        return not self.is_shut_down and (not self.maxsize or self.table.queued + count <= self.maxsize)
-
-    cdef bint wait_for_item(self, object block, object timeout, int32_t rank, int64_t limit) except -1:
-        """Return once something may be taken. True: it was waited for, so what is left is to be handed over."""
-        cdef object deadline = self.getters.deadline(block, timeout)
-        cdef bint in_time = False
-        cdef Seat* seat
-        if self.may_take(rank):
-            return False
-        self.check_for_end()
-        if not block:
-            raise queue.Empty
-        seat = self.getters.sit(rank, limit)
-        try:
-            in_time = self.wait_seated(seat, deadline)
-            while not self.may_take(rank):
-                self.check_for_end()
-                if not in_time:
-                    raise queue.Empty
-                self.getters.stay(seat)
-                if not self.is_awaiting():  # else this getter sees to it
-                    self.hand_over()
-                in_time = self.wait_seated(seat, deadline)
-        except BaseException:
-            self.getters.leave(seat)
-            self.hand_over()
-            raise
-        self.getters.leave(seat)
-        return True
-
-    cdef bint wait_seated(self, Seat* seat, object deadline) except -1:
-        """Wait to be claimed, or until the turn passes that is waited for; False when the deadline passed."""
-        cdef bint woken
-        if not self.is_awaiting():
-            return self.getters.wait(seat, deadline)
-        now = self.getters.clock()
-        until = now + anticipation_left(&self.table, as_nanoseconds(now)) * 1e-9
-        self.anticipating += 1
-        try:
-            woken = self.getters.wait(seat, until if deadline is None else min(until, deadline))
-        finally:
-            self.anticipating -= 1
-        return woken or deadline is None or self.getters.clock() < deadline
-
-    cdef int check_for_end(self) except -1:
-        if self.is_shut_down and self.table.queued == 0:
-            raise ShutDown("the queue is shut down and has no item left")
-        return 0
-
-    cdef void hand_over(self) noexcept:
-        """Wake getters for what is left, after one that waited has taken its items or has given up."""
-        if self.table.queued:
-            self.getters.wake(self.wanted())
-        elif self.is_shut_down:
-            self.getters.wake_all()
-
-    cdef bint wait_for_room(self, object slot, int64_t count, object block, object timeout) except -1:
-        """Return once `count` more items fit. True: they were waited for; what room is left is to be handed over."""
-        cdef object deadline = self.putters.deadline(block, timeout)
-        cdef bint in_time = False
-        cdef Seat* seat
-        if not self.default_quantum and slot_find(self, slot) < 0:
-            self.admit(slot)  # raises: an unknown slot is an error now, not when there is room
-        if self.has_room(count):
-            return False
-        if not block and not self.is_shut_down:
-            raise queue.Full
-        if self.is_shut_down:
-            raise ShutDown("the queue is shut down")
-        seat = self.putters.sit(0, count)
-        try:
-            in_time = self.putters.wait(seat, deadline)
-            while not self.has_room(count):
-                if self.is_shut_down:
-                    raise ShutDown("the queue is shut down")
-                if not in_time:
-                    raise queue.Full
-                self.putters.stay(seat)
-                self.putters.wake(self.maxsize - self.table.queued)
-                in_time = self.putters.wait(seat, deadline)
-        except BaseException:
-            self.putters.leave(seat)
-            self.putters.wake(self.maxsize - self.table.queued)
-            raise
-        self.putters.leave(seat)
-        return True
 
     def call_when_ready(self, callback, *, priority=0):
         """call_when_ready($self, callback, *, priority=0)
@@ -578,18 +352,7 @@ cdef class FairQueue(NamedSlots):
         ValueError, OverflowError
             The callback is not callable, or the priority is not an integer of 32 bits.
         """
-        cdef int32_t rank = as_priority(priority)
-        cdef Waiter waiter
-        if not callable(callback):
-            raise ValueError(f"callback must be callable, got {callback!r}")
-        waiter = Waiter.__new__(Waiter)
-        waiter.queue = self
-        waiter.callback = callback
-        with cython.critical_section(self):
-            waiter.seat = self.getters.sit(rank, 1, <PyObject*> callback)
-            if not self.is_awaiting():
-                self.hand_over()  # it may be the one that is to have what is queued
-        return waiter
+        return waiter_of(self, callback, priority)
 
     # -- the rest -----------------------------------------------------------------------------------------------------
 
@@ -791,7 +554,7 @@ cdef class FairQueue(NamedSlots):
         For those who do not block: call `get` again when an item was put, or after so many seconds.
         """
         with cython.critical_section(self):
-            if not self.is_awaiting():
+            if not is_awaiting(self):
                 return None
             return anticipation_left(&self.table, as_nanoseconds(self.getters.clock())) * 1e-9
 
@@ -803,54 +566,6 @@ cdef class FairQueue(NamedSlots):
         """
         with cython.critical_section(self):
             return self.all_stats()
-
-
-@cython.final
-cdef class Waiter:
-    """Who waits for an item of a `FairQueue` with a callback; made by `FairQueue.call_when_ready`.
-
-    Notes
-    -----
-    Thread safety: any thread. Complexity: O(1). It leaves, too, when it is no longer used.
-    """
-
-    cdef FairQueue queue
-    cdef object callback
-    cdef Seat* seat
-
-    def __del__(self):
-        self.leave()
-
-    def again(self):
-        """again($self)
-        --
-
-        Wait on, behind all others of this priority, after a call that found nothing. The callback is called again. If
-        `FairQueue.anticipated` is not None, try again after so many seconds without being called, too.
-
-        Raises
-        ------
-        RuntimeError
-            The waiter has left.
-        """
-        with cython.critical_section(self.queue):
-            if self.seat == NULL:
-                raise RuntimeError("the waiter has left")
-            self.queue.getters.stay(self.seat)
-            if not self.queue.is_awaiting():  # else nobody else could take an item either
-                self.queue.hand_over()
-
-    def leave(self):
-        """leave($self)
-        --
-
-        Wait no longer; whoever is next is woken for what is left. Does nothing the second time.
-        """
-        with cython.critical_section(self.queue):
-            if self.seat != NULL:
-                self.queue.getters.leave(self.seat)
-                self.seat = NULL
-                self.queue.hand_over()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,19 @@
+"""A thread-safe, blocking queue of Python objects; see _fairqueue.pyx."""
+
+from libc.stdint cimport int64_t, uint32_t
+
+from fairsched._core cimport NamedSlots
+from fairsched._waitingroom cimport WaitingRoom
+
+
+cdef class FairQueue(NamedSlots):
+    cdef WaitingRoom getters
+    cdef WaitingRoom putters
+    cdef int64_t anticipating     # getters that wait for the slot whose turn it is, and look again in time
+    cdef int64_t maxsize
+    cdef int64_t default_quantum  # 0: unknown slots are errors
+    cdef bint is_shut_down
+    cdef object __weakref__
+
+    cdef uint32_t admit(self, object name) except? 0xFFFFFFFF
+    cdef int forget_idle(self) except -1

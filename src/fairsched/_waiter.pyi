@@ -1,0 +1,6 @@
+from typing import final
+
+@final
+class Waiter:
+    def again(self) -> None: ...
+    def leave(self) -> None: ...
