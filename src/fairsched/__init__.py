@@ -10,8 +10,9 @@ from fairsched._codel import CoDel
 from fairsched._core import Dwrr
 from fairsched._entry import Entry
 from fairsched._fairqueue import FairQueue
+from fairsched._jumphash import jump_hash, jump_hash_many
 from fairsched._pullqueue import PullQueue
-from fairsched._routing import HashRing, jump_hash, jump_hash_many
+from fairsched._routing import HashRing
 from fairsched._subscription import Subscription
 from fairsched._target import Target
 from fairsched.batch import Batch

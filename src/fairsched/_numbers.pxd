@@ -6,6 +6,9 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from fairsched.core.dwrr cimport AMOUNT_MAX
 
+cdef enum:
+    BUCKETS_MAX = 0x7FFFFFFF
+
 cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object o, int* overflow) except? -1
     unsigned long long PyLong_AsUnsignedLongLong(object o)
@@ -43,6 +46,14 @@ cdef inline int64_t as_count(object value) except -1:
     if result < 0:
         raise ValueError(f"n must be an integer of 0 or more, got {value!r}")
     return result
+
+
+cdef inline int64_t as_buckets(object value) except -1:
+    """Convert a number of buckets."""
+    cdef int64_t count = as_int64(value, "buckets", "an integer from 1 to 2**31 - 1")
+    if not 1 <= count <= BUCKETS_MAX:
+        raise ValueError(f"buckets must be an integer from 1 to 2**31 - 1, got {value!r}")
+    return count
 
 
 cdef inline int64_t natural(object value, str what) except -1:

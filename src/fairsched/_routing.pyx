@@ -1,19 +1,13 @@
-"""The Python face of routing: the ring, jump hash, and the hashes of RabbitMQ's exchange."""
+"""Consistent hashing: the ring, and the hash that puts keys on it. Pickled rings name this module."""
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from fairsched._keys cimport Column, as_seed, columns_of, hash_key, hashes_of, place_all
-from fairsched._numbers cimport as_amount, as_int64
-from fairsched.core.exs1024 cimport rabbitmq_bucket as bucket_of_rabbitmq
+from fairsched._numbers cimport as_amount
 from fairsched.core.hashring cimport (
     HashRing as Ring, hashring_build, hashring_clear, hashring_init, hashring_owner, hashring_owners, hashring_place,
-)
-from fairsched.core.jump cimport jump_bucket, jump_buckets
-from fairsched.core.phash2 cimport (
-    phash2_atom, phash2_binary, phash2_float, phash2_integer, phash2_list_end, phash2_pair, phash2_range,
 )
 
 import numpy as np
@@ -25,18 +19,10 @@ cdef extern from "Python.h":
 
 cdef enum:
     POINTS_MAX = 1 << 27
-    BUCKETS_MAX = 0x7FFFFFFF
 
 
 cdef void place_on_ring(const void* where, const uint64_t* hashes, int32_t* out, int64_t n) noexcept nogil:
     hashring_owners(<const Ring*> where, hashes, out, n)
-
-
-cdef void place_by_jump(const void* where, const uint64_t* hashes, int32_t* out, int64_t n) noexcept nogil:
-    jump_buckets(hashes, out, n, (<const int64_t*> where)[0])
-
-
-# The ring ------------------------------------------------------------------------------------------------------------
 
 
 @cython.final
@@ -464,96 +450,6 @@ cdef class HashRing:
         return moved_between(self._points(), other._points())
 
 
-# Jump hash -----------------------------------------------------------------------------------------------------------
-
-
-cdef int64_t as_buckets(object buckets) except -1:
-    cdef int64_t count = as_int64(buckets, "buckets", "an integer from 1 to 2**31 - 1")
-    if not 1 <= count <= BUCKETS_MAX:
-        raise ValueError(f"buckets must be an integer from 1 to 2**31 - 1, got {buckets!r}")
-    return count
-
-
-def jump_hash(key, buckets):
-    """jump_hash(key, buckets)
-    --
-
-    Bucket of a key by jump consistent hash.
-
-    Going from n to n + 1 buckets moves one key in n + 1, all of them into the new bucket. Only the last bucket can be
-    taken away so cheaply; members that come and go belong on a `HashRing`.
-
-    Parameters
-    ----------
-    key : int, str, bytes or None
-        An integer is used as it is (its 64 bits); anything else by its XXH64.
-    buckets : int
-        1 to 2**31 - 1.
-
-    Returns
-    -------
-    int
-        0 to ``buckets - 1``.
-
-    Raises
-    ------
-    ValueError
-        `buckets` is not an integer of at least 1 and at most 2**31 - 1.
-    TypeError
-        The key is of no such type.
-    OverflowError
-        An integer key lies outside -2**63 to 2**64 - 1.
-
-    Notes
-    -----
-    Complexity O(log buckets). Thread safety: a pure function.
-
-    Source: Lamping and Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm", 2014.
-
-    Examples
-    --------
-    >>> jump_hash(256, 1024)
-    520
-    """
-    cdef int64_t count = as_buckets(buckets)
-    cdef uint64_t hashed = 0
-    hash_key(key, 0, True, &hashed)
-    return jump_bucket(hashed, count)
-
-
-def jump_hash_many(keys, buckets):
-    """jump_hash_many(keys, buckets)
-    --
-
-    Buckets of many keys by jump consistent hash.
-
-    Parameters
-    ----------
-    keys : sequence of keys, numpy.ndarray, or Arrow array
-        As for `HashRing.route_many`; integers are used as they are.
-    buckets : int
-        1 to 2**31 - 1.
-
-    Returns
-    -------
-    numpy.ndarray of int32, shape (n,)
-
-    Raises
-    ------
-    ValueError, TypeError, OverflowError
-        As by `jump_hash`.
-
-    Notes
-    -----
-    Complexity O(n log buckets). The GIL is released once for each array.
-    """
-    cdef int64_t count = as_buckets(buckets)
-    return place_all(columns_of(keys, 0, True), 0, True, place_by_jump, &count)
-
-
-# RabbitMQ's hashes ---------------------------------------------------------------------------------------------------
-
-
 def xxh64(data, seed=0):
     """xxh64(data, seed=0)
     --
@@ -569,95 +465,3 @@ def xxh64(data, seed=0):
         raise TypeError(f"data must be str or bytes, got {data!r}")
     hash_key(data, as_seed(seed), False, &hashed)
     return hashed
-
-
-cdef uint32_t phash2_atom_of(uint32_t state, bytes name) noexcept:
-    return phash2_atom(state, <const uint8_t*> PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
-
-
-cdef int phash2_term(object value, uint32_t* state) except -1:
-    """Take a term into the hash so far."""
-    cdef uint32_t so_far = state[0]
-    if value is None:
-        state[0] = phash2_atom_of(so_far, b"undefined")
-    elif isinstance(value, bool):
-        state[0] = phash2_atom_of(so_far, b"true" if value else b"false")
-    elif isinstance(value, (str, bytes)):
-        data = value.encode() if isinstance(value, str) else bytes(value)
-        state[0] = phash2_binary(so_far, <const uint8_t*> PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
-    elif isinstance(value, int):
-        if not -(2**63) <= value < 2**63:
-            raise OverflowError(f"an AMQP integer must lie in -2**63 to 2**63 - 1, got {value!r}")
-        state[0] = phash2_integer(so_far, value)
-    elif isinstance(value, float):
-        state[0] = phash2_float(so_far, value)
-    else:
-        raise TypeError(f"a value to hash must be str, bytes, int, float, bool or None, got {value!r}")
-    return 0
-
-
-def phash2(value, *, tag=None, listed=False):
-    """phash2(value, *, tag=None, listed=False)
-    --
-
-    Erlang's `erlang:phash2/1` of a value as RabbitMQ holds it.
-
-    Parameters
-    ----------
-    value : str, bytes, int, float, bool or None
-        A binary, an integer, a float, or one of the atoms `true`, `false` and `undefined`.
-    tag : str, optional
-        Hash the pair of this atom and the value, as `longstr` and a header's value were before RabbitMQ 3.13.
-    listed : bool
-        Hash a list of the one value, as a routing key was before RabbitMQ 3.7.8.
-
-    Returns
-    -------
-    int
-        0 to 2**27 - 1.
-
-    Raises
-    ------
-    TypeError
-        The value is of no such type.
-    OverflowError
-        An integer does not fit AMQP's 64 bits.
-
-    Notes
-    -----
-    Complexity O(length). Thread safety: a pure function.
-    """
-    cdef uint32_t state = 0
-    if tag is not None:
-        state = phash2_atom_of(phash2_pair(0), tag.encode("ascii"))
-    phash2_term(value, &state)
-    return phash2_range(phash2_list_end(state) if listed else state)
-
-
-def rabbitmq_bucket(key, buckets):
-    """rabbitmq_bucket(key, buckets)
-    --
-
-    Bucket that RabbitMQ's consistent-hash exchange, since 3.7.8, gives an integer key.
-
-    Parameters
-    ----------
-    key : int
-        A `phash2`, or the value of an integer header itself; its lowest 21 bits count.
-    buckets : int
-        1 to 2**31 - 1.
-
-    Returns
-    -------
-    int
-
-    Raises
-    ------
-    ValueError
-        `buckets` is out of range.
-
-    Notes
-    -----
-    Complexity O(log buckets). Thread safety: a pure function.
-    """
-    return bucket_of_rabbitmq(<uint64_t> (key & 0xFFFFFFFFFFFFFFFF), as_buckets(buckets))
