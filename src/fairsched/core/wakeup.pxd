@@ -21,6 +21,11 @@ Interested (E), then looked (L). Then E < R, and the walk meets it; or V < R < E
 the walk meets, it claims; or another had claimed it, which then looks after that; or it is outranked by a consumer
 found interested or notified. That one looks for work, or hands over, in a step after it was found: as it came (its L),
 once it was notified, or as it left; and its hand-over is such a walk again.
+What L reads has to be written so that V is a step in that order, too: by a sequentially consistent store or a
+read-modify-write, or under a lock that L also takes. A plain or a release store may still be under way to memory when R
+reads the lists, though V comes first in the program: R misses a consumer whose L then reads the old value, and the work
+waits beside a sleeper. With the lock, either V had it before L, and is seen; or L before V, and then E < R. (A queue's
+counters are release stores: so queue_offers, in queuewake.pxd, takes its lock.)
 
   synchronization     any    X: needs external exclusion
   all                  -     pinned; higher and possible also without a pin, where nobody adds or removes meanwhile
