@@ -1,9 +1,12 @@
-"""Hypothesis profiles, chosen by HYPOTHESIS_PROFILE: default, ci, expensive, sanitize."""
+"""Hypothesis profiles, chosen by HYPOTHESIS_PROFILE: default, ci, expensive, sanitize; distributions, built once."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pytest
+from distributions import build_sdist, build_wheel
 from hypothesis import HealthCheck, settings
 
 # No profile has a deadline: a time limit per example says more about the machine than about the code. Too slow a test
@@ -18,3 +21,15 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(scope="session")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sdist of this tree."""
+    return build_sdist(tmp_path_factory.mktemp("tree"))
+
+
+@pytest.fixture(scope="session")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of that sdist."""
+    return build_wheel(sdist, tmp_path_factory.mktemp("wheels"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -71,6 +72,24 @@ def environment() -> dict[str, str]:
     paths = [str(TESTS), str(TESTS.parent / "src"), found.get("PYTHONPATH", "")]
     found["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     return found
+
+
+@pytest.fixture
+def launch(environment: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts one of the scripts beside this file in a session of its own, and ends all of it."""
+    from spark.launched import end, launch
+
+    started: list[subprocess.Popen[str]] = []
+
+    def start(
+        script: str, *arguments: str, cwd: Path | None = None, stderr: int | None = None, **more: str
+    ) -> subprocess.Popen[str]:
+        started.append(launch(script, *arguments, environment={**environment, **more}, cwd=cwd, stderr=stderr))
+        return started[-1]
+
+    yield start
+    for process in started:
+        end(process)
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,6 @@ so it is idempotent by the number of the batch, and duplicates are those of the 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import tarfile
 from collections import Counter
 from collections.abc import Callable
@@ -20,6 +16,7 @@ from typing import Any
 import pytest
 from integration.rabbitmq import Node, eventually
 from spark.faulty import FaultySource, fault
+from spark.launched import end, local_cluster_home
 from spark.queries import Rows, drain, from_files, into_files, load, query
 from spark.running import QUANTA, fill, options_of
 
@@ -31,31 +28,6 @@ Declare = Callable[..., list[str]]
 
 #: Where partition 0 is stopped, and the messages of it that come twice.
 STAGES = {"collected": False, "written": False, "published": True, "acknowledged": False}
-
-
-@pytest.fixture
-def launch(environment: dict[str, str]) -> Any:
-    """Starts one of the scripts beside this file in a session of its own, and ends all of it."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(script: str, *arguments: str, **more: str) -> subprocess.Popen[str]:
-        path = Path(__file__).parent / f"{script}.py"
-        process = subprocess.Popen(
-            [sys.executable, str(path), *arguments], env={**environment, **more}, stdout=subprocess.PIPE, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        end(process)
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
 
 
 def drained(node: Node, names: list[str]) -> bool:
@@ -149,18 +121,6 @@ def archive(folder: Path) -> Path:
         for place, name in ((package, "fairsched"), (Path(__file__).parent, "spark")):
             tar.add(place, name, filter=lambda one: None if "__pycache__" in one.name else one)
     return path
-
-
-def local_cluster_home(folder: Path) -> Path:
-    """Spark's home by links: a local cluster writes its work folder into it."""
-    import pyspark
-
-    home = folder / "home"
-    home.mkdir()
-    for place in Path(pyspark.__file__).parent.iterdir():
-        if place.name != "work":
-            (home / place.name).symlink_to(place)
-    return home
 
 
 def test_executors_that_are_killed_and_have_us_from_an_archive(

@@ -1,0 +1,59 @@
+"""A packed environment is all that executors need."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributions import ROOT
+from integration.rabbitmq import Node
+from spark.launched import local_cluster_home
+from spark.packing import pack_environment
+from spark.queries import from_files
+from spark.running import fill, options_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def printed_by(driver: Any) -> list[Any]:
+    """What a script printed as JSON, once it has ended well."""
+    said, _ = driver.communicate(timeout=600)
+    assert driver.returncode == 0, said
+    return [json.loads(line) for line in said.splitlines() if line.startswith("[")]
+
+
+def test_executors_have_all_of_us_from_a_packed_environment(
+    spark: Any, launch: Any, wheel: Path, broker: Node, queues: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    archive = pack_environment(tmp_path, wheel)
+    # The planner of a source is Spark's too: it runs the same relative path, in the driver's folder.
+    folder = tmp_path / "driver"
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder / "env", filter="tar")
+    names = queues(4)
+    expected = fill(broker, names, 100)
+    options = options_of(broker, dict.fromkeys(names, 1), tmp_path / "spool", maxMessagesPerTrigger=200)
+    driver = launch(
+        "packed", str(archive), json.dumps(options), str(tmp_path / "checkpoint"), str(tmp_path / "sink"), cwd=folder,
+        SPARK_HOME=str(local_cluster_home(tmp_path)), PYSPARK_PYTHON="./env/bin/python",
+    )  # fmt: skip
+    whence, places = printed_by(driver)
+    assert len(whence) == 4
+    for one in whence:
+        work, _, rest = one["engine"].partition("/env/lib/")
+        assert "/home/work/app-" in work
+        assert "/site-packages/fairsched/_core." in rest
+        assert one["python"] == f"{work}/env/bin/python"
+        assert one["arrow"].startswith(f"{work}/env/")
+        assert [path for path in one["path"] if path.startswith((f"{ROOT}/src", f"{ROOT}/tests"))] == []
+    assert len(places) == 200
+    assert all(there == here for _key, there, here in places)
+    assert {there for _key, there, _here in places} == {0, 1}
+    found = from_files(spark, tmp_path / "sink")
+    assert len(found) == 400
+    assert set(found) == expected
+    assert sum(broker.count(name) for name in names) == 0
