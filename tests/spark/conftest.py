@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from integration.rabbitmq import Node
+from spark.s3server import S3Server
 
 TESTS = Path(__file__).resolve().parents[1]
 _numbers = itertools.count()
@@ -24,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             fixtures = set(getattr(item, "fixturenames", ()))
             if fixtures & {"spark", "launch"}:
                 item.add_marker(pytest.mark.spark)
-            if fixtures & {"spark", "launch", "broker", "mortal"}:
+            if fixtures & {"spark", "launch", "broker", "mortal", "s3"}:
                 item.add_marker(pytest.mark.integration)
 
 
@@ -48,6 +49,16 @@ def mortal() -> Iterator[Node]:
         yield node
     finally:
         node.close()
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """An S3 server without buckets."""
+    server = S3Server()
+    try:
+        yield server
+    finally:
+        server.close()
 
 
 @pytest.fixture

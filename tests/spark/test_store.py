@@ -117,7 +117,8 @@ def test_a_link_whose_answer_was_lost_counts(tmp_path: Path, monkeypatch):
 @pytest.mark.parametrize(
     ("location", "why"),
     [
-        ("hdfs://name/spool", "cannot be on hdfs://"),
+        ("hdfs://name/spool", "cannot be on hdfs://, where pyarrow and fsspec ask the name node to overwrite"),
+        ("webhdfs://name/spool", "cannot be on webhdfs://"),
         ("dbfs:/spool", "cannot be on dbfs://"),
         ("spool", "absolute path"),
         ("s3://bucket/spool", "needs fsspec and s3fs"),
@@ -127,6 +128,18 @@ def test_a_place_that_cannot_do_it_is_refused(location: str, why: str, monkeypat
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(ConfigurationError, match=why):
         open_store(location)
+
+
+def test_a_password_in_the_url_is_refused_and_not_shown():
+    with pytest.raises(ConfigurationError, match="must hold no password") as caught:
+        open_store("s3://reader:hush-hush@bucket/spool")
+    assert "hush" not in str(caught.value)
+
+
+def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path):
+    (tmp_path / "spool").write_text("a file")
+    with pytest.raises(ConfigurationError, match=r"spool' cannot be written to: (FileExists|NotADirectory)Error"):
+        check(LocalStore(tmp_path / "spool"), str(tmp_path / "spool"))
 
 
 def test_paths_and_file_urls_are_the_same_place(tmp_path: Path):

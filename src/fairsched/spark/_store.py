@@ -4,8 +4,7 @@ What a source acknowledges rests on that, so a place that cannot do it is refuse
 
 * a path or ``file://``, local or NFS: a temporary file, fsync, then a hard link, which fails if the name is taken;
 * ``s3``, ``s3a``, ``gs``, ``gcs``, ``az``, ``abfs``, ``abfss`` by fsspec: a conditional put (``If-None-Match: *``);
-* ``hdfs``: refused. `pyarrow.fs` deletes the target when a rename finds it taken, and cannot create without
-  overwriting.
+* ``hdfs``, ``webhdfs``: refused, see `_HDFS`.
 
 No pyspark here. A store is for one thread; any number of processes may use one place.
 """
@@ -16,6 +15,7 @@ import contextlib
 import os
 import shutil
 import uuid
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
@@ -24,6 +24,15 @@ from fairsched.errors import ConfigurationError
 
 _OBJECT_STORES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs",
                   "abfss": "adlfs"}  # fmt: skip
+
+#: Year and month of the first release of all of them whose ``pipe_file`` knows ``mode="create"``; s3fs 2024.10 drops it
+#: and overwrites. The planner tries its place out, but an executor may have other packages.
+_EXCLUSIVE_SINCE = (2024, 12)
+
+#: A name node can create and rename exclusively, but no client in Python lets it: WebHDFS in fsspec always sends
+#: ``overwrite=true`` and drops the answer to a rename, and libhdfs, which pyarrow uses, opens files to overwrite them;
+#: pyarrow deletes the target when a rename finds it taken.
+_HDFS = ("hdfs", "webhdfs", "swebhdfs", "viewfs")
 
 
 class Store(Protocol):
@@ -211,27 +220,42 @@ def open_store(location: str) -> Store:
     Raises
     ------
     ConfigurationError
-        The scheme cannot create a name exclusively, or needs a package that is missing.
+        The scheme cannot create a name exclusively, or needs a package that is missing or too old, or the URL holds a
+        password, which is not shown.
     """
-    scheme, _, path, _, _ = urlsplit(location)
+    parts = urlsplit(location)
+    scheme, path, password = parts.scheme, parts.path, parts.password
     if scheme in ("", "file"):
         if not path.startswith("/"):
             raise ConfigurationError(f"spoolLocation must be an absolute path or a URL, got {location!r}")
         return LocalStore(Path(unquote(path) if scheme else location))
     package = _OBJECT_STORES.get(scheme)
     if package is None:
+        why = "a file cannot be created exclusively from Python"
+        if scheme in _HDFS:
+            why = "pyarrow and fsspec ask the name node to overwrite whatever file has the name"
         raise ConfigurationError(
-            f"spoolLocation cannot be on {scheme}://, where a file cannot be created exclusively from Python; use a "
-            f"directory that all executors share (file://, NFS) or one of {', '.join(_OBJECT_STORES)}"
+            f"spoolLocation cannot be on {scheme}://, where {why}; use a directory that all executors share (file://, "
+            f"NFS) or one of {', '.join(_OBJECT_STORES)}"
+        )
+    if password is not None:
+        raise ConfigurationError(
+            f"spoolLocation on {scheme}:// must hold no password, because Spark shows it; give it to fsspec by the "
+            "environment or a file"
         )
     try:
         import fsspec
 
+        found = version(package)
         filesystem, root = fsspec.core.url_to_fs(location)
     except ImportError as error:
         raise ConfigurationError(
             f"spoolLocation on {scheme}:// needs fsspec and {package}: pip install them"
         ) from error
+    if tuple(map(int, found.split(".")[:2])) < _EXCLUSIVE_SINCE:
+        raise ConfigurationError(
+            f"spoolLocation on {scheme}:// needs {package} 2024.12 or newer, because older ones overwrite; got {found}"
+        )
     return ObjectStore(filesystem, root)
 
 
@@ -251,11 +275,16 @@ def check(store: Store, location: str) -> None:
     Raises
     ------
     ConfigurationError
-        It can: two attempts of a task could overwrite each other's messages.
+        It can: two attempts of a task could overwrite each other's messages. Or the place cannot be reached.
     """
     name = f"check-{uuid.uuid4().hex}"
     try:
-        if not store.create(f"{name}/once", b"1") or store.create(f"{name}/once", b"2"):
-            raise ConfigurationError(f"spoolLocation {location!r} does not refuse to create a name that exists")
-    finally:
+        exclusive = store.create(f"{name}/once", b"1") and not store.create(f"{name}/once", b"2")
         store.remove(name)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        # The drivers have exceptions of their own, with nothing in common.
+        raise ConfigurationError(f"spoolLocation {location!r} cannot be written to: {error!r}") from error
+    if not exclusive:
+        raise ConfigurationError(f"spoolLocation {location!r} does not refuse to create a name that exists")
