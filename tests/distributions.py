@@ -18,7 +18,7 @@ def run(*command: object, cwd: Path) -> None:
     }
     done = subprocess.run(
         [str(word) for word in command], cwd=cwd, env=environment, capture_output=True, text=True, check=False,
-        timeout=280,
+        timeout=580,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -55,6 +55,7 @@ def test_sdist_holds_all_sources_and_nothing_generated(sdist):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(700)
 def test_wheel_from_the_sdist_holds_no_sources(wheel):
     assert check_dist.wheel_problems(wheel) == []
 

@@ -1,6 +1,6 @@
-"""What a reader's process holds, measured from inside: one large partition, or many small batches.
+"""What a reader's process holds while it reads one large partition, measured from inside.
 
-Usage: measured.py partition|batches OPTIONS COUNT; prints JSON.
+Usage: measured.py OPTIONS COUNT; prints JSON.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import sys
 from pathlib import Path
 
-import pika
 from spark.running import Driver
 
 
@@ -34,27 +33,10 @@ def partition(driver: Driver, count: int) -> dict[str, int]:
     return {"rows": rows, "wanted": count, "above": peak() - idle}
 
 
-def batches(driver: Driver, count: int) -> dict[str, int]:
-    """Plan, read and commit many batches, one message each."""
-    [queue] = driver.options.quanta
-    connection = pika.BlockingConnection(pika.URLParameters(driver.options.broker.urls[0]))
-    channel = connection.channel()
-    warm, rows, early = count // 5, 0, (0, 0)
-    for number in range(count):
-        channel.basic_publish("", queue, b"x")
-        channel.queue_declare(queue, passive=True)
-        rows += len(next(driver.batches()))
-        if number == warm:
-            early = resident(), len(os.listdir("/proc/self/fd"))
-    late = resident(), len(os.listdir("/proc/self/fd"))
-    connection.close()
-    return {"rows": rows, "memory": late[0] - early[0], "files": late[1] - early[1]}
-
-
 def main() -> None:
-    what, options, count = sys.argv[1:]
+    options, count = sys.argv[1:]
     driver = Driver(json.loads(options))
-    print(json.dumps({"partition": partition, "batches": batches}[what](driver, int(count))))
+    print(json.dumps(partition(driver, int(count))))
     driver.close()
 
 
