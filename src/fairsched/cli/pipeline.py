@@ -99,13 +99,19 @@ def _run(spark: SparkSession, settings: PipelineSettings, title: str | None) -> 
             while not query.awaitTermination(1):
                 show(latest())
                 if told.is_set():
-                    spark.sparkContext.setLogLevel("OFF")  # or every task that is cut short prints its stack
+                    _silence(spark)
                     query.stop()  # a batch under way is read again from its spool next time
             report = latest()
             show(report)
     except StreamingQueryException as error:
+        _silence(spark)
         raise exits.Failure(f"the pipeline failed: {_first_line(error)}", exits.APPLICATION) from None
     return report, progress
+
+
+def _silence(spark: SparkSession) -> None:
+    """Keep tasks that are cut short from printing their stacks, which would come after what is said here."""
+    spark.sparkContext.setLogLevel("OFF")
 
 
 def _first_line(error: Exception) -> str:
