@@ -19,10 +19,6 @@ from pika import frame as pika_frame
 
 _log = logging.getLogger(__name__)
 
-#: Bytes asked of the socket at once, where pika asks for 4 KiB: each call gives up the GIL, and getting it back from a
-#: handler that computes can take the interpreter's whole switch interval.
-_RECEIVE = 64 * 1024
-
 _FRAME = Struct(">BHL")
 _DELIVER = Struct(">BHLI")
 _CONTENT = Struct(">BHLHHQ")
@@ -56,6 +52,9 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
     _frame_buffer: bytes
     _held: list[bytes] | None = None
     _shortcut = False
+    #: Bytes asked of the socket at once, where pika asks for 4 KiB: each call gives up the GIL, and getting it back
+    #: from a handler that computes can take the interpreter's whole switch interval.
+    _receive = 64 * 1024
 
     def open_shortcut(self) -> None:
         """Take the short cut from now on, if this pika allows it; to be called once the connection is open."""
@@ -63,7 +62,7 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
         self._shortcut = isinstance(getattr(self, "_frame_buffer", None), bytes) and hasattr(self, "_process_frame")
         transport: Any = getattr(self, "_transport", None)
         if self._shortcut and hasattr(transport, "_MAX_RECV_BYTES"):
-            transport._MAX_RECV_BYTES = _RECEIVE
+            transport._MAX_RECV_BYTES = self._receive
         else:
             _log.info(
                 "pika %s keeps its input in a way that is not known here; deliveries take its way", pika.__version__

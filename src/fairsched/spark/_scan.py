@@ -19,7 +19,7 @@ _FRAME = Struct(">BHL")
 _METHOD, _HEADER, _BODY, _END = 1, 2, 3, 0xCE
 _BASIC_DELIVER = 60 << 16 | 60
 #: A read costs as much as fifty messages. After one of fewer bytes the broker is given so many seconds to send more.
-_SMALL, _PAUSE = 32_768, 0.001
+_SMALL, _PAUSE = 131_072, 0.002
 
 
 class ScanningTransport(Transport):
@@ -37,6 +37,7 @@ class ScanningTransport(Transport):
     """
 
     target: Collected | None = None
+    _receive = 256 * 1024
 
     def _on_data_available(self, data_in: bytes) -> None:
         target = self.target
