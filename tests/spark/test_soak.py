@@ -38,7 +38,11 @@ def family(driver: psutil.Process) -> dict[str, list[psutil.Process]]:
     """The processes of a driver by what they do."""
     found: dict[str, list[psutil.Process]] = {"driver": [driver], "planner": [], "jvm": [], "workers": []}
     for process in driver.children(recursive=True):
-        words = " ".join(process.cmdline())
+        words = ""
+        with contextlib.suppress(
+            psutil.Error
+        ):  # a zombie has no words, and may stay one for as long as its parent lives
+            words = " ".join(process.cmdline())
         if "python_streaming_source_runner" in words:
             found["planner"].append(process)
         elif "pyspark.daemon" in words:
@@ -65,7 +69,7 @@ def sample(driver: psutil.Process, port: int, spool: Path) -> Sample:
 
 
 def samples(driver: subprocess.Popen[str], port: int, spool: Path, seconds: float) -> Iterator[Sample]:
-    """About a sample a second for so many seconds, but those that a process escaped while it was looked at."""
+    """About a sample a second for so many seconds, but those in which a process ended while it was looked at."""
     process = psutil.Process(driver.pid)
     pause = threading.Event()
     deadline = time.monotonic() + seconds
