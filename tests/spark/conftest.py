@@ -74,6 +74,24 @@ def queues(broker: Node) -> Callable[..., list[str]]:
     return declare
 
 
+@pytest.fixture
+def driver(broker: Node, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Makes drivers over a spool in the test's folder, and stops them."""
+    from spark.running import Driver, options_of
+
+    made: list[Driver] = []
+
+    def make(quanta: dict[str, int] | list[str], *reader: Any, **more: object) -> Driver:
+        weights = quanta if isinstance(quanta, dict) else dict.fromkeys(quanta, 1)
+        more.setdefault("planningIntervalMs", 0)
+        made.append(Driver(options_of(broker, weights, tmp_path / "spool", **more), *reader))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
 @pytest.fixture(scope="session")
 def environment() -> dict[str, str]:
     """The environment in which Spark finds Java, fairsched and the modules of these tests."""

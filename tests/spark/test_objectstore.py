@@ -121,8 +121,8 @@ def test_a_place_that_cannot_be_reached_is_an_error_without_secrets(server: S3Se
 
 
 def source(node: Node, names: list[str], place: str, more: str = "") -> dict[str, str]:
-    found = options_of(node, dict.fromkeys(names, 1), Path("/unused"), maxMessagesPerTrigger=100, numPartitions=2)
-    return {**found, "spoolLocation": place, **({"fault": more} if more else {})}
+    faults = {"fault": more} if more else {}
+    return options_of(node, dict.fromkeys(names, 1), place, maxMessagesPerTrigger=100, numPartitions=2, **faults)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +23,6 @@ from fairsched.spark._spool import BatchGone, Spool, SpoolLost
 from fairsched.spark.queues import QueuesReader
 
 Declare = Callable[..., list[str]]
-
-
-@pytest.fixture
-def driver(broker: Node, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
-    """Makes drivers over a spool in the test's folder, and stops them."""
-    made: list[Driver] = []
-
-    def make(quanta: dict[str, int] | list[str], reader: type[QueuesReader] = QueuesReader, **more: object) -> Driver:
-        weights = quanta if isinstance(quanta, dict) else dict.fromkeys(quanta, 1)
-        more.setdefault("planningIntervalMs", 0)
-        made.append(Driver(options_of(broker, weights, tmp_path / "spool", **more), reader))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
 
 
 def test_a_partition_of_many_segments_is_read_once_and_replayed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,17 +113,13 @@ QUICK: dict[str, object] = {"codelTargetMs": "10", "codelIntervalMs": "1ms", "en
 
 
 @pytest.fixture
-def driver(broker: Node, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
-    made: list[Driver] = []
+def watching(driver: Callable[..., Driver]) -> Callable[..., Driver]:
+    """Makes drivers of small batches that watch over the wait."""
 
     def make(names: list[str], **more: object) -> Driver:
-        more = {"planningIntervalMs": 0, "maxMessagesPerTrigger": 400, "numPartitions": 2, **QUICK, **more}
-        made.append(Driver(options_of(broker, dict.fromkeys(names, 1), tmp_path / "spool", **more)))
-        return made[-1]
+        return driver(names, **{"maxMessagesPerTrigger": 400, "numPartitions": 2, **QUICK, **more})
 
-    yield make
-    for one in made:
-        one.close()
+    return make
 
 
 def publish(broker: Node, names: list[str], count: int, age: float = 60.0) -> None:
@@ -136,16 +132,16 @@ def micros(instant: Any) -> int:
 
 
 def test_one_law_watches_a_queue_over_segments_batches_and_restarts(
-    broker: Node, queues: Declare, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+    broker: Node, queues: Declare, watching: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_partition, "SEGMENT_MESSAGES", 150)
     names = queues(2)
     publish(broker, names[:1], 900)
     publish(broker, names[1:], 900, age=-60.0)
-    one = driver(names)
+    one = watching(names)
     batches = one.batches()
     rows = next(batches) + next(batches)
-    again = driver(names)
+    again = watching(names)
     again.offset = one.offset
     rows += [row for batch in again.batches() for row in batch]
     assert len(rows) == len(set(bodies(rows))) == 1800
@@ -160,11 +156,11 @@ def test_one_law_watches_a_queue_over_segments_batches_and_restarts(
 
 
 def test_a_message_goes_back_once_and_is_lost_never(
-    broker: Node, queues: Declare, driver: Callable[..., Driver]
+    broker: Node, queues: Declare, watching: Callable[..., Driver]
 ) -> None:
     names = queues(2)
     publish(broker, names, 1000)
-    one = driver(names, codelAction="requeue")
+    one = watching(names, codelAction="requeue")
     rows, shed = [], 0
     for batch in one.batches():
         rows += batch
@@ -176,11 +172,11 @@ def test_a_message_goes_back_once_and_is_lost_never(
     eventually(lambda: all(broker.count(name) == 0 for name in names))
 
 
-def test_late_messages_become_dead_letters(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+def test_late_messages_become_dead_letters(broker: Node, queues: Declare, watching: Callable[..., Driver]) -> None:
     [dead] = queues(1)
     [name] = queues(1, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
     publish(broker, [name], 1000)
-    one = driver([name], codelAction="dead-letter")
+    one = watching([name], codelAction="dead-letter")
     end = one.plan()
     first = one.read(end)
     assert one.read(end) == first  # the replay does not ask again

@@ -19,12 +19,12 @@ from pika import frame as pika_frame
 
 _log = logging.getLogger(__name__)
 
-_FRAME = Struct(">BHL")
-_DELIVER = Struct(">BHLI")
-_CONTENT = Struct(">BHLHHQ")
+FRAME = Struct(">BHL")
+DELIVER = Struct(">BHLI")
+CONTENT = Struct(">BHLHHQ")
 _TAG = Struct(">QB")
-_METHOD, _HEADER, _BODY, _END = 1, 2, 3, 0xCE
-_BASIC_DELIVER = 60 << 16 | 60
+METHOD, HEADER, BODY, END = 1, 2, 3, 0xCE
+BASIC_DELIVER = 60 << 16 | 60
 # Frame header, then class, method and the length of the consumer tag.
 _TAG_OFFSET = 7 + 5
 
@@ -77,40 +77,44 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
         self._frame_buffer = b""
         position, size, sinks = 0, len(buffer), self.sinks
         while size - position >= 8:
-            kind, channel, length = _FRAME.unpack_from(buffer, position)
+            kind, channel, length = FRAME.unpack_from(buffer, position)
             end = position + length + 8
             if end > size:
                 break
             after = 0
-            if kind == _METHOD and channel in sinks:
+            if kind == METHOD and channel in sinks:
                 after = self._deliver(buffer, position, end, size, sinks[channel])
             if after:
                 self.bytes_received += after - position
                 position = after
                 continue
-            _, frame = pika_frame.decode_frame(buffer[position:end])
-            self.bytes_received += end - position
+            self._pass_on(buffer, position, end)
             position = end
-            self._process_frame(frame)
         self._frame_buffer = buffer[position:] if position else buffer
+
+    def _pass_on(self, buffer: bytes, start: int, end: int) -> None:
+        """Give one complete frame to pika."""
+        _, frame = pika_frame.decode_frame(buffer[start:end])
+        self.bytes_received += end - start
+        self._process_frame(frame)
 
     def _deliver(self, buffer: bytes, start: int, end: int, size: int, sink: Sink) -> int:
         """Give one complete delivery to its sink and return where it ends; 0 if it is something else or incomplete."""
-        _, channel, _, method = _DELIVER.unpack_from(buffer, start)
-        if method != _BASIC_DELIVER or size - end < 20:
+        _, channel, _, method = DELIVER.unpack_from(buffer, start)
+        if method != BASIC_DELIVER or size - end < 20:
             return 0
         body_size: int
-        kind, number, length, _, _, body_size = _CONTENT.unpack_from(buffer, end)
+        kind, number, length, _, _, body_size = CONTENT.unpack_from(buffer, end)
         body: int = end + length + 8
         after = body
         # One frame holds most bodies. A longer one, or one that is not all here, takes pika's way.
         if body_size:
             after += body_size + 8
-            if after > size or _FRAME.unpack_from(buffer, body) != (_BODY, channel, body_size):
+            if after > size or FRAME.unpack_from(buffer, body) != (BODY, channel, body_size):
                 return 0
-        if after > size or kind != _HEADER or number != channel:
+        if after > size or kind != HEADER or number != channel:
             return 0
-        if not buffer[end - 1] == buffer[body - 1] == buffer[after - 1] == _END:
+        if not buffer[end - 1] == buffer[body - 1] == buffer[after - 1] == END:
             return 0
         tag, redelivered = _TAG.unpack_from(buffer, start + _TAG_OFFSET + buffer[start + _TAG_OFFSET - 1])
         self.frames_received += 3 if body_size else 2

@@ -216,10 +216,7 @@ class Decoder:
 
     def _enqueued(self, values: Mapping[str, Any]) -> int | None:
         found = self._by_header(values)
-        if found is not None:
-            return found
-        seconds = values.get("timestamp")
-        return seconds * 1_000_000 if seconds is not None and seconds <= _LATEST else None
+        return _instant(values) if found is None else found
 
     def _by_header(self, values: Mapping[str, Any]) -> int | None:
         if self._time_header is None:
@@ -234,8 +231,8 @@ class Decoder:
         if found is not None:
             return found
         # The property has whole seconds, cut: the message may be almost one younger.
-        seconds = self._enqueued(values)
-        return None if seconds is None else seconds + 999_999
+        found = _instant(values)
+        return None if found is None else found + 999_999
 
     def _key_of(self, values: Mapping[str, Any]) -> str:
         holder = (values.get("headers") or {}) if self._source == "header" else values
@@ -253,8 +250,7 @@ class Decoder:
     @staticmethod
     def _make_properties(values: Mapping[str, Any], _header: bytes) -> dict[str, Any]:
         found = {name: values.get(name) for name in _PROPERTIES}
-        seconds = found["timestamp"]
-        found["timestamp"] = seconds * 1_000_000 if seconds is not None and seconds <= _LATEST else None
+        found["timestamp"] = _instant(values)
         return found
 
     @staticmethod
@@ -267,6 +263,12 @@ def stream_offset(header: bytes) -> int | None:
     """Return the offset of a message in its stream, or None if it came from none."""
     found = header.find(_STREAM_OFFSET)
     return None if found < 0 else int(_SIGNED.unpack_from(header, found + len(_STREAM_OFFSET))[0])
+
+
+def _instant(values: Mapping[str, Any]) -> int | None:
+    """Return the property "timestamp" in microseconds."""
+    seconds = values.get("timestamp")
+    return seconds * 1_000_000 if seconds is not None and seconds <= _LATEST else None
 
 
 def _text(raw: bytes) -> str:

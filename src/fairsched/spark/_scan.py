@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import time
-from struct import Struct
 from typing import TYPE_CHECKING
 
-from pika import frame as pika_frame
-
-from fairsched.consumer.transport import Transport
+from fairsched.consumer.transport import (
+    BASIC_DELIVER,
+    BODY,
+    CONTENT,
+    DELIVER,
+    END,
+    FRAME,
+    HEADER,
+    METHOD,
+    Transport,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from fairsched.spark._collected import Collected
 
-_DELIVER = Struct(">BHLI")
-_CONTENT = Struct(">BHLHHQ")
-_FRAME = Struct(">BHL")
-_METHOD, _HEADER, _BODY, _END = 1, 2, 3, 0xCE
-_BASIC_DELIVER = 60 << 16 | 60
 #: A read costs as much as fifty messages. After one of fewer bytes the broker is given so many seconds to send more.
 _SMALL, _PAUSE = 131_072, 0.002
 
@@ -52,7 +54,7 @@ class ScanningTransport(Transport):
             before = position
             position, other = self._scan(buffer, position, target)
             if other and not target.full:
-                position = self._pass_on(buffer, position)
+                position = self._pass_on_next(buffer, position)
             if position == before or not other:
                 break
         rest = buffer[position:] if position else buffer
@@ -63,16 +65,14 @@ class ScanningTransport(Transport):
         if position and len(buffer) < _SMALL:
             time.sleep(_PAUSE)
 
-    def _pass_on(self, buffer: bytes, position: int) -> int:
-        """Give one complete frame to pika, such as an answer among deliveries; return where it ends."""
+    def _pass_on_next(self, buffer: bytes, position: int) -> int:
+        """Give the next frame to pika if it is all here, such as an answer among deliveries; return where it ends."""
         if len(buffer) - position < 8:
             return position
-        end: int = position + _FRAME.unpack_from(buffer, position)[2] + 8
+        end: int = position + FRAME.unpack_from(buffer, position)[2] + 8
         if end > len(buffer):
             return position
-        _, frame = pika_frame.decode_frame(buffer[position:end])
-        self.bytes_received += end - position
-        self._process_frame(frame)
+        self._pass_on(buffer, position, end)
         return end
 
     def _scan(self, buffer: bytes, start: int, target: Collected) -> tuple[int, bool]:
@@ -83,22 +83,22 @@ class ScanningTransport(Transport):
         room, space = target.room, target.space
         other = True
         while room > 0 and space > 0 and size - position >= 11:
-            kind, number, length, method = _DELIVER.unpack_from(buffer, position)
-            if method != _BASIC_DELIVER or number != channel or kind != _METHOD:
+            kind, number, length, method = DELIVER.unpack_from(buffer, position)
+            if method != BASIC_DELIVER or number != channel or kind != METHOD:
                 break
             header = position + length + 8
             if size - header < 20:
                 other = False
                 break
-            kind, number, length, _, _, body_size = _CONTENT.unpack_from(buffer, header)
+            kind, number, length, _, _, body_size = CONTENT.unpack_from(buffer, header)
             body = header + length + 8
             after = body + body_size + 8 if body_size else body
-            if after > size or kind != _HEADER or number != channel:
-                other = kind != _HEADER or number != channel or body_size > longest
+            if after > size or kind != HEADER or number != channel:
+                other = kind != HEADER or number != channel or body_size > longest
                 break
-            if not (buffer[header - 1] == buffer[body - 1] == buffer[after - 1] == _END):
+            if not (buffer[header - 1] == buffer[body - 1] == buffer[after - 1] == END):
                 break
-            if body_size and _FRAME.unpack_from(buffer, body) != (_BODY, channel, body_size):
+            if body_size and FRAME.unpack_from(buffer, body) != (BODY, channel, body_size):
                 break
             content = buffer[body + 7 : after - 1] if body_size else b""
             add((buffer[position + 7 : header - 1], buffer[header + 7 : body - 1], content, now))

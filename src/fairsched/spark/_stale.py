@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 from fairsched._codel import CoDel
 from fairsched.consumer.shedding import MAX_RETURNS
 from fairsched.spark._options import Shedding
-
-#: What is behind a message in its queue is not known; more than enough, or the next batch would not come.
-_BACKLOG = 2**31
+from fairsched.spark.shedding import BACKLOG
 
 
 class Judged(NamedTuple):
@@ -71,7 +69,7 @@ def judge(
 
 
 class Stale:
-    """Stale(rules, states={})
+    """Stale(rules, states)
     --
 
     One law for each queue, for a run of messages.
@@ -88,10 +86,10 @@ class Stale:
     For one thread. The law runs without the GIL, over a queue's messages at once.
     """
 
-    def __init__(self, rules: Shedding, states: Mapping[str, Sequence[int]] | None = None) -> None:
+    def __init__(self, rules: Shedding, states: Mapping[str, Sequence[int]]) -> None:
         self._rules = rules
         self._laws: dict[str, CoDel] = {}
-        for queue, state in (states or {}).items():
+        for queue, state in states.items():
             self._law(queue).resume(state)
 
     def _law(self, queue: str) -> CoDel:
@@ -115,7 +113,7 @@ class Stale:
             sent = [columns["sent_by"][row] for row in mine]
             since = [min(at, then) if at is not None else then for at, then in zip(sent, taken, strict=True)]
             moments = np.array([since, taken], np.int64) * 1000
-            found[mine] = self._law(queue).should_return_many(moments[0], moments[1], _BACKLOG)
+            found[mine] = self._law(queue).should_return_many(moments[0], moments[1], BACKLOG)
         return found
 
     def emptied(self, queue: str) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["codel"]
 
 #: What waits behind a row is not known, so every row is taken to have a backlog behind it.
-_BACKLOG = 2**31
+BACKLOG = 2**31
 
 
 def codel(
@@ -87,7 +87,7 @@ def _marking(
             for number, name in enumerate(encoded.dictionary.to_pylist()):
                 rows = np.flatnonzero(places == number)
                 law = laws.setdefault(name, CoDel(target, interval))
-                shed[rows] = law.should_return_many(taken[rows] - waited[rows], taken[rows], _BACKLOG)
+                shed[rows] = law.should_return_many(taken[rows] - waited[rows], taken[rows], BACKLOG)
             names = [*batch.schema.names, "shed"]
             yield pa.RecordBatch.from_arrays([*batch.columns, pa.array(shed)], names=names)
 
