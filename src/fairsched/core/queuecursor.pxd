@@ -5,6 +5,11 @@ which stays linked, though it may be deleted, as long as somebody stands on it. 
 becomes available behind a cursor calls it back there (a browser, which must not see again what comes after, has a list
 of such messages instead). What a browser saw comes back to it only if it sees requeues.
 
+Who takes a message lets go of the lock between the look and that, and may have been called back meanwhile: a cursor
+goes past a message only while it is still what comes first (pull_stands, in queuepull.pxd). Else what another's going,
+or giving back, has left before it, for this consumer only perhaps, would not be looked at again.
+tests/model/cursor_model.py has the schedule.
+
 Source: behaviour of Qpid Broker-J's QueueContext. Thread safety: under the queue's lock, all of it.
 Complexity: a walk O(messages passed), O(walkers) to call back. A browser's list: O(its length) for each addition.
 """

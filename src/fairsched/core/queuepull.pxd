@@ -23,15 +23,14 @@ from fairsched.core.message cimport (
 )
 from fairsched.core.order cimport KIND_FAIR, order_taken
 from fairsched.core.queuecursor cimport (
-    cursor_drop_late, cursor_late, cursor_match, cursor_set, cursor_takes,
+    cursor_drop_late, cursor_late, cursor_match, cursor_seek, cursor_set, cursor_takes,
 )
 from fairsched.core.queuecredit cimport consumer_paid, consumer_pay
 from fairsched.core.queuemembers cimport queue_follow
 from fairsched.core.queuenext cimport queue_accepts, queue_next, queue_next_for
 from fairsched.core.queuequestion cimport Question, queue_question, queue_unknown_among
 from fairsched.core.queuestate cimport (
-    Call, Queue, QueueConsumer, consumer_desired, queue_count, queue_lock, queue_unlock,
-    queue_unref,
+    WALK_STEPS, Call, Queue, QueueConsumer, consumer_desired, queue_count, queue_lock, queue_unlock, queue_unref,
 )
 from fairsched.core.queuetime cimport queue_release_due
 from fairsched.core.queuewake cimport queue_drop, queue_pass_on, queue_wants
@@ -79,20 +78,29 @@ cdef inline int64_t pull_plainly(Call* call, QueueConsumer* c, int64_t limit, Me
     queue_unlock(q)
     return taken
 
+cdef inline bint pull_stands(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
+    """Locked. Whether a candidate is still what comes first for a consumer, though it was looked for before."""
+    cdef Queue* q = call.queue
+    cdef int steps = WALK_STEPS
+    if not c.walks:
+        return True
+    if q.order.kind == KIND_FAIR and c.node.acquires:
+        return cursor_takes(q, c, m)
+    return cursor_seek(q, call, c, &steps) == m
+
 cdef inline bint pull_this(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
     """Take a candidate, if it is still to be had; its reference stays with who has it, or is given up."""
     cdef Queue* q = call.queue
     cdef bint taken
     queue_lock(q)
-    taken = m.state == <uint32_t> MESSAGE_AVAILABLE and consumer_desired(c)
+    taken = m.state == <uint32_t> MESSAGE_AVAILABLE and consumer_desired(c) and pull_stands(call, c, m)
     if not c.node.acquires:
         taken = taken and consumer_pay(c, m.size)
         if taken:
             cursor_match(q, c, NULL)
-            if c.last == NULL or message_before(c.last, m):
-                cursor_set(q, c, m)
+            cursor_set(q, c, m)
     else:
-        taken = taken and cursor_takes(q, c, m) and queue_acquire(q, c, m)
+        taken = taken and queue_acquire(q, c, m)
         queue_unref(q, m)
     if not taken and not c.node.acquires:
         queue_unref(q, m)

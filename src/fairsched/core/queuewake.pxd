@@ -130,7 +130,10 @@ cdef inline void queue_claim_any(Call* call) noexcept nogil:
         queue_tell(call, <QueueConsumer*> node)
 
 cdef inline void queue_announce(Call* call, Message* m) noexcept nogil:
-    """A message is available, and visible: tell one consumer. The caller has a reference if anybody has a cursor."""
+    """A message, referenced, is available, and visible: tell one consumer.
+
+    NULL: there was nobody with a cursor, so it has no reference, and may be gone when somebody has come who has one.
+    """
     if call.queue.walkers.load() == 0:
         queue_claim_any(call)
     else:
@@ -151,7 +154,7 @@ cdef inline void queue_offer(Call* call, Message* m, bint watched) noexcept nogi
     """Announce a new message; `watched`: the call has a reference, which is given up."""
     if watched:
         queue_tell_browsers(call, m, False)
-    queue_announce(call, m)
+    queue_announce(call, m if watched else NULL)
     if watched:
         queue_drop(call.queue, m)
 
