@@ -44,5 +44,5 @@ FAULTS = {
 @pytest.mark.parametrize("guard", CursorModel.GUARDS)
 def test_without_a_guard_the_model_finds_the_fault(guard: str) -> None:
     kept = frozenset(CursorModel.GUARDS) - {guard}
-    with pytest.raises(Fault, match="a message waits and . sleeps"):
+    with pytest.raises(Fault, match=r"a message waits and . sleeps"):
         list(schedules(lambda: model(FAULTS[guard], kept), SCENARIOS[FAULTS[guard]][-1]))
