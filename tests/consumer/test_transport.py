@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pika import exceptions, frame
+from pika import ConnectionParameters, exceptions, frame
 from pika.channel import ContentFrameAssembler
 from pika.spec import Basic, BasicProperties
 
@@ -15,6 +15,7 @@ from fairsched.consumer.message import Message
 from fairsched.consumer.transport import Transport
 
 OURS, THEIRS = 1, 2
+FRAME_MAX = 4096
 Content = tuple[int, int, bool, str, object, bytes]
 
 
@@ -26,10 +27,11 @@ class Origin:
 class Wire(Transport):
     """A transport without a network: what it is fed goes to the sink of channel 1 or to pika's way."""
 
-    def __init__(self) -> None:
+    def __init__(self, shortcut: bool = True) -> None:
         # Only what decoding touches; SelectConnection would open sockets.
         self._frame_buffer = b""
-        self._shortcut = True
+        self._shortcut = shortcut
+        self.params = ConnectionParameters(frame_max=FRAME_MAX)
         self.bytes_received = self.frames_received = 0
         self.got: list[Content] = []
         self.others: list[str] = []
@@ -98,6 +100,41 @@ def test_any_cutting_of_the_stream_gives_the_same_messages(
     assert wire._frame_buffer == b""
 
 
+def ends(stream: bytes | bytearray) -> list[int]:
+    """Return where each frame of a stream ends."""
+    found = [0]
+    while found[-1] < len(stream):
+        found.append(found[-1] + int.from_bytes(stream[found[-1] + 3 : found[-1] + 7], "big") + 8)
+    return found[1:]
+
+
+def outcome(wire: Wire, stream: bytes, step: int) -> tuple[list[Any], str]:
+    """What arrived, and the error that ended it, if one did."""
+    try:
+        for start in range(0, len(stream), step):
+            wire._on_data_available(stream[start : start + step])
+    except Exception as error:
+        return wire.got, type(error).__name__
+    return wire.got, ""
+
+
+@given(st.lists(deliveries, max_size=4), deliveries, st.integers(1, 200), st.sampled_from([7, 1000]), st.data())
+def test_a_wrong_octet_is_what_it_is_to_pika(
+    contents: list[Content], wrong: Content, step: int, limit: int, data: st.DataObject
+) -> None:
+    """In the last delivery: in a frame's type, channel, length or end, in a class or method, or in a body's length."""
+    before = b"".join(encoded(*one, limit) for one in contents)
+    frames = bytearray(encoded(*wrong, limit))
+    starts = [0, *ends(frames)]
+    number = data.draw(st.integers(0, len(starts) - 2))
+    start, end = starts[number], starts[number + 1]
+    places = [*range(start, start + {1: 11, 2: 19}.get(frames[start], 7)), end - 1]
+    place, octet = data.draw(st.sampled_from(places)), data.draw(st.integers(0, 255))
+    frames[place] = octet
+    stream = before + bytes(frames)
+    assert outcome(Wire(), stream, step) == outcome(Wire(shortcut=False), stream, step)
+
+
 def test_complete_deliveries_take_the_short_cut() -> None:
     wire = Wire()
     stream = b"".join(encoded(OURS, tag, False, "key", None, b"x" * 50, 1000) for tag in range(1, 101))
@@ -117,12 +154,7 @@ def test_a_channel_without_a_sink_takes_pikas_way() -> None:
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_a_broken_frame_end_is_pikas_error(which: int) -> None:
     stream = bytearray(encoded(OURS, 1, False, "key", None, b"body", 1000))
-    ends = []
-    position = 0
-    while position < len(stream):
-        position += int.from_bytes(stream[position + 3 : position + 7], "big") + 8
-        ends.append(position - 1)
-    stream[ends[which]] = 0
+    stream[ends(stream)[which] - 1] = 0
     with pytest.raises(exceptions.InvalidFrameError):
         Wire()._on_data_available(bytes(stream))
 

@@ -5,17 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from fairsched.consumer.transport import (
-    BASIC_DELIVER,
-    BODY,
-    CONTENT,
-    DELIVER,
-    END,
-    FRAME,
-    HEADER,
-    METHOD,
-    Transport,
-)  # fmt: skip
+from fairsched._deliveries import take_deliveries
+from fairsched.consumer.transport import Transport
 
 if TYPE_CHECKING:
     from fairsched.spark._collected import Collected
@@ -65,46 +56,11 @@ class ScanningTransport(Transport):
         if position and len(buffer) < _SMALL:
             time.sleep(_PAUSE)
 
-    def _pass_on_next(self, buffer: bytes, position: int) -> int:
-        """Give the next frame to pika if it is all here, such as an answer among deliveries; return where it ends."""
-        if len(buffer) - position < 8:
-            return position
-        end: int = position + FRAME.unpack_from(buffer, position)[2] + 8
-        if end > len(buffer):
-            return position
-        self._pass_on(buffer, position, end)
-        return end
-
     def _scan(self, buffer: bytes, start: int, target: Collected) -> tuple[int, bool]:
         """Take deliveries; return where they end, and whether what follows is something else."""
-        position, size, channel = start, len(buffer), target.number
-        longest = self.params.frame_max - 8
-        add, now = target.deliveries.append, time.time_ns()
-        room, space = target.room, target.space
-        other = True
-        while room > 0 and space > 0 and size - position >= 11:
-            kind, number, length, method = DELIVER.unpack_from(buffer, position)
-            if method != BASIC_DELIVER or number != channel or kind != METHOD:
-                break
-            header = position + length + 8
-            if size - header < 20:
-                other = False
-                break
-            kind, number, length, _, _, body_size = CONTENT.unpack_from(buffer, header)
-            body = header + length + 8
-            after = body + body_size + 8 if body_size else body
-            if after > size or kind != HEADER or number != channel:
-                other = kind != HEADER or number != channel or body_size > longest
-                break
-            if not (buffer[header - 1] == buffer[body - 1] == buffer[after - 1] == END):
-                break
-            if body_size and FRAME.unpack_from(buffer, body) != (BODY, channel, body_size):
-                break
-            content = buffer[body + 7 : after - 1] if body_size else b""
-            add((buffer[position + 7 : header - 1], buffer[header + 7 : body - 1], content, now))
-            position = after
-            room -= 1
-            space -= body_size
+        position, other, room, space = take_deliveries(
+            buffer, start, target.number, self._longest(), target.room, target.space, target.deliveries, time.time_ns()
+        )
         self.bytes_received += position - start
         target.took(room, space)
         return position, other

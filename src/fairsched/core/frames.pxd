@@ -1,0 +1,106 @@
+"""Deliveries of AMQP 0-9-1 in the bytes of a connection: a method, a content header, and a body in one frame or none.
+
+Nothing is decoded but lengths: who wants the fields of the method or the properties has their bytes. Bytes may be cut
+off anywhere, and may be anything: no length is trusted before what it spans is known to be there.
+
+Source: AMQP 0-9-1, sections 4.2.3 (frames), 4.2.6 (content) and 1.8.3.13 (basic.deliver).
+Thread safety: pure functions. Complexity: O(1) a delivery.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+cdef enum Found:
+    FOUND_WHOLE
+    FOUND_PART    # the beginning of a delivery whose end is not there yet
+    FOUND_OTHER   # another frame, a delivery with a longer body, or what may become one of these
+
+cdef enum:
+    FRAME_METHOD = 1
+    FRAME_HEADER = 2
+    FRAME_BODY = 3
+    FRAME_END = 0xCE
+    FRAME_HEAD = 7             # octets before the payload: type, channel, length
+    FRAME_ROUND = 8            # octets around it
+    BASIC_DELIVER = 60 << 16 | 60
+
+cdef struct Delivery:  # where its parts are, as offsets into the bytes
+    uint32_t channel
+    int64_t method
+    int64_t method_end
+    int64_t tag            # the delivery tag, in the method
+    int64_t header
+    int64_t header_end
+    int64_t body
+    int64_t body_end
+    int64_t end
+
+cdef inline uint64_t frames_number(const uint8_t* at, int octets) noexcept nogil:
+    """Read an unsigned number, most significant octet first."""
+    cdef uint64_t number = 0
+    cdef int i
+    for i in range(octets):
+        number = number << 8 | at[i]
+    return number
+
+cdef inline bint frames_broken(const uint8_t* bytes, int64_t size, int64_t end) noexcept nogil:
+    """Whether the octet after a payload is there, and not what it has to be."""
+    return end < size and bytes[end] != FRAME_END
+
+cdef inline Found frames_method(const uint8_t* bytes, int64_t size, int64_t start, Delivery* d) noexcept nogil:
+    """Look for the method of a delivery at `start`; FOUND_PART: without what a content header begins with."""
+    if size - start < FRAME_HEAD + 4 or bytes[start] != FRAME_METHOD:
+        return FOUND_OTHER
+    d.method = start + FRAME_HEAD
+    if frames_number(bytes + d.method, 4) != BASIC_DELIVER:
+        return FOUND_OTHER
+    d.channel = <uint32_t> frames_number(bytes + start + 1, 2)
+    d.method_end = d.method + <int64_t> frames_number(bytes + start + 3, 4)
+    if d.method_end - d.method < 14 or frames_broken(bytes, size, d.method_end):
+        return FOUND_OTHER
+    if size - d.method_end < 1 + FRAME_HEAD + 12:
+        return FOUND_PART
+    d.tag = d.method + 5 + bytes[d.method + 4]
+    return FOUND_WHOLE if d.tag + 9 <= d.method_end else FOUND_OTHER
+
+cdef inline Found frames_body(const uint8_t* bytes, int64_t size, int64_t start, Delivery* d) noexcept nogil:
+    """Look for the one frame of a body at `start`, where it ends being known."""
+    if d.end > size:
+        return FOUND_PART
+    if bytes[start] != FRAME_BODY or frames_number(bytes + start + 1, 2) != d.channel:
+        return FOUND_OTHER
+    if <int64_t> frames_number(bytes + start + 3, 4) != d.body_end - d.body or bytes[d.body_end] != FRAME_END:
+        return FOUND_OTHER
+    return FOUND_WHOLE
+
+cdef inline Found frames_content(
+    const uint8_t* bytes, int64_t size, int64_t start, int64_t longest, Delivery* d
+) noexcept nogil:
+    """Look for the content of a delivery at `start`, where there are 12 octets of a payload at least."""
+    cdef int64_t body_size = <int64_t> frames_number(bytes + start + 11, 8)
+    if bytes[start] != FRAME_HEADER or frames_number(bytes + start + 1, 2) != d.channel:
+        return FOUND_OTHER
+    d.header = start + FRAME_HEAD
+    d.header_end = d.header + <int64_t> frames_number(bytes + start + 3, 4)
+    if d.header_end - d.header < 14 or frames_broken(bytes, size, d.header_end):
+        return FOUND_OTHER
+    if frames_number(bytes + d.header, 2) != BASIC_DELIVER >> 16 or body_size < 0 or body_size > longest:
+        return FOUND_OTHER
+    d.body = d.body_end = d.end = d.header_end + 1
+    if body_size == 0:  # and no frame for it
+        return FOUND_WHOLE if d.end <= size else FOUND_PART
+    d.body += FRAME_HEAD
+    d.body_end = d.body + body_size
+    d.end = d.body_end + 1
+    return frames_body(bytes, size, d.header_end + 1, d)
+
+cdef inline Found frames_find(
+    const uint8_t* bytes, int64_t size, int64_t start, int64_t longest, Delivery* d
+) noexcept nogil:
+    """Look for a delivery at `start`, with a body of at most `longest` octets.
+
+    Unless it is FOUND_OTHER, `channel` says whose it is.
+    """
+    cdef Found found
+    d.body = d.body_end = d.end = start
+    found = frames_method(bytes, size, start, d)
+    return frames_content(bytes, size, d.method_end + 1, longest, d) if found == FOUND_WHOLE else found
