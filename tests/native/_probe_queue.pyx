@@ -18,6 +18,7 @@ from fairsched.core.queuepull cimport queue_pull
 from fairsched.core.queuequestion cimport Question
 from fairsched.core.queuesettle cimport SETTLE_ACK, SETTLE_REJECT, SETTLE_RELEASE, Verdict, queue_settle
 from fairsched.core.queuestate cimport WISH_USER, Call, Queue, QueueConsumer, call_init, queue_forget
+from fairsched.core.queuewake cimport queue_drop
 from fairsched.core.reclaim cimport Garbage, Pin, reclaim_flush
 from fairsched.core.slots cimport slots_add
 
@@ -102,14 +103,14 @@ cdef class ProbeQueue:
         free(self.q)
 
     cdef QueueConsumer* join(
-        self, int32_t priority, int64_t credit, bint walks, bint wished
+        self, int32_t priority, int64_t credit, bint walks, bint wished, bint acquires=True
     ) noexcept nogil:
         """Make a consumer and subscribe it."""
         cdef QueueConsumer* c = <QueueConsumer*> aligned_alloc(
             64, (sizeof(QueueConsumer) + 63) & ~<size_t> 63
         )
         cdef Call call
-        consumer_init(c, priority, True)
+        consumer_init(c, priority, acquires)
         c.filtered = walks  # nobody asks the filter, so that it accepts all: it has a cursor
         if not wished:
             c.wishes.fetch_and(~<uint32_t> WISH_USER)
@@ -218,6 +219,36 @@ cdef class ProbeQueue:
                         break
             self.quit(c)
         return mine
+
+    def browse(self):
+        """Look at every message, through a filter that accepts all, until all are acknowledged.
+
+        How many there were to be seen, and how many of those more than once.
+        """
+        cdef Message* got[1]
+        cdef QueueConsumer* c
+        cdef uint64_t told, looked = 0
+        cdef int64_t distinct = 0, again = 0
+        cdef unsigned int spins = 0
+        cdef uint8_t* seen = <uint8_t*> calloc(self.total + 1, 1)
+        with nogil:
+            c = self.join(0, -1, True, True, False)
+            while self.done.load() < self.total:
+                told = c.told.load()
+                if told == looked:
+                    spin_wait(&spins)
+                    continue
+                spins = 0
+                looked = told
+                while self.pull(c, 1, got) > 0:
+                    if got[0].token != 0:
+                        distinct += seen[got[0].token] == 0
+                        again += seen[got[0].token] != 0
+                        seen[got[0].token] = 1
+                    queue_drop(self.q, got[0])
+            self.quit(c)
+        free(seen)
+        return distinct, again
 
     def reserve(self, int64_t count):
         """Make room for the addresses of so many consumers."""

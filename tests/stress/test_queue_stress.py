@@ -86,6 +86,25 @@ def test_other_orders(kind: int) -> None:
     run(_probe_queue.ProbeQueue(kind, 4 * each, 10), 4, each, [{"quits": 5, "returns": 10}] * 4)
 
 
+@pytest.mark.parametrize("kind", [STANDARD, PRIORITY, SORTED], ids=["standard", "priority", "sorted"])
+def test_browsers_see_nothing_twice(kind: int) -> None:
+    """Beside consumers that give back what a browser, which does not care for requeues, may have seen before."""
+    assert sum(browsed(kind, EACH // 50) for _ in range(10)) > 0
+
+
+def browsed(kind: int, each: int) -> int:
+    """Have two browsers look on, and return how many messages they saw together."""
+    queue = _probe_queue.ProbeQueue(kind, 2 * each, 5)
+    results = together(
+        *(lambda i=i: queue.produce(1 + i * each, each, i) for i in range(2)),
+        *(lambda i=i: queue.consume(i, quits=0, returns=30) for i in range(2)),
+        *[queue.browse] * 2,
+    )
+    assert queue.once
+    assert [again for _, again in results[-2:]] == [0, 0]
+    return sum(distinct for distinct, _ in results[-2:])
+
+
 def test_priorities_hand_over() -> None:
     """The higher ones have little credit, so the lower ones have to be told again and again."""
     each = EACH // 10

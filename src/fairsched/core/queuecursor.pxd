@@ -110,13 +110,10 @@ cdef inline void cursors_recall(Queue* q, Message* m, bint seen) noexcept nogil:
     """
     cdef QueueConsumer* c = q.walking
     while c != NULL:
-        if cursor_behind(c, m):
-            if not c.node.acquires:
-                if not seen or c.sees_requeues:
-                    cursor_add_late(c, m)
-            else:
-                cursor_set(q, c, order_before(&q.order, m))
-        if c.match != NULL and message_before(m, c.match):
+        if cursor_behind(c, m) and not c.node.acquires:
+            if not seen or c.sees_requeues:
+                cursor_add_late(c, m)
+        elif cursor_behind(c, m) or (c.match != NULL and message_before(m, c.match)):
             cursor_set(q, c, order_before(&q.order, m))
             cursor_match(q, c, NULL)
         c = c.next_walker
