@@ -1,8 +1,8 @@
 """A connection to the broker that its caller drives, call by call: tasks have no thread to spare for one.
 
-Only this module, `_collected` and `_scan` talk AMQP. `Session.collect` is the seam for a compiled delivery path: it
-hands out deliveries undecoded, and what decodes them is `_rows`. An object is for one thread; between calls the
-connection is not served.
+Only this module, `_collected` and `_scan` talk AMQP. `Session.collect` hands out deliveries undecoded, cut apart in
+compiled code; what decodes them is `_rows`. It is the seam for a delivery path that is compiled as a whole. An object
+is for one thread; between calls the connection is not served.
 """
 
 from __future__ import annotations

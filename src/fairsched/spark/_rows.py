@@ -7,7 +7,7 @@ an instance is for one thread.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from struct import Struct
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 from pika.data import decode_table
 
+from fairsched._contents import PROPERTY_NAMES, read_methods, read_properties
 from fairsched.errors import ConfigurationError
 from fairsched.spark._options import SourceOptions
 
@@ -51,15 +52,7 @@ COLUMNS: dict[str, pa.DataType] = {
 _SPARK = {pa.binary(): "BINARY", pa.string(): "STRING", pa.bool_(): "BOOLEAN", pa.int64(): "BIGINT",
           pa.int32(): "INT", _INSTANT: "TIMESTAMP"}  # fmt: skip
 
-# Fields of a content header in the order of their flags, from bit 15: name and how it is written.
-_TEXT, _OCTET, _TABLE, _TIME = range(4)
-_FIELDS = (
-    ("content_type", _TEXT), ("content_encoding", _TEXT), ("headers", _TABLE), ("delivery_mode", _OCTET),
-    ("priority", _OCTET), ("correlation_id", _TEXT), ("reply_to", _TEXT), ("expiration", _TEXT),
-    ("message_id", _TEXT), ("timestamp", _TIME), ("type", _TEXT), ("user_id", _TEXT), ("app_id", _TEXT),
-    ("cluster_id", _TEXT),
-)  # fmt: skip
-_LONG, _QUAD, _SIGNED = Struct(">I"), Struct(">Q"), Struct(">q")
+_SIGNED = Struct(">q")
 _STREAM_OFFSET = b"\x0fx-stream-offsetl"
 # Beyond the year 9999 neither Python nor Spark has a name for an instant.
 _LATEST = 253_402_300_799
@@ -121,7 +114,6 @@ class Decoder:
         self, names: Sequence[str], key: str | None = None, time_header: str | None = None, *, timed: bool = False
     ) -> None:
         self._names = list(names)
-        self._further = ["queue", "key", "enqueued_at", "received_at", *(["sent_by"] if timed else [])]
         self._source, _, self._key = (key or "").partition(":")
         self._time_header = time_header
         wanted = {"headers", "message_id"} & {*names} | {"timestamp"}
@@ -131,37 +123,39 @@ class Decoder:
             wanted.add(self._key)
         if time_header or self._source == "header":
             wanted.add("headers")
-        self._wanted = wanted
-        self._layouts: dict[int, list[tuple[str, int]]] = {}
+        self._wanted = tuple(number for number, name in enumerate(PROPERTY_NAMES) if name in wanted)
+        self._makers: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+            name: make for name, make in (("properties", _properties), ("headers", _headers)) if name in names
+        }
+        if timed:
+            self._makers["sent_by"] = self._sent_by
         self._routes: dict[bytes, tuple[str, str]] = {}
 
-    def decode(self, deliveries: Sequence[Delivery], queues: Mapping[bytes, str]) -> dict[str, list[Any]]:
+    def decode(self, deliveries: list[Delivery], queues: Mapping[bytes, str]) -> dict[str, list[Any]]:
         """Return column name to values, in the order of arrival; `queues` says which queue a consumer tag belongs to.
 
         The columns "queue", "key", "enqueued_at" and "received_at" (both in microseconds) are always there; "shed" is
         for others to say.
         """
-        columns: dict[str, list[Any]] = {name: [] for name in {*self._names, *self._further} - {"shed"}}
-        add_queue, add_enqueued, add_key = (columns[name].append for name in ("queue", "enqueued_at", "key"))
-        others = [name for name in ("message_id", "offset", "properties", "headers", "sent_by") if name in columns]
-        makers = [(columns[name].append, getattr(self, f"_make_{name}")) for name in others]
-        paths, redelivered, keyed = [], [], bool(self._key)
-        for method, header, _body, _received in deliveries:
-            tag_end = 5 + method[4]
-            add_queue(queues[method[5:tag_end]])
-            redelivered.append(method[tag_end + 8] != 0)
-            paths.append(method[tag_end + 9 :])
-            values = self._properties(header)
-            add_enqueued(self._enqueued(values) if "timestamp" in values or "headers" in values else None)
-            add_key(self._key_of(values) if keyed else None)
-            for add, make in makers:
-                add(make(values, header))
-        columns["redelivered"] = redelivered
+        wanted, columns = self._wanted, dict[str, list[Any]]()
+        tags, columns["redelivered"], paths = read_methods(deliveries)
+        found = [read_properties(one[1], wanted, decode_table) for one in deliveries]
+        columns["queue"] = [queues[tag] for tag in tags]
         columns["body"] = [one[2] for one in deliveries]
         columns["received_at"] = [one[3] // 1000 for one in deliveries]
-        routes = list(map(self._route, paths)) if {"exchange", "routing_key"} & columns.keys() else []
+        columns["enqueued_at"] = [
+            self._enqueued(one) if "timestamp" in one or "headers" in one else None for one in found
+        ]
+        columns["key"] = [self._key_of(one) for one in found] if self._key else [None] * len(found)
+        if "message_id" in self._names:
+            columns["message_id"] = [one.get("message_id") for one in found]
+        if "offset" in self._names:
+            columns["offset"] = [stream_offset(one[1]) for one in deliveries]
+        columns |= {name: [make(one) for one in found] for name, make in self._makers.items()}
+        known = self._routes
+        routes = [known.get(path) or self._route(path) for path in paths]
         for name, place in (("exchange", 0), ("routing_key", 1)):
-            if name in columns:
+            if name in self._names:
                 columns[name] = [route[place] for route in routes]
         return columns
 
@@ -172,47 +166,12 @@ class Decoder:
         return found if order is None else found.take(pa.array(order))
 
     def _route(self, path: bytes) -> tuple[str, str]:
-        found = self._routes.get(path)
-        if found is None:
-            middle = 1 + path[0]
-            found = _text(path[1:middle]), _text(path[middle + 1 : middle + 1 + path[middle]])
-            # Topics may be as many as messages.
-            if len(self._routes) < 10_000:
-                self._routes[path] = found
+        middle = 1 + path[0]
+        found = path[1:middle].decode("utf-8", "replace"), path[middle + 1 :].decode("utf-8", "replace")
+        # Topics may be as many as messages.
+        if len(self._routes) < 10_000:
+            self._routes[path] = found
         return found
-
-    def _layout(self, flags: int) -> list[tuple[str, int]]:
-        """Return name and kind of the fields that are there, up to the last that is wanted; no name for the others."""
-        there = [field for number, field in enumerate(_FIELDS) if flags & 0x8000 >> number]
-        found = [(name if name in self._wanted else "", kind) for name, kind in there]
-        while found and not found[-1][0]:
-            found.pop()
-        return found
-
-    def _properties(self, header: bytes) -> dict[str, Any]:
-        flags = header[12] << 8 | header[13]
-        layout = self._layouts.get(flags)
-        if layout is None:
-            layout = self._layouts[flags] = self._layout(flags)
-        values: dict[str, Any] = {}
-        position = 14
-        for name, kind in layout:
-            start = position
-            if kind == _TEXT:
-                position += 1 + header[position]
-                if name:
-                    values[name] = _text(header[start + 1 : position])
-            elif kind == _OCTET:
-                values[name] = header[position]
-                position += 1
-            elif kind == _TIME:
-                values[name] = _QUAD.unpack_from(header, position)[0]
-                position += 8
-            else:
-                position += 4 + _LONG.unpack_from(header, position)[0]
-                if name:
-                    values[name] = decode_table(header, start)[0]
-        return values
 
     def _enqueued(self, values: Mapping[str, Any]) -> int | None:
         found = self._by_header(values)
@@ -226,7 +185,7 @@ class Decoder:
             return None
         return int(found) * 1000 if 0 <= found <= _LATEST * 1000 else None
 
-    def _make_sent_by(self, values: Mapping[str, Any], _header: bytes) -> int | None:
+    def _sent_by(self, values: Mapping[str, Any]) -> int | None:
         found = self._by_header(values)
         if found is not None:
             return found
@@ -239,25 +198,6 @@ class Decoder:
         found = holder.get(self._key)
         return "" if found is None else _as_text(found)
 
-    @staticmethod
-    def _make_message_id(values: Mapping[str, Any], _header: bytes) -> str | None:
-        return values.get("message_id")
-
-    @staticmethod
-    def _make_offset(_values: Mapping[str, Any], header: bytes) -> int | None:
-        return stream_offset(header)
-
-    @staticmethod
-    def _make_properties(values: Mapping[str, Any], _header: bytes) -> dict[str, Any]:
-        found = {name: values.get(name) for name in _PROPERTIES}
-        found["timestamp"] = _instant(values)
-        return found
-
-    @staticmethod
-    def _make_headers(values: Mapping[str, Any], _header: bytes) -> list[tuple[str, str]] | None:
-        headers = values.get("headers")
-        return None if headers is None else [(name, _as_text(value)) for name, value in headers.items()]
-
 
 def stream_offset(header: bytes) -> int | None:
     """Return the offset of a message in its stream, or None if it came from none."""
@@ -265,17 +205,21 @@ def stream_offset(header: bytes) -> int | None:
     return None if found < 0 else int(_SIGNED.unpack_from(header, found + len(_STREAM_OFFSET))[0])
 
 
+def _properties(values: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: values.get(name) for name in _PROPERTIES}
+    found["timestamp"] = _instant(values)
+    return found
+
+
+def _headers(values: Mapping[str, Any]) -> list[tuple[str, str]] | None:
+    headers = values.get("headers")
+    return None if headers is None else [(name, _as_text(value)) for name, value in headers.items()]
+
+
 def _instant(values: Mapping[str, Any]) -> int | None:
     """Return the property "timestamp" in microseconds."""
     seconds = values.get("timestamp")
     return seconds * 1_000_000 if seconds is not None and seconds <= _LATEST else None
-
-
-def _text(raw: bytes) -> str:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return raw.decode("utf-8", "replace")
 
 
 def _as_text(value: object) -> str:

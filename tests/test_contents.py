@@ -1,0 +1,76 @@
+"""The fields of deliveries, whole ones against pika's encoder, and any bytes at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pika
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pika.data import decode_table
+
+from fairsched._contents import PROPERTY_NAMES, read_methods, read_properties
+
+ALL = tuple(range(len(PROPERTY_NAMES)))
+values: dict[str, Any] = dict.fromkeys(PROPERTY_NAMES, st.text(max_size=60))
+values |= dict.fromkeys(("delivery_mode", "priority"), st.integers(0, 255))
+values |= {"timestamp": st.integers(0, 2**64 - 1), "headers": st.dictionaries(st.text("ab", min_size=1), st.booleans())}
+properties = st.fixed_dictionaries({}, optional=values)
+
+
+def encoded(given_: dict[str, Any]) -> bytes:
+    return pika.frame.Header(1, 5, pika.BasicProperties(**given_)).marshal()[7:-1]
+
+
+@given(properties, st.sets(st.sampled_from(ALL)))
+def test_those_wanted_are_read(given_: dict[str, Any], wanted: set[int]) -> None:
+    found = read_properties(encoded(given_), tuple(wanted), decode_table)
+    assert found == {name: value for name, value in given_.items() if PROPERTY_NAMES.index(name) in wanted}
+
+
+@given(properties, st.data())
+def test_a_header_cut_short_is_refused(given_: dict[str, Any], data: st.DataObject) -> None:
+    header = encoded(given_)
+    end = data.draw(st.integers(0, len(header) - 1))
+    with pytest.raises(ValueError, match="must be a content header"):
+        read_properties(header[:end], ALL, decode_table)
+
+
+@given(st.binary(max_size=80), st.integers(0, 2**16 - 1))
+def test_any_bytes_are_read_or_refused(rest: bytes, flags: int) -> None:
+    """What is read lies within them: all values together are no longer than they are."""
+    try:
+        found = read_properties(bytes(12) + flags.to_bytes(2, "big") + rest, ALL, lambda header, at: (header[at:], 0))
+    except ValueError:
+        return
+    assert flags & 3 == 0
+    texts = [value for value in found.values() if isinstance(value, str)]
+    assert sum(map(len, texts)) <= len(rest)
+    assert len(found) == flags.bit_count()
+
+
+@given(st.binary(max_size=40))
+def test_any_method_is_read_or_refused(method: bytes) -> None:
+    try:
+        [tag], [redelivered], [path] = read_methods([(method, b"", b"", 0)])
+    except ValueError:
+        assert len(method) < 14 + (method[4] if len(method) > 4 else 0)
+        return
+    end = 5 + method[4]
+    assert (tag, path) == (method[5:end], method[end + 9 :])
+    assert redelivered == bool(method[end + 8] & 1)
+
+
+@pytest.mark.parametrize("delivery", [b"method", (), (1, b"", b"", 0), (None, b"", b"", 0), None])
+def test_what_is_no_delivery_is_refused(delivery: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        read_methods([delivery])
+
+
+def test_errors_name_the_value() -> None:
+    with pytest.raises(ValueError, match="got 4 bytes"):
+        read_methods([(b"\0\x3c\0\x3c", b"", b"", 0)])
+    for number in (-1, 14):
+        with pytest.raises(ValueError, match=f"from 0 to 13, got {number}"):
+            read_properties(encoded({}), (number,), decode_table)
