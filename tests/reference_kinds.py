@@ -89,6 +89,9 @@ class Order:
         """It is there to be handed out again, where it stood."""
         bisect.insort(self.waiting, message, key=self.place)
 
+    def due(self, message: Stored) -> None:
+        """It was held, and its time has come."""
+
     def victims(self) -> list[Stored]:
         return sorted(self.stored, key=self.worth)
 
@@ -132,7 +135,7 @@ class Fair(Order):
     """Deficit weighted round robin over slots; a slot that has nothing for this consumer is passed over.
 
     Browsers see it in the order of arrival. A message that comes back stands where it stood in its slot, and is charged
-    again.
+    again. One that is held is in its slot only when its time has come.
     """
 
     def __init__(self, quanta: Mapping[Hashable, int]) -> None:
@@ -145,6 +148,10 @@ class Fair(Order):
 
     def give_back(self, message: Stored) -> None:
         super().give_back(message)
+        if message.state != HELD:
+            self.due(message)
+
+    def due(self, message: Stored) -> None:
         slot = self.dwrr.slots[message.slot]
         waiting: list[Any] = [*slot.fifo, (message, max(message.size, 1))]
         waiting.sort(key=lambda pair: pair[0].number)

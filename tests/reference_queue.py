@@ -290,13 +290,13 @@ class ReferenceQueue(Waking):
     def expire(self) -> None:
         """Let go of what was held until now, drop what has expired, and offer what is kept to the alternate again."""
         kept = len(self.undelivered)
+        for message in self.come_due():
+            for consumer in self.by_node.values():
+                consumer.passed.discard(message.number)
+            if not self.expired(message):
+                self.tell_browsers(message)
+                self.offer(message)
         for message in list(self.order.stored):
-            if message.state == HELD and self.ready(message):
-                for consumer in self.by_node.values():
-                    consumer.passed.discard(message.number)
-                if not self.expired(message):
-                    self.tell_browsers(message)
-                    self.offer(message)
             if self.expired(message):
                 self.remove(message, "expired")
         for _ in range(kept):

@@ -108,7 +108,13 @@ class Waking:
         """Nobody has it, and its time has come."""
         if message.state == HELD and message.not_before is not None and message.not_before < self.clock():
             message.state = AVAILABLE
+            self.order.due(message)
         return message.state == AVAILABLE
+
+    def come_due(self) -> list[Stored]:
+        """What was held until now, first due first."""
+        held = [message for message in self.order.stored if message.state == HELD]
+        return [m for m in sorted(held, key=lambda m: (m.not_before, m.number)) if self.ready(m)]
 
     def expired(self, message: Stored) -> bool:
         return message.state == AVAILABLE and message.expiry is not None and self.clock() > message.expiry
