@@ -244,6 +244,50 @@ def test_a_higher_priority_that_comes_later_goes_first(engine: Engine) -> None:
 
 
 @on_both
+@pytest.mark.parametrize("walks", [False, True])
+def test_whose_turn_it_is_decides_who_outranks_whom(engine: Engine, walks: bool) -> None:
+    """L's next message is the one that H has rejected, though another is first of its slot, and its slot the first."""
+    queue = engine("fair", quanta={"a": 1, "b": 1})
+    high = queue.subscribe("H", priority=1)
+    queue.put(1, slot="a")
+    first = high.pull()
+    queue.put(2, slot="b", size=9)
+    first.reject()
+    low = queue.subscribe("L", filter=(lambda item: item > 0) if walks else None)
+    assert lists_of(queue) == "N[H,L]"
+    assert (items(drain(low)), items(drain(high))) == ([1], [2])
+
+
+@on_both
+def test_a_look_that_takes_nothing_uses_up_no_turn(engine: Engine) -> None:
+    """L is outranked, and would have passed over what is first for H."""
+    queue = engine("fair", quanta={"a": 1, "b": 1})
+    high = queue.subscribe("H", priority=1)
+    low = queue.subscribe("L", filter=lambda item: item == "b")
+    for item in "ab":
+        queue.put(item, slot=item)
+    assert [low.pull() for _ in range(3)] == [None] * 3
+    assert items(drain(high)) == ["a", "b"]
+
+
+@on_both
+@pytest.mark.parametrize("groups", ["standard", "shared"])
+def test_a_group_of_a_fair_queue_that_becomes_free_is_another_s(engine: Engine, groups: str) -> None:
+    queue = engine("fair", quanta={"a": 1}, groups=groups)
+    one = queue.subscribe("A")
+    queue.put(1, slot="a", key=7)
+    first = one.pull()
+    queue.put(2, slot="a", key=7)
+    two = queue.subscribe("B")
+    one.interested = False
+    assert lists_of(queue) == "I[B] X[A]"
+    first.ack()
+    one.cancel()
+    assert lists_of(queue) == "N[B]"
+    assert items(drain(two)) == [2]
+
+
+@on_both
 def test_lists_are_by_priority_then_by_arrival(engine: Engine) -> None:
     queue = engine()
     for name, priority in [("A", 0), ("B", 5), ("C", -5), ("D", 5), ("E", 0)]:

@@ -120,16 +120,28 @@ def test_cursors_beside_those_that_have_none(kind: int) -> None:
     run(_probe_queue.ProbeQueue(kind, 4 * each, 5), 4, each, consumers)
 
 
-def test_rejecting() -> None:
+@pytest.mark.parametrize("kind", [STANDARD, FAIR], ids=["standard", "fair"])
+def test_rejecting(kind: int) -> None:
     """Some refuse what others then have to take."""
     each = EACH // 20
     consumers: list[dict[str, Any]] = [{"refuses": 20 if i < 3 else 0, "quits": 5} for i in range(5)]
-    run(_probe_queue.ProbeQueue(STANDARD, 4 * each), 4, each, consumers)
+    run(_probe_queue.ProbeQueue(kind, 4 * each), 4, each, consumers)
 
 
-@pytest.mark.parametrize("groups", [STANDARD_GROUPS, SHARED_GROUPS], ids=["standard", "shared"])
-def test_groups(groups: int) -> None:
+def test_turns_of_those_that_may_not_have_everything() -> None:
+    """Several priorities, of which the higher ones refuse some; the turn may pass between a look and the acquiring."""
+    each = EACH // 20
+    consumers: list[dict[str, Any]] = [
+        {"refuses": 20 if i % 3 else 0, "priority": i % 3, "walks": i < 2, "credit": 3 if i % 2 else -1, "quits": 5}
+        for i in range(6)
+    ]
+    run(_probe_queue.ProbeQueue(FAIR, 4 * each), 4, each, consumers)
+
+
+@pytest.mark.parametrize("kind", [STANDARD, FAIR], ids=["standard", "fair"])
+@pytest.mark.parametrize("groups", [STANDARD_GROUPS, SHARED_GROUPS], ids=["standard groups", "shared groups"])
+def test_groups(groups: int, kind: int) -> None:
     """Many short rounds, as who goes leaves its groups to others, who may be about to take something behind."""
     for _ in range(ROUNDS):
-        queue = _probe_queue.ProbeQueue(STANDARD, 4 * EACH // 100, 1, groups)
+        queue = _probe_queue.ProbeQueue(kind, 4 * EACH // 100, 1, groups)
         run(queue, 4, EACH // 100, [{"quits": 50, "returns": 10}] * 5)

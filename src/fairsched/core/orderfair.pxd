@@ -1,19 +1,19 @@
 """The order of service of a fair queue: slots served by deficit weighted round robin (dwrr.pxd).
 
 A slot's FIFO holds exactly its messages that are available, so nothing that was taken another way is ever met. A
-message is charged its size, or 1, each time it is acquired, in its turn or out of it (by a consumer with a filter):
-a delivery that fails has cost the consumers as much. What leaves without service is not charged.
+message is acquired in its slot's turn, by anybody (queueturn.pxd, for who may not have everything), and charged its
+size, or 1, each time: a delivery that fails has cost the consumers as much. What leaves without service is not charged.
 
-Thread safety: none; the owner excludes. Complexity: in turn O(1), as in dwrr.pxd; out of turn, or back into a slot,
-O(the slot's messages before it).
+Thread safety: none; the owner excludes. Complexity: in turn O(1), as in dwrr.pxd; out of the middle of a slot, or
+back into it, O(the slot's messages before it).
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
-from fairsched.core.dwrr cimport dwrr_charge, dwrr_push, dwrr_retire_first, dwrr_settle, dwrr_turn
+from fairsched.core.dwrr cimport dwrr_charge, dwrr_push, dwrr_retire_first, dwrr_turn
 from fairsched.core.entrypool cimport Entry, entrypool_give, entrypool_take
 from fairsched.core.message cimport Message
-from fairsched.core.slots cimport Slot, SlotTable, slots_activate, slots_first, slots_unlink_head
+from fairsched.core.slots cimport Slot, SlotTable, slots_activate, slots_unlink_head
 
 cdef inline int64_t fair_cost(const Message* m) noexcept nogil:
     return m.size if m.size > 0 else 1
@@ -79,13 +79,10 @@ cdef inline void fair_unlink(SlotTable* t, Slot* slot, Message* m) noexcept nogi
     entrypool_give(&t.pool, entry)
 
 cdef inline void fair_take(SlotTable* t, Message* m, bint served) noexcept nogil:
-    """Take a message out of its slot: acquired, or else gone without service."""
+    """Take a message out of its slot: acquired, as its turn has come, or else gone without service."""
     cdef Slot* slot = &t.slots[m.slot]
-    cdef bint turn = slot.active and slots_first(t) == m.slot and slot.granted and fair_cost(m) <= slot.deficit
     fair_unlink(t, slot, m)
-    if served and turn:
+    if served:
         dwrr_charge(slot, fair_cost(m))
-        if slot.head == NULL and slot.deficit >= 0:
+        if slot.head == NULL:
             dwrr_retire_first(t)
-    elif served:
-        dwrr_settle(t, m.slot, fair_cost(m))  # into debt, perhaps, that its turns pay

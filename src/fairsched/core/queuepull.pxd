@@ -6,6 +6,9 @@ notified consumer looks first where it is, and moves to Interested only before t
 success costs one move instead of two, and none if there is no other to let past; to others it looks as though it had
 been interested for no time.
 
+Where cursors matter, filters are asked, and who outranks this consumer, without the lock; a candidate is taken only if
+it still comes first (pull_stands). In a fair queue turns are granted there, and only then.
+
 Thread safety: any, pinned, without the queue's lock; one thread at a time pulls for a consumer.
 Complexity: O(1) a message where nobody has a cursor; else O(messages gone past), and a look at the consumers of higher
 priority.
@@ -19,20 +22,22 @@ from fairsched.core.interest cimport interest_done, interest_move
 from fairsched.core.interestwalk cimport LIST_ALL
 from fairsched.core.levels cimport LEVEL_NOTIFIED
 from fairsched.core.message cimport (
-    MESSAGE_ACQUIRED, MESSAGE_AVAILABLE, Message, message_before,
+    HEAP_NONE, MESSAGE_ACQUIRED, MESSAGE_AVAILABLE, Message, message_before,
 )
 from fairsched.core.order cimport KIND_FAIR, order_taken
 from fairsched.core.queuecursor cimport (
-    cursor_drop_late, cursor_late, cursor_match, cursor_seek, cursor_set, cursor_takes,
+    cursor_drop_late, cursor_late, cursor_match, cursor_seek, cursor_set,
 )
 from fairsched.core.queuecredit cimport consumer_paid, consumer_pay
 from fairsched.core.queuemembers cimport queue_follow
-from fairsched.core.queuenext cimport queue_accepts, queue_next, queue_next_for
+from fairsched.core.queuenext cimport next_turn, queue_next, queue_next_for
 from fairsched.core.queuequestion cimport Question, queue_question, queue_unknown_among
 from fairsched.core.queuestate cimport (
-    WALK_STEPS, Call, Queue, QueueConsumer, consumer_desired, queue_count, queue_lock, queue_unlock, queue_unref,
+    WALK_STEPS, Call, Queue, QueueConsumer, consumer_desired, queue_accepts, queue_count, queue_lock, queue_unlock,
+    queue_unref,
 )
 from fairsched.core.queuetime cimport queue_release_due
+from fairsched.core.queueturn cimport turn_reach
 from fairsched.core.queuewake cimport queue_drop, queue_pass_on, queue_wants
 from fairsched.core.wakeup cimport wakeup_outranked
 
@@ -82,11 +87,10 @@ cdef inline bint pull_stands(Call* call, QueueConsumer* c, Message* m) noexcept 
     """Locked. Whether a candidate is still what comes first for a consumer, though it was looked for before."""
     cdef Queue* q = call.queue
     cdef int steps = WALK_STEPS
-    if not c.walks:
-        return True
+    cdef bint known
     if q.order.kind == KIND_FAIR and c.node.acquires:
-        return cursor_takes(q, c, m)
-    return cursor_seek(q, call, c, &steps) == m
+        return next_turn(call, c, &known) == m and known
+    return not c.walks or cursor_seek(q, call, c, &steps) == m
 
 cdef inline bint pull_this(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
     """Take a candidate, if it is still to be had; its reference stays with who has it, or is given up."""
@@ -100,6 +104,8 @@ cdef inline bint pull_this(Call* call, QueueConsumer* c, Message* m) noexcept no
             cursor_match(q, c, NULL)
             cursor_set(q, c, m)
     else:
+        if taken and q.order.kind == KIND_FAIR and m.heap == HEAP_NONE:
+            turn_reach(call, c)
         taken = taken and queue_acquire(q, c, m)
         queue_unref(q, m)
     if not taken and not c.node.acquires:
@@ -161,7 +167,7 @@ cdef inline int64_t pull_walking(Call* call, QueueConsumer* c, Message** out, Qu
         found = pull_late(call, c, out, question) if c.late != NULL else 0
         if found != 0:
             return found
-        m = queue_next_for(call, c, &known, True)
+        m = queue_next_for(call, c, &known)
         if m == NULL:
             return 0
         if not known:

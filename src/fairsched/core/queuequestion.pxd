@@ -31,7 +31,7 @@ cdef inline bint queue_unknown(Call* call, QueueConsumer* c, Message* about, Que
     if not c.filtered or call.accepts == NULL:
         return False
     if about == NULL:
-        m = queue_next_for(call, c, &known, False)
+        m = queue_next_for(call, c, &known)
         if m == NULL:
             return False
         if known:

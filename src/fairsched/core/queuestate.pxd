@@ -126,6 +126,12 @@ cdef inline void call_init(Call* call, Queue* q, int64_t now) noexcept nogil:
     call.back = NULL
     call.floor = NO_PRIORITY
 
+cdef inline int queue_accepts(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
+    """What a consumer's filter says: 1, 0, or -1: it has not been asked."""
+    if not c.filtered or call.accepts == NULL:
+        return True
+    return call.accepts(call, c, m)
+
 cdef inline void queue_lock(Queue* q) noexcept nogil:
     cdef unsigned int spins = 0
     while q.busy.exchange(1):  # A8: pairs with R8

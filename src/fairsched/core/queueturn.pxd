@@ -1,74 +1,130 @@
-"""A fair queue's order of service for a consumer that may not have everything: slots without anything for it are
-passed over, and the others take turns as in dwrr.pxd, each with its first message for this consumer in front.
+"""Whose turn it is in a fair queue where cursors matter: for a consumer that may not have everything, slots without
+anything for it are passed over, and the others take turns as in dwrr.pxd, each with its first message for it in front.
 
 What a consumer does not want is noted in the message (as rejected by it), filters' refusals too, since there is no
 cursor that could go past it: the order of service is not the order of arrival.
 
-Thread safety: none; the owner excludes. Complexity: O(slots with messages, and what stands in them before the first
-that is wanted) for each round.
+A look grants nothing, however it ends: it says which message would come next, not how. Say that of `n` active slots the
+one at place `p`, from 0, has a message for this consumer of cost `c`, a deficit `d` and the quantum `q`. Then it is
+served after so many rounds, and the fewest rounds win, then the place:
+
+    (0, 0)                         it is the first, has its quantum, and c <= d
+    (ceil((c - d) / q), n)         it is the first, has its quantum, and c > d: its turn is over, it goes to the end
+    (max(1, ceil((c - d) / q)), p) any other: it is granted its quantum when it is visited, and not before
+
+Slots that only pay a debt are passed over: their turns serve nobody. Who takes the message, under the same lock as the
+look, then has the turns granted (turn_reach) that lead to it. A filter is asked about one message after another, until
+it is known which comes first, and what is granted to whom on the way.
+
+Thread safety: under the queue's lock, all of it. Complexity: a look O(slots before the one it finds, and what stands in
+each before the first that is wanted), if a quantum pays for the message found; else, for all slots with messages.
+turn_reach likewise, for each round in which a slot pays off its debt. Nothing is noted when memory is exhausted.
 """
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint32_t
 
 from fairsched.core.dwrr cimport AMOUNT_MAX, dwrr_retire_first
 from fairsched.core.entrypool cimport Entry
-from fairsched.core.groups cimport Groups, groups_allow
-from fairsched.core.message cimport Message, message_rejected
+from fairsched.core.groups cimport groups_allow
+from fairsched.core.message cimport Message, message_expired, message_reject, message_rejected
 from fairsched.core.orderfair cimport fair_cost, fair_message
+from fairsched.core.queuecursor cimport cursor_skip_group
+from fairsched.core.queuestate cimport Call, Queue, QueueConsumer, queue_accepts
 from fairsched.core.slots cimport Slot, SlotTable, slots_first
 
-cdef inline Message* fair_wanted(const Slot* slot, Groups* g, uint64_t consumer) noexcept nogil:
-    """The first message of a slot that a consumer may have; NULL: there is none."""
+cdef inline Message* turn_wanted(Call* call, QueueConsumer* c, const Slot* slot, bint* known) noexcept nogil:
+    """The first message of a slot that a consumer may have, or that has expired; NULL: there is none.
+
+    `known` becomes False if its filter has not been asked about that.
+    """
+    cdef Queue* q = call.queue
     cdef Entry* entry = slot.head
+    cdef Message* m
+    cdef int answer
     while entry != NULL:
-        if not message_rejected(fair_message(entry), consumer) and groups_allow(g, fair_message(entry), consumer):
-            return fair_message(entry)
+        m = fair_message(entry)
+        if message_expired(m, call.now):
+            return m
+        if not groups_allow(&q.groups, m, c.id):
+            cursor_skip_group(q, m)
+        elif not message_rejected(m, c.id):
+            answer = queue_accepts(call, c, m)
+            if answer != 0:
+                known[0] = known[0] and answer == 1
+                return m
+            message_reject(m, c.id)
         entry = entry.next
     return NULL
 
-cdef inline Message* fair_look_for(const SlotTable* t, Groups* g, uint64_t consumer) noexcept nogil:
-    """Some message that a consumer may have; NULL: there is none. Nothing is granted."""
-    cdef uint32_t index = t.active_tail
-    cdef uint32_t _i
-    cdef Message* m
-    for _i in range(t.active_count):
-        index = t.slots[index].next
-        m = fair_wanted(&t.slots[index], g, consumer)
-        if m != NULL:
-            return m
-    return NULL
+cdef inline int64_t turn_rounds(const Slot* slot, const Message* m) noexcept nogil:
+    """How often a slot has to be granted its quantum before it serves that message; at least once."""
+    cdef int64_t need = fair_cost(m) - slot.deficit
+    return 1 if need <= slot.quantum else (need - 1) // slot.quantum + 1
 
-cdef inline void fair_skip_rounds_for(SlotTable* t, Groups* g, uint64_t consumer) noexcept nogil:
+cdef inline Message* turn_look(Call* call, QueueConsumer* c, bint* known) noexcept nogil:
+    """The message that is next for a consumer; NULL: there is none. Nothing is granted, and nothing removed.
+
+    `known` becomes False if it is one that its filter has to be asked about first.
+    """
+    cdef SlotTable* t = &call.queue.order.slots
+    cdef uint32_t place, index = t.active_tail
+    cdef int64_t rounds, fewest = INT64_MAX, after = INT64_MAX
+    cdef Message* m
+    cdef Message* found = NULL
+    cdef Message* last = NULL  # that of the first slot, if its turn is over
+    cdef Slot* slot
+    for place in range(t.active_count):
+        index = t.slots[index].next
+        slot = &t.slots[index]
+        m = turn_wanted(call, c, slot, known)
+        if m == NULL:
+            continue
+        if not known[0] or (place == 0 and slot.granted and fair_cost(m) <= slot.deficit):
+            return m
+        rounds = turn_rounds(slot, m)
+        if place == 0 and slot.granted:
+            last = m
+            after = rounds
+        elif rounds < fewest:
+            found = m
+            fewest = rounds
+        if fewest == 1:
+            break
+    return last if after < fewest else found
+
+cdef inline void turn_skip_rounds(Call* call, QueueConsumer* c) noexcept nogil:
     """Grant, at once, the rounds in which no slot could serve this consumer or finish paying."""
+    cdef SlotTable* t = &call.queue.order.slots
     cdef uint32_t index = t.active_tail
     cdef uint32_t _i
     cdef int64_t need, skipped = AMOUNT_MAX
+    cdef bint known = True
     cdef Message* m
     cdef Slot* slot
     for _i in range(t.active_count):
         slot = &t.slots[index]
-        m = fair_wanted(slot, g, consumer)
+        m = turn_wanted(call, c, slot, &known)
         if m != NULL or slot.head == NULL:
             need = -slot.deficit if m == NULL else fair_cost(m) - slot.deficit
             skipped = min(skipped, (need - 1) // slot.quantum)
         index = slot.next
     for _i in range(t.active_count):
         slot = &t.slots[index]
-        if skipped > 0 and (slot.head == NULL or fair_wanted(slot, g, consumer) != NULL):
+        if skipped > 0 and (slot.head == NULL or turn_wanted(call, c, slot, &known) != NULL):
             slot.deficit += skipped * slot.quantum
         index = slot.next
 
-cdef inline Message* fair_turn_for(SlotTable* t, Groups* g, uint64_t consumer) noexcept nogil:
-    """The message whose turn it is, of those that a consumer may have; NULL: there is none."""
+cdef inline void turn_reach(Call* call, QueueConsumer* c) noexcept nogil:
+    """Have the slots take turns until it is that of the message which a look has just found, and which is taken now."""
+    cdef SlotTable* t = &call.queue.order.slots
     cdef uint32_t index, barren = 0
+    cdef bint known = True
     cdef Slot* slot
     cdef Message* m
-    if fair_look_for(t, g, consumer) == NULL:
-        return NULL
     while True:
         index = slots_first(t)
         slot = &t.slots[index]
-        m = fair_wanted(slot, g, consumer)
+        m = turn_wanted(call, c, slot, &known)
         if slot.head == NULL or m != NULL:
             if not slot.granted:
                 slot.granted = 1
@@ -78,10 +134,10 @@ cdef inline Message* fair_turn_for(SlotTable* t, Groups* g, uint64_t consumer) n
                 barren = 0
                 continue
             if m != NULL and fair_cost(m) <= slot.deficit:
-                return m
+                return
         slot.granted = 0
         t.active_tail = index
         barren += 1
         if barren == t.active_count:
-            fair_skip_rounds_for(t, g, consumer)
+            turn_skip_rounds(call, c)
             barren = 0

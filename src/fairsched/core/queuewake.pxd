@@ -16,11 +16,10 @@ from fairsched.core.interestwalk cimport (
     LIST_NON_ACQUIRING, InterestWalk, interestwalk_init, interestwalk_next,
 )
 from fairsched.core.message cimport MESSAGE_AVAILABLE, Message, message_rejected
-from fairsched.core.order cimport KIND_FAIR
 from fairsched.core.queuecursor cimport cursor_takes
-from fairsched.core.queuenext cimport queue_accepts, queue_next, queue_next_for
+from fairsched.core.queuenext cimport queue_next, queue_next_for
 from fairsched.core.queuestate cimport (
-    OWED_HAND_OVER, Call, Owed, Queue, QueueConsumer, queue_lock, queue_unlock, queue_unref,
+    OWED_HAND_OVER, Call, Owed, Queue, QueueConsumer, queue_accepts, queue_lock, queue_unlock, queue_unref,
 )
 from fairsched.core.wakeup cimport wakeup_notify, wakeup_one, wakeup_outranked
 
@@ -60,7 +59,7 @@ cdef inline bint queue_outranks(Call* call, QueueConsumer* c) noexcept nogil:
     cdef Message* m
     if not queue_interests(call, c, call.work):
         return False
-    m = queue_next_for(call, c, &known, False)
+    m = queue_next_for(call, c, &known)
     if m == NULL:
         return False
     queue_drop(call.queue, m)
@@ -83,10 +82,7 @@ cdef inline bint queue_offer_next(Call* call, QueueConsumer* c) noexcept nogil:
     queue_rest(call)
     if c.node.priority < call.floor or (call.about != NULL and not queue_interests(call, c, call.about)):
         return False
-    if call.about != NULL and call.queue.order.kind == KIND_FAIR:
-        call.work = queue_if_takes(call.queue, c, call.about)  # which is next is a matter of turns, not known by a look
-    if call.work == NULL:
-        call.work = queue_next_for(call, c, &call.known, False)
+    call.work = queue_next_for(call, c, &call.known)
     call.rank = c.node.priority
     return call.work != NULL
 
