@@ -132,7 +132,8 @@ class LastValue(Order):
 
 
 class Fair(Order):
-    """Deficit weighted round robin over slots; a slot that has nothing for this consumer is passed over.
+    """Deficit weighted round robin over slots; a slot that has nothing for this consumer is passed over,
+    and keeps no more than one quantum and the largest cost.
 
     Browsers see it in the order of arrival. A message that comes back stands where it stood in its slot, and is charged
     again. One that is held is in its slot only when its time has come.
@@ -190,6 +191,7 @@ class Fair(Order):
             name = dwrr.active[0]
             slot = dwrr.slots[name]
             if slot.fifo and not fits[name]:
+                dwrr.trim(slot)
                 slot.granted = False
                 dwrr.active.rotate(-1)
                 continue

@@ -31,6 +31,7 @@ def reference_of(slots: Any, granted: bool) -> ReferenceDwrr:
         dwrr.active.append(number)
         dwrr.slots[number].deficit = deficit
         for cost, standing in messages:
+            dwrr.max_cost = max(dwrr.max_cost, cost)
             message: Any = Stored(0, standing == WANTED, slot=number, size=cost)
             dwrr.slots[number].fifo.append((message, cost))
     dwrr.slots[0].granted = granted

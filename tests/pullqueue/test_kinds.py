@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -238,6 +239,21 @@ def test_consumers_share_a_fair_queue(engine: Engine) -> None:
     served = [pulled(consumer) for _ in range(10) for consumer in (one, two)]
     assert (served.count("a"), served.count("b")) == (5, 15)
     assert lists_of(queue) == "N[A,B]"
+
+
+@on_both
+def test_a_slot_that_is_passed_over_saves_up_nothing(engine: Engine) -> None:
+    """Two consumers take turns, each at a slot of its own; who then takes all gets at most two quanta and a message."""
+    queue = engine("fair", quanta={"a": 10, "b": 10})
+    for _ in range(100):
+        queue.put("a", slot="a")
+        queue.put("b", slot="b")
+    picky = [queue.subscribe(slot, filter=lambda item, slot=slot: item == slot) for slot in "ab"]
+    assert [pulled(consumer) for _ in range(50) for consumer in picky] == ["a", "b"] * 50
+    for consumer in picky:
+        consumer.cancel()
+    served = items(queue.subscribe("C").pull_many(100))
+    assert max(len(list(turn)) for _, turn in itertools.groupby(served)) <= 21
 
 
 @on_both

@@ -16,6 +16,9 @@ Slots that only pay a debt are passed over: their turns serve nobody. Who takes 
 look, then has the turns granted (turn_reach) that lead to it. A filter is asked about one message after another, until
 it is known which comes first, and what is granted to whom on the way.
 
+A slot that is passed over in its turn keeps what it has, and is granted its quantum anew when it is visited: as often
+as consumers with different wishes take turns. So it keeps no more than dwrr.pxd's cap, and cannot save up.
+
 Thread safety: under the queue's lock, all of it. Complexity: a look O(slots before the one it finds, and what stands in
 each before the first that is wanted), if a quantum pays for the message found; else, for all slots with messages.
 turn_reach likewise, for each round in which a slot pays off its debt. Nothing is noted when memory is exhausted.
@@ -23,7 +26,7 @@ turn_reach likewise, for each round in which a slot pays off its debt. Nothing i
 
 from libc.stdint cimport INT64_MAX, int64_t, uint32_t
 
-from fairsched.core.dwrr cimport AMOUNT_MAX, dwrr_retire_first
+from fairsched.core.dwrr cimport AMOUNT_MAX, dwrr_retire_first, dwrr_trim_deficit
 from fairsched.core.entrypool cimport Entry
 from fairsched.core.groups cimport groups_allow
 from fairsched.core.message cimport Message, message_expired, message_reject, message_rejected
@@ -135,6 +138,8 @@ cdef inline void turn_reach(Call* call, QueueConsumer* c) noexcept nogil:
                 continue
             if m != NULL and fair_cost(m) <= slot.deficit:
                 return
+        else:
+            dwrr_trim_deficit(t, slot)  # a turn that was cut short leaves no more than a slot may keep
         slot.granted = 0
         t.active_tail = index
         barren += 1
