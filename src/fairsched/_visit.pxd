@@ -22,6 +22,7 @@ cdef struct Visit:  # one call, and what is to be done after it
     Py_ssize_t told_size
     Answer* answers
     Py_ssize_t answer_count
+    Py_ssize_t answer_next    # the one after that which was found last
 
 cdef int visit_enter(Visit* visit, PullQueue q) except -1
 cdef void visit_enter_at(Visit* visit, PullQueue q, int64_t now) noexcept

@@ -47,12 +47,16 @@ cdef void visit_tell(Call* call, QueueConsumer* c) noexcept nogil:
 
 
 cdef int visit_accepts(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
-    """What a filter has said in this visit."""
+    """What a filter has said in this visit. O(answers); O(1) if they are looked up in the order in which they came."""
     cdef Visit* visit = <Visit*> call
-    cdef Py_ssize_t i
-    for i in range(visit.answer_count):
-        if visit.answers[i].message == m and visit.answers[i].consumer == c.id:
-            return visit.answers[i].accepted
+    cdef Py_ssize_t _i, at = visit.answer_next
+    for _i in range(visit.answer_count):
+        if at >= visit.answer_count:
+            at = 0
+        if visit.answers[at].message == m and visit.answers[at].consumer == c.id:
+            visit.answer_next = at + 1
+            return visit.answers[at].accepted
+        at += 1
     return -1
 
 
@@ -73,7 +77,7 @@ cdef void visit_enter_at(Visit* visit, PullQueue q, int64_t now) noexcept:
     visit.told = NULL
     visit.told_count = visit.told_size = 0
     visit.answers = NULL
-    visit.answer_count = 0
+    visit.answer_count = visit.answer_next = 0
     visit.call.pin = interest_enter(&q.hall.queue.interest)
 
 
