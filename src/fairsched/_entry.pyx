@@ -131,10 +131,12 @@ cdef class Entry:
 
 cdef Entry entry_of(Subscription subscription, Message* message):
     """An entry for a message that was pulled, inside the visit."""
+    # First of all: making the entry may run a collection, and so others, who acknowledge what was only browsed.
+    cdef object item = <object> <PyObject*> <uintptr_t> message.token
     cdef Entry entry = Entry.__new__(Entry)
     entry.owner = subscription
     entry.message = message
-    entry.item = <object> <PyObject*> <uintptr_t> message.token
+    entry.item = item
     entry.holder = message.holder
     entry.lease = message.lease
     entry.delivery_count = max(message.deliveries, 0)

@@ -17,7 +17,9 @@ from fairsched.core.queuemembers cimport consumer_init, queue_cancel, queue_set_
 from fairsched.core.queuepull cimport queue_pull
 from fairsched.core.queuequestion cimport Question
 from fairsched.core.queuesettle cimport SETTLE_ACK, SETTLE_REJECT, SETTLE_RELEASE, Verdict, queue_settle
-from fairsched.core.queuestate cimport WISH_USER, Call, Queue, QueueConsumer, call_init, queue_forget
+from fairsched.core.queuestate cimport (
+    WISH_USER, Call, Queue, QueueConsumer, call_init, queue_forget, queue_lock, queue_unlock,
+)
 from fairsched.core.queuewake cimport queue_drop
 from fairsched.core.reclaim cimport Garbage, Pin, reclaim_flush
 from fairsched.core.slots cimport slots_add
@@ -228,7 +230,7 @@ cdef class ProbeQueue:
         cdef Message* got[1]
         cdef QueueConsumer* c
         cdef uint64_t told, looked = 0
-        cdef int64_t distinct = 0, again = 0
+        cdef int64_t distinct = 0, again = 0, token
         cdef unsigned int spins = 0
         cdef uint8_t* seen = <uint8_t*> calloc(self.total + 1, 1)
         with nogil:
@@ -241,10 +243,13 @@ cdef class ProbeQueue:
                 spins = 0
                 looked = told
                 while self.pull(c, 1, got) > 0:
-                    if got[0].token != 0:
-                        distinct += seen[got[0].token] == 0
-                        again += seen[got[0].token] != 0
-                        seen[got[0].token] = 1
+                    queue_lock(self.q)
+                    token = <int64_t> got[0].token  # 0: acknowledged meanwhile
+                    queue_unlock(self.q)
+                    if token != 0:
+                        distinct += seen[token] == 0
+                        again += seen[token] != 0
+                        seen[token] = 1
                     queue_drop(self.q, got[0])
             self.quit(c)
         free(seen)
