@@ -164,7 +164,7 @@ cdef inline int64_t pull_walking(Call* call, QueueConsumer* c, Message** out, Qu
     cdef bint known
     cdef int64_t found
     while consumer_desired(c):
-        found = pull_late(call, c, out, question) if c.late != NULL else 0
+        found = pull_late(call, c, out, question) if not c.node.acquires else 0
         if found != 0:
             return found
         m = queue_next_for(call, c, &known)
