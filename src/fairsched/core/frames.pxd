@@ -20,7 +20,6 @@ cdef enum:
     FRAME_BODY = 3
     FRAME_END = 0xCE
     FRAME_HEAD = 7             # octets before the payload: type, channel, length
-    FRAME_ROUND = 8            # octets around it
     BASIC_DELIVER = 60 << 16 | 60
 
 cdef struct Delivery:  # where its parts are, as offsets into the bytes

@@ -152,11 +152,12 @@ class Decoder:
         if "offset" in self._names:
             columns["offset"] = [stream_offset(one[1]) for one in deliveries]
         columns |= {name: [make(one) for one in found] for name, make in self._makers.items()}
-        known = self._routes
-        routes = [known.get(path) or self._route(path) for path in paths]
-        for name, place in (("exchange", 0), ("routing_key", 1)):
-            if name in self._names:
-                columns[name] = [route[place] for route in routes]
+        if {"exchange", "routing_key"} & {*self._names}:
+            known = self._routes
+            routes = [known.get(path) or self._route(path) for path in paths]
+            for name, place in (("exchange", 0), ("routing_key", 1)):
+                if name in self._names:
+                    columns[name] = [route[place] for route in routes]
         return columns
 
     def batch(self, columns: Mapping[str, list[Any]], order: Any = None) -> pa.RecordBatch:
