@@ -58,6 +58,8 @@ def test_no_message_is_lost_when_channels_fail(broker: Node, new_queue: Declare)
     with Running(broker.url, queues) as running:
         for part in (1, 2, 3):
             eventually(lambda part=part: len(running.processed) >= MESSAGES * part // 5, 60)
+            # The other queue alone may have come that far while this one still waits for its next channel.
+            eventually(lambda: running.subscription(queues[0]).consuming)
             lost = running.subscription(queues[0])
             # The broker closes a channel on which an unknown delivery is acked.
             running.in_io_thread(lambda lost=lost: lost._channel.basic_ack(10**9))
@@ -118,7 +120,10 @@ def test_a_lost_connection_is_made_again(broker: Node, new_queue: Declare) -> No
     broker.publish(queue, numbered(2000))
     with Running(broker.url, [queue], work=0.0005) as running:
         eventually(lambda: len(running.processed) > 200)
+        # However long that takes, there is work left when the connection goes.
+        running.work = 0.1
         broker.control("close_all_connections", "test")
+        running.work = 0.0005
         eventually(lambda: len(running.processed) == 2000)
         eventually(lambda: broker.count(queue) == 0)
         assert running.consumer.stats()["reconnects"] == 1
@@ -158,12 +163,16 @@ def test_a_blocked_connection_goes_on_consuming(
     broker.publish(queue, numbered(100))
     with caplog.at_level(logging.INFO, "fairsched.consumer"), Running(broker.url, [queue], work=0.01) as running:
         eventually(lambda: len(running.processed) > 2)
+        # However long the next takes, there is work left when the connection is blocked.
+        running.work = 1.0
         try:
             broker.control("set_vm_memory_high_watermark", "absolute", "1")
             # The broker blocks connections that publish, so this one does once.
             channel = running.subscription(queue)._channel
             running.in_io_thread(lambda: channel.basic_publish("", "no-such-queue", b"x"))
             eventually(lambda: "blocked the connection" in caplog.text)
+            assert len(running.processed) < 100
+            running.work = 0.01
             eventually(lambda: len(running.processed) == 100)
         finally:
             broker.control("set_vm_memory_high_watermark", "0.6")
