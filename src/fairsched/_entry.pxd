@@ -5,6 +5,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from fairsched._subscription cimport Subscription
 from fairsched.core.message cimport Message
 from fairsched.core.queuesettle cimport Verdict
+from fairsched.core.queuestate cimport Pulled
 
 
 cdef class Entry:
@@ -19,4 +20,4 @@ cdef class Entry:
 
     cdef object settle(self, Verdict verdict)
 
-cdef Entry entry_of(Subscription subscription, Message* message)
+cdef Entry entry_of(Subscription subscription, Pulled* pulled)

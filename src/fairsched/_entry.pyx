@@ -13,7 +13,7 @@ from fairsched.core.queuecredit cimport consumer_paid
 from fairsched.core.queuesettle cimport (
     SETTLE_ACK, SETTLE_REJECT, SETTLE_RELEASE, Verdict, queue_settle, settle_credit,
 )
-from fairsched.core.queuestate cimport QueueConsumer
+from fairsched.core.queuestate cimport Pulled, QueueConsumer
 from fairsched.core.queuewake cimport queue_drop
 
 
@@ -129,18 +129,20 @@ cdef class Entry:
         return f"<Entry of {self.owner.name!r}, {state}>"
 
 
-cdef Entry entry_of(Subscription subscription, Message* message):
-    """An entry for a message that was pulled, inside the visit."""
-    # First of all: making the entry may run a collection, and so others, who acknowledge what was only browsed.
-    cdef object item = <object> <PyObject*> <uintptr_t> message.token
+cdef Entry entry_of(Subscription subscription, Pulled* pulled):
+    """An entry for what was pulled, whose item was kept for it.
+
+    The message is not looked at: making an entry may run a collection, and so others, who take it back.
+    """
     cdef Entry entry = Entry.__new__(Entry)
     entry.owner = subscription
-    entry.message = message
-    entry.item = item
-    entry.holder = message.holder
-    entry.lease = message.lease
-    entry.delivery_count = max(message.deliveries, 0)
-    entry.redelivered = message.redelivered
+    entry.message = pulled.message
+    entry.item = <object> <PyObject*> <uintptr_t> pulled.token
+    Py_DECREF(entry.item)
+    entry.holder = pulled.holder
+    entry.lease = pulled.lease
+    entry.delivery_count = max(pulled.deliveries, 0)
+    entry.redelivered = pulled.redelivered
     entry.paid = subscription.consumer != NULL and consumer_paid(subscription.consumer)
     return entry
 

@@ -9,11 +9,10 @@ from fairsched._membership cimport subscription_leave
 from fairsched._numbers cimport as_count, as_credit
 from fairsched._visit cimport Visit, visit_answer, visit_ask_for, visit_enter, visit_leave
 from fairsched._waitingroom cimport WaitingRoom
-from fairsched.core.message cimport Message
 from fairsched.core.queuemembers cimport queue_set_credit, queue_set_wish
 from fairsched.core.queuepull cimport PULL_ASK, queue_pull
 from fairsched.core.queuequestion cimport Question
-from fairsched.core.queuestate cimport WISH_USER, consumer_desired
+from fairsched.core.queuestate cimport WISH_USER, Pulled, consumer_desired
 
 import logging
 import queue
@@ -281,11 +280,10 @@ cdef class Subscription:
 cdef Entry pulled(Subscription subscription):
     """The next entry; None: there is none."""
     cdef Visit visit
-    cdef Message* message = NULL
+    cdef Pulled found
     visit_enter(&visit, subscription.queue)
     try:
-        take(&visit, subscription, 1, &message)
-        entry = None if message == NULL else entry_of(subscription, message)
+        entry = entry_of(subscription, &found) if take(&visit, subscription, 1, &found) else None
     finally:
         visit_leave(&visit, subscription.queue)
     return entry
@@ -295,27 +293,27 @@ cdef list pulled_many(Subscription subscription, int64_t n):
     """Up to n entries."""
     cdef list entries = []
     cdef Visit visit
-    cdef Message** messages
+    cdef Pulled* found
     cdef int64_t taken = 1, i, size = min(n, max(subscription.queue.hall.queue.available.load(), 1))
     if n == 0:
         return entries
-    messages = <Message**> malloc(size * sizeof(Message*))
-    if messages == NULL:
+    found = <Pulled*> malloc(size * sizeof(Pulled))
+    if found == NULL:
         raise MemoryError()
     visit_enter(&visit, subscription.queue)
     try:
         while taken > 0 and len(entries) < n:
             # One more than there are: the look that finds nothing is part of it.
-            taken = take(&visit, subscription, min(size, n - len(entries)), messages)
+            taken = take(&visit, subscription, min(size, n - len(entries)), found)
             for i in range(taken):
-                entries.append(entry_of(subscription, messages[i]))
+                entries.append(entry_of(subscription, &found[i]))
     finally:
-        free(messages)
+        free(found)
         visit_leave(&visit, subscription.queue)
     return entries
 
 
-cdef int64_t take(Visit* visit, Subscription subscription, int64_t limit, Message** out) except -1:
+cdef int64_t take(Visit* visit, Subscription subscription, int64_t limit, Pulled* out) except -1:
     """Pull, and ask the filters that the engine has to know about."""
     cdef Question question
     cdef int64_t taken = PULL_ASK

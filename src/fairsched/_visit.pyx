@@ -9,7 +9,7 @@ references, and run after it.
 cimport cython
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
-from libc.stdint cimport int64_t, uint32_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, realloc
 
 from fairsched._hall cimport consumer_destroy
@@ -46,6 +46,11 @@ cdef void visit_tell(Call* call, QueueConsumer* c) noexcept nogil:
     visit.told_count += 1
 
 
+cdef void visit_keep(uint64_t token) noexcept nogil:
+    """Hold what was pulled. With the GIL."""
+    keep(<PyObject*> <uintptr_t> token)
+
+
 cdef int visit_accepts(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
     """What a filter has said in this visit. O(answers); O(1) if they are looked up in the order in which they came."""
     cdef Visit* visit = <Visit*> call
@@ -72,6 +77,7 @@ cdef int visit_enter(Visit* visit, PullQueue q) except -1:
 cdef void visit_enter_at(Visit* visit, PullQueue q, int64_t now) noexcept:
     call_init(&visit.call, &q.hall.queue, now)
     visit.call.tell = visit_tell
+    visit.call.keep = visit_keep
     if q.filters != 0:
         visit.call.accepts = visit_accepts
     visit.told = NULL

@@ -9,7 +9,6 @@ from fairsched.core.consumernode cimport node_retire
 from fairsched.core.groups cimport Grouping
 from fairsched.core.interest cimport interest_enter, interest_leave
 from fairsched.core.interestwalk cimport InterestList, interest_count, interest_size, interest_valid
-from fairsched.core.message cimport Message
 from fairsched.core.order cimport KIND_FAIR, Kind
 from fairsched.core.queue cimport PUT_DONE, Offer, queue_clear, queue_init, queue_put
 from fairsched.core.queuecredit cimport consumer_set_credit
@@ -18,7 +17,7 @@ from fairsched.core.queuepull cimport queue_pull
 from fairsched.core.queuequestion cimport Question
 from fairsched.core.queuesettle cimport SETTLE_ACK, SETTLE_REJECT, SETTLE_RELEASE, Verdict, queue_settle
 from fairsched.core.queuestate cimport (
-    WISH_USER, Call, Queue, QueueConsumer, call_init, queue_forget, queue_lock, queue_unlock,
+    WISH_USER, Call, Pulled, Queue, QueueConsumer, call_init, queue_forget,
 )
 from fairsched.core.queuewake cimport queue_drop
 from fairsched.core.reclaim cimport Garbage, Pin, reclaim_flush
@@ -135,7 +134,7 @@ cdef class ProbeQueue:
         queue_set_wish(&call, c, WISH_USER, wished)
         end(&call)
 
-    cdef int64_t pull(self, QueueConsumer* c, int64_t limit, Message** out) noexcept nogil:
+    cdef int64_t pull(self, QueueConsumer* c, int64_t limit, Pulled* out) noexcept nogil:
         cdef Call call
         cdef Question question
         cdef int64_t taken
@@ -144,11 +143,11 @@ cdef class ProbeQueue:
         end(&call)
         return taken
 
-    cdef void settle(self, QueueConsumer* c, Message* m, Verdict verdict) noexcept nogil:
+    cdef void settle(self, QueueConsumer* c, const Pulled* pulled, Verdict verdict) noexcept nogil:
         cdef Call call
-        cdef uint64_t token = m.token
+        cdef uint64_t token = pulled.token
         begin(&call, self.q)
-        if queue_settle(&call, c, m, m.holder, m.lease, verdict) and verdict == SETTLE_ACK:
+        if queue_settle(&call, c, pulled.message, pulled.holder, pulled.lease, verdict) and verdict == SETTLE_ACK:
             if token <= <uint64_t> self.total:
                 self.acked[token].fetch_add(1)
             self.done.fetch_add(1)
@@ -185,7 +184,7 @@ cdef class ProbeQueue:
         In percent: how often interest is flipped, the subscription is cancelled and made again, a message is released,
         or rejected.
         """
-        cdef Message* got[BATCH]
+        cdef Pulled got[BATCH]
         cdef QueueConsumer* c
         cdef uint64_t told, seen = 0
         cdef int64_t taken, i, mine = 0
@@ -205,11 +204,11 @@ cdef class ProbeQueue:
                     taken = self.pull(c, 1 + <int64_t> (draw(&seed) % BATCH), got)
                     for i in range(taken):
                         if <int> (draw(&seed) % 100) < returns:
-                            self.settle(c, got[i], SETTLE_RELEASE)
+                            self.settle(c, &got[i], SETTLE_RELEASE)
                         elif <int> (draw(&seed) % 100) < refuses and got[i].token % 3 == seed % 2:
-                            self.settle(c, got[i], SETTLE_REJECT)
+                            self.settle(c, &got[i], SETTLE_REJECT)
                         else:
-                            self.settle(c, got[i], SETTLE_ACK)
+                            self.settle(c, &got[i], SETTLE_ACK)
                             mine += 1
                     if <int> (draw(&seed) % 100) < flips:
                         self.wish(c, False)
@@ -227,10 +226,10 @@ cdef class ProbeQueue:
 
         How many there were to be seen, and how many of those more than once.
         """
-        cdef Message* got[1]
+        cdef Pulled got[1]
         cdef QueueConsumer* c
-        cdef uint64_t told, looked = 0
-        cdef int64_t distinct = 0, again = 0, token
+        cdef uint64_t told, token, looked = 0
+        cdef int64_t distinct = 0, again = 0
         cdef unsigned int spins = 0
         cdef uint8_t* seen = <uint8_t*> calloc(self.total + 1, 1)
         with nogil:
@@ -243,14 +242,11 @@ cdef class ProbeQueue:
                 spins = 0
                 looked = told
                 while self.pull(c, 1, got) > 0:
-                    queue_lock(self.q)
-                    token = <int64_t> got[0].token  # 0: acknowledged meanwhile
-                    queue_unlock(self.q)
-                    if token != 0:
-                        distinct += seen[token] == 0
-                        again += seen[token] != 0
-                        seen[token] = 1
-                    queue_drop(self.q, got[0])
+                    token = got[0].token
+                    distinct += seen[token] == 0
+                    again += seen[token] != 0
+                    seen[token] = 1
+                    queue_drop(self.q, got[0].message)
             self.quit(c)
         free(seen)
         return distinct, again
@@ -275,10 +271,10 @@ cdef class ProbeQueue:
 
     def take(self, int64_t number, int64_t limit=1):
         """Have a consumer that idled pull, and acknowledge; how many it got."""
-        cdef Message* got[BATCH]
+        cdef Pulled got[BATCH]
         cdef int64_t taken = self.pull(self.kept[number], min(limit, <int64_t> BATCH), got), i
         for i in range(taken):
-            self.settle(self.kept[number], got[i], SETTLE_ACK)
+            self.settle(self.kept[number], &got[i], SETTLE_ACK)
         return taken
 
     def share(self, int64_t count):
@@ -308,7 +304,7 @@ cdef class ProbeQueue:
     def cycle(self, uint64_t count):
         """Nanoseconds for `count` times: put a message, have the one consumer take it, and acknowledge."""
         cdef QueueConsumer* c = self.kept[0]
-        cdef Message* got[1]
+        cdef Pulled got[1]
         cdef Offer offer
         cdef Call call
         cdef Question question
@@ -328,7 +324,7 @@ cdef class ProbeQueue:
                 end(&call)
                 begin(&call, self.q)
                 queue_pull(&call, c, 1, got, &question)
-                queue_settle(&call, c, got[0], got[0].holder, got[0].lease, SETTLE_ACK)
+                queue_settle(&call, c, got[0].message, got[0].holder, got[0].lease, SETTLE_ACK)
                 end(&call)
             start = now_ns() - start
         return start

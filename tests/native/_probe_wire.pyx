@@ -13,7 +13,6 @@ from fairsched.core.consumernode cimport node_retire
 from fairsched.core.groups cimport GROUPS_NONE
 from fairsched.core.interest cimport interest_enter, interest_leave
 from fairsched.core.interestwalk cimport interest_count, interest_valid
-from fairsched.core.message cimport Message
 from fairsched.core.order cimport KIND_STANDARD
 from fairsched.core.queue cimport Offer, queue_clear, queue_init, queue_put
 from fairsched.core.queuecredit cimport consumer_set_credit
@@ -21,7 +20,7 @@ from fairsched.core.queuemembers cimport consumer_init, queue_cancel, queue_set_
 from fairsched.core.queuepull cimport queue_pull
 from fairsched.core.queuequestion cimport Question
 from fairsched.core.queuesettle cimport SETTLE_ACK, SETTLE_RELEASE, queue_settle
-from fairsched.core.queuestate cimport WISH_USER, Call, Queue, QueueConsumer, call_init, queue_forget
+from fairsched.core.queuestate cimport WISH_USER, Call, Pulled, Queue, QueueConsumer, call_init, queue_forget
 from fairsched.core.reclaim cimport Garbage, Pin, reclaim_flush
 from fairsched.core.scheduler cimport Scheduler, scheduler_clear, scheduler_init, scheduler_run, scheduler_stop
 from fairsched.core.session cimport session_init
@@ -93,18 +92,20 @@ cdef bint wire_pull(void* context, void* consumer) noexcept nogil:
     cdef WiredTarget* t = <WiredTarget*> context
     cdef WiredConsumer* w = <WiredConsumer*> consumer
     cdef Wire* wire = t.connection.wire
-    cdef Message* m = NULL
+    cdef Pulled pulled
     cdef Call call
     cdef Question question
     cdef uint64_t token
     cdef bint back
     begin(&call, w.queue)
-    if queue_pull(&call, &w.consumer, 1, &m, &question) != 1:
+    if queue_pull(&call, &w.consumer, 1, &pulled, &question) != 1:
         end(&call)
         return False
-    token = m.token
-    back = wire.releases != 0 and m.deliveries == 0 and token % wire.releases == 0
-    queue_settle(&call, &w.consumer, m, m.holder, m.lease, SETTLE_RELEASE if back else SETTLE_ACK)
+    token = pulled.token
+    back = wire.releases != 0 and pulled.deliveries == 0 and token % wire.releases == 0
+    queue_settle(
+        &call, &w.consumer, pulled.message, pulled.holder, pulled.lease, SETTLE_RELEASE if back else SETTLE_ACK
+    )
     end(&call)
     t.connection.output.fetch_add(t.connection.message_size)
     if not back:
@@ -395,7 +396,7 @@ cdef class ProbeRace:
     def consume(self, int64_t rounds, uint64_t seed):
         """Become interested in each round; in how many nobody told the consumer."""
         cdef Call call
-        cdef Message* m
+        cdef Pulled pulled
         cdef Question question
         cdef uint64_t _pause, told, state = seed
         cdef unsigned int spins
@@ -416,9 +417,8 @@ cdef class ProbeRace:
                 missed += self.c.told.load() == told
                 call_init(&call, self.q, 0)
                 call.pin = interest_enter(&self.q.interest)
-                m = NULL
-                if queue_pull(&call, self.c, 1, &m, &question) == 1:
-                    queue_settle(&call, self.c, m, m.holder, m.lease, SETTLE_ACK)
+                if queue_pull(&call, self.c, 1, &pulled, &question) == 1:
+                    queue_settle(&call, self.c, pulled.message, pulled.holder, pulled.lease, SETTLE_ACK)
                 queue_set_wish(&call, self.c, WISH_USER, False)
                 end(&call)
         return missed

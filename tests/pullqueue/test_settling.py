@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
 from queue_engines import Engine, ManualClock, drain, items, lists_of, on_both, pulled
+
+from fairsched import PullQueue
 
 
 def filled(engine: Engine, count: int, **options: Any) -> tuple[Any, Any]:
@@ -262,3 +265,35 @@ def test_pull_many_takes_what_there_is(engine: Engine) -> None:
     assert items(only.pull_many(10)) == [2, 3, 4]
     assert lists_of(queue) == "I[A]"
     assert only.pull_many(10) == []
+
+
+def test_what_was_pulled_may_be_taken_back_while_its_entries_are_made() -> None:
+    queue = PullQueue()
+    one, two = queue.subscribe("A"), queue.subscribe("B")
+    for number in range(20):
+        queue.put([number])
+    others: list[Any] = []
+
+    def take_back(phase: str, _: object) -> None:
+        if phase == "start" and not others:
+            one.cancel(release=True)
+            others.extend(two.pull_many(20))
+            assert all(entry.ack() for entry in others[:10])
+
+    threshold = gc.get_threshold()
+    gc.collect()
+    gc.callbacks.append(take_back)
+    gc.set_threshold(10)  # from Python 3.12 on a collection waits until nothing is half done
+    try:
+        entries = one.pull_many(20)
+        tracked: list[Any] = []
+        while not others:
+            tracked.append([])
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(take_back)
+    assert [entry.item for entry in entries] == [[number] for number in range(20)]
+    assert [entry.item for entry in others] == [[number] for number in range(20)]
+    assert not any([entry.ack() for entry in entries])
+    assert all([entry.ack() for entry in others[10:]])
+    assert queue.depth == 0

@@ -33,7 +33,7 @@ from fairsched.core.queuemembers cimport queue_follow
 from fairsched.core.queuenext cimport next_turn, queue_next, queue_next_for
 from fairsched.core.queuequestion cimport Question, queue_question, queue_unknown_among
 from fairsched.core.queuestate cimport (
-    WALK_STEPS, Call, Queue, QueueConsumer, consumer_desired, queue_accepts, queue_count, queue_lock, queue_unlock,
+    WALK_STEPS, Call, Pulled, Queue, QueueConsumer, consumer_desired, queue_accepts, queue_count, queue_lock, queue_unlock,
     queue_unref,
 )
 from fairsched.core.queuetime cimport queue_release_due
@@ -66,7 +66,18 @@ cdef inline bint queue_acquire(Queue* q, QueueConsumer* c, Message* m) noexcept 
             cursor_set(q, c, m)
     return True
 
-cdef inline int64_t pull_plainly(Call* call, QueueConsumer* c, int64_t limit, Message** out) noexcept nogil:
+cdef inline void pull_hand_out(Call* call, Message* m, Pulled* out) noexcept nogil:
+    """Locked. Say what was pulled: after this it may be taken back, be another's, and be gone."""
+    out.message = m
+    out.token = m.token
+    out.holder = m.holder
+    out.lease = m.lease
+    out.deliveries = m.deliveries
+    out.redelivered = m.redelivered
+    if call.keep != NULL:
+        call.keep(m.token)
+
+cdef inline int64_t pull_plainly(Call* call, QueueConsumer* c, int64_t limit, Pulled* out) noexcept nogil:
     """Acquire up to `limit` messages, where nobody has a cursor."""
     cdef Queue* q = call.queue
     cdef Message* m
@@ -78,7 +89,7 @@ cdef inline int64_t pull_plainly(Call* call, QueueConsumer* c, int64_t limit, Me
         m = queue_next(call, True)
         if m == NULL or not queue_acquire(q, c, m):
             break
-        out[taken] = m
+        pull_hand_out(call, m, &out[taken])
         taken += 1
     queue_unlock(q)
     return taken
@@ -92,7 +103,7 @@ cdef inline bint pull_stands(Call* call, QueueConsumer* c, Message* m) noexcept 
         return next_turn(call, c, &known) == m and known
     return not c.walks or cursor_seek(q, call, c, &steps) == m
 
-cdef inline bint pull_this(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
+cdef inline bint pull_this(Call* call, QueueConsumer* c, Message* m, Pulled* out) noexcept nogil:
     """Take a candidate, if it is still to be had; its reference stays with who has it, or is given up."""
     cdef Queue* q = call.queue
     cdef bint taken
@@ -108,12 +119,14 @@ cdef inline bint pull_this(Call* call, QueueConsumer* c, Message* m) noexcept no
             turn_reach(call, c)
         taken = taken and queue_acquire(q, c, m)
         queue_unref(q, m)
-    if not taken and not c.node.acquires:
+    if taken:
+        pull_hand_out(call, m, out)
+    elif not c.node.acquires:
         queue_unref(q, m)
     queue_unlock(q)
     return taken
 
-cdef inline int64_t pull_late(Call* call, QueueConsumer* c, Message** out, Question* question) noexcept nogil:
+cdef inline int64_t pull_late(Call* call, QueueConsumer* c, Pulled* out, Question* question) noexcept nogil:
     """What a browser is to see from behind its cursor: one message, referenced, or none, or PULL_ASK."""
     cdef Queue* q = call.queue
     cdef Message* m
@@ -131,6 +144,7 @@ cdef inline int64_t pull_late(Call* call, QueueConsumer* c, Message** out, Quest
             break
         cursor_drop_late(q, c)
         if answer == 1:
+            pull_hand_out(call, m, out)
             break
         queue_unref(q, m)
         m = cursor_late(q, call, c)
@@ -138,7 +152,6 @@ cdef inline int64_t pull_late(Call* call, QueueConsumer* c, Message** out, Quest
     if m == NULL:
         return 0
     if answer == 1:
-        out[0] = m
         return 1
     question.consumer = c
     question.message = m
@@ -158,7 +171,7 @@ cdef inline int64_t pull_yields(Call* call, QueueConsumer* c, Message* m, Questi
     call.work = NULL
     return yields
 
-cdef inline int64_t pull_walking(Call* call, QueueConsumer* c, Message** out, Question* question) noexcept nogil:
+cdef inline int64_t pull_walking(Call* call, QueueConsumer* c, Pulled* out, Question* question) noexcept nogil:
     """Take one message, where cursors and filters matter; or PULL_ASK."""
     cdef Message* m
     cdef bint known
@@ -178,8 +191,7 @@ cdef inline int64_t pull_walking(Call* call, QueueConsumer* c, Message** out, Qu
         if found != 0:
             queue_drop(call.queue, m)
             return found if found == PULL_ASK else 0
-        if pull_this(call, c, m):
-            out[0] = m
+        if pull_this(call, c, m, out):
             return 1
     return 0
 
@@ -188,7 +200,7 @@ cdef inline bint pull_walks(Call* call, QueueConsumer* c) noexcept nogil:
     return c.walks or call.queue.walkers.load() != 0
 
 cdef inline int64_t pull_once(
-    Call* call, QueueConsumer* c, int64_t limit, Message** out, Question* question
+    Call* call, QueueConsumer* c, int64_t limit, Pulled* out, Question* question
 ) noexcept nogil:
     """Look for messages, where the node is."""
     if pull_walks(call, c):
@@ -200,7 +212,7 @@ cdef inline bint pull_is_last(QueueConsumer* c) noexcept nogil:
     return c.node.level.lists[<int> LEVEL_NOTIFIED].tail.load() == c.node.entry.load()
 
 cdef inline int64_t queue_pull(
-    Call* call, QueueConsumer* c, int64_t limit, Message** out, Question* question
+    Call* call, QueueConsumer* c, int64_t limit, Pulled* out, Question* question
 ) noexcept nogil:
     """Take up to `limit` messages, at least one if there is one for this consumer; or PULL_ASK, and then again.
 

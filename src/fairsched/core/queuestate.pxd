@@ -91,11 +91,20 @@ cdef struct Queue:
     bint nondestructive
     bint drains                # closed, and what comes back leaves
 
+cdef struct Pulled:  # a message as it was when it was pulled: it may be another's before anybody looks
+    Message* message           # referenced
+    uint64_t token
+    uint64_t holder
+    uint32_t lease
+    int32_t deliveries
+    bint redelivered
+
 cdef struct Call:  # one call into a queue: whom to tell how, and what left the queue meanwhile
     Pin* pin
     Queue* queue
     int64_t now                # nanoseconds of the queue's clock; needed while `timed` is not 0
     void (*tell)(Call* call, QueueConsumer* c) noexcept nogil  # NULL: `told` is enough
+    void (*keep)(uint64_t token) noexcept nogil  # keeps what was pulled alive; NULL: something else does
     # What a consumer's filter says: 1, 0, or -1: it has not been asked. NULL: filters accept everything.
     int (*accepts)(Call* call, QueueConsumer* c, Message* m) noexcept nogil
     void* context
@@ -116,6 +125,7 @@ cdef inline void call_init(Call* call, Queue* q, int64_t now) noexcept nogil:
     call.queue = q
     call.now = now
     call.tell = NULL
+    call.keep = NULL
     call.accepts = NULL
     call.context = NULL
     call.about = call.work = call.removed = NULL
