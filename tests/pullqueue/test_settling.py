@@ -294,6 +294,6 @@ def test_what_was_pulled_may_be_taken_back_while_its_entries_are_made() -> None:
         gc.callbacks.remove(take_back)
     assert [entry.item for entry in entries] == [[number] for number in range(20)]
     assert [entry.item for entry in others] == [[number] for number in range(20)]
-    assert not any([entry.ack() for entry in entries])
-    assert all([entry.ack() for entry in others[10:]])
+    assert [entry.ack() for entry in entries] == [False] * 20
+    assert [entry.ack() for entry in others[10:]] == [True] * 10
     assert queue.depth == 0
