@@ -184,6 +184,16 @@ def test_queues_are_browsed_and_keep_their_messages(broker: Node, queues: Declar
     assert all(row["redelivered"] for row in few[0])
 
 
+def test_browsed_rows_may_be_split_and_stay_with_their_queue(broker: Node, queues: Declare) -> None:
+    names = queues(2)
+    running.fill(broker, names, 10)
+    options = {"url": broker.url, "queues": ",".join(names), "pollTimeoutMs": "300", "numPartitions": "2"}
+    assert sorted(list(counts(part).items()) for part in batch(options)) == [[(name, 10)] for name in names]
+    eventually(lambda: [broker.count(name) for name in names] == [10, 10])
+    parts = batch({**options, "queueAssignment": "split", "rowOrder": "queue", "maxMessages": "8"})
+    assert [[row["queue"] for row in part] for part in parts] == [[names[0], names[0], names[1], names[1]]] * 2
+
+
 def test_empty_queues_have_no_rows(broker: Node, queues: Declare) -> None:
     names = queues(2)
     assert batch({"url": broker.url, "queues": ",".join(names)}) == []

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairsched._core import Dwrr
+from fairsched.spark._options import SourceOptions
 
 
 def fair_order(slots: Sequence[Hashable], quanta: Mapping[Any, int]) -> NDArray[np.uint64]:
@@ -74,3 +75,32 @@ def choose(
         order = fair_order([keys[position] for position in positions], quanta)[: shares.get(queue, 0)]
         chosen += [positions[int(place)] for place in order]
     return sorted(chosen)
+
+
+def row_order(options: SourceOptions, columns: Mapping[str, Sequence[Any]]) -> Sequence[int] | NDArray[np.uint64]:
+    """row_order(options, columns)
+    --
+
+    Return the positions of rows in the order that the source's options ask for.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Their `key`, else `fair`: fairly among keys, fairly among queues, or queue by queue.
+    columns : mapping of str to sequence
+        Has "key" and "queue".
+
+    Returns
+    -------
+    sequence of int
+        A permutation of the rows' positions.
+
+    Notes
+    -----
+    O(n); O(n log n) queue by queue. Safe from any thread.
+    """
+    if options.key is not None:
+        return fair_order(columns["key"], options.key_quanta)
+    if options.fair:
+        return fair_order(columns["queue"], options.quanta)
+    return sorted(range(len(columns["queue"])), key=columns["queue"].__getitem__)

@@ -21,7 +21,7 @@ from fairsched.consumer.backoff import Backoff
 from fairsched.errors import ConnectionFailed, QueueNotFound
 from fairsched.spark._amqp import Session, open_session
 from fairsched.spark._collected import LARGEST_WINDOW, Collected
-from fairsched.spark._fair import choose, fair_order
+from fairsched.spark._fair import choose, row_order
 from fairsched.spark._options import SourceOptions
 from fairsched.spark._plan import allocate
 from fairsched.spark._rows import Decoder
@@ -174,7 +174,7 @@ class PartitionReader:
         found = judge(self._options.shedding, self._laws, columns, emptied)
         if found.returned:
             columns = _taken(columns, found.shown)
-        batch = self._decoder.batch(columns, self._order(columns))
+        batch = self._decoder.batch(columns, row_order(self._options, columns))
         segment = Segment(batch, counts, sizes, ages, last, shed=found.shed, laws=found.laws)
         if len(found.shown) == len(collected.deliveries):
             return segment, None
@@ -183,13 +183,6 @@ class PartitionReader:
             for row in rows:
                 verdicts[places[row]] = verdict
         return segment, verdicts
-
-    def _order(self, columns: Mapping[str, list[Any]]) -> Any:
-        if self._options.key is not None:
-            return fair_order(columns["key"], self._options.key_quanta)
-        if self._options.fair:
-            return fair_order(columns["queue"], self._options.quanta)
-        return sorted(range(len(columns["queue"])), key=columns["queue"].__getitem__)
 
     def _settle(self, collected: Collected, verdicts: Sequence[int] | None) -> None:
         """Tell the broker the verdicts, None for an acknowledgement of everything."""

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from fairsched.errors import ConfigurationError
 from fairsched.spark._amqp import open_session
 from fairsched.spark._depths import DepthProbe
-from fairsched.spark._fair import fair_order
+from fairsched.spark._fair import row_order
 from fairsched.spark._options import SourceOptions
 from fairsched.spark._partition import SEGMENT_MESSAGES
 from fairsched.spark._plan import allocate, assign
@@ -23,7 +23,7 @@ from fairsched.spark.streams import Range, ranges, read_rows
 
 
 def browse(options: SourceOptions, names: Sequence[str], shares: dict[str, int]) -> Iterator[pa.RecordBatch]:
-    """Yield the first messages of queues, in fair order; the broker takes them back, marked as redelivered.
+    """Yield the first messages of queues, in `row_order`; the broker takes them back, marked as redelivered.
 
     All of them are held until they are here: a queue that gets one message back gives it out again.
     """
@@ -35,11 +35,7 @@ def browse(options: SourceOptions, names: Sequence[str], shares: dict[str, int])
         session.close()
     columns = decoder.decode(found.deliveries, found.queues)
     judge(options.shedding, {}, columns, ())
-    if options.key is not None:
-        order = fair_order(columns["key"], options.key_quanta)
-    else:
-        order = fair_order(columns["queue"], options.quanta)
-    rows = decoder.batch(columns, order)
+    rows = decoder.batch(columns, row_order(options, columns))
     for start in range(0, rows.num_rows, SEGMENT_MESSAGES):
         yield rows.slice(start, SEGMENT_MESSAGES)
 
@@ -89,7 +85,8 @@ class BatchReader(DataSourceReader):
             shares, _ = allocate(probe.depths(), options.quanta, options.browse_most, {})
         finally:
             probe.close()
-        return [InputPartition(part) for part in assign(shares, options.partitions, allow_split=options.allow_split)]
+        parts = assign(shares, options.partitions, split=options.split, allow_split=options.allow_split)
+        return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one partition; None stands for no partition at all."""
