@@ -36,8 +36,7 @@ def broken(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 FILE = """
 [source]
-queues = {{ gold = 3, free = 1 }}
-spoolLocation = "{here}/spool"
+{source}
 maxMessagesPerTrigger = 400
 pollTimeoutMs = 500
 numPartitions = 2
@@ -62,6 +61,7 @@ trigger = "{trigger}"
 "spark.sql.shuffle.partitions" = 2
 """
 
+QUEUES = 'queues = {{ gold = 3, free = 1 }}\nspoolLocation = "{here}/spool"'
 SCHEMA = "queue string, number long, twice long"
 PARQUET = 'format = "parquet"\npath = "{here}/out"'
 
@@ -73,8 +73,9 @@ def job(tmp_path: Path, broker: Node) -> Any:
     environment = {**os.environ, "FAIRSCHED_URL": broker.url}
 
     def start(*arguments: str, **changes: str) -> Any:
-        parts = {"function": "enrich", "schema": SCHEMA, "trigger": "available-now", "sink": PARQUET, **changes}
-        parts["sink"] = parts["sink"].format(here=tmp_path)
+        parts = {"function": "enrich", "schema": SCHEMA, "trigger": "available-now", **changes}
+        for name, usual in (("source", QUEUES), ("sink", PARQUET)):
+            parts[name] = parts.get(name, usual).format(here=tmp_path)
         (tmp_path / "pipeline.toml").write_text(FILE.format(here=tmp_path, **parts))
         return subprocess.Popen(
             [sys.executable, "-m", "fairsched.cli", "pipeline", "pipeline.toml", *arguments],
@@ -159,3 +160,18 @@ def test_a_pipeline_can_write_to_rabbitmq(job: Any, queues: Node) -> None:
         assert queues.count("done") == 100
     finally:
         queues.delete("done")
+
+
+def test_a_pipeline_can_read_streams(job: Any, broker: Node, tmp_path: Path) -> None:
+    name = "pipeline-events"
+    broker.declare(name, arguments={"x-queue-type": "stream"})
+    try:
+        sent = int(time.time()) - 5
+        broker.publish(name, [b"%d" % i for i in range(100)], commit=True, timestamp=sent)
+        report = json.loads(finished(job("--json", source=f'streams = ["{name}"]\nstartingOffsets = "earliest"')))
+    finally:
+        broker.delete(name)
+    assert [(row["name"], row["served"]) for row in report["queues"]] == [(name, 100)]
+    assert sum(age["rows"] for age in report["ages"]) == 100
+    assert all(4 <= age["p50"] <= age["max"] < 300 for age in report["ages"] if age["rows"])
+    assert sorted(pq.read_table(tmp_path / "out").to_pydict()["number"]) == list(range(100))

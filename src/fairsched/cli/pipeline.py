@@ -115,11 +115,11 @@ def _silence(spark: SparkSession) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    """Find what went wrong at the bottom of a Java exception that wraps a Python one."""
+    """Find what went wrong: at the bottom of a Java exception that wraps a Python one, else at the top."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if not line.startswith(("at ", "File ", "Traceback", "SQLSTATE", "^"))]
     python = [line for line in causes if line.split(":")[0].rpartition(".")[2].endswith(("Error", "Exception"))]
-    return (python or causes or [repr(error)])[-1]
+    return python[-1] if python else (causes or [repr(error)])[0]
 
 
 @contextmanager

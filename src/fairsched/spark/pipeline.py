@@ -37,7 +37,7 @@ def start_pipeline(spark: SparkSession, settings: PipelineSettings) -> Streaming
     -------
     StreamingQuery
         Running. Its progress has counts by queue in ``observedMetrics[SHARES]`` and, in ``[AGES]``, the quantiles of
-        the seconds between a message's timestamp and its delivery, where messages have a timestamp.
+        the seconds between a message's timestamp and its delivery (of a stream: the batch), where it has a timestamp.
 
     Raises
     ------
@@ -66,9 +66,13 @@ def start_pipeline(spark: SparkSession, settings: PipelineSettings) -> Streaming
 def _observe_ages(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
-    age = F.unix_micros("received_at") / 1e6 - F.unix_micros("enqueued_at") / 1e6
+    # A stream's rows do not say when they were read, so that a batch read again is the same: the batch's own time does.
+    seen = F.col("received_at") if "received_at" in rows.columns else F.current_timestamp()
+    age = F.unix_micros("_seen") / 1e6 - F.unix_micros("enqueued_at") / 1e6
     quantiles = F.percentile_approx(age, [0.5, 0.99, 1.0])
-    return rows.observe(AGES, quantiles[0].alias("p50"), quantiles[1].alias("p99"), quantiles[2].alias("max"))
+    names = ("p50", "p99", "max")
+    named = [quantiles[place].alias(name) for place, name in enumerate(names)]
+    return rows.withColumn("_seen", seen).observe(AGES, *named).drop("_seen")
 
 
 def load_function(reference: str) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
