@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
+from pyspark.testing import assertDataFrameEqual
 
 from fairsched import fairness
 from fairsched.spark.fairnessreport import fairness_report, observe_fairness
@@ -19,6 +20,14 @@ QUANTA = {"gold": 40, "silver": 12, "free": 4, "never": 8}
 def served(spark: Any, counts: dict[str, int]) -> Any:
     rows = [(queue, i % 5 + 1) for queue, count in counts.items() for i in range(count)]
     return spark.createDataFrame(rows, "queue string, price int").repartition(3)
+
+
+def test_a_report_by_hand(spark: Any) -> None:
+    found = fairness_report(served(spark, {"a": 30, "b": 10}), "queue", {"a": 2, "b": 1, "c": 1})
+    # Jain's index of 15, 10 and 0 rows a quantum: 25 squared by 3 * (225 + 100).
+    expected = [("a", 2, 30, 30, 0.75, 0.5, 1.5), ("b", 1, 10, 10, 0.25, 0.25, 1.0), ("c", 1, 0, 0, 0.0, 0.25, 0.0)]
+    frame = spark.createDataFrame([(*row, 625 / 975) for row in expected], found.schema)
+    assertDataFrameEqual(found, frame, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize(

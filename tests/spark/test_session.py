@@ -66,7 +66,8 @@ def test_a_backlog_is_drained_in_weighted_shares(
     assert not any(row.redelivered for row in rows.all)
     eventually(lambda: sum(broker.count(name) for name in names) == 0)
     for batch in rows.batches.values():
-        for part in {row.part for row in batch}:
+        assert {row.part for row in batch} == {0, 1}
+        for part in (0, 1):
             found = [row.queue for row in batch if row.part == part]
             arrived = sorted(found, key=list(dict.fromkeys(found)).index)
             assert Counter(found) == Counter(in_reference_order(arrived, quanta))
