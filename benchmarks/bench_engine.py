@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from interleave import medians, record
+from interleave import at_once, medians, record
 from peers import SeedLoop
 
 from fairsched import Dwrr, _probe
@@ -67,6 +67,28 @@ def test_arrays(benchmark: Any) -> None:
         **{f"{name}_ns": seconds / size * 1e9 for name, seconds in took.items()},
     )
     benchmark.pedantic(arrays, rounds=50, iterations=5)
+
+
+def test_two_threads(benchmark: Any) -> None:
+    """Two threads, each with a schedule of its own and a million messages: the GIL is given up meanwhile."""
+    slots, tokens = np.arange(COUNT, dtype=np.int32) % 10, np.arange(COUNT, dtype=np.uint64)
+
+    def schedule(engine: Dwrr) -> object:
+        engine.push_many(slots, tokens)
+        return engine.pop_many(COUNT)
+
+    first, second = (Dwrr(dict.fromkeys("abcdefghij", 4)) for _ in range(2))
+    took = medians(
+        9,
+        one=lambda: at_once(lambda: schedule(first)),
+        two=lambda: at_once(lambda: schedule(first), lambda: schedule(second)),
+    )
+    record(
+        benchmark,
+        {"two threads on two schedules : one thread, messages per second": (2 * took["one"] / took["two"], ">=", 1.6)},
+        **{f"{name}_ms": seconds * 1e3 for name, seconds in took.items()},
+    )
+    benchmark.pedantic(lambda: schedule(first), rounds=5)
 
 
 def test_lone_message(benchmark: Any) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import xxhash
-from interleave import medians, record
+from interleave import at_once, medians, record
 from uhashring import HashRing as Uhashring
 
 from fairsched import HashRing, jump_hash_many
@@ -114,6 +114,22 @@ def test_route_many(benchmark: Any, members: int, arrow_keys: pa.Array) -> None:
         **{f"{name}_{members}_ns": seconds * 1e9 for name, seconds in cost.items()},
     )
     benchmark.pedantic(lambda: ring.route_many(arrow_keys), rounds=5)
+
+
+def test_two_threads(benchmark: Any, arrow_keys: pa.Array) -> None:
+    """Two threads on one ring, each with a million keys: the GIL is given up meanwhile."""
+    ring = HashRing(dict.fromkeys(names(10), 100))
+
+    def route() -> object:
+        return ring.route_many(arrow_keys)
+
+    took = medians(9, one=lambda: at_once(route), two=lambda: at_once(route, route))
+    record(
+        benchmark,
+        {"two threads on one ring : one thread, keys per second": (2 * took["one"] / took["two"], ">=", 1.6)},
+        **{f"{name}_ms": seconds * 1e3 for name, seconds in took.items()},
+    )
+    benchmark.pedantic(route, rounds=5)
 
 
 def test_growth_with_the_points(benchmark: Any, arrow_keys: pa.Array) -> None:

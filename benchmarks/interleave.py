@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +32,24 @@ def medians(rounds: int = 15, /, **functions: Timed) -> dict[str, float]:
     finally:
         gc.enable()
     return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def at_once(*functions: Callable[[], object]) -> int:
+    """Nanoseconds until all functions are done, each in a thread of its own; they start together."""
+    ready = threading.Barrier(len(functions) + 1)
+
+    def run(function: Callable[[], object]) -> None:
+        ready.wait()
+        function()
+
+    threads = [threading.Thread(target=run, args=(function,)) for function in functions]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    start = time.perf_counter_ns()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter_ns() - start
 
 
 def record(benchmark: Any, bars: dict[str, tuple[float, str, float]], **figures: float) -> None:
