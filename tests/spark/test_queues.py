@@ -77,6 +77,19 @@ def test_memory_is_bounded_by_bytes_too(
     assert sizes == ([3, 3, 3, 1] if body == 150_000 else [10])
 
 
+def test_large_messages_of_a_quorum_queue_do_not_reach_its_delivery_limit(
+    broker: Node, queues: Declare, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_partition, "SEGMENT_BYTES", 1_000_000)
+    [name] = queues(1, arguments={"x-queue-type": "quorum", "x-delivery-limit": 3})
+    sent = [b"%d" % number + b"x" * 100_000 for number in range(60)]
+    broker.publish(name, sent, delivery_mode=2)
+    one = driver([name])
+    rows = one.read(one.plan())[0]
+    assert bodies(rows) == sent
+    assert broker.count(name) == 0
+
+
 def test_bytes_of_a_batch_are_bounded_once_sizes_are_known(
     broker: Node, queues: Declare, driver: Callable[..., Driver]
 ) -> None:

@@ -76,6 +76,8 @@ class PartitionReader:
         self._spool = open_spool(options, part.epoch)
         self._decoder = Decoder(names, options.key, options.time_header, timed=options.shedding is not None)
         self._left = dict(part.shares)
+        #: Mean size of a queue's messages, from earlier batches, and then from the segment before.
+        self._sizes = dict(part.sizes)
         self._laws = part.laws
         dead = options.shedding is not None and options.shedding.action == "dead-letter"
         self._returns = AckLedger.REJECT if dead else AckLedger.REQUEUE
@@ -99,6 +101,7 @@ class PartitionReader:
                     return
                 for name, count in segment.counts.items():
                     self._left[name] = max(0, self._left.get(name, 0) - count)
+                    self._sizes[name] = segment.sizes.get(name, 0) // max(1, count)
                 self._bytes += sum(segment.sizes.values())
                 self._laws = segment.laws
                 number += 1
@@ -141,14 +144,18 @@ class PartitionReader:
         raise AssertionError("unreachable")  # pragma: no cover
 
     def _windows(self, session: Session) -> tuple[dict[str, int], dict[str, int]]:
-        """How much of each queue the next segment takes, and how much of it is looked at."""
+        """How much of each queue the next segment takes, and how much of it is looked at.
+
+        What does not fit into the segment goes back, and a quorum queue counts that: at its delivery limit it drops a
+        message. So no more is asked for than is expected to fit.
+        """
         ahead = self._options.lookahead
         room = max(1, SEGMENT_MESSAGES // ahead)
-        total = sum(self._left.values())
-        known = {name: self._part.sizes[name] for name in self._left if name in self._part.sizes}
-        if known and total:
+        known = {name: size for name, size in self._sizes.items() if self._left.get(name)}
+        if known:
+            total = sum(self._left[name] for name in known)
             mean = max(1, sum(self._left[name] * size for name, size in known.items()) // total)
-            room = min(room, max(1, SEGMENT_BYTES // ahead // mean))
+            room = min(room, -(-SEGMENT_BYTES // (ahead * mean)))
         shares, _ = allocate(self._left, self._part.shares, room, {})
         if ahead == 1:
             return shares, shares
