@@ -8,6 +8,8 @@ from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
+from pika.compat import as_bytes
+
 from fairsched._ackledger import AckLedger
 from fairsched.spark._rows import Delivery
 
@@ -79,15 +81,18 @@ class Collected:
             self._session.stop()
 
     def _take(self, _tag: int, _redelivered: int, method: bytes, header: bytes, body: bytes) -> None:
-        """Take a delivery that came among other frames."""
+        self.take(method, header, body)
+
+    def take(self, method: bytes, header: bytes, body: bytes) -> None:
+        """Take a delivery that came among other frames, or in more than three."""
         if self.full:
             return  # Nobody asked for it: the broker takes it back with the channel.
         self.deliveries.append((method, header, body, time.time_ns()))
         self.took(self.room - 1, self.space - len(body))
 
     def _take_decoded(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
-        """Take a delivery that did not come whole in one read, and so took pika's way."""
-        tag, exchange, key = (one.encode() for one in (method.consumer_tag, method.exchange, method.routing_key))
+        """Take a delivery that took pika's way, where there is no short cut."""
+        tag, exchange, key = map(as_bytes, (method.consumer_tag, method.exchange, method.routing_key))
         raw = b"".join(
             [
                 _DELIVER.pack(60, 60, len(tag)), tag, _TAG.pack(method.delivery_tag, method.redelivered),
@@ -95,7 +100,7 @@ class Collected:
             ]
         )  # fmt: skip
         header = b"".join([_HEADER.pack(60, 0, len(body)), *properties.encode()])
-        self._take(method.delivery_tag, method.redelivered, raw, header, body)
+        self.take(raw, header, body)
 
     def cancel(self) -> None:
         """Stop all consumers; what still comes goes back with the channel."""

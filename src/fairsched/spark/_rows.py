@@ -13,11 +13,11 @@ from struct import Struct
 from typing import Any
 
 import pyarrow as pa
-from pika.data import decode_table
 
 from fairsched._contents import PROPERTY_NAMES, read_methods, read_properties
 from fairsched.errors import ConfigurationError
 from fairsched.spark._options import SourceOptions
+from fairsched.spark._tables import read_table
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 _PROPERTIES: dict[str, pa.DataType] = {
@@ -139,7 +139,7 @@ class Decoder:
         """
         wanted, columns = self._wanted, dict[str, list[Any]]()
         tags, columns["redelivered"], paths = read_methods(deliveries)
-        found = [read_properties(one[1], wanted, decode_table) for one in deliveries]
+        found = [read_properties(one[1], wanted, read_table) for one in deliveries]
         columns["queue"] = [queues[tag] for tag in tags]
         columns["body"] = [one[2] for one in deliveries]
         columns["received_at"] = [one[3] // 1000 for one in deliveries]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from struct import Struct
 from typing import TYPE_CHECKING
 
 from fairsched._deliveries import take_deliveries
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 
 #: A read costs as much as fifty messages. After one of fewer bytes the broker is given so many seconds to send more.
 _SMALL, _PAUSE = 131_072, 0.002
+
+_FRAME = Struct(">BHL")
+_METHOD, _HEADER, _BODY, _END = 1, 2, 3, 0xCE
+_DELIVER = b"\0\x3c\0\x3c"
 
 
 class ScanningTransport(Transport):
@@ -26,10 +31,14 @@ class ScanningTransport(Transport):
     Notes
     -----
     For one thread. No call is made for a message. What is no whole delivery of the target's channel takes pika's way, a
-    frame at a time; a delivery that is not all here waits for the next read, unless its body comes in several frames.
+    frame at a time; a delivery that is not all here waits for the next read, and one whose body comes in several frames
+    is gathered here: pika would decode its properties, and fail at some.
     """
 
     target: Collected | None = None
+    #: Method, content header and body so far of a delivery in several frames, and octets of the body that are missing.
+    _pieces: list[bytes] | None = None
+    _missing = 0
     _receive = 256 * 1024
 
     def _on_data_available(self, data_in: bytes) -> None:
@@ -64,3 +73,35 @@ class ScanningTransport(Transport):
         self.bytes_received += position - start
         target.took(room, space)
         return position, other
+
+    def _pass_on_next(self, buffer: bytes, start: int) -> int:
+        """Gather the next frame if it is part of a delivery on the target's channel; else give it to pika."""
+        target = self.target
+        if target is None or len(buffer) - start < _FRAME.size:
+            return super()._pass_on_next(buffer, start)
+        kind, channel, length = _FRAME.unpack_from(buffer, start)
+        last: int = start + _FRAME.size + length
+        if channel != target.number or last >= len(buffer) or buffer[last] != _END:
+            return super()._pass_on_next(buffer, start)
+        if not self._gather(target, kind, buffer[start + _FRAME.size : last]):
+            return super()._pass_on_next(buffer, start)
+        self.bytes_received += last + 1 - start
+        return last + 1
+
+    def _gather(self, target: Collected, kind: int, payload: bytes) -> bool:
+        """Take a frame of a delivery; False: it is of none."""
+        if kind == _METHOD and payload.startswith(_DELIVER):
+            self._pieces = [payload]
+            return True
+        pieces = self._pieces
+        if pieces is None or kind != (_HEADER if len(pieces) == 1 else _BODY):
+            return False
+        pieces.append(payload)
+        if kind == _HEADER:
+            self._missing = int.from_bytes(payload[4:12])
+        else:
+            self._missing -= len(payload)
+        if self._missing <= 0:
+            self._pieces = None
+            target.take(pieces[0], pieces[1], b"".join(pieces[2:]))
+        return True
