@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -153,6 +154,56 @@ def test_a_stream_made_anew_is_an_error(broker: Node, queues: Declare) -> None:
     fill(broker, names, 3)
     with pytest.raises(StreamTruncated, match="offsets 3 to 9"):
         one.plan()
+    one.reader.prepareForTriggerAvailableNow()
+    with pytest.raises(StreamTruncated, match="offsets 3 to 9"):
+        one.plan()
+
+
+def test_the_end_of_a_stream_is_found_while_producers_never_pause(broker: Node, queues: Declare) -> None:
+    names = queues(1, arguments=STREAM)
+    fill(broker, names, 5)
+    over = threading.Event()
+
+    def produce() -> None:
+        with broker.connect() as channel:
+            while not over.wait(0.05):
+                channel.basic_publish("", names[0], b"x")
+
+    found: list[int] = []
+    options = source_options(options_of(broker, names))
+    finder = threading.Thread(target=lambda: found.append(bounds(options.broker, names, "last")[names[0]]), daemon=True)
+    producer = threading.Thread(target=produce)
+    producer.start()
+    try:
+        finder.start()
+        eventually(lambda: found, 15, "the end of a stream that grows")
+    finally:
+        over.set()
+        producer.join()
+    assert found[0] >= 5
+
+
+def test_an_end_that_a_slow_broker_did_not_tell_is_no_loss(
+    broker: Node, queues: Declare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = queues(1, arguments=STREAM)
+    fill(broker, names, 10)
+    one = StreamDriver(options_of(broker, names))
+    one.offset = one.plan()
+    monkeypatch.setattr(one.reader, "_tails", lambda: {names[0]: 4})
+    assert one.plan() is None
+
+
+def test_a_query_goes_on_with_fewer_streams(broker: Node, queues: Declare) -> None:
+    names = queues(2, arguments=STREAM)
+    fill(broker, names, 5)
+    both = StreamDriver(options_of(broker, names))
+    both.offset = both.plan()
+    one = StreamDriver(options_of(broker, names[:1]))
+    one.offset = both.offset
+    published(broker, names[0], unique(names[0], 5, 5), 5)
+    [rows] = one.all()
+    assert bodies(rows) == unique(names[0], 5, 5)
 
 
 def test_ranges_are_split_only_when_allowed() -> None:

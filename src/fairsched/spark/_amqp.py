@@ -206,18 +206,19 @@ class Session:
 
     def collect(
         self, windows: Mapping[str, int], *, idle: float, most_bytes: int | None = None, keep: bool = False,
-        arguments: Mapping[str, Mapping[str, Any]] | None = None,
+        arguments: Mapping[str, Mapping[str, Any]] | None = None, longest: float = float("inf"),
     ) -> Collected:  # fmt: skip
         """Consume up to `windows` messages of each queue, acknowledging none; see `Collected`.
 
-        Ends when all windows are full, when `idle` seconds brought nothing, or when `most_bytes` of bodies are here.
+        Ends when all windows are full, when `idle` seconds brought nothing, when `most_bytes` of bodies are here, or
+        after about `longest` seconds.
         Consumers are cancelled before it returns: an acknowledgement must not make the broker send more. With `keep`
         they go on, for streams, where a cancelled consumer cannot be told from a lost one.
         """
         found = Collected(self, sum(windows.values()), most_bytes)
         found.consume(windows, arguments or {})
-        before = -1
-        while not found.full and len(found.deliveries) != before:
+        before, until = -1, time.monotonic() + longest
+        while not found.full and len(found.deliveries) != before and time.monotonic() < until:
             before = len(found.deliveries)
             self._serve_until(found, idle)
         if not keep:

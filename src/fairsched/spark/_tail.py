@@ -18,16 +18,17 @@ from fairsched.spark._taker import Broker
 
 _log = logging.getLogger(__name__)
 
-#: Seconds without a delivery after which a chunk is taken for complete, and a stream for empty.
-_QUIET = 0.25
+#: Seconds without a delivery after which a chunk is taken for complete, and a stream for empty; and how often that is
+#: waited for: where producers never pause, what comes after the last chunk has no end.
+_QUIET, _ROUNDS = 0.25, 4
 
 
 class StreamTruncated(FairschedError):
     """Messages that the query has not read yet are gone: retention was too short, or the stream was made anew."""
 
 
-def bounds(broker: Broker, streams: Sequence[str], where: str) -> dict[str, int]:
-    """bounds(broker, streams, where)
+def bounds(broker: Broker, streams: Sequence[str], where: str, quiet: float = _QUIET) -> dict[str, int]:
+    """bounds(broker, streams, where, quiet=0.25)
     --
 
     Find the ends of streams.
@@ -40,6 +41,8 @@ def bounds(broker: Broker, streams: Sequence[str], where: str) -> dict[str, int]
         Their names.
     where : str
         ``"first"`` for the offset of the first message, ``"last"`` for the one after the last.
+    quiet : float
+        Seconds without a message after which a chunk is taken for complete, and a stream for empty.
 
     Returns
     -------
@@ -53,27 +56,27 @@ def bounds(broker: Broker, streams: Sequence[str], where: str) -> dict[str, int]
 
     Notes
     -----
-    Takes a quarter of a second, or twice that, and reads the last chunk of each stream.
+    Takes `quiet` seconds, up to four times that, and reads the last chunk of each stream, and what comes after it.
     """
     ends = dict.fromkeys(streams, 0)
     if where == "first":
         for name in streams:
             # One by one: the broker may send more of one stream than it was asked for.
-            for offset, _ in _offsets(broker, {name: 1}, where):
+            for offset, _ in _offsets(broker, {name: 1}, where, quiet):
                 ends[name] = offset
         return ends
-    # Of the last chunk, everything: the answer is complete when nothing more comes.
-    for offset, name in _offsets(broker, dict.fromkeys(streams, LARGEST_WINDOW), where):
+    # Of the last chunk, everything: it is complete when nothing more comes.
+    for offset, name in _offsets(broker, dict.fromkeys(streams, LARGEST_WINDOW), where, quiet):
         ends[name] = offset + 1
     return ends
 
 
-def _offsets(broker: Broker, windows: Mapping[str, int], where: str) -> Iterator[tuple[int, str]]:
+def _offsets(broker: Broker, windows: Mapping[str, int], where: str, quiet: float) -> Iterator[tuple[int, str]]:
     """Yield offset and stream of the messages at an end of streams."""
     session = open_session(broker)
     try:
         arguments = {name: {"x-stream-offset": where} for name in windows}
-        found = session.collect(windows, idle=_QUIET, keep=True, arguments=arguments)
+        found = session.collect(windows, idle=quiet, keep=True, arguments=arguments, longest=_ROUNDS * quiet)
     finally:
         session.drop()
     for method, header, _body, _received in found.deliveries:

@@ -125,12 +125,23 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ready(self, starts: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """How far the streams go on beyond `starts`; ends are only looked for when the known ones are too near."""
         known = self._target or self._ends
-        ready = {name: max(0, known.get(name, 0) - starts[name]) for name in self._options.quanta}
-        if self._target is None and not (isinstance(limit, ReadMaxRows) and sum(ready.values()) >= limit.max_rows):
+        if self._target is None:
+            ready = self._ahead(known, starts)
+            if isinstance(limit, ReadMaxRows) and sum(ready.values()) >= limit.max_rows:
+                return ready
             known = self._tails()
-            check_known(known, starts, self._options.strict)
-            ready = {name: max(0, known[name] - starts[name]) for name in self._options.quanta}
-        return ready
+        self._check(known, starts)
+        return self._ahead(known, starts)
+
+    def _ahead(self, known: dict[str, int], starts: dict[str, int]) -> dict[str, int]:
+        return {name: max(0, known.get(name, 0) - starts[name]) for name in self._options.quanta}
+
+    def _check(self, known: dict[str, int], starts: dict[str, int]) -> None:
+        """Complain of streams that end before `starts`, unless the broker was only slow to say where they end."""
+        short = {name: starts[name] for name in self._options.quanta if known[name] < starts[name]}
+        if short:
+            options = self._options
+            check_known(bounds(options.broker, list(short), "last", options.idle), short, options.strict)
 
     def _tails(self) -> dict[str, int]:
         time.sleep(max(0.0, self._looked + self._options.pace - time.monotonic()))
