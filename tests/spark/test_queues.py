@@ -90,6 +90,22 @@ def test_large_messages_of_a_quorum_queue_do_not_reach_its_delivery_limit(
     assert broker.count(name) == 0
 
 
+def test_available_now_reads_what_a_batch_had_no_bytes_for(
+    broker: Node, queues: Declare, driver: Callable[..., Driver]
+) -> None:
+    names = queues(2)
+    sent = {name: [b"%s-%d" % (name.encode(), number) + b"x" * 1000 for number in range(50)] for name in names}
+    for name in names:
+        broker.publish(name, sent[name], delivery_mode=2)
+    one = driver(names, maxBytesPerTrigger=20_000)
+    one.reader.prepareForTriggerAvailableNow()
+    broker.publish(names[0], [b"late"], delivery_mode=2)
+    batches = list(one.batches())
+    assert {body for rows in batches for body in bodies(rows)} == {body for name in names for body in sent[name]}
+    assert all(sum(map(len, bodies(rows))) <= 24_000 for rows in batches)
+    assert broker.count(names[0]) == 1
+
+
 def test_bytes_of_a_batch_are_bounded_once_sizes_are_known(
     broker: Node, queues: Declare, driver: Callable[..., Driver]
 ) -> None:

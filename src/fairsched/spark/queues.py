@@ -66,7 +66,7 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._since = time.monotonic()
         #: Messages that an AvailableNow run may still plan, by queue.
         self._target: dict[str, int] | None = None
-        self._planned = 0
+        self._planned = self._settled = 0
         self._sizes: dict[str, int] = {}
         self._ages: dict[str, int] = {}
         self._shed: dict[str, int] = {}
@@ -98,6 +98,7 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_spool(begin.epoch)
         ready = self._look()
         if self._target is not None:
+            self._target_unread(begin)
             ready = {name: min(depth, self._target[name]) for name, depth in ready.items()}
         if not sum(ready.values()) or self._held_back(sum(ready.values()), limit):
             return start
@@ -135,6 +136,17 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _plan_target(self, shares: Mapping[str, int]) -> None:
         if self._target is not None:
             self._target = {name: max(0, left - shares.get(name, 0)) for name, left in self._target.items()}
+
+    def _target_unread(self, done: QueueOffset) -> None:
+        """Let an AvailableNow run read what its last batch had no bytes left for."""
+        if self._target is None or not done.budget or done.seq != self._planned or done.seq == self._settled:
+            return
+        self._settled = done.seq
+        spool = self._check_spool(done.epoch)
+        for index, shares in enumerate(done.parts):
+            counts = spool.counts(done.seq, index)
+            if counts:  # A partition that found nothing had bytes enough.
+                self._plan_target({name: counts.get(name, 0) - share for name, share in shares.items()})
 
     def _check_spool(self, epoch: str) -> Spool | Unspooled:
         spool = open_spool(self._options, epoch)
