@@ -52,6 +52,22 @@ def take(node: Node, queue: str) -> list[tuple[pika.BasicProperties, bytes]]:
         return [(properties, body) for _method, properties, body in found]
 
 
+def test_a_task_may_wait_for_its_rows_for_any_time(broker: Node, queues: Declare) -> None:
+    [name] = queues(1)
+    rows = pa.RecordBatch.from_pydict({"body": ["a"]})
+    timeouts: list[str] = []
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        yield rows
+        timeouts.extend(broker.control("list_connections", "timeout").split())
+        yield rows
+
+    BatchWriter(sink_options({"url": broker.url, "routingKey": name}), from_arrow_schema(rows.schema)).write(slow())
+    # Seconds after which the broker ends a connection that says nothing; 0 stands for never.
+    assert "0" in timeouts
+    assert broker.count(name) == 2
+
+
 @pytest.mark.parametrize("window", [1, 7, 2000])
 def test_every_row_is_published_in_order(window: int, broker: Node, queues: Declare) -> None:
     [name] = queues(1)

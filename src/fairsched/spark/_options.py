@@ -202,7 +202,8 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """
     taker = Taker(options)
     found = SinkOptions(
-        broker=taker.broker(),
+        # Nobody serves the connection while a task waits for its rows: with heartbeats the broker would end it.
+        broker=taker.broker(heartbeat=0),
         exchange=taker.text("exchange", ""),
         routing_key=taker.text("routingKey", ""),
         mandatory=taker.flag("mandatory", True),

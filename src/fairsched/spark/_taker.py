@@ -108,7 +108,7 @@ class Taker:
             raise ConfigurationError(f"option {name} must be {shape}, got {text!r}")
         return found
 
-    def broker(self) -> Broker:
+    def broker(self, heartbeat: int = 60) -> Broker:
         text = self.text("url", "")
         if not text:
             raise ConfigurationError(
@@ -116,7 +116,7 @@ class Taker:
             )
         return Broker(
             check_urls([one.strip() for one in text.split(",")]),
-            self.number("heartbeatSeconds", 60, 0, 3600),
+            self.number("heartbeatSeconds", heartbeat, 0, 3600),
             self.seconds("connectTimeoutMs", "10000"),
             self.number("connectRetries", 3, 0),
         )
