@@ -32,6 +32,8 @@ def test_queues_may_be_a_list_and_urls_several():
 def test_durations_are_milliseconds_or_carry_a_unit():
     found = source_options({**QUEUES, "pollTimeoutMs": "500", "planningIntervalMs": "1s", "maxTriggerDelay": "90"})
     assert (found.idle, found.pace, found.delay) == (0.5, 1.0, 90.0)
+    found = source_options({**QUEUES, "pollTimeoutMs": "1500.0", "planningIntervalMs": "1e3 ", "codelTargetMs": ".5"})
+    assert (found.idle, found.pace, found.shedding.target) == (1.5, 1.0, 0.0005)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,8 @@ def test_durations_are_milliseconds_or_carry_a_unit():
         ({"queues": '{"a": 0}'}, "queues must be a JSON object of positive integers"),
         ({"queues": '{"a": 1.5}'}, "queues"),
         ({"queues": "{"}, "queues"),
+        ({"queues": '{"": 1}'}, "queues must be a JSON object of positive integers"),
+        ({"queues": f'{{"a": {2**62}}}'}, "queues must be a JSON object of positive integers"),
         ({"maxMessagesPerTrigger": "0"}, "maxMessagesPerTrigger must be an integer from 1"),
         ({"maxMessagesPerTrigger": "many"}, "got 'many'"),
         ({"pollTimeoutMs": "soon"}, "pollTimeoutMs"),

@@ -121,6 +121,8 @@ def test_a_link_whose_answer_was_lost_counts(tmp_path: Path, monkeypatch):
         ("webhdfs://name/spool", "cannot be on webhdfs://"),
         ("dbfs:/spool", "cannot be on dbfs://"),
         ("spool", "absolute path"),
+        ("file://shared/spool", "must be file:///path, without a host"),
+        ("file:///shared/a#b", "must be file:///path, without a host"),
         ("s3://bucket/spool", "needs fsspec and s3fs"),
     ],
 )

@@ -228,6 +228,10 @@ def open_store(location: str) -> Store:
     if scheme in ("", "file"):
         if not path.startswith("/"):
             raise ConfigurationError(f"spoolLocation must be an absolute path or a URL, got {location!r}")
+        if scheme and (parts.netloc not in ("", "localhost") or parts.query or parts.fragment):
+            raise ConfigurationError(
+                f"spoolLocation must be file:///path, without a host, ? or # (write %3F or %23), got {location!r}"
+            )
         return LocalStore(Path(unquote(path) if scheme else location))
     package = _OBJECT_STORES.get(scheme)
     if package is None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from fairsched._arrays import AMOUNT_MAX
 from fairsched.consumer.urls import check_urls
 from fairsched.durations import parse_duration
 from fairsched.errors import ConfigurationError
@@ -15,6 +17,8 @@ from fairsched.errors import ConfigurationError
 FOREIGN = frozenset({"path", "checkpointlocation"})
 
 _MOST = 2**31 - 1
+#: A number without a unit.
+_BARE = re.compile(r"[-+.\d_eE\s]+")
 T = TypeVar("T")
 
 
@@ -50,6 +54,10 @@ def as_json(text: str, name: str, shape: str) -> Any:
         raise ConfigurationError(f"option {name} must be {shape}, got {text!r}") from None
 
 
+def _is_weight(value: object) -> bool:
+    return type(value) is int and 0 < value <= AMOUNT_MAX
+
+
 class Taker:
     """Takes options out of a case-insensitive mapping, and knows which are left."""
 
@@ -81,7 +89,7 @@ class Taker:
         """Take a duration; a bare number is in milliseconds where the name says so, else in seconds."""
         text = str(self.text(name, default))
         try:
-            return parse_duration(f"{text}ms" if name.endswith("Ms") and text.isdecimal() else text)
+            return parse_duration(f"{text}ms" if name.endswith("Ms") and _BARE.fullmatch(text) else text)
         except ValueError as error:
             raise ConfigurationError(f"option {name}: {error}") from None
 
@@ -104,7 +112,7 @@ class Taker:
         if listed and not text.startswith("{"):
             return {one.strip(): 1 for one in text.split(",") if one.strip()}
         found = as_json(text or "{}", name, shape)
-        if not isinstance(found, dict) or not all(type(value) is int and value > 0 for value in found.values()):
+        if not isinstance(found, dict) or not all(name and _is_weight(value) for name, value in found.items()):
             raise ConfigurationError(f"option {name} must be {shape}, got {text!r}")
         return found
 
