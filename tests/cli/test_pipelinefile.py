@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairsched.errors import ConfigurationError
+from fairsched.spark._options import source_options
 from fairsched.spark.pipelinefile import PipelineSettings, read_pipeline
 
 WHOLE = """
@@ -84,6 +85,12 @@ def test_queues_in_every_form(tmp_path: Path, queues: str) -> None:
     assert settings.quanta == {"gold": 1, "free": 1}
 
 
+def test_a_name_may_hold_a_comma(tmp_path: Path) -> None:
+    settings = read(tmp_path, LEAST.replace('["a", "b"]', '["a,b", "c"]'), AMQP_URL="amqp://broker/")
+    assert settings.quanta == {"a,b": 1, "c": 1}
+    assert source_options({**settings.source, "spoolLocation": "/s"}).quanta == settings.quanta
+
+
 def test_streams_weigh_the_same(tmp_path: Path) -> None:
     settings = read(tmp_path, LEAST.replace("queues", "streams"), AMQP_URL="amqp://broker/")
     assert settings.source["streams"] == "a,b"
@@ -109,6 +116,12 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
         ("orders.clean:enrich", "orders.clean", "must be named as module:function, got 'orders.clean'"),
         ('schema = "id long, body binary"', "schema = 1", r"\[transform\] schema must be columns as in SQL, got 1"),
         ('partitionBy = ["queue"]', "partitionBy = [1]", r"\[sink\] partitionBy must name columns"),
+        ('partitionBy = ["queue"]', "partitionBy = 5", r"\[sink\] partitionBy must name columns, got 5"),
+        ("{ gold = 10, free = 1 }", "'{bad'", r"\[source\] must have queues .*, got '{bad'"),
+        ("{ gold = 10, free = 1 }", '[["gold"]]', r"\[source\] must have queues"),
+        ("{ gold = 10, free = 1 }", "[1, 2]", r"\[source\] must have queues"),
+        ("{ gold = 10, free = 1 }", '" , "', r"\[source\] must have queues"),
+        ("includeHeaders = true", "startingOffsets = { a = 1979-05-27 }", "option startingOffsets must be text, a num"),
         ("[source]", "[source", "is not valid TOML"),
     ],
 )
@@ -116,6 +129,12 @@ def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, words: str) 
     assert old in WHOLE
     with pytest.raises(ConfigurationError, match=words) as caught:
         read(tmp_path, WHOLE.replace(old, new))
+    assert "secret" not in str(caught.value)
+
+
+def test_a_url_in_the_place_of_a_table_is_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"source must be a table .*, got str") as caught:
+        read(tmp_path, 'source = "amqp://app:secret@broker/"')
     assert "secret" not in str(caught.value)
 
 

@@ -120,7 +120,7 @@ def _settings(document: Mapping[str, Any], environ: Mapping[str, str]) -> Pipeli
         if name not in _TABLES:
             raise ConfigurationError(f"unknown table [{name}]; there are {', '.join(_TABLES)}")
         if not isinstance(table, dict):
-            raise ConfigurationError(f"{name} must be a table ({_TABLES[name]}), got {table!r}")
+            raise ConfigurationError(f"{name} must be a table ({_TABLES[name]}), got {type(table).__name__}")
     url = next((environ[name] for name in URL_VARIABLES if environ.get(name)), None)
     source = dict(document.get("source", {}))
     sink = dict(document.get("sink", {}))
@@ -157,23 +157,23 @@ def _options(table: Mapping[str, Any]) -> FrozenMapping[str, str]:
     for key, value in table.items():
         if isinstance(value, str):
             options[key] = value
-        elif isinstance(value, bool | int | float | dict | list):
+            continue
+        try:
             options[key] = json.dumps(value)
-        else:
-            raise ConfigurationError(f"option {key} must be text, a number, true or false, a table or a list")
+        except TypeError:
+            raise ConfigurationError(
+                f"option {key} must be text, a number, true or false, or a table or list of these"
+            ) from None
     return FrozenMapping(options)
 
 
 def _quanta(source: dict[str, Any]) -> FrozenMapping[str, int]:
     """Say what is weighed against what: the queues, or the streams, each of which weighs 1."""
-    queues = source.get("queues", source.get("streams"))
-    if isinstance(queues, str) and not queues.lstrip().startswith("{"):
-        queues = [name.strip() for name in queues.split(",")]
-        source.update({name: ",".join(queues) for name in ("queues", "streams") if name in source})
-    elif isinstance(queues, str):
-        queues = json.loads(queues)
-    if isinstance(queues, list):
-        source.update({name: ",".join(map(str, queues)) for name in ("queues", "streams") if name in source})
+    queues = _parsed(source.get("queues", source.get("streams")))
+    if isinstance(queues, list) and all(isinstance(name, str) and name for name in queues):
+        simple = all("," not in name and name == name.strip() for name in queues)
+        text = ",".join(queues) if simple else json.dumps(dict.fromkeys(queues, 1))
+        source.update({name: text for name in ("queues", "streams") if name in source})
         queues = dict.fromkeys(queues, 1)
     if not isinstance(queues, dict) or not queues or not all(_is_weight(quantum) for quantum in queues.values()):
         raise ConfigurationError(
@@ -181,6 +181,18 @@ def _quanta(source: dict[str, Any]) -> FrozenMapping[str, int]:
             f"got {queues!r}"
         )
     return FrozenMapping(queues)
+
+
+def _parsed(queues: Any) -> Any:
+    """Take apart what is text: names, comma separated, or JSON."""
+    if not isinstance(queues, str):
+        return queues
+    if not queues.lstrip().startswith("{"):
+        return [name.strip() for name in queues.split(",") if name.strip()]
+    try:
+        return json.loads(queues)
+    except ValueError:
+        return queues
 
 
 def _is_weight(value: object) -> bool:
@@ -199,7 +211,7 @@ def _trigger(value: Any) -> str | float:
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    names = (value,) if isinstance(value, str) else tuple(value)
+    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else (None,)
     if not all(isinstance(name, str) and name for name in names):
         raise ConfigurationError(f"[sink] partitionBy must name columns, got {value!r}")
     return names
