@@ -15,6 +15,7 @@ from fairsched.config import URL_VARIABLES
 from fairsched.durations import parse_duration
 from fairsched.errors import ConfigurationError
 from fairsched.frozenmapping import FrozenMapping
+from fairsched.spark._options import sink_options, source_options
 
 __all__ = ["PipelineSettings", "read_pipeline"]
 
@@ -130,7 +131,7 @@ def _settings(document: Mapping[str, Any], environ: Mapping[str, str]) -> Pipeli
             if url is None:
                 raise ConfigurationError(f"no url is given, in the file or as one of {', '.join(URL_VARIABLES)}")
             table["url"] = url
-    return PipelineSettings(
+    found = PipelineSettings(
         quanta=_quanta(source),
         sink_format=sink_format,
         checkpoint=_text(sink, "sink", "checkpointLocation"),
@@ -142,6 +143,11 @@ def _settings(document: Mapping[str, Any], environ: Mapping[str, str]) -> Pipeli
         **_partition(dict(document.get("partition", {}))),
         **_transform(dict(document.get("transform", {}))),
     )
+    # Spark would say what is wrong with them later, and at length.
+    source_options(found.source)
+    if sink_format == "rabbitmq":
+        sink_options(found.sink)
+    return found
 
 
 def _text(table: dict[str, Any], name: str, key: str) -> str:
