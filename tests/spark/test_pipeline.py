@@ -135,6 +135,16 @@ def test_what_a_function_raises_is_said_in_a_line_and_nothing_is_lost(job: Any, 
     assert pq.read_table(tmp_path / "out").num_rows == 40
 
 
+def test_what_spark_refuses_is_said_in_a_line(job: Any, queues: Node) -> None:
+    process = job(sink=f'{PARQUET}\npartitionBy = "nothing"')
+    _, err = process.communicate(timeout=240)
+    assert process.returncode == 5
+    last = err.strip().splitlines()[-1]
+    assert "the pipeline cannot start" in last
+    assert "nothing" in last
+    assert "Traceback" not in err
+
+
 def test_a_signal_ends_a_pipeline_that_goes_on_and_it_resumes(job: Any, queues: Node, tmp_path: Path) -> None:
     fill(queues, 30)
     process = job("--json", trigger="1s")

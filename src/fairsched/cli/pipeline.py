@@ -81,14 +81,18 @@ def _session(settings: PipelineSettings, name: str, master: str | None) -> Spark
 
 def _run(spark: SparkSession, settings: PipelineSettings, title: str | None) -> tuple[Report, PipelineProgress]:
     """Run until the query ends; show the shares meanwhile where a title is given."""
-    from pyspark.errors import StreamingQueryException
+    from pyspark.errors import PySparkException, StreamingQueryException
 
     from fairsched.spark.pipeline import AGES, SHARES, start_pipeline
     from fairsched.spark.progress import PipelineProgress
 
     progress = PipelineProgress(settings.quanta)
     began = time.monotonic()
-    query = start_pipeline(spark, settings)
+    try:
+        query = start_pipeline(spark, settings)
+    except PySparkException as error:
+        _silence(spark)
+        raise exits.Failure(f"the pipeline cannot start: {_first_line(error)}", exits.APPLICATION) from None
 
     def latest() -> Report:
         progress.add(query.recentProgress, SHARES, AGES)
