@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import fsspec
 import pyarrow as pa
 import pytest
 
 from fairsched.spark._spool import BatchGone, Segment, Spool, SpoolLost
+from fairsched.spark._store import ObjectStore
 
 
 def segment(*bodies: bytes, last: bool = True) -> Segment:
@@ -100,3 +102,15 @@ def test_a_spool_that_vanished_is_refused(place: str):
     # Nothing can be missing before the first batch, nor once the epoch is there.
     Spool(place, "f").open_batch(1, strict=True)
     Spool(place, "e").open_batch(6, strict=True)
+
+
+def test_a_segment_of_very_many_queues(place: str, monkeypatch: pytest.MonkeyPatch):
+    spool = opened(place)
+    monkeypatch.setattr(spool, "_store", ObjectStore(fsspec.filesystem("memory"), place))
+    spool.open_batch(1, strict=True)
+    counts = {f"orders-of-the-tenant-{number:080d}": 1 for number in range(10_000)}
+    rows = pa.RecordBatch.from_pydict({"body": pa.array([b"a"] * len(counts), pa.binary())})
+    assert spool.publish(1, 0, 1, Segment(rows, counts, counts))
+    assert spool.counts(1, 0) == counts
+    [found] = spool.close_until(1)
+    assert found.sizes == counts

@@ -29,7 +29,7 @@ from fairsched.spark._store import Store, check, open_store
 _log = logging.getLogger(__name__)
 
 _INFO = b"fairsched"
-#: A segment says what is in it before its rows, within so many bytes.
+#: A segment says what is in it before its rows, as a rule within so many bytes.
 _HEAD = 1 << 20
 
 
@@ -159,11 +159,18 @@ class Spool:
             folder = f"{self._epoch}/{name}"
             if int(name) == seq:
                 parts = [one for one in self._store.listed(folder) if one.startswith("part-")]
-                blobs = [self._store.read(f"{folder}/{one}", _HEAD) for one in parts]
-                found = [Segment.from_buffer(blob, rows=False) for blob in blobs]
+                found = [self._head(f"{folder}/{one}") for one in parts]
             self._store.remove(f"{folder}/open")
             self._store.remove(folder)
         return found
+
+    def _head(self, name: str) -> Segment:
+        """Return a segment without its rows."""
+        try:
+            return Segment.from_buffer(self._store.read(name, _HEAD), rows=False)
+        except pa.ArrowInvalid:
+            # Of many thousand queues it says more.
+            return Segment.from_buffer(self._store.read(name), rows=False)
 
     # The executors -----------------------------------------------------------------------------------------------
 
@@ -179,7 +186,7 @@ class Spool:
         found: dict[str, int] = {}
         number = 1
         while self._store.exists(self._name(seq, part, number)):
-            segment = Segment.from_buffer(self._store.read(self._name(seq, part, number), _HEAD), rows=False)
+            segment = self._head(self._name(seq, part, number))
             for name, count in segment.counts.items():
                 found[name] = found.get(name, 0) + count
             number += 1
