@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from fairsched import HashRing
 from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError
+from fairsched.spark import _publisher
 from fairsched.spark._amqp import Session, open_session
 from fairsched.spark._messages import Messages
 from fairsched.spark._options import sink_options
@@ -78,6 +79,28 @@ def test_every_row_is_published_in_order(window: int, broker: Node, queues: Decl
     assert {properties.delivery_mode for properties, _ in found} == {2}
     ids = [properties.message_id for properties, _ in found]
     assert [one.rpartition("-")[2] for one in ids] == [str(number) for number in range(500)]
+
+
+def test_large_messages_do_not_pile_up(
+    broker: Node, queues: Declare, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_publisher, "_TOGETHER_BYTES", 10_000)
+    monkeypatch.setattr(_publisher, "_UNCONFIRMED", 30_000)
+    [name] = queues(1)
+    options = sink_options({"url": broker.url, "routingKey": name})
+    publisher = Publisher(session, options)
+    publish, unconfirmed = publisher._channel.basic_publish, list[int]()
+
+    def watched(*arguments: Any) -> None:
+        unconfirmed.append(publisher._bytes)
+        publish(*arguments)
+
+    monkeypatch.setattr(publisher._channel, "basic_publish", watched)
+    publisher.publish(Messages(options, "task").of(pa.RecordBatch.from_pydict({"body": [b"x" * 4000] * 200})))
+    publisher.finish()
+    # Three of them are written together once there is room.
+    assert 8_000 < max(unconfirmed) <= 30_000 + 2 * 4000
+    assert (broker.count(name), publisher._bytes) == (200, 0)
 
 
 def test_columns_become_properties(broker: Node, queues: Declare) -> None:

@@ -12,8 +12,10 @@ from fairsched.spark._amqp import Session
 from fairsched.spark._messages import Outgoing
 from fairsched.spark._options import SinkOptions
 
-#: Messages that are written to the socket together.
-_TOGETHER = 100
+#: Messages, and bytes of bodies, that are written to the socket together.
+_TOGETHER, _TOGETHER_BYTES = 100, 1 << 20
+#: Bytes of bodies that may be unconfirmed, and so in memory, besides what is written together.
+_UNCONFIRMED = 32 << 20
 
 
 class PublishFailed(FairschedError):
@@ -44,8 +46,9 @@ class Publisher:
         self._options = options
         self._sent = 0
         self._confirmed = 0
-        #: Tags that were not confirmed yet, in order.
-        self._open: dict[int, None] = {}
+        #: Size of what was not confirmed yet, by tag, in order.
+        self._open: dict[int, int] = {}
+        self._bytes = 0
         self._room = 0
         self._channel = session.channel()
         self._channel.add_on_return_callback(self._on_return)
@@ -54,11 +57,13 @@ class Publisher:
     def publish(self, messages: Iterable[Outgoing]) -> None:
         """Publish messages; waits whenever the window is full."""
         together: list[Outgoing] = []
+        size = 0
         for message in messages:
             together.append(message)
-            if len(together) == min(_TOGETHER, self._options.window):
+            size += len(message.body)
+            if len(together) == min(_TOGETHER, self._options.window) or size >= _TOGETHER_BYTES:
                 self._send(together)
-                together = []
+                together, size = [], 0
         if together:
             self._send(together)
 
@@ -72,17 +77,22 @@ class Publisher:
             for exchange, key, body, properties in messages:
                 self._channel.basic_publish(exchange, key, body, properties, self._options.mandatory)
                 self._sent += 1
-                self._open[self._sent] = None
+                self._open[self._sent] = len(body)
+                self._bytes += len(body)
         # Answers that are here already would otherwise wait until the window is full.
         self._session.serve(0)
         self._check()
 
+    def _fits(self) -> bool:
+        """Whether no more is unconfirmed than is waited for."""
+        return len(self._open) <= self._room and self._bytes <= _UNCONFIRMED
+
     def _wait(self, most: int) -> None:
-        """Serve the connection until at most so many messages are unconfirmed."""
+        """Serve the connection until at most so many messages are unconfirmed, and no more bytes than may be."""
         timeout = self._options.confirm_timeout
         since, before = time.monotonic(), self._confirmed
         self._room = most
-        while len(self._open) > most:
+        while not self._fits():
             self._session.serve(min(1.0, timeout))
             self._check()
             if self._confirmed > before:
@@ -107,11 +117,11 @@ class Publisher:
                     break
                 tags.append(one)
         for one in tags:
-            self._open.pop(one, None)
+            self._bytes -= self._open.pop(one, 0)
         self._confirmed += len(tags)
         if refused:
             self._session.fail(PublishFailed(f"the broker refused {len(tags)} message(s) (basic.nack)"))
-        elif len(self._open) <= self._room:
+        elif self._fits():
             self._session.stop()
 
     def _on_return(self, _channel: Any, method: Any, properties: Any, _body: bytes) -> None:
