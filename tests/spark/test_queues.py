@@ -137,6 +137,30 @@ def test_no_key_is_hidden_by_a_flood_of_another(broker: Node, queues: Declare, d
         assert mine == sorted(mine)
 
 
+def test_looking_ahead_asks_an_empty_queue_for_nothing(
+    broker: Node, queues: Declare, driver: Callable[..., Driver]
+) -> None:
+    names = queues(2)
+    fill(broker, names, 30, headers={"tenant": "a"})
+    one = driver(names, numPartitions=1, fairKey="header:tenant", fairLookahead=2, maxMessagesPerTrigger=20)
+    end = one.plan()
+    with broker.connect() as channel:
+        channel.queue_purge(names[1])
+
+    class Watched(_partition.PartitionReader):
+        def _windows(self, session: Any) -> Any:
+            found = super()._windows(session)
+            windows.append(found[1])
+            return found
+
+    windows: list[dict[str, int]] = []
+    [part] = one.reader.partitions(one.offset, end)
+    rows = [row for batch in Watched(one.options, ["body", "queue"], part.value).read() for row in batch.to_pylist()]
+    assert counts(rows) == {names[0]: 10}
+    assert windows == [{names[0]: 20}, {}]
+    eventually(lambda: broker.count(names[0]) == 20)
+
+
 def test_rows_may_stay_with_their_queue(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
     names = queues(3)
     fill(broker, names, 5)

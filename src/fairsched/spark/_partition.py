@@ -160,7 +160,9 @@ class PartitionReader:
         if ahead == 1:
             return shares, shares
         depths = session.depths(shares)
-        return shares, {name: min(share * ahead, depths[name], LARGEST_WINDOW) for name, share in shares.items()}
+        windows = {name: min(share * ahead, depths[name], LARGEST_WINDOW) for name, share in shares.items()}
+        # As a prefetch, 0 would mean no limit.
+        return shares, {name: window for name, window in windows.items() if window}
 
     def _most_bytes(self) -> int:
         budget = self._part.budget
