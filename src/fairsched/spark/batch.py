@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from fairsched._ackledger import AckLedger
 from fairsched.errors import ConfigurationError
 from fairsched.spark._amqp import open_session
 from fairsched.spark._depths import DepthProbe
@@ -26,11 +27,17 @@ def browse(options: SourceOptions, names: Sequence[str], shares: dict[str, int])
     """Yield the first messages of queues, in `row_order`; the broker takes them back, marked as redelivered.
 
     All of them are held until they are here: a queue that gets one message back gives it out again.
+
+    They go back by basic.nack, which RabbitMQ 4.3 and newer does not count as a failed delivery; older ones count it in
+    quorum queues, as they do what a closed connection had.
     """
     decoder = Decoder(names, options.key, options.time_header, timed=options.shedding is not None)
     session = open_session(options.broker)
     try:
         found = session.collect(shares, idle=options.idle)
+        if found.deliveries:
+            found.settle([(AckLedger.REQUEUE, len(found.deliveries), True)])
+        found.close()
     finally:
         session.close()
     columns = decoder.decode(found.deliveries, found.queues)
