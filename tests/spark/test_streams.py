@@ -14,6 +14,7 @@ from spark import running
 from spark.running import Driver, bodies, counts, schema_of, unique
 
 from fairsched.errors import FairschedError
+from fairsched.spark import _tail
 from fairsched.spark import streams as module
 from fairsched.spark._options import source_options
 from fairsched.spark._tail import StreamTruncated, bounds
@@ -192,6 +193,16 @@ def test_an_end_that_a_slow_broker_did_not_tell_is_no_loss(
     one.offset = one.plan()
     monkeypatch.setattr(one.reader, "_tails", lambda: {names[0]: 4})
     assert one.plan() is None
+
+
+def test_latest_is_the_end_however_slow_the_broker(
+    broker: Node, queues: Declare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = queues(1, arguments=STREAM)
+    fill(broker, names, 10)
+    # With less patience than any broker needs, this finds every stream empty.
+    monkeypatch.setattr(_tail.bounds, "__defaults__", (0.0,))
+    assert StreamDriver(options_of(broker, names)).plan()["streams"] == {names[0]: 10}
 
 
 def test_a_query_goes_on_with_fewer_streams(broker: Node, queues: Declare) -> None:

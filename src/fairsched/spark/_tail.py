@@ -174,11 +174,14 @@ def check_known(ends: Mapping[str, int], starts: Mapping[str, int], strict: bool
             _missing(name, ends[name], start, strict)
 
 
-def as_offsets(given: Any, broker: Broker, streams: Sequence[str]) -> dict[str, int]:
-    """Return offsets for "earliest", "latest", or a mapping, which must name every stream."""
+def as_offsets(given: Any, broker: Broker, streams: Sequence[str], idle: float) -> dict[str, int]:
+    """Return offsets for "earliest", "latest", or a mapping, which must name every stream.
+
+    Asked once in a query's life, so that `idle` may be long: a broker too slow to answer has an empty stream.
+    """
     if not isinstance(given, str):
         left = [name for name in streams if name not in given]
         if left:
             raise FairschedError(f"startingOffsets or endingOffsets do not say where {', '.join(left)} is to be read")
         return {name: int(given[name]) for name in streams}
-    return bounds(broker, streams, "first" if given == "earliest" else "last")
+    return bounds(broker, streams, "first" if given == "earliest" else "last", idle)

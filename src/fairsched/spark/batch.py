@@ -84,8 +84,8 @@ class BatchReader(DataSourceReader):
         options = self._options
         if options.streams:
             names = list(options.quanta)
-            starts = as_offsets(options.starting or "earliest", options.broker, names)
-            ends = as_offsets(options.ending, options.broker, names)
+            starts = as_offsets(options.starting or "earliest", options.broker, names, options.idle)
+            ends = as_offsets(options.ending, options.broker, names, options.idle)
             return [InputPartition(one) for one in ranges(starts, ends, options)]
         probe = DepthProbe(options.broker, list(options.quanta), options.pace)
         try:

@@ -104,7 +104,7 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options, begin = self._options, StreamOffset.from_json(start)
         if begin.ends is None:
             # An empty batch writes down what "latest" means, so that a restart does not take it for something later.
-            found = as_offsets(options.starting or "latest", options.broker, list(options.quanta))
+            found = as_offsets(options.starting or "latest", options.broker, list(options.quanta), options.idle)
             return StreamOffset(found, found).to_json()
         starts = dict(begin.ends)
         new = [name for name in options.quanta if name not in starts]
