@@ -49,6 +49,13 @@ def asking(running: Running) -> census.Census:
     return machine.pump.census
 
 
+def in_company(queue: str, *consumers: Running) -> None:
+    """Return when each of them knows that somebody else consumes the queue: all of them do."""
+    for one in consumers:
+        seen = asking(one)
+        eventually(lambda seen=seen: not seen.alone(queue))
+
+
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_what_waits_too_long_goes_to_another_consumer(broker: Node, new_queue: Declare, kind: str) -> None:
     queue = new_queue(f"shed-{kind}", arguments={"x-queue-type": kind})
@@ -57,6 +64,7 @@ def test_what_waits_too_long_goes_to_another_consumer(broker: Node, new_queue: D
         Running(broker.url, [queue], work=0.04, prefetch=51, codel=LAW, codel_budget=budget) as slow,
         Running(broker.url, [queue], prefetch=51) as quick,
     ):
+        in_company(queue, slow)
         broker.publish(queue, numbered(count))
         eventually(lambda: len(deliveries(slow, quick)) == count)
         eventually(lambda: slow.acked + quick.acked == count)
@@ -95,6 +103,7 @@ def test_no_message_is_returned_more_often_than_its_budget(broker: Node, new_que
     counting(one)
     counting(other)
     with one, other:
+        in_company(queue, one, other)
         broker.publish(queue, numbered(count))
         eventually(lambda: one.acked + other.acked == count, 60)
         shed = one.consumer.stats()["shed"] + other.consumer.stats()["shed"]
@@ -261,7 +270,7 @@ def test_a_lost_connection_loses_no_returned_message(broker: Node, new_queue: De
         Running(broker.url, [queue], work=0.005, prefetch=20) as quick,
     ):
         seen = asking(slow)
-        eventually(lambda: not seen.alone(queue))
+        in_company(queue, slow)
         broker.publish(queue, numbered(600))
         eventually(lambda: slow.consumer.stats()["shed"] > 0)
         slow.in_io_thread(lambda: connection_of(slow)._transport._sock.shutdown(socket.SHUT_RDWR))
