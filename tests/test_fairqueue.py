@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from threads import SOON, result_of, start
+from threads import SOON, reach, result_of, start
 
 from fairsched import Batch, FairQueue, FairschedError, ShutDown
 
@@ -309,11 +309,15 @@ class TestBlocking:
     def test_a_signal_interrupts_the_main_thread(self) -> None:
         """Ctrl-C must work while the main thread waits, and what arrives later must still be got."""
         fair = FairQueue({"a": 1})
-        interrupt = threading.Timer(0.05, _thread.interrupt_main)
-        interrupt.start()
+
+        def interrupt() -> None:
+            reach(fair.waiting)
+            _thread.interrupt_main()
+
+        interrupting = start(interrupt)
         with pytest.raises(KeyboardInterrupt):
             fair.get(timeout=SOON)
-        interrupt.join()
+        assert result_of(interrupting) is None
         fair.put("a", 1)
         assert fair.get(timeout=SOON) == ("a", 1)
 
@@ -367,6 +371,7 @@ class TestPriorities:
         fair = FairQueue({"a": 1}, clock=clock)
         high = start(lambda: fair.get(timeout=5, priority=1))
         low = start(lambda: fair.get(timeout=10_000))
+        reach(lambda: fair.waiting() == [1, 0])
         while not high[1]:
             clock.now = min(clock.now + 6, 5_000)
         assert isinstance(result_of(high), queue.Empty)

@@ -26,12 +26,14 @@ from fairsched import (
 
 
 class Clock:
-    """Seconds that the test moves."""
+    """Seconds that the test moves, and how often somebody looked."""
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.looks = 0
 
     def __call__(self) -> float:
+        self.looks += 1
         return self.now
 
 
@@ -85,7 +87,9 @@ def test_get_ends_when_there_will_be_nothing(wake: Callable[[PullQueue, Subscrip
 def test_get_gives_up_in_time() -> None:
     clock = Clock()
     worker = PullQueue(clock=clock).subscribe()
+    before = clock.looks
     waiting = start(lambda: worker.get(5.0))
+    reach(lambda: clock.looks > before, "get never asked when its time is over")
     clock.now = 5.0
     assert isinstance(result_of(waiting), queues.Empty)
     with pytest.raises(ValueError, match="-1"):
@@ -115,9 +119,13 @@ def test_get_waits_for_interest_and_credit() -> None:
 def test_the_main_thread_notices_signals_while_it_waits() -> None:
     worker = PullQueue().subscribe()
     timer = threading.Timer(0.1, lambda: signal.raise_signal(signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
+
+    def wait() -> None:
+        timer.start()  # in here, so that it is never early
         worker.get(SOON)
+
+    with pytest.raises(KeyboardInterrupt):
+        wait()
     timer.join()
     with pytest.raises(queues.Empty):
         worker.get(0)
