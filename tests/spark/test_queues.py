@@ -173,7 +173,7 @@ def test_a_partition_ends_when_somebody_else_took_the_messages(
 ) -> None:
     names = queues(2)
     fill(broker, names, 20)
-    one = driver(names, numPartitions=1, pollTimeoutMs=200)
+    one = driver(names, numPartitions=1)
     end = one.plan()
     with broker.connect() as channel:
         channel.queue_purge(names[0])

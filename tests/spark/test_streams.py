@@ -237,7 +237,7 @@ def batch(options: dict[str, str]) -> list[list[dict[str, Any]]]:
 def test_queues_are_browsed_and_keep_their_messages(broker: Node, queues: Declare) -> None:
     names = queues(2)
     expected = running.fill(broker, names, 30)
-    options = {"url": broker.url, "queues": json.dumps({names[0]: 2, names[1]: 1}), "pollTimeoutMs": "300"}
+    options = {"url": broker.url, "queues": json.dumps({names[0]: 2, names[1]: 1})}
     rows = [row for part in batch(options) for row in part]
     assert set(bodies(rows)) == expected
     eventually(lambda: [broker.count(name) for name in names] == [30, 30])
