@@ -161,6 +161,8 @@ def test_a_queue_that_vanishes_costs_the_census_its_channel_only(broker: Node, n
     queue, other = new_queue("vanishing"), new_queue("staying")
     with Running(broker.url, [queue, other], codel=LAW) as running:
         seen = asking(running)
+        # A queue that is missing at the start is an error of whoever named it.
+        eventually(lambda: running.subscription(queue).consuming)
         broker.delete(queue)
         eventually(lambda: not running.subscription(queue).consuming)
         broker.publish(other, numbered(20))
