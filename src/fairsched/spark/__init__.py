@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from fairsched.spark.fairnessreport import fairness_report, observe_fairness
     from fairsched.spark.fairorder import fair_order, virtual_finish
     from fairsched.spark.ringpartition import repartition_by_ring, ring_partition
+    from fairsched.spark.scenariosweep import sweep
     from fairsched.spark.shedding import codel
-    from fairsched.spark.sweep import sweep
 
 __all__ = [
     "codel",
@@ -36,7 +36,7 @@ _MODULES = {
     "observe_fairness": "fairnessreport",
     "repartition_by_ring": "ringpartition",
     "ring_partition": "ringpartition",
-    "sweep": "sweep",
+    "sweep": "scenariosweep",
     "virtual_finish": "fairorder",
 }
 

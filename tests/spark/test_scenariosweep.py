@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairsched.simulator import Arrivals, Broker, ConsumerSpec, Queue, Scenario, simulate
-from fairsched.spark.sweep import sweep
+from fairsched.spark.scenariosweep import sweep
 
 BASE = Scenario(
     brokers=[Broker(delay="50ms")],
