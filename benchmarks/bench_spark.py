@@ -1,7 +1,8 @@
 """The Spark source beside a plain pika reader in the same Python data source, and the sink beside synchronous confirms.
 
-Tasks run in workers of one Spark session, local[1], so that a CPU-second is one process's. A worker measures itself:
-user and system time between its first and its last message, the Arrow batches it hands to Spark included.
+Tasks run in workers of one Spark session, local[2], one at a time, so that a CPU-second is one process's. A worker
+measures itself: user and system time between its first and its last message, the Arrow batches it hands to Spark
+included.
 """
 
 from __future__ import annotations
