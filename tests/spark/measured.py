@@ -1,43 +1,48 @@
-"""What a reader's process holds while it reads one large partition, measured from inside.
+"""What Spark's workers hold while one of them reads one large partition: the driver of a query measures its own.
 
-Usage: measured.py OPTIONS COUNT; prints JSON.
+Usage: measured.py SMALL LARGE FOLDER, options of a source of a few messages and of the large one; prints JSON.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
+from typing import Any
 
-from spark.running import Driver
+import psutil
+from spark.processes import family, peak
+from spark.session import start
 
-
-def resident() -> int:
-    """Bytes of memory now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def peak() -> int:
-    """Most bytes of memory since the start."""
-    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
-    return int(line.split()[1]) * 1024
+from fairsched.spark import register
 
 
-def partition(driver: Driver, count: int) -> dict[str, int]:
-    """Read one large partition, row by row forgotten."""
-    end = driver.plan()
-    [part] = driver.reader.partitions(driver.offset, end)
-    idle = resident()
-    rows = sum(batch.num_rows for batch in driver.reader.read(part))
-    return {"rows": rows, "wanted": count, "above": peak() - idle}
+def drain(spark: Any, options: dict[str, str], folder: Path) -> list[int]:
+    """Read what there is into nothing, and return how many rows each batch had."""
+    rows = spark.readStream.format("rabbitmq").options(**options).load()
+    running = (
+        rows.writeStream.format("noop").option("checkpointLocation", str(folder)).trigger(availableNow=True).start()
+    )
+    assert running.awaitTermination(240)
+    return [one.numInputRows for one in running.recentProgress]
+
+
+def workers() -> dict[int, psutil.Process]:
+    return {one.pid: one for one in family(psutil.Process())["workers"]}
 
 
 def main() -> None:
-    options, count = sys.argv[1:]
-    driver = Driver(json.loads(options))
-    print(json.dumps(partition(driver, int(count))))
-    driver.close()
+    small, large, folder = json.loads(sys.argv[1]), json.loads(sys.argv[2]), Path(sys.argv[3])
+    spark = start("local[1]")
+    register(spark)
+    # The worker that has read a few messages has all its modules, and waits for the next task.
+    drain(spark, small, folder / "small")
+    idle = {pid: one.memory_info().rss for pid, one in workers().items()}
+    batches = drain(spark, large, folder / "large")
+    # One that came since is compared with the least of those that were there.
+    above = {pid: peak(pid) - idle.get(pid, min(idle.values())) for pid in workers()}
+    print(json.dumps({"batches": batches, "idle": idle, "above": above}))
+    spark.stop()
 
 
 if __name__ == "__main__":

@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from integration.rabbitmq import Node
-from spark.running import options_of
+from spark.processes import MEGABYTE
+from spark.running import fill, options_of
 
-MEGABYTE = 1 << 20
-
-
-def measure(environment: dict[str, str], options: dict[str, str], count: int) -> dict[str, Any]:
-    script = Path(__file__).parent / "measured.py"
-    done = subprocess.run(
-        [sys.executable, str(script), json.dumps(options), str(count)], env=environment, capture_output=True,
-        text=True, timeout=280, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+COUNT = 200_000
 
 
 @pytest.mark.slow
-def test_a_task_holds_a_segment_however_large_its_share(
-    environment: dict[str, str], broker: Node, queues: Callable[..., list[str]], tmp_path: Path
+def test_a_worker_holds_a_segment_however_large_its_share(
+    launch: Any, broker: Node, queues: Callable[..., list[str]], tmp_path: Path, record_property: Any
 ) -> None:
-    names = queues(2)
+    [few, *names] = queues(3)
+    fill(broker, [few], 10)
     for name in names:
-        broker.publish(name, [b"x" * 200] * 100_000)
-    options = options_of(
-        broker, dict.fromkeys(names, 1), tmp_path / "spool", maxMessagesPerTrigger=200_000, numPartitions=1
+        broker.publish(name, [b"x" * 200] * (COUNT // 2))
+    small = options_of(broker, {few: 1}, tmp_path / "few", numPartitions=1)
+    large = options_of(
+        broker, dict.fromkeys(names, 1), tmp_path / "spool", maxMessagesPerTrigger=COUNT, numPartitions=1
     )
-    found = measure(environment, options, 200_000)
-    assert found["rows"] == 200_000
-    assert found["above"] <= 200 * MEGABYTE
+    driver = launch("measured", json.dumps(small), json.dumps(large), str(tmp_path))
+    said, _ = driver.communicate(timeout=280)
+    assert driver.returncode == 0, said
+    found = json.loads(said)
+    record_property("memory", found)
+    print(found)
+    assert [one for one in found["batches"] if one] == [COUNT]
+    assert found["above"]
+    assert max(found["above"].values()) <= 100 * MEGABYTE
