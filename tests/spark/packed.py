@@ -11,12 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import Row
 from spark.queries import drain, into_files, load
 from spark.session import start
-
-from fairsched import HashRing
-from fairsched.spark import register, ring_partition
+from spark.smallframes import cases
 
 
 def whence(_rows: Any) -> Any:
@@ -26,16 +23,12 @@ def whence(_rows: Any) -> Any:
     import pyarrow as pa
 
     import fairsched._core as core
+    import pyspark_fairsched
 
-    yield {"python": sys.executable, "engine": core.__file__, "arrow": pa.__file__, "path": sys.path}
-
-
-def places(spark: Any, keys: list[str]) -> list[list[Any]]:
-    """Where the executors' ring places keys, and where this process's does."""
-    ring = HashRing({"a": 1, "b": 2}, points_per_weight=64)
-    frame = spark.createDataFrame([Row(key=key) for key in keys]).repartition(4)
-    found = frame.select("key", ring_partition("key", ring).alias("place")).collect()
-    return [[row.key, row.place, ring.names.index(ring.route(row.key))] for row in found]
+    yield {
+        "python": sys.executable, "engine": core.__file__, "found by name": pyspark_fairsched.__file__,
+        "arrow": pa.__file__, "path": sys.path,
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -45,8 +38,8 @@ def main() -> None:
     settings = {"spark.archives": f"{archive}#env", "spark.executor.memory": "900m"}
     spark = start("local-cluster[2,1,900]", **settings)
     print(json.dumps(spark.sparkContext.parallelize(range(4), 4).mapPartitions(whence).collect()), flush=True)
-    print(json.dumps(places(spark, [str(number) for number in range(200)])), flush=True)
-    register(spark)
+    print(json.dumps(list(cases(spark))), flush=True)
+    # Nothing is registered: Spark's processes find the format in the environment, where the wheel put it.
     drain(load(spark, json.loads(options)), Path(checkpoint), into_files(Path(sink)))
     spark.stop()
 

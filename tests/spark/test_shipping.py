@@ -41,18 +41,24 @@ def test_executors_have_all_of_us_from_a_packed_environment(
         "packed", str(archive), json.dumps(options), str(tmp_path / "checkpoint"), str(tmp_path / "sink"), cwd=folder,
         SPARK_HOME=str(local_cluster_home(tmp_path)), PYSPARK_PYTHON="./env/bin/python",
     )  # fmt: skip
-    whence, places = printed_by(driver)
+    whence, cases = printed_by(driver)
     assert len(whence) == 4
     for one in whence:
         work, _, rest = one["engine"].partition("/env/lib/")
         assert "/home/work/app-" in work
         assert "/site-packages/fairsched/_core." in rest
+        assert one["found by name"].startswith(f"{work}/env/lib/")
         assert one["python"] == f"{work}/env/bin/python"
         assert one["arrow"].startswith(f"{work}/env/")
         assert [path for path in one["path"] if path.startswith((f"{ROOT}/src", f"{ROOT}/tests"))] == []
-    assert len(places) == 200
-    assert all(there == here for _key, there, here in places)
-    assert {there for _key, there, _here in places} == {0, 1}
+    assert [name for name, _found, _expected in cases] == [
+        "placed", "ordered", "finished", "marked", "reported", "swept",
+    ]  # fmt: skip
+    for name, there, here in cases:
+        assert there == here, name
+    placed, marked = cases[0][1], cases[3][1]
+    assert set(placed.values()) == {0, 1}
+    assert {False, True} == set(marked)
     found = from_files(spark, tmp_path / "sink")
     assert len(found) == 400
     assert set(found) == expected
