@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import threading
 from collections import Counter
@@ -15,6 +14,7 @@ import pytest
 from integration.rabbitmq import Node, eventually
 from pyspark.errors import AnalysisException
 from reference import ReferenceDwrr
+from spark.failing import failure
 from spark.faulty import FaultySource, fault
 from spark.queries import Rows, drain, load, query
 from spark.running import QUANTA, fill, options_of, unique
@@ -29,15 +29,6 @@ Declare = Callable[..., list[str]]
 def registered(spark: Any) -> None:
     register(spark)
     spark.dataSource.register(FaultySource)
-
-
-def failure(frame: Any, checkpoint: Path, why: str, rows: Rows | None = None) -> str:
-    """Run a query until it fails, and return what it says."""
-    with query(frame, checkpoint, rows or Rows()) as running:
-        eventually(lambda: running.exception() is not None, 120)
-        said = str(running.exception())
-    assert re.search(why, said), said
-    return said
 
 
 def in_reference_order(names: list[str], quanta: dict[str, int]) -> list[str]:
@@ -157,14 +148,22 @@ def test_an_idle_query_leaves_the_broker_alone(spark: Any, broker: Node, queues:
     [name] = queues(1)
     options = options_of(broker, {name: 1}, tmp_path / "spool", fault=fault("", "count", tmp_path))
     rows, looks = Rows(), tmp_path / "looks"
+
+    def times() -> list[float]:
+        return [float(line) for line in looks.read_text().split("\n")[:-1]] if looks.exists() else []
+
     with query(load(spark, options, "faulty"), tmp_path / "checkpoint", rows):
-        eventually(lambda: looks.exists() and len(looks.read_text().split()) > 20, 60)
+        eventually(lambda: len(times()) > 2, 60)
+        # Spark may begin with a batch of nothing.
+        before = list(rows.batches)
+        assert before in ([], [0])
+        eventually(lambda: times()[-1] - times()[2] >= 10, 60, "ten seconds of looks")
+        assert list(rows.batches) == before
         assert rows.all == []
+        found = times()
         fill(broker, [name], 5)
         eventually(lambda: len(rows.all) == 5, 60)
-    times = [float(line) for line in looks.read_text().split()[:21]]
-    # Not more than 60 in ten seconds, which is a look every 167 ms.
-    assert times[-1] - times[0] >= 20 / 6
+    assert len([one for one in found[2:] if one - found[2] <= 10]) <= 60
 
 
 def test_a_query_outlives_its_broker(spark: Any, mortal: Node, tmp_path: Path) -> None:
@@ -213,31 +212,6 @@ def test_mistakes_show_when_the_query_is_made(spark: Any, broker: Node, tmp_path
         load(spark, {**options, "maxMesages": "5"})
     with pytest.raises(AnalysisException, match="option url is missing"):
         load(spark, {"queues": "a"})
-
-
-def test_nothing_shows_the_password(spark: Any, broker: Node, queues: Declare, tmp_path: Path, capfd: Any) -> None:
-    broker.control("add_user", "app", "hush-hush")
-    broker.control("set_permissions", "app", ".*", ".*", ".*")
-    url = broker.url.replace("guest:guest", "app:hush-hush")
-    [name, other] = queues(2)
-    fill(broker, [name], 20)
-    options = {**options_of(broker, {name: 1}, tmp_path / "spool"), "url": url}
-    frame = load(spark, options)
-    frame.explain(extended=True)
-    spark.read.format("rabbitmq").option("url", url).option("queues", name).load().explain(extended=True)
-    done = drain(frame, tmp_path / "checkpoint", Rows())
-    shown = [capfd.readouterr().out, *(progress.json for progress in done.recentProgress)]
-    files = [path for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
-    shown += [path.read_bytes().decode("latin-1") for path in files]
-    elsewhere = str(tmp_path / "elsewhere")
-    missing = load(spark, {**options, "queues": "no-such-queue", "spoolLocation": elsewhere})
-    shown.append(failure(missing, tmp_path / "other", "no queue 'no-such-queue'"))
-    unreachable = {**options, "url": "amqp://app:hush-hush@127.0.0.1:1/%2F", "connectRetries": "0"}
-    with pytest.raises(AnalysisException, match=r"127\.0\.0\.1:1: .*refused") as caught:
-        spark.read.format("rabbitmq").options(**{**unreachable, "queues": other}).load().count()
-    shown.append(str(caught.value))
-    assert "physical plan" in shown[0].lower()
-    assert not any("hush" in text for text in shown)
 
 
 def test_batch_reads_and_views(spark: Any, broker: Node, queues: Declare) -> None:
