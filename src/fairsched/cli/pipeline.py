@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from fairsched.spark.progress import PipelineProgress
+
+#: A line that names an exception of Python, and not one of Java.
+_PYTHON = re.compile(
+    r"(?!(?:com|java|javax|org|py4j|scala)\.)(?:(?:[A-Za-z_]\w*\.)+\w+|\w*(?:Error|Exception|Exit|Interrupt))(?:: |$)"
+)
 
 
 @click.command(epilog=exits.EPILOG)
@@ -81,6 +87,7 @@ def _session(settings: PipelineSettings, name: str, master: str | None) -> Spark
 
 def _run(spark: SparkSession, settings: PipelineSettings, title: str | None) -> tuple[Report, PipelineProgress]:
     """Run until the query ends; show the shares meanwhile where a title is given."""
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException, StreamingQueryException
 
     from fairsched.spark.pipeline import AGES, SHARES, start_pipeline
@@ -93,6 +100,10 @@ def _run(spark: SparkSession, settings: PipelineSettings, title: str | None) -> 
     except PySparkException as error:
         _silence(spark)
         raise exits.Failure(f"the pipeline cannot start: {_first_line(error)}", exits.APPLICATION) from None
+    except Py4JJavaError as error:  # what PySpark has no name for, such as a format whose package is not there
+        _silence(spark)
+        why = _first_line(error.java_exception.toString())
+        raise exits.Failure(f"the pipeline cannot start: {why}", exits.APPLICATION) from None
 
     def latest() -> Report:
         progress.add(query.recentProgress, SHARES, AGES)
@@ -118,12 +129,12 @@ def _silence(spark: SparkSession) -> None:
     spark.sparkContext.setLogLevel("OFF")
 
 
-def _first_line(error: Exception) -> str:
-    """Find what went wrong: at the bottom of a Java exception that wraps a Python one, else at the top."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    causes = [line for line in lines if not line.startswith(("at ", "File ", "Traceback", "SQLSTATE", "^"))]
-    python = [line for line in causes if line.split(":")[0].rpartition(".")[2].endswith(("Error", "Exception"))]
-    return python[-1] if python else (causes or [repr(error)])[0]
+def _first_line(error: object) -> str:
+    """Find what went wrong: the last exception of Python in what Java says, else the first line of that."""
+    said = str(error).partition("=== Streaming Query ===")[0]  # then comes what the query did
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    python = [line for line in lines if _PYTHON.match(line)]
+    return (python[-1:] or lines[:1] or [repr(error)])[0]
 
 
 @contextmanager
