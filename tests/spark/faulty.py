@@ -1,7 +1,7 @@
 """The data source with a hook in its tasks: they end, wait, or kill their executor where a test says so.
 
-The option "fault" is JSON: the stage, the action, a folder for what is said between test and task, and the number of
-the batch (0 for every one). Only partition 0 at its first attempt is concerned.
+The option "fault" is JSON: the stage, the action, a folder for what is said between test and task, and the numbers of
+the first and the last batch concerned. Only first attempts are: at partition 0 of queues, at every one of streams.
 """
 
 from __future__ import annotations
@@ -26,24 +26,35 @@ from fairsched.spark.source import RabbitMQDataSource
 from fairsched.spark.streams import StreamsReader
 
 
-def fault(stage: str, action: str, folder: Path | str = "", seq: int = 0) -> str:
-    """The option's value."""
-    return json.dumps({"stage": stage, "action": action, "folder": str(folder), "seq": seq})
+def fault(stage: str, action: str, folder: Path, first: int = 1, last: int | None = None) -> str:
+    """The option's value; batches count from 1, and without a last one it is the first alone."""
+    batches = [first, first if last is None else last]
+    return json.dumps({"stage": stage, "action": action, "folder": str(folder), "batches": batches})
+
+
+def reached(folder: Path) -> list[str]:
+    """Stage and batch of every fault that happened: a test in which none does shows nothing."""
+    return (folder / "reached").read_text().split()
 
 
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def interrupt(fault: dict[str, Any]) -> None:
-    """Do to this task what the test wants."""
+def interrupt(fault: dict[str, Any], stage: str, seq: int) -> None:
+    """Do to this task what the test wants, if this is the place, and leave a note that it was done."""
+    first, last = fault["batches"]
+    context = TaskContext.get()
+    if stage != fault["stage"] or not first <= seq <= last or (context is not None and context.attemptNumber()):
+        return
+    folder = Path(fault["folder"])
+    with (folder / "reached").open("a") as file:
+        file.write(f"{stage}/{seq}\n")
     if fault["action"] == "exit":
         os._exit(7)
     if fault["action"] == "kill executor":
         # The worker is a child of the daemon, the daemon of the executor.
         os.kill(parent_of(os.getppid()), signal.SIGKILL)
-    folder = Path(fault["folder"])
-    (folder / "reached").touch()
     deadline = time.monotonic() + 120
     while not (folder / "go").exists():
         assert time.monotonic() < deadline, f"{folder}/go never came"
@@ -56,15 +67,19 @@ class Watched(PartitionReader):
     def __init__(self, *arguments: Any, fault: dict[str, Any]) -> None:
         super().__init__(*arguments)
         self._fault = fault
-        link = LocalStore._link
+        if fault["stage"] == "written":
+            self._watch_links(self._spool._store)
+
+    def _watch_links(self, store: LocalStore) -> None:
+        link = store._link
 
         def watched_link(beside: Path, path: Path) -> bool:
             if path.suffix == ".arrow":
                 self.reached("written")
             return link(beside, path)
 
-        if fault["stage"] == "written":
-            LocalStore._link = staticmethod(watched_link)
+        # Of this store alone: Spark uses a worker again for tasks that are none of this reader's.
+        store._link = watched_link
 
     def _collect(self) -> Any:
         self._connected()
@@ -72,10 +87,8 @@ class Watched(PartitionReader):
         return super()._collect()
 
     def reached(self, stage: str) -> None:
-        fault, context = self._fault, TaskContext.get()
-        concerned = self._part.index == 0 and fault["seq"] in (0, self._part.seq)
-        if stage == fault["stage"] and concerned and (context is None or context.attemptNumber() == 0):
-            interrupt(fault)
+        if self._part.index == 0:
+            interrupt(self._fault, stage, self._part.seq)
 
 
 class WatchedReader(QueuesReader):
@@ -101,8 +114,9 @@ class WatchedStreams(StreamsReader):
     def read(self, partition: Any) -> Iterator[Any]:
         for number, batch in enumerate(super().read(partition)):
             yield batch
-            if number == 0 and TaskContext.get().attemptNumber() == 0:
-                interrupt(self.fault)
+            if number == 0:
+                # The batch before the first rows only notes where the streams begin.
+                interrupt(self.fault, "yielded", int(TaskContext.get().getLocalProperty("streaming.sql.batchId")))
 
 
 class FaultySource(RabbitMQDataSource):

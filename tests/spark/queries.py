@@ -71,3 +71,8 @@ def into_files(folder: Path) -> Callable[[DataFrame, int], None]:
 def from_files(spark: SparkSession, folder: Path) -> list[bytes]:
     """Bodies of all batches in a folder."""
     return [bytes(row.body) for row in spark.read.parquet(str(folder)).select("body").collect()]
+
+
+def rows_from_files(spark: SparkSession, folder: Path) -> list[Any]:
+    """Rows of all batches in a folder, in the order of the batches, whose numbers are a column."""
+    return list(spark.read.parquet(str(folder)).orderBy("batch").collect())

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from integration.rabbitmq import Node
-from spark.faulty import fault
+from spark.faulty import fault, reached
 from spark.queries import from_files
 from spark.running import fill, options_of
 from spark.s3server import CARELESS, SECRET, S3Server
@@ -134,15 +134,16 @@ def test_queries_lose_and_repeat_nothing(
     names = queues(4)
     expected = fill(broker, names, 100)
     # Workers die in every batch when they have acknowledged, so half of the rows are read again from the bucket.
-    options = source(broker, names, place, fault("acknowledged", "exit"))
+    options = source(broker, names, place, fault("acknowledged", "exit", tmp_path, 1, 4))
     one = {"options": options, "checkpoint": str(tmp_path / "checkpoint"), "sink": str(tmp_path / "sink")}
     driver = launch("drained", json.dumps([one]), **server.environment)
     driver.communicate(timeout=500)
     assert driver.returncode == 0
+    assert reached(tmp_path) == [f"acknowledged/{number}" for number in range(1, 5)]
     found = from_files(spark, tmp_path / "sink")
     assert len(found) == 400
     assert set(found) == expected
-    assert sum(broker.count(name) for name in names) == 0
+    assert broker.left(*names) == 0
     # Only the last batch, which the next run would commit, is still there.
     [epoch] = open_store(place).listed()
     assert open_store(place).listed(epoch) == ["0000000004", "epoch"]

@@ -15,7 +15,7 @@ from integration.rabbitmq import Node, eventually
 from pyspark.errors import AnalysisException
 from reference import ReferenceDwrr
 from spark.failing import failure
-from spark.faulty import FaultySource, fault
+from spark.faulty import FaultySource, fault, reached
 from spark.queries import Rows, drain, load, query
 from spark.running import QUANTA, fill, options_of, unique
 
@@ -194,11 +194,13 @@ def test_streams_are_read_exactly_once_although_workers_die(
     expected = fill(broker, names, 2000)
     options = {
         "url": broker.url, "streams": ",".join(names), "startingOffsets": "earliest", "maxMessagesPerTrigger": "2000",
-        "fault": fault("", "exit"),
+        "fault": fault("yielded", "exit", tmp_path, 1, 2),
     }  # fmt: skip
     rows = Rows()
-    with query(load(spark, options, "faulty"), tmp_path / "checkpoint", rows):
-        eventually(lambda: len(rows.all) >= 4000, 120)
+    with query(load(spark, options, "faulty"), tmp_path / "checkpoint", rows) as running:
+        running.processAllAvailable()
+    # Each of the two streams, in each of the two batches.
+    assert sorted(reached(tmp_path)) == ["yielded/1"] * 2 + ["yielded/2"] * 2
     assert len(rows.bodies) == 4000
     assert set(rows.bodies) == expected
 
