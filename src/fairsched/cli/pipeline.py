@@ -22,9 +22,12 @@ from fairsched.spark.pipelinefile import PipelineSettings, read_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from fairsched.spark.progress import PipelineProgress
 
+#: Seconds that a batch under way has to end when the pipeline is told to stop.
+_GRACE = 5.0
 #: A line that names an exception of Python, and not one of Java.
 _PYTHON = re.compile(
     r"(?!(?:com|java|javax|org|py4j|scala)\.)(?:(?:[A-Za-z_]\w*\.)+\w+|\w*(?:Error|Exception|Exit|Interrupt))(?:: |$)"
@@ -115,6 +118,7 @@ def _run(spark: SparkSession, settings: PipelineSettings, title: str | None) -> 
                 show(latest())
                 if told.is_set():
                     _silence(spark)
+                    _come_to_rest(query)
                     query.stop()  # a batch under way is read again from its spool next time
             report = latest()
             show(report)
@@ -122,6 +126,13 @@ def _run(spark: SparkSession, settings: PipelineSettings, title: str | None) -> 
         _silence(spark)
         raise exits.Failure(f"the pipeline failed: {_first_line(error)}", exits.APPLICATION) from None
     return report, progress
+
+
+def _come_to_rest(query: StreamingQuery) -> None:
+    """Give a batch that is nearly done the time to be so, and to be counted."""
+    deadline = time.monotonic() + _GRACE
+    while query.status["isTriggerActive"] and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def _silence(spark: SparkSession) -> None:
