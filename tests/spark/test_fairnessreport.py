@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
@@ -57,6 +59,19 @@ def test_costs_count_where_they_are_given(spark: Any) -> None:
 def test_a_report_runs_no_python_in_the_executors(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
     fairness_report(served(spark, {"gold": 3}), "queue", QUANTA).explain(extended=True)
     assert "Python" not in capsys.readouterr().out.replace("PythonRDD", "")
+
+
+def test_a_report_reads_what_was_served_once(spark: Any) -> None:
+    read = spark.sparkContext.accumulator(0)
+
+    def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            read.add(batch.num_rows)
+            yield batch
+
+    frame = served(spark, {"gold": 30, "free": 10})
+    assert len(fairness_report(frame.mapInArrow(counted, frame.schema), "queue", QUANTA, "price").collect()) == 4
+    assert read.value == 40
 
 
 def test_a_batch_query_observes_counts(spark: Any) -> None:

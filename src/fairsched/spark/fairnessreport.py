@@ -44,7 +44,7 @@ def fairness_report(
 
     Notes
     -----
-    Spark SQL only. O(rows), one aggregation.
+    Spark SQL only. O(rows), one aggregation: `df` is read once.
 
     Source: Jain, Chiu and Hawe, DEC-TR-301 (1984); `fairsched.fairness` has the same in plain Python.
     """
@@ -59,17 +59,20 @@ def fairness_report(
         F.coalesce("rows", F.lit(0)).cast("long").alias("rows"), F.coalesce("cost", F.lit(0)).alias("cost"),
     )  # fmt: skip
     each = F.col("cost").cast("double") / F.col("quantum")
-    totals = joined.agg(
-        F.sum("cost").cast("double").alias("_cost"), F.sum("quantum").cast("double").alias("_quantum"),
-        F.sum(each).alias("_sum"), F.sum(each * each).alias("_squares"), F.count(F.lit(1)).alias("_count"),
+    # All rows as one and apart again: a join with totals would read what was served a second time, which, of a source that
+    # consumes, is something else.
+    whole = joined.agg(
+        F.explode(F.collect_list(F.struct(key, "quantum", "rows", "cost"))).alias("row"),
+        F.sum("cost").cast("double").alias("cost"), F.sum("quantum").cast("double").alias("quantum"),
+        F.sum(each).alias("sum"), F.sum(each * each).alias("squares"), F.count(F.lit(1)).alias("count"),
     )  # fmt: skip
-    none = F.col("_cost") == 0
-    share = F.when(none, F.lit(0.0)).otherwise(F.try_divide(F.col("cost"), F.col("_cost")))
-    expected = F.col("quantum") / F.col("_quantum")
-    index = F.try_divide(F.col("_sum") * F.col("_sum"), F.col("_count") * F.col("_squares"))
-    return joined.crossJoin(F.broadcast(totals)).select(
-        key, "quantum", "rows", "cost",
-        share.alias("share"), expected.alias("expected"), (share / expected).alias("ratio"),
+    row = {name: F.col("row").getField(name).alias(name) for name in (key, "quantum", "rows", "cost")}
+    none = F.col("cost") == 0
+    share = F.when(none, F.lit(0.0)).otherwise(F.try_divide(row["cost"], F.col("cost")))
+    expected = row["quantum"] / F.col("quantum")
+    index = F.try_divide(F.col("sum") * F.col("sum"), F.col("count") * F.col("squares"))
+    return whole.select(
+        *row.values(), share.alias("share"), expected.alias("expected"), (share / expected).alias("ratio"),
         F.when(none, F.lit(1.0)).otherwise(index).alias("jain"),
     )  # fmt: skip
 
