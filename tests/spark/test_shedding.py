@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import functions as F
 
 from fairsched.spark.shedding import codel
@@ -68,3 +69,25 @@ def test_milliseconds_say_when_as_well_as_a_timestamp(spark: Any) -> None:
 def test_parameters_are_checked_before_the_query_runs(spark: Any) -> None:
     with pytest.raises(ValueError, match="target must be positive"):
         codel(frame(spark, {"a": 1.0}, 1), "queue", "age", 0, 100)
+
+
+@pytest.mark.parametrize("name", ["shed", "Shed", "_at", "_WAITED"])
+def test_columns_may_have_any_name(spark: Any, name: str) -> None:
+    rows = frame(spark, {"stale": 150.0}, 500)
+    named = rows.withColumn(name, F.col("id") % 2 == 0)
+    assert marked(spark, named) == marked(spark, rows)
+    kept = [] if name.lower() == "shed" else [name]
+    assert codel(named, "queue", "age", 100, 100).columns == [*rows.columns, *kept, "shed"]
+
+
+def test_when_may_be_part_of_a_struct(spark: Any) -> None:
+    rows = frame(spark, {"stale": 150.0}, 500)
+    nested = rows.withColumn("meta", F.struct("received_at"))
+    found = codel(nested, "queue", "age", 100, 100, at="meta.RECEIVED_AT").orderBy("id").collect()
+    assert [row.shed for row in found] == marked(spark, rows)["stale"]
+
+
+def test_a_row_that_does_not_say_when_is_named(spark: Any) -> None:
+    rows = frame(spark, {"stale": 150.0}, 10).withColumn("received_at", F.when(F.col("id") != 7, F.col("received_at")))
+    with pytest.raises(PythonException, match="column 'received_at' must say when every row was taken, got null"):
+        codel(rows, "queue", "age", 100, 100).collect()

@@ -35,12 +35,12 @@ def codel(
     target_ms, interval_ms : float
         The law's parameters, in milliseconds.
     at : str
-        The column that says when a row was taken: a timestamp, or milliseconds as a number.
+        The column that says when a row was taken: a timestamp, or milliseconds as a number; not null.
 
     Returns
     -------
     DataFrame
-        With a boolean column ``shed`` more.
+        With a boolean column ``shed`` more, in place of one that there was.
 
     Raises
     ------
@@ -56,39 +56,51 @@ def codel(
     Source: RFC 8289; `fairsched.CoDel`.
     """
     from pyspark.sql import functions as F
+    from pyspark.sql.types import BooleanType, StructField, StructType
 
     CoDel(target_ms / 1000, interval_ms / 1000)  # refuses what it must before the query runs
     moment = F.col(at)
-    if dict(df.dtypes)[at].startswith("timestamp"):
+    if df.select(moment).schema[0].dataType.typeName().startswith("timestamp"):
         moment = F.unix_micros(moment) * 1000
     else:
         moment = moment.cast("double") * 1e6
-    columns = [*df.columns, "shed"]
-    timed = df.select(
-        "*", moment.cast("long").alias("_at"), (F.coalesce(sojourn_ms, F.lit(0)) * 1e6).cast("long").alias("_waited")
-    )
-    marked = timed.withColumn("shed", F.lit(False))
-    return timed.mapInArrow(_marking(key, target_ms / 1000, interval_ms / 1000), marked.schema).select(*columns)
+    kept = df.drop("shed")
+    taken, waited = _unused("_at", kept.columns), _unused("_waited", kept.columns)
+    timed = df.withColumns(
+        {taken: moment.cast("long"), waited: (F.coalesce(sojourn_ms, F.lit(0)) * 1e6).cast("long")}
+    ).drop("shed")
+    marked = StructType([*kept.schema.fields, StructField("shed", BooleanType())])
+    return timed.mapInArrow(_marking(key, at, target_ms / 1000, interval_ms / 1000), marked)
+
+
+def _unused(name: str, names: list[str]) -> str:
+    """Lengthen a name until no column has it, whatever its case."""
+    used = {one.lower() for one in names}
+    while name in used:
+        name = f"_{name}"
+    return name
 
 
 def _marking(
-    key: str, target: float, interval: float
+    key: str, at: str, target: float, interval: float
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Make the function that an executor runs on a partition."""
+    """Make the function that an executor runs on a partition, whose last columns are when and how long in ns."""
 
     def mark(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         laws: dict[Any, CoDel] = {}
         for batch in batches:
+            *columns, moments, waits = batch.columns
+            if moments.null_count:
+                raise ValueError(f"column {at!r} must say when every row was taken, got null")
+            taken, waited = (column.to_numpy(zero_copy_only=False) for column in (moments, waits))
             shed = np.zeros(batch.num_rows, np.bool_)
-            taken = batch.column("_at").to_numpy(zero_copy_only=False)
-            waited = batch.column("_waited").to_numpy(zero_copy_only=False)
             encoded = batch.column(key).dictionary_encode(null_encoding="encode")
             places = encoded.indices.to_numpy(zero_copy_only=False)
-            for number, name in enumerate(encoded.dictionary.to_pylist()):
-                rows = np.flatnonzero(places == number)
+            ends = np.cumsum(np.bincount(places, minlength=len(encoded.dictionary)))
+            grouped = np.split(np.argsort(places, kind="stable"), ends[:-1])
+            for name, rows in zip(encoded.dictionary.to_pylist(), grouped, strict=False):
                 law = laws.setdefault(name, CoDel(target, interval))
                 shed[rows] = law.should_return_many(taken[rows] - waited[rows], taken[rows], BACKLOG)
-            names = [*batch.schema.names, "shed"]
-            yield pa.RecordBatch.from_arrays([*batch.columns, pa.array(shed)], names=names)
+            yield pa.RecordBatch.from_arrays([*columns, pa.array(shed)], names=[*batch.schema.names[:-2], "shed"])
 
     return mark
