@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +15,7 @@ from pyspark.errors import PythonException, SparkRuntimeException
 from pyspark.sql import functions as F
 from reference import ReferenceDwrr
 
+from fairsched.spark import fairorder
 from fairsched.spark.fairorder import Orderer, fair_order, virtual_finish
 
 QUANTA = {"gold": 5, "silver": 3, "free": 1}
@@ -65,6 +67,29 @@ def test_a_window_keeps_the_order_of_each_key(rows: list[str], window: int) -> N
         out += [tuple(row.values()) for row in orderer.take(7).to_pylist()]
     for slot in QUANTA:
         assert [at for name, at in out if name == slot] == [at for at, name in enumerate(rows) if name == slot]
+
+
+def test_a_window_does_not_keep_the_batches_of_a_key_that_comes_out_slowly() -> None:
+    body = b"x" * 100
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(100):
+            slots = ["gold"] * 10_000
+            slots[number * 7 % 10_000 :: 1000] = ["free"] * len(slots[number * 7 % 10_000 :: 1000])
+            ids = range(number * 10_000, number * 10_000 + 10_000)
+            yield pa.record_batch({"queue": slots, "id": ids, "body": pa.array([body] * 10_000)})
+            yield pa.record_batch({"queue": pa.array([], pa.string()), "id": pa.array([], pa.int64()),
+                                   "body": pa.array([], pa.binary())})  # fmt: skip
+
+    before, most = pa.total_allocated_bytes(), 0
+    out: dict[str, list[int]] = {"gold": [], "free": []}
+    for batch in fairorder._ordering("queue", {"gold": 1_000_000, "free": 1}, None, 5000)(batches()):
+        most = max(most, pa.total_allocated_bytes() - before)
+        for slot, at in zip(batch.column("queue").to_pylist(), batch.column("id").to_pylist(), strict=True):
+            out[slot].append(at)
+    assert all(ids == sorted(ids) for ids in out.values())
+    assert len(set(out["gold"]) | set(out["free"])) == 100 * 10_000
+    assert most < 12 * 10_000 * len(body)  # of a hundred such batches
 
 
 def test_a_partition_comes_out_in_fair_order(spark: Any) -> None:

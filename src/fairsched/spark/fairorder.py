@@ -106,7 +106,9 @@ class Orderer:
     Notes
     -----
     Batches stay as they came in until their last row goes out; beside them stands, slot by slot, which rows are its.
-    What goes out is gathered from them. So no partition is copied whole, however large. For one thread.
+    What goes out is gathered from them. So no partition is copied whole, however large. Where rows go out before all
+    are in, those that still wait are gathered now and then, so that a few do not keep many batches: at most
+    twice the rows that wait, and two batches, are held. For one thread.
     """
 
     def __init__(self, key: str, weights: dict[str | int, int], cost: str | None) -> None:
@@ -115,6 +117,8 @@ class Orderer:
         self._key = key
         self._cost = cost
         self._pieces: list[deque[_Piece]] = [deque() for _ in weights]
+        #: Rows of the batches that are held, at most.
+        self._held = 0
 
     @property
     def waiting(self) -> int:
@@ -142,6 +146,22 @@ class Orderer:
         for slot, of_slot in enumerate(np.split(rows, ends[:-1])):
             if len(of_slot):
                 self._pieces[slot].append((batch, of_slot))
+        self._held += batch.num_rows
+        if self._held > 2 * self.waiting + _ROWS:
+            self._gather()
+
+    def _gather(self) -> None:
+        """Put the rows that wait into a batch of their own, and let go of those that they came in."""
+        counts = [sum(len(rows) for _, rows in pieces) for pieces in self._pieces]
+        parts = [part for pieces, count in zip(self._pieces, counts, strict=True) for part in _front(pieces, count)]
+        self._held = self.waiting
+        if not parts:
+            return
+        whole = pa.concat_batches(parts)
+        rows = np.split(np.arange(whole.num_rows, dtype=np.int32), np.cumsum(counts)[:-1])
+        for pieces, of_slot in zip(self._pieces, rows, strict=True):
+            if len(of_slot):
+                pieces.append((whole, of_slot))
 
     def _slots(self, keys: pa.Array) -> np.ndarray[Any, np.dtype[np.int32]]:
         """Find the slot of every key: each different key is looked up once."""
