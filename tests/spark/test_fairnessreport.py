@@ -81,6 +81,13 @@ def test_a_batch_query_observes_counts(spark: Any) -> None:
     assert seen.get == {"gold": 7, "free": 2, "_other": 1}
 
 
+def test_a_queue_may_be_named_as_the_others_are(spark: Any) -> None:
+    seen = Observation("names")
+    frame = observe_fairness(served(spark, {"gold": 7, "_other": 2, "never": 1}), ["gold", "_other"], name=seen)
+    assert frame.count() == 10
+    assert seen.get == {"gold": 7, "_other": 2, "__other": 1}
+
+
 def test_a_streaming_query_has_counts_in_its_progress(spark: Any, tmp_path: Path) -> None:
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 60).option("numPartitions", 2).load()
     named = stream.select(F.when(F.col("value") % 3 == 0, "gold").when(F.col("value") % 3 == 1, "free").alias("queue"))
@@ -99,7 +106,7 @@ def test_a_streaming_query_has_counts_in_its_progress(spark: Any, tmp_path: Path
     assert counts == {"gold": 20, "free": 20, "_other": 20}
 
 
-@pytest.mark.parametrize("queues", [[], ["a", "a"]])
-def test_queues_to_observe_must_differ(spark: Any, queues: list[str]) -> None:
+@pytest.mark.parametrize("queues", [[], ["a", "a"], "gold"])
+def test_queues_to_observe_must_differ(spark: Any, queues: list[str] | str) -> None:
     with pytest.raises(ValueError, match="different names"):
         observe_fairness(spark.range(1), queues)

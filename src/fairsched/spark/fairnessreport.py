@@ -84,7 +84,8 @@ def observe_fairness(df: DataFrame, queues: Iterable[str], *, key: str = "queue"
     ----------
     df : DataFrame
     queues : iterable of str
-        The names to count; rows of others are counted together as ``_other``.
+        The names to count; rows of others are counted together as ``_other``, with another
+        underscore in front if a queue has that name.
     key : str
         The column that names a row's queue.
     name : str
@@ -106,9 +107,14 @@ def observe_fairness(df: DataFrame, queues: Iterable[str], *, key: str = "queue"
     """
     from pyspark.sql import functions as F
 
+    if isinstance(queues, str):
+        raise ValueError(f"queues must be one or more different names, got the text {queues!r}")
     names = list(queues)
     if not names or len(set(names)) < len(names):
         raise ValueError(f"queues must be one or more different names, got {names!r}")
+    rest = "_other"
+    while rest in names:
+        rest = f"_{rest}"
     counts = [F.count(F.when(F.col(key) == queue, True)).alias(queue) for queue in names]
-    other = F.count(F.when(~F.coalesce(F.col(key).isin(names), F.lit(False)), True)).alias("_other")
+    other = F.count(F.when(~F.coalesce(F.col(key).isin(names), F.lit(False)), True)).alias(rest)
     return df.observe(name, *counts, other)
