@@ -38,3 +38,9 @@ def test_drawing_leaves_pyplot_and_its_backend_alone(tmp_path: Path) -> None:
         "assert 'matplotlib.pyplot' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_dollars_in_a_name_are_text(tmp_path: Path) -> None:
+    names = ("$\\gold{$", "$x^2$")
+    draw_shares(report(dict.fromkeys(names, 1), dict.fromkeys(names, 1), 1.0), tmp_path / "shares.png")
+    assert matplotlib.image.imread(tmp_path / "shares.png").shape[2] == 4

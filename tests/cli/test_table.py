@@ -31,6 +31,13 @@ def test_nothing_served_is_shown_too() -> None:
     assert "nan" not in text.lower()
 
 
+def test_brackets_are_text() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    console.print(view(report({"[/a]": 1}, {"[/a]": 1, "[bold]": 1}, 1.0), "orders[/red]"))
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    assert all(part in text for part in ("orders[/red]", "│ [/a] ", "│ [bold] "))
+
+
 def test_ratio() -> None:
     assert ratio(report({"p0": 2, "p1": 19}, {"p0": 1, "p1": 10}, 1.0)) == 9.5
     assert ratio(report({"p1": 19}, {"p0": 1, "p1": 10}, 1.0)) is None

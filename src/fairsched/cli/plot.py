@@ -66,7 +66,8 @@ def _bars(axes: Axes, report: Report) -> None:
             fontsize=9,
             color=ERRORS[_grade(row["error"])],
         )
-    axes.set_xticks(places, [f"{row['name']}\n{row['quantum']}" for row in rows], color=INK)
+    # A name is text, not mathematics between dollars.
+    axes.set_xticks(places, [f"{row['name']}\n{row['quantum']}" for row in rows], color=INK, parse_math=False)
     axes.set_xlabel("queue, and its quantum", color=INK)
 
 
@@ -89,6 +90,7 @@ def _frame(axes: Axes, report: Report) -> None:
         transform=axes.transAxes,
         fontsize=9.5,
         color="#555555",
+        parse_math=False,
     )
     axes.set_ylabel("share of all messages", color=INK)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))

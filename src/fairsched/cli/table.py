@@ -28,13 +28,13 @@ def figures_table(report: Report, title: str) -> Table:
     rich.table.Table
         One row for each queue.
     """
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.ROUNDED)
+    table = Table(title=Text(title), title_justify="left", title_style="bold", box=box.ROUNDED)
     table.add_column("queue")
     for heading in ("quantum", "served", "msg/s", "share", "ideal", "error"):
         table.add_column(heading, justify="right")
     for row in report["queues"]:
         table.add_row(
-            row["name"],
+            Text(row["name"]),  # not markup, whatever brackets there are
             str(row["quantum"]),
             f"{row['served']:,}",
             f"{row['rate']:,.0f}",
