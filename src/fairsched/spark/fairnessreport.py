@@ -59,8 +59,8 @@ def fairness_report(
         F.coalesce("rows", F.lit(0)).cast("long").alias("rows"), F.coalesce("cost", F.lit(0)).alias("cost"),
     )  # fmt: skip
     each = F.col("cost").cast("double") / F.col("quantum")
-    # All rows as one and apart again: a join with totals would read what was served a second time, which, of a source that
-    # consumes, is something else.
+    # All rows as one and apart again: a join with totals would read what was served a second time, which, of a source
+    # that consumes, is something else.
     whole = joined.agg(
         F.explode(F.collect_list(F.struct(key, "quantum", "rows", "cost"))).alias("row"),
         F.sum("cost").cast("double").alias("cost"), F.sum("quantum").cast("double").alias("quantum"),
