@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,20 +52,32 @@ def pipeline(file: Path, master: str | None, as_json: bool, picture: Path | None
     and out), and the sink. With the trigger "available-now" the pipeline ends when it has read what was there;
     otherwise it runs until SIGTERM or SIGINT, after which the same file goes on from its checkpoint.
     """
-    if picture is not None and picture.suffix not in (".html", ".png"):
-        raise exits.Failure(f"--report must name a file ending in .html or .png, got {str(picture)!r}", exits.USAGE)
+    if picture is not None:
+        _check_report(picture)
     settings = read_pipeline(file)
     spark = _session(settings, file.stem, master)
     try:
         report, progress = _run(spark, settings, None if as_json else file.stem)
     finally:
         spark.stop()
+    if as_json:
+        click.echo(json.dumps({**report, "ages": [vars(age) for age in progress.ages]}))
     if picture is not None:
         from fairsched.cli.pipelinereport import write_report
 
-        write_report(picture, file.stem, report, progress.ages)
-    if as_json:
-        click.echo(json.dumps({**report, "ages": [vars(age) for age in progress.ages]}))
+        try:
+            write_report(picture, file.stem, report, progress.ages)
+        except OSError as error:
+            raise exits.Failure(f"the report cannot be written: {error}", exits.APPLICATION) from None
+
+
+def _check_report(path: Path) -> None:
+    """Say what would be in the way of a report before the work is done, not after."""
+    if path.suffix not in (".html", ".png"):
+        raise exits.Failure(f"--report must name a file ending in .html or .png, got {str(path)!r}", exits.USAGE)
+    if not path.absolute().parent.is_dir():
+        raise exits.Failure(f"--report must name a file in a folder that there is, got {str(path)!r}", exits.USAGE)
+    import_module("fairsched.cli.pipelinereport")  # draws, which needs a package that may be missing
 
 
 def _session(settings: PipelineSettings, name: str, master: str | None) -> SparkSession:

@@ -81,13 +81,16 @@ def load_function(reference: str) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     Raises
     ------
     ConfigurationError
-        There is no such module or function, or it cannot be called.
+        There is no such module or function, it cannot be called, or the module fails when it is imported.
     """
     module_name, _, name = reference.partition(":")
     try:
         function = getattr(importlib.import_module(module_name), name, None)
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"function {reference!r} cannot be imported: {error}") from error
+    except Exception as error:
+        # The module is the user's: whatever it raises is what is wrong with it.
+        raise ConfigurationError(f"function {reference!r} cannot be imported: {error!r}") from error
     if not callable(function):
         raise ConfigurationError(f"function {reference!r} is not there, or cannot be called: got {function!r}")
     found: Callable[[pa.RecordBatch], pa.RecordBatch] = function
