@@ -177,3 +177,10 @@ def test_virtual_finish_names_a_key_without_quantum(spark: Any) -> None:
     frame = spark.createDataFrame([("a", 0), ("b", 0)], "queue string, at long")
     with pytest.raises(SparkRuntimeException, match=r"no quantum is given for key b; quanta has \['a'\]"):
         virtual_finish(frame, "queue", {"a": 2}, "at").collect()
+
+
+@pytest.mark.parametrize(("price", "shown"), [(None, "null"), (-3, "-3")])
+def test_virtual_finish_names_a_cost_that_is_none(spark: Any, price: int | None, shown: str) -> None:
+    frame = spark.createDataFrame([("a", 0, 1), ("a", 1, price)], "queue string, at long, price int")
+    with pytest.raises(SparkRuntimeException, match=f"a cost must be a number of at least 0, got {shown}"):
+        virtual_finish(frame, "queue", {"a": 2}, "at", "price").collect()

@@ -219,7 +219,7 @@ def virtual_finish(
     order_by : Column or str
         The order of the rows of one key: an offset, a time. Where it is equal, Spark chooses.
     cost : Column or str, optional
-        What a row costs; 1 by default.
+        What a row costs; 1 by default. One that is null or negative fails the query.
 
     Returns
     -------
@@ -242,6 +242,11 @@ def virtual_finish(
     from pyspark.sql import functions as F
 
     weights = checked(quanta)
+    price = cost_column(cost)
+    got = F.coalesce(price.cast("string"), F.lit("null"))
+    # A sum passes over nulls: the row would be free, and first of all rows if it is the first of its key.
+    refused = F.raise_error(F.concat(F.lit("a cost must be a number of at least 0, got "), got))
+    price = F.coalesce(F.when(price >= 0, price), refused)
     before = Window.partitionBy(key).orderBy(order_by).rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    finish = F.sum(cost_column(cost)).over(before) / quantum_column(key, weights)
+    finish = F.sum(price).over(before) / quantum_column(key, weights)
     return df.withColumn("vft", finish.cast("double"))
