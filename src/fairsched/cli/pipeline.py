@@ -60,6 +60,8 @@ def pipeline(file: Path, master: str | None, as_json: bool, picture: Path | None
         report, progress = _run(spark, settings, None if as_json else file.stem)
     finally:
         spark.stop()
+    if progress.missed:
+        click.echo(f"Warning: {progress.missed} batches were not counted: their progress was gone too soon", err=True)
     if as_json:
         click.echo(json.dumps({**report, "ages": [vars(age) for age in progress.ages]}))
     if picture is not None:

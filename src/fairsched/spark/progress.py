@@ -39,13 +39,18 @@ class PipelineProgress:
 
     Notes
     -----
-    For one thread. A batch is counted once, however often its progress is seen.
+    For one thread. A batch is counted once, however often its progress is seen. Spark keeps the progress of the last
+    batches only (``spark.sql.streaming.numRecentProgressUpdates``): those that came and went between two calls of `add`
+    are in `missed`.
     """
 
     def __init__(self, quanta: Mapping[str, int]) -> None:
         self._quanta = dict(quanta)
         self._served = dict.fromkeys(quanta, 0)
         self._seen = -1
+        self._latest: int | None = None
+        #: Batches whose progress was gone before it was seen.
+        self.missed = 0
         self._first: datetime | None = None
         self._last: datetime | None = None
         self.ages: list[BatchAges] = []
@@ -63,6 +68,9 @@ class PipelineProgress:
         news = False
         for progress in progresses:
             metrics = progress.observedMetrics
+            if self._latest is not None:
+                self.missed += max(0, progress.batchId - self._latest - 1)
+            self._latest = max(progress.batchId, self._latest or 0)
             if progress.batchId <= self._seen or not progress.numInputRows or shares not in metrics:
                 continue
             self._seen, news = progress.batchId, True

@@ -1,0 +1,39 @@
+"""What a pipeline counts: every batch once, and those that could not be counted are known."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from fairsched.spark.fairnessreport import observe_fairness
+from fairsched.spark.progress import PipelineProgress
+
+
+@pytest.mark.parametrize("kept", [100, 2])
+def test_batches_whose_progress_is_gone_are_known(spark: Any, tmp_path: Path, kept: int) -> None:
+    name = "spark.sql.streaming.numRecentProgressUpdates"
+    spark.conf.set(name, str(kept))
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    named = observe_fairness(stream.select(F.lit("gold").alias("queue")), ["gold"], name="shares")
+    query = named.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    progress = PipelineProgress({"gold": 1})
+    try:
+        for more in (1, 6):
+            deadline = time.monotonic() + 60
+            least = more + (query.lastProgress.batchId if query.lastProgress is not None else 0)
+            while query.lastProgress is None or query.lastProgress.batchId < least:
+                assert time.monotonic() < deadline, f"no batch {least} within 60 s"
+                query.awaitTermination(0.1)
+            progress.add(query.recentProgress, "shares", "ages")
+        progress.add(query.recentProgress, "shares", "ages")
+    finally:
+        query.stop()
+        spark.conf.unset(name)
+    counted = progress.report(1.0)["total"] // 10
+    assert counted == len(progress.ages)
+    assert (progress.missed > 0) == (kept == 2)
+    assert progress.missed + counted == progress.ages[-1].batch - progress.ages[0].batch + 1
