@@ -33,8 +33,8 @@ from fairsched.core.queuemembers cimport queue_follow
 from fairsched.core.queuenext cimport next_turn, queue_next, queue_next_for
 from fairsched.core.queuequestion cimport Question, queue_question, queue_unknown_among
 from fairsched.core.queuestate cimport (
-    WALK_STEPS, Call, Pulled, Queue, QueueConsumer, consumer_desired, queue_accepts, queue_count, queue_lock, queue_unlock,
-    queue_unref,
+    WALK_STEPS, Call, Pulled, Queue, QueueConsumer, consumer_desired, queue_accepts, queue_count, queue_lock,
+    queue_unlock, queue_unref,
 )
 from fairsched.core.queuetime cimport queue_release_due
 from fairsched.core.queueturn cimport turn_reach
