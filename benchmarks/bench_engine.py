@@ -70,12 +70,17 @@ def test_arrays(benchmark: Any) -> None:
 
 
 def test_two_threads(benchmark: Any) -> None:
-    """Two threads, each with a schedule of its own and a million messages: the GIL is given up meanwhile."""
-    slots, tokens = np.arange(COUNT, dtype=np.int32) % 10, np.arange(COUNT, dtype=np.uint64)
+    """Two threads, each with a schedule of its own, 65 536 messages at a time: the GIL is given up meanwhile.
 
-    def schedule(engine: Dwrr) -> object:
-        engine.push_many(slots, tokens)
-        return engine.pop_many(COUNT)
+    With a million at a time the ratio was 1.3: the pages of large new arrays come from the kernel each time.
+    """
+    size, rounds = 65_536, 16
+    slots, tokens = np.arange(size, dtype=np.int32) % 10, np.arange(size, dtype=np.uint64)
+
+    def schedule(engine: Dwrr) -> None:
+        for _ in range(rounds):
+            engine.push_many(slots, tokens)
+            engine.pop_many(size)
 
     first, second = (Dwrr(dict.fromkeys("abcdefghij", 4)) for _ in range(2))
     took = medians(
