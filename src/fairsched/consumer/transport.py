@@ -90,16 +90,21 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
         return longest
 
     def _pass_on_next(self, buffer: bytes, start: int) -> int:
-        """Give the next frame to pika if it is all here; return where it ends, or `start`."""
+        """Give the next frame to whom it is for, if it is all here; return where it ends, or `start`."""
         if len(buffer) - start < _AROUND:
             return start
         end: int = start + _FRAME.unpack_from(buffer, start)[2] + _AROUND
         if end > len(buffer):
             return start
-        _, frame = pika_frame.decode_frame(buffer[start:end])
+        frame = buffer[start:end]
         self.bytes_received += end - start
-        self._process_frame(frame)
+        if not self._gather(frame):
+            self._process_frame(pika_frame.decode_frame(frame)[1])
         return end
+
+    def _gather(self, _frame: bytes) -> bool:
+        """Take a frame that is not for pika: of these there are only in subclasses."""
+        return False
 
     def _adapter_emit_data(self, data: bytes) -> None:
         if self._held is None:

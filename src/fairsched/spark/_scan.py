@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from struct import Struct
 from typing import TYPE_CHECKING
 
 from fairsched._deliveries import take_deliveries
@@ -15,7 +14,8 @@ if TYPE_CHECKING:
 #: A read costs as much as fifty messages. After one of fewer bytes the broker is given so many seconds to send more.
 _SMALL, _PAUSE = 131_072, 0.002
 
-_FRAME = Struct(">BHL")
+#: Octets before a frame's payload: type, channel, length.
+_HEAD = 7
 _METHOD, _HEADER, _BODY, _END = 1, 2, 3, 0xCE
 _DELIVER = b"\0\x3c\0\x3c"
 
@@ -74,22 +74,12 @@ class ScanningTransport(Transport):
         target.took(room, space)
         return position, other
 
-    def _pass_on_next(self, buffer: bytes, start: int) -> int:
-        """Gather the next frame if it is part of a delivery on the target's channel; else give it to pika."""
+    def _gather(self, frame: bytes) -> bool:
+        """Take a frame of a delivery on the target's channel; False: it is of none."""
         target = self.target
-        if target is None or len(buffer) - start < _FRAME.size:
-            return super()._pass_on_next(buffer, start)
-        kind, channel, length = _FRAME.unpack_from(buffer, start)
-        last: int = start + _FRAME.size + length
-        if channel != target.number or last >= len(buffer) or buffer[last] != _END:
-            return super()._pass_on_next(buffer, start)
-        if not self._gather(target, kind, buffer[start + _FRAME.size : last]):
-            return super()._pass_on_next(buffer, start)
-        self.bytes_received += last + 1 - start
-        return last + 1
-
-    def _gather(self, target: Collected, kind: int, payload: bytes) -> bool:
-        """Take a frame of a delivery; False: it is of none."""
+        if target is None or int.from_bytes(frame[1:3]) != target.number or frame[-1] != _END:
+            return False
+        kind, payload = frame[0], frame[_HEAD:-1]
         if kind == _METHOD and payload.startswith(_DELIVER):
             self._pieces = [payload]
             return True

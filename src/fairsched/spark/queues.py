@@ -139,7 +139,7 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _target_unread(self, done: QueueOffset) -> None:
         """Let an AvailableNow run read what its last batch had no bytes left for."""
-        if self._target is None or not done.budget or done.seq != self._planned or done.seq == self._settled:
+        if not done.budget or done.seq != self._planned or done.seq == self._settled:
             return
         self._settled = done.seq
         spool = self._check_spool(done.epoch)
