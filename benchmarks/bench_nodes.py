@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections import OrderedDict
 from typing import Any
 
-from interleave import medians, record
+from interleave import at_once, medians, record
 
 from fairsched import _probe_nodes
 
@@ -66,20 +65,8 @@ class ListedConsumers:
 
 
 def both(first: Any, second: Any) -> int:
-    """Nanoseconds for COUNT cycles by each of two threads at once, which start together."""
-    ready = threading.Barrier(2)
-    took: list[int] = []
-
-    def run(cycle: Any) -> None:
-        ready.wait()
-        took.append(cycle(COUNT))
-
-    threads = [threading.Thread(target=run, args=(one.cycle,)) for one in (first, second)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return max(took)
+    """Nanoseconds for COUNT cycles by each of two threads at once."""
+    return at_once(lambda: first.cycle(COUNT), lambda: second.cycle(COUNT))
 
 
 def test_notify_and_done(benchmark: Any) -> None:
