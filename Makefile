@@ -9,7 +9,8 @@ PYTHON ?= $(shell tools/find-python)
 VENV := .venv
 STAMPS := $(VENV)/stamps
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip --disable-pip-version-check --quiet
+# Twice quiet: errors only. Warnings about the index that a machine is set up with are its owner's.
+PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 # What the extension is made of. A change of any of these rebuilds it; a change of Python code needs nothing.
@@ -21,7 +22,7 @@ UNIT := not integration and not slow and not stress
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 14
 
-demo: build  ## ten weighted queues, and the share each of them got
+demo: $(STAMPS)/built  ## ten weighted queues, and the share each of them got
 	$(VENV)/bin/fairsched demo
 
 test: build servers  ## every test, RabbitMQ included
@@ -56,7 +57,7 @@ docs: build $(STAMPS)/group-docs  ## the manual in docs/_build/html; a warning i
 
 venv: $(STAMPS)/created
 
-build: $(STAMPS)/built  ## the extension and its test probe, into .venv (editable)
+build: $(STAMPS)/probes  ## the extension and its test probes, into .venv (editable)
 
 servers:
 	tools/install-servers rabbitmq java
@@ -69,16 +70,29 @@ $(STAMPS)/created:
 	touch $@
 
 $(STAMPS)/group-%: pyproject.toml | $(STAMPS)/created
+	@echo "== installing what '$*' needs"
 	$(PIP) install --group $*
 	touch $@
 
-# The build tools are installed first and isolation is off, so that a rebuild takes seconds and needs no network.
-$(STAMPS)/built: $(SOURCES) pyproject.toml $(STAMPS)/group-build $(STAMPS)/group-test | $(STAMPS)/created
-	FAIRSCHED_PROBE=1 $(PIP) install --no-build-isolation --editable ".[cli,metrics]"
+# The build tools are installed first and isolation is off, so that a rebuild needs no network. Installing compiles
+# nothing; afterwards `build_ext` compiles what a change reaches.
+$(STAMPS)/installed: pyproject.toml $(STAMPS)/group-build | $(STAMPS)/created
+	@echo "== installing fairsched and what its command line needs"
+	FAIRSCHED_COMPILED=1 $(PIP) install --no-build-isolation --editable ".[cli]"
+	touch $@
+
+$(STAMPS)/built: $(SOURCES) $(STAMPS)/installed
+	@echo "== compiling fairsched on all cores; the first time takes a minute or two"
+	$(PY) setup.py --quiet build_ext --inplace
+	touch $@
+
+$(STAMPS)/probes: $(SOURCES) $(STAMPS)/built $(STAMPS)/group-source-test $(STAMPS)/group-test
+	@echo "== compiling the tests' probes"
+	FAIRSCHED_PROBE=1 $(PY) setup.py --quiet build_ext --inplace
 	touch $@
 
 clean:  ## remove what was built, but keep .venv
-	rm -rf build dist wheelhouse docs/_build docs/reference/generated src/*.egg-info $(STAMPS)/built
+	rm -rf build dist wheelhouse docs/_build docs/reference/generated src/*.egg-info $(STAMPS)/built $(STAMPS)/probes
 	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache .benchmarks .coverage
 	find src tests -name '*.so' -delete -o -name '*.pyd' -delete -o -name '*.cpp' -delete
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

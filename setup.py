@@ -10,10 +10,13 @@ from setuptools import Extension, setup
 # Switches read from the environment, so that one set-up file serves every build:
 #   FAIRSCHED_SANITIZE=address|thread   compile with ASAN+UBSAN or TSAN (tools/sanitize preloads the runtime)
 #   FAIRSCHED_TRACE=1                   line tracing, for coverage of .pyx and .pxd
-#   FAIRSCHED_PROBE=1                   also build the test probe, which reaches C-level functions; never in a wheel
+#   FAIRSCHED_PROBE=1                   also build the test probes, which reach C-level functions; never in a wheel
+#   FAIRSCHED_COMPILED=1                compile nothing: the Makefile does that, and only what has changed
 SANITIZE = os.environ.get("FAIRSCHED_SANITIZE", "")
 TRACE = os.environ.get("FAIRSCHED_TRACE") == "1"
 PROBE = os.environ.get("FAIRSCHED_PROBE") == "1"
+CORES = os.cpu_count() or 1
+COMPILED = os.environ.get("FAIRSCHED_COMPILED") == "1"
 
 # Division, bounds and wrap-around checks would take the GIL inside nogil code: off once, here, for all of the core.
 DIRECTIVES = {
@@ -34,7 +37,8 @@ def compiler_flags() -> tuple[list[str], list[str], list[tuple[str, str]]]:
     macros = [("CYTHON_TRACE_NOGIL", "1")] if TRACE else []
     if sys.platform == "win32":
         return ["/std:c++17", "/O2"], [], macros
-    compile_args = ["-std=c++17", "-O3", "-fno-tree-slp-vectorize", "-fno-exceptions", "-fvisibility=hidden"]
+    # -g0: distributions' Python asks for debugging information, half of what the compiler writes.
+    compile_args = ["-std=c++17", "-g0", "-O3", "-fno-tree-slp-vectorize", "-fno-exceptions", "-fvisibility=hidden"]
     link_args = []
     if SANITIZE:
         kinds = {"address": "address,undefined", "thread": "thread"}
@@ -65,15 +69,20 @@ def extensions() -> list[Extension]:
     ]
 
 
+def translated() -> list[Extension]:
+    """Translate what has changed to C++."""
+    return cythonize(
+        extensions(),
+        include_path=["src"],
+        compiler_directives=DIRECTIVES,
+        emit_linenums=bool(SANITIZE) or TRACE,
+        # Traced builds keep the generated code beside its source, where the coverage plugin looks for it.
+        build_dir=None if TRACE else "build",
+        # Translators are forked; where that is not how processes start, they would run this file again.
+        nthreads=CORES if sys.platform == "linux" else 0,
+    )
+
+
 # The build back end runs this file as a script; tools/check_generated.py imports it for the directives.
 if __name__ == "__main__":
-    setup(
-        ext_modules=cythonize(
-            extensions(),
-            include_path=["src"],
-            compiler_directives=DIRECTIVES,
-            emit_linenums=bool(SANITIZE) or TRACE,
-            # Traced builds keep the generated code beside its source, where the coverage plugin looks for it.
-            build_dir=None if TRACE else "build",
-        )
-    )
+    setup(options={"build_ext": {"parallel": CORES}}, ext_modules=[] if COMPILED else translated())
