@@ -272,11 +272,12 @@ class ReferenceQueue(Waking):
         elif self.expired(message):
             self.remove(message, "expired")
         else:
-            self.back_in_line(message)
-            return  # whoever is told of it gets the group
+            if self.back_in_line(message):
+                return  # whoever is told of it gets the group
         self.free(group)
 
-    def back_in_line(self, message: Stored) -> None:
+    def back_in_line(self, message: Stored) -> bool:
+        """Whether somebody was told of it."""
         self.order.give_back(message)
         if self.overflow == "ring":
             self.shrink(None)
@@ -285,7 +286,7 @@ class ReferenceQueue(Waking):
                 browser.passed.discard(message.number)
                 if browser.wants(message):
                     self.notify(browser)
-        self.offer(message)
+        return self.offer(message)
 
     def expire(self) -> None:
         """Let go of what was held until now, drop what has expired, and offer what is kept to the alternate again."""

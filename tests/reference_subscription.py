@@ -73,6 +73,7 @@ class ReferenceSubscription:
         self.live = True
         self.open = True
         self.notified_count = 0
+        self.pulled: list[ReferenceEntry] = []
         self.passed: set[int] = set()  # a browser's: messages that it saw, or could not see when it came to them
 
     @property
@@ -109,7 +110,10 @@ class ReferenceSubscription:
 
     def pull(self) -> ReferenceEntry | None:
         """The next message for this consumer."""
-        return self.queue.pull(self)
+        entry = self.queue.pull(self)
+        if entry is not None:
+            self.pulled.append(entry)
+        return entry
 
     def pull_many(self, n: int) -> list[ReferenceEntry]:
         """Pull up to n times, until nothing comes."""
@@ -129,9 +133,12 @@ class ReferenceSubscription:
             raise ShutDown("the queue is closed" if self.queue.closed else "the subscription is cancelled")
         raise queue.Empty
 
-    def cancel(self) -> None:
-        """Leave. What was pulled stays the consumer's, until it settles it."""
+    def cancel(self, release: bool = False) -> None:
+        """Leave. What was pulled stays the consumer's, until it settles it; or it is all released now."""
         self.queue.cancel(self)
+        for entry in sorted(self.pulled, key=lambda entry: self.queue.order.place(entry.message)) if release else ():
+            if self.acquires:
+                entry.release()
 
     def wants(self, message: Stored) -> bool:
         """Whether it would take the message (has_interest)."""

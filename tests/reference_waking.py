@@ -37,11 +37,9 @@ class Waking:
         return [self.by_node[node] for node in self.consumers.listed(state)]
 
     def free(self, group: Any) -> None:
-        """A group is nobody's: its first message may be for another."""
-        waiting = (m for m in self.order.stored if m.state == AVAILABLE and group is not None)
-        first = next((m for m in waiting if self.groups.of(m) == group), None)
-        if first is not None:
-            self.offer(first)
+        """A group is nobody's: its messages may be for another, the first or, if nobody may have that, a later one."""
+        waiting = [m for m in self.order.stored if m.state == AVAILABLE and group is not None]
+        any(self.offer(message) for message in waiting if self.groups.of(message) == group)
 
     def tell_browsers(self, message: Stored) -> None:
         """It is new to every browser, or to those that may see it again."""
@@ -49,13 +47,17 @@ class Waking:
             if message.state == AVAILABLE and browser.wants(message) and message.number not in browser.passed:
                 self.notify(browser)
 
-    def offer(self, message: Stored) -> None:
-        """A message became available: tell one who may acquire it."""
+    def offer(self, message: Stored) -> bool:
+        """A message became available: tell one who may acquire it; False: nobody was told."""
         for consumer in self.listed(INTERESTED):
             if message.state != AVAILABLE:
                 break
-            if consumer.wants(message) and (self.notify(consumer) or not self.no_higher_priority(consumer, message)):
-                break
+            if consumer.wants(message):
+                if self.notify(consumer):
+                    return True
+                if not self.no_higher_priority(consumer, message):
+                    break
+        return False
 
     def notify(self, consumer: ReferenceSubscription) -> bool:
         if consumer.acquires:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from collecting import collecting
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import ReferenceLedger
@@ -27,6 +28,25 @@ def test_a_contiguous_prefix_is_one_frame() -> None:
     assert (ledger.outstanding, ledger.pending) == (2, 3)
     assert ledger.flush() == [(ACK, 3, True)]
     assert (ledger.outstanding, ledger.pending) == (2, 0)
+
+
+@pytest.mark.parametrize("verdict", [ACK, REQUEUE, REJECT])
+def test_what_a_finalizer_settles_while_others_are_flushed_is_not_lost(verdict: int) -> None:
+    ledger = ledger_with(200)
+    settled = [2, 4, 6]
+    for tag in settled:
+        ledger.settle(tag, verdict)
+    later = iter(range(7, 201, 2))
+
+    def settle() -> None:
+        settled.append(next(later))
+        ledger.settle(settled[-1], verdict)
+
+    with collecting(settle):
+        frames = ledger.flush()
+    frames += ledger.flush()
+    assert sorted(tag for _, tag, _ in frames) == sorted(settled)
+    assert {found for found, _, _ in frames} == {verdict}
 
 
 def test_a_prefix_of_one_is_not_multiple() -> None:

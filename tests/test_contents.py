@@ -29,6 +29,12 @@ def test_those_wanted_are_read(given_: dict[str, Any], wanted: set[int]) -> None
     assert found == {name: value for name, value in given_.items() if PROPERTY_NAMES.index(name) in wanted}
 
 
+def test_texts_that_are_no_utf8() -> None:
+    header = encoded({"app_id": "x?y", "message_id": "\u00e9"}).replace(b"?", b"\xe9")
+    assert read_properties(header, ALL, decode_table) == {"app_id": "x\ufffdy", "message_id": "\u00e9"}
+    assert read_properties(header, ALL, decode_table, True) == {"app_id": b"x\xe9y", "message_id": "\u00e9"}
+
+
 @given(properties, st.data())
 def test_a_header_cut_short_is_refused(given_: dict[str, Any], data: st.DataObject) -> None:
     header = encoded(given_)

@@ -7,17 +7,19 @@ import gc
 import math
 import pickle
 import queue
+import re
 import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from threads import SOON, reach, result_of, start
 
-from fairsched import Batch, FairQueue, FairschedError, ShutDown
+from fairsched import Batch, FairQueue, FairschedError, PullQueue, ShutDown, Target
 
 
 class ManualClock:
@@ -306,6 +308,25 @@ class TestBlocking:
         with pytest.raises(ValueError, match="timeout must be a number of seconds, 0 or more"):
             fair.put("a", 1, timeout=timeout)
 
+    @pytest.mark.parametrize("timeout", ["x", b"1", [], 1j])
+    def test_a_timeout_that_is_no_number(self, timeout: Any) -> None:
+        fair, full = FairQueue({"a": 1}), FairQueue({"a": 1}, maxsize=1)
+        full.put("a", 1)
+        jobs, stopped = PullQueue(), PullQueue(overflow="flow", max_depth=1)
+        stopped.put(1)
+        calls: list[Callable[[], Any]] = [
+            lambda: fair.get(timeout=timeout),
+            lambda: fair.get_many(2, timeout=timeout),
+            lambda: full.put("a", 1, timeout=timeout),
+            lambda: full.put_many("a", [1], timeout=timeout),
+            lambda: jobs.subscribe().get(timeout=timeout),
+            lambda: Target([jobs.subscribe()]).get(timeout=timeout),
+            lambda: stopped.put(2, timeout=timeout),
+        ]
+        for call in calls:
+            with pytest.raises(TypeError, match=rf"timeout must be a number .*, got {re.escape(repr(timeout))}$"):
+                call()
+
     def test_a_signal_interrupts_the_main_thread(self) -> None:
         """Ctrl-C must work while the main thread waits, and what arrives later must still be got."""
         fair = FairQueue({"a": 1})
@@ -543,6 +564,28 @@ class TestShutdown:
         assert fair.qsize() == 0
         with pytest.raises(ShutDown):
             fair.get()
+
+    def test_immediate_counts_nothing_as_served(self) -> None:
+        fair = FairQueue({"a": 1})
+        fair.put_many("a", range(5))
+        fair.get()
+        fair.shutdown(immediate=True)
+        figures = fair.stats()["a"]
+        assert (figures.queued, figures.served, figures.work) == (0, 1, 1)
+
+    def test_immediate_forgets_tenants_that_came_on_demand(self) -> None:
+        fair = FairQueue({"kept": 1}, default_quantum=1)
+        for tenant in ("kept", "x", "y", "held", "in debt"):
+            fair.put_many(tenant, range(3))
+        for _ in range(7):
+            fair.get()
+        fair.hold("held", True)
+        fair.settle("in debt", 9)
+        fair.shutdown(immediate=True)
+        assert set(fair.stats()) == {"kept", "held", "in debt"}
+        fair.hold("held", False)
+        fair.settle("in debt", -9)
+        assert set(fair.stats()) <= {"kept", "in debt"}
 
     def test_wakes_everybody_who_waits(self) -> None:
         fair = FairQueue({"a": 1})

@@ -22,6 +22,7 @@ from fairsched import (
     PullQueue,
     ShutDown,
     Subscription,
+    Target,
 )
 
 
@@ -82,6 +83,51 @@ def test_get_ends_when_there_will_be_nothing(wake: Callable[[PullQueue, Subscrip
     waiting = start(lambda: worker.get(SOON))
     wake(queue, worker)
     assert isinstance(result_of(waiting), ShutDown)
+
+
+def test_get_on_a_closed_queue_waits_for_what_is_held() -> None:
+    clock = Clock()
+    queue = PullQueue(clock=clock)
+    worker, other = queue.subscribe("worker"), queue.subscribe("other", credit=0)
+    target = Target([queue.subscribe("target", filter=lambda item: item == "third")])
+    for item, moment in (("first", 1.0), ("second", 2.0), ("third", 3.0)):
+        queue.put(item, not_before=clock.now + moment)
+    queue.close()
+    with pytest.raises(ShutDown):
+        other.get(SOON)
+    with pytest.raises(queues.Empty):
+        worker.get(0)
+    waiting = start(lambda: [worker.get().item, worker.get().item])
+    clock.now += 2.5
+    assert result_of(waiting) == ["first", "second"]
+    waiting = start(lambda: target.get().item)
+    clock.now += 1
+    assert result_of(waiting) == "third"
+    for consumer in (worker, target):
+        with pytest.raises(ShutDown):
+            consumer.get()
+
+
+def test_a_target_does_not_wait_for_what_was_held_and_is_not_for_it() -> None:
+    """It has time left, but nothing will come: when the message is due, its group is another's."""
+    clock = Clock()
+    queue = PullQueue(clock=clock, groups="standard")
+    queue.put(0, key=1)
+    entry = queue.subscribe().pull()
+    target = Target([queue.subscribe()])
+    queue.put(1, key=1, not_before=clock.now + 1)
+    queue.close()
+    waiting = start(lambda: target.get(1000))
+    clock.now += 2
+    assert isinstance(result_of(waiting), ShutDown)
+    assert entry.item == 0
+
+
+def test_pull_many_names_what_is_wrong() -> None:
+    worker = PullQueue().subscribe()
+    for number in (-1, 1.5, "x"):
+        with pytest.raises(ValueError, match=rf"^n must be an integer of 0 or more, got {number!r}$"):
+            worker.pull_many(number)  # type: ignore[arg-type]
 
 
 def test_get_gives_up_in_time() -> None:

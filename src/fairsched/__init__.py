@@ -20,6 +20,7 @@ from fairsched.codelstats import CoDelStats
 from fairsched.errors import (
     ConfigurationError,
     ConnectionFailed,
+    DecodingError,
     ExistingConsumerPreventsExclusive,
     ExistingExclusiveConsumer,
     FairschedError,
@@ -47,6 +48,7 @@ __all__ = [
     "ConnectionFailed",
     "ConsistentHashExchange",
     "Consumer",
+    "DecodingError",
     "Dwrr",
     "Entry",
     "ExistingConsumerPreventsExclusive",

@@ -2,16 +2,24 @@
 
 cimport cython
 from libc.stdint cimport uint64_t
+from libc.stdlib cimport free, malloc
 
 from fairsched.core.ackledger cimport (
-    AckLedger as Ledger, ackledger_ack, ackledger_advance, ackledger_clear, ackledger_deliver, ackledger_init,
-    ackledger_is_outstanding, ackledger_refuse, ackledger_state, ackledger_unsettled, TAG_DONE,
+    AckLedger as Ledger, Frame, ackledger_ack, ackledger_clear, ackledger_deliver, ackledger_flush, ackledger_init,
+    ackledger_is_outstanding, ackledger_refuse, ackledger_unsettled,
 )
 
 cdef enum:
     ACK = 0
     REQUEUE = 1
     REJECT = 2
+
+cdef uint64_t as_tag(object tag) except? 0:
+    """Convert a delivery tag; 0, which none has, for what cannot be one."""
+    try:
+        return tag
+    except (TypeError, OverflowError):
+        return 0
 
 
 @cython.final
@@ -96,11 +104,16 @@ cdef class AckLedger:
         ValueError
             The tag does not follow the last.
         """
+        cdef uint64_t number = as_tag(tag), due
+        cdef bint booked = True
         with cython.critical_section(self):
-            if tag != self.ledger.high:
-                raise ValueError(f"delivery tag must be {self.ledger.high}, the one after the last, got {tag!r}")
-            if not ackledger_deliver(&self.ledger, size):
-                raise MemoryError()
+            due = self.ledger.high
+            if number == due:
+                booked = ackledger_deliver(&self.ledger, size)
+        if number != due:
+            raise ValueError(f"delivery tag must be {due}, the one after the last, got {tag!r}")
+        if not booked:
+            raise MemoryError()
 
     def settle(self, uint64_t tag, int verdict):
         """settle($self, tag, verdict)
@@ -150,23 +163,15 @@ cdef class AckLedger:
             (verdict, delivery tag, multiple): refusals singly, then one acknowledgement for the contiguous settled
             prefix (multiple where it covers more than its own tag), then stragglers singly.
         """
+        cdef uint64_t i, size = 0
+        cdef Frame* frames
         with cython.critical_section(self):
-            return self.take_frames()
-
-    cdef list take_frames(self):
-        cdef Ledger* ledger = &self.ledger
-        cdef list frames = []
-        cdef uint64_t i, tag, prefix, last = 0
-        for i in range(ledger.refused_size):
-            frames.append((ledger.refused[i].verdict, ledger.refused[i].tag, False))
-        ledger.refused_size = 0
-        prefix = ackledger_advance(ledger, &last)
-        if prefix:
-            frames.append((ACK, last, prefix > 1))
-        for i in range(ledger.acked_size):
-            tag = ledger.acked[i]
-            if tag >= ledger.base:
-                frames.append((ACK, tag, False))
-                ackledger_state(ledger, tag)[0] = TAG_DONE
-        ledger.acked_size = 0
-        return frames
+            frames = <Frame*> malloc((self.ledger.refused_size + self.ledger.acked_size + 1) * sizeof(Frame))
+            if frames != NULL:
+                size = ackledger_flush(&self.ledger, frames)
+        if frames == NULL:
+            raise MemoryError()
+        try:  # making the list may run finalizers, which settle and flush: nothing is pending here any more
+            return [(frames[i].verdict, frames[i].tag, frames[i].multiple != 0) for i in range(size)]
+        finally:
+            free(frames)

@@ -8,6 +8,7 @@ the one thread that calls the alternate with it, and kept whatever that raises.
 """
 
 cimport cython
+from libc.stdint cimport uint32_t
 
 from fairsched.core.message cimport REASON_CLOSED, REASON_DELIVERIES, REASON_EXPIRED
 
@@ -30,19 +31,15 @@ cdef class Alternate:
         self.sink = sink
         self.undelivered = deque()
 
-    cdef int divert(self, list removed) except -1:
-        """Hand over those of (item, reason) that are its business, in their order."""
-        cdef list messages
-        cdef Py_ssize_t i = 0
-        if self.sink is None:
+    cdef int divert(self, object item, uint32_t reason, bint keep) except -1:
+        """Hand over what left the queue, if that is its business; or only keep it: somebody was interrupted."""
+        if self.sink is None or reason not in _REASONS:
             return 0
-        messages = [(item, _REASONS[reason]) for item, reason in removed if reason in _REASONS]
-        try:
-            while i < len(messages):
-                i += 1
-                self.deliver(messages[i - 1])
-        finally:
-            self.undelivered.extend(messages[i:])  # what an interrupt has left
+        message = (item, _REASONS[reason])
+        if keep:
+            self.undelivered.append(message)
+        else:
+            self.deliver(message)
         return 0
 
     cdef int deliver(self, tuple message) except -1:

@@ -11,8 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 AMOUNT_MAX = 2**62 - 1  # as in core/dwrr.pxd
 
 
-def as_integers(values: ArrayLike, what: str, rule: str, low: int, high: int) -> NDArray[Any]:
+def as_integers(values: ArrayLike, what: str, rule: str, low: int, high: int, *, copied: bool = True) -> NDArray[Any]:
     """Make a one-dimensional integer array whose values all lie in ``[low, high]``.
+
+    A copy, since the caller may change an array of his, in another thread, after it was checked. Who gets what is not
+    `copied` takes care of that.
 
     Raises
     ------
@@ -21,7 +24,7 @@ def as_integers(values: ArrayLike, what: str, rule: str, low: int, high: int) ->
     OverflowError
         An integer lies outside the range.
     """
-    array = np.asarray(values)
+    array = np.array(values) if copied else np.asarray(values)
     if array.ndim != 1:
         raise ValueError(f"{what} must be one-dimensional, got {array.ndim} dimensions")
     if array.size == 0:
@@ -61,17 +64,20 @@ def as_costs(values: ArrayLike, size: int) -> NDArray[np.int64]:
 
 
 def as_moments(values: ArrayLike, what: str, size: int | None = None, least: int = -AMOUNT_MAX) -> NDArray[np.int64]:
-    """Make the contiguous array of nanoseconds that the engine reads; with a `size`, a scalar is an array of one."""
+    """Make the contiguous array of nanoseconds that the engine reads; with a `size`, a scalar is an array of one.
+
+    It may be the caller's own, which may change after it was checked.
+    """
     rule = "an integer number of nanoseconds within 2**62" if least else "an integer of 0 or more"
     if size is not None and np.ndim(values) == 0:
         values = cast("list[int]", [values])
         size = 1
-    array = as_integers(values, what, rule, least, AMOUNT_MAX)
+    array = as_integers(values, what, rule, least, AMOUNT_MAX, copied=False)
     if size is not None and array.size != size:
         raise ValueError(f"{what} must be one value or one for each message: {size} messages, {array.size} values")
     return np.ascontiguousarray(array, dtype=np.int64)
 
 
 def as_numbers(values: ArrayLike, what: str, size: int) -> NDArray[np.int64]:
-    """Make the contiguous array of numbers of messages that the engine reads; a scalar becomes an array of one."""
+    """Make the contiguous array of numbers of messages that the engine reads, as `as_moments` does."""
     return as_moments(values, what, size, least=0)

@@ -1,97 +1,80 @@
 """Many items of a `FairQueue` at once: put, all or none of them, and taken out into lists.
 
-Called with the queue's exclusion held. What may run Python code, as looking up a slot's name, comes first; then all
-items move, and none does meanwhile.
+Called with the queue's exclusion held. What may run Python code, as looking up a slot's name, comes first; slots that
+were found are pinned, so that nobody forgets them meanwhile. Then all items move in one stretch.
 """
 
-from cpython.list cimport PyList_GET_ITEM, PyList_SET_ITEM
-from cpython.long cimport PyLong_CheckExact
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE, PyList_SET_ITEM
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
-from cpython.unicode cimport PyUnicode_CheckExact
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from fairsched._core cimport slot_find
+from fairsched._core cimport slot_find, slot_pin, slot_unpin
 from fairsched._fairqueue cimport FairQueue
+from fairsched._fairwaiting cimport hand_room_over, has_room, wait_for_room
 from fairsched.core.dwrr cimport dwrr_pop, dwrr_push, dwrr_reserve
-from fairsched.core.slots cimport AWAITED_SLOT, Slot
+from fairsched.core.slots cimport AWAITED_SLOT, NO_SLOT
 
 cdef enum:
     NAME_CACHE = 16
 
 
-cdef int store_many(FairQueue q, object slot, list names, list objects, const int64_t* costs) except -1:
-    """Find the slots, then push: no Python code runs between the two."""
-    cdef Py_ssize_t i, size = len(objects)
-    cdef int32_t* indices = <int32_t*> malloc(size * sizeof(int32_t))
+cdef int store_many(
+    FairQueue q, object slot, list names, list objects, const int64_t* costs, bint block, object timeout
+) except -1:
+    """Find the slots (`names`, or the one `slot`), wait for room, then push: no Python code runs from then on."""
+    cdef Py_ssize_t i, size = len(objects), slots = 1 if names is None else size, found = 0
+    cdef uint32_t remembered[NAME_CACHE]
+    cdef uint32_t* indices = <uint32_t*> malloc(slots * sizeof(uint32_t))
     if indices == NULL:
         raise MemoryError()
+    memset(remembered, 0xFF, sizeof(remembered))  # NO_SLOT
     try:
-        find_many(q, [slot] * size if names is None else names, indices, size)
-        if len(objects) != size:
+        while found < slots:
+            if names is not None and found >= PyList_GET_SIZE(names):
+                raise RuntimeError("the slots changed while they were looked up")
+            indices[found] = find_pinned(
+                q, slot if names is None else <object> PyList_GET_ITEM(names, found), remembered
+            )
+            found += 1
+        if not has_room(q, size):
+            wait_for_room(q, size, block, timeout)
+        if PyList_GET_SIZE(objects) != size:
             raise RuntimeError("the items changed while their slots were looked up")
         if not dwrr_reserve(&q.table, size):
             raise MemoryError()
         for i in range(size):
             Py_INCREF(<object> PyList_GET_ITEM(objects, i))
             dwrr_push(
-                &q.table, indices[i], <uint64_t> <uintptr_t> PyList_GET_ITEM(objects, i),
+                &q.table, indices[0 if names is None else i], <uint64_t> <uintptr_t> PyList_GET_ITEM(objects, i),
                 1 if costs == NULL else costs[i],
             )
-    except BaseException:
-        forget_unused(q, indices, size)
-        raise
     finally:
+        for i in range(found):
+            slot_unpin(q, indices[i])
         free(indices)
+        if q.maxsize:
+            hand_room_over(q)
+        if q.table.idle_count:
+            q.forget_idle()
     return 0
 
 
-cdef int find_many(FairQueue q, list names, int32_t* indices, Py_ssize_t size) except -1:
-    """Find, or admit, the slot of every name. The last few names are remembered by identity."""
-    cdef void* remembered[NAME_CACHE]
-    cdef int32_t remembered_index[NAME_CACHE]
-    cdef int64_t removals = q.removals
-    cdef Py_ssize_t i
-    cdef uintptr_t identity
-    cdef long index
-    for i in range(size):
-        indices[i] = -1
-    memset(remembered, 0, sizeof(remembered))
-    for i in range(size):
-        if i >= len(names):
-            raise RuntimeError("the slots changed while they were looked up")
-        name = <object> PyList_GET_ITEM(names, i)
-        identity = <uintptr_t> <PyObject*> name
-        if remembered[(identity >> 4) % NAME_CACHE] == <void*> identity:
-            indices[i] = remembered_index[(identity >> 4) % NAME_CACHE]
-            continue
-        index = slot_find(q, name)
+cdef inline uint32_t find_pinned(FairQueue q, object name, uint32_t* remembered) except? 0xFFFFFFFF:
+    """Find, or add, a slot, which is not forgotten until it is unpinned; those found last are known by identity."""
+    cdef uintptr_t identity = <uintptr_t> <PyObject*> name
+    cdef uint32_t* last = &remembered[(identity >> 4) % NAME_CACHE]
+    cdef int64_t hash
+    cdef long index = last[0]
+    if index == NO_SLOT or q.names.names[index].name != <void*> identity:  # pinned: the index is good
+        index = slot_find(q, name, &hash)
         if index < 0:
-            index = q.admit(name)
-        indices[i] = index
-        if PyUnicode_CheckExact(name) or PyLong_CheckExact(name):
-            remembered[(identity >> 4) % NAME_CACHE] = <void*> identity
-            remembered_index[(identity >> 4) % NAME_CACHE] = index
-        else:  # looking it up may have run Python code, and freed what was remembered
-            memset(remembered, 0, sizeof(remembered))
-    if q.removals != removals:  # a name's own __eq__ used this queue meanwhile: look again
-        return find_many(q, names, indices, size)
-    return 0
-
-
-cdef int forget_unused(FairQueue q, const int32_t* indices, Py_ssize_t size) except -1:
-    """Forget the transient slots of a failed batch that have nothing in them."""
-    cdef Py_ssize_t i
-    cdef Slot* slot
-    for i in range(size):
-        if indices[i] < 0:
-            break
-        slot = &q.table.slots[indices[i]]
-        if slot.quantum and slot.transient and not slot.active and not slot.held:
-            q.forget(indices[i])
-    return 0
+            index = q.admit(name, hash)
+        last[0] = index
+    slot_pin(q, index)
+    return index
 
 
 cdef int64_t take_many(FairQueue q, list names, list items, int64_t size) noexcept:

@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import SupportsIndex, final
+from typing import Self, SupportsIndex, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -8,15 +8,15 @@ from fairsched.codelstats import CoDelStats
 
 @final
 class CoDel:
-    def __init__(
-        self,
+    def __new__(
+        cls,
         target: float = 0.005,
         interval: float = 0.1,
         *,
         min_backlog: SupportsIndex = 1,
         law: str = "rfc",
         max_returns: SupportsIndex | None = None,
-    ) -> None: ...
+    ) -> Self: ...
     @property
     def target(self) -> float: ...
     @property

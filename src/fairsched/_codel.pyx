@@ -1,7 +1,7 @@
 """The CoDel law's Python face: seconds in, a verdict out; arrays of nanoseconds without the GIL."""
 
 cimport cython
-from libc.math cimport floor
+from libc.math cimport INFINITY, floor
 from libc.stdint cimport int64_t, uint8_t
 
 from fairsched._numbers cimport as_int64
@@ -15,6 +15,12 @@ import numpy as np
 
 from fairsched._arrays import as_moments, as_numbers
 from fairsched.codelstats import CoDelStats
+
+cdef extern from *:
+    """
+    static const int64_t FAIRSCHED_MOMENT_MAX = (int64_t(1) << 62) - 1;
+    """
+    const int64_t MOMENT_MAX "FAIRSCHED_MOMENT_MAX"
 
 cdef dict LAWS = {
     "rfc": CODEL_RFC,
@@ -30,7 +36,6 @@ cdef dict SHORTEST = {"rfc": 1, "linux": 1_024, "linux-q16": 1_024, "queueing-co
 cdef double SECONDS_MAX = 4611686018.0
 
 # What `CoDel.state` consists of, and what `resume` takes. Before the first message, the last one is as early as can be.
-cdef int64_t MOMENT_MAX = 2**62 - 1
 cdef tuple STATE = (
     ("first_above", -MOMENT_MAX, MOMENT_MAX),
     ("drop_next", -MOMENT_MAX, MOMENT_MAX),
@@ -46,34 +51,39 @@ cdef tuple STATE = (
 )
 
 
-cdef inline int64_t as_moment(object value, str what) except? -1:
-    """A point in time given in seconds, as nanoseconds."""
-    cdef double seconds
+cdef inline double as_seconds(object value, str what) except? -1:
+    """A number of seconds, converted before it is looked at: comparisons may be Python code."""
     if isinstance(value, (bool, str, bytes)):
         raise ValueError(f"{what} must be a number of seconds, got {value!r}")
     try:
-        seconds = value
+        return value
+    except OverflowError:
+        return INFINITY
     except TypeError:
         raise ValueError(f"{what} must be a number of seconds, got {value!r}") from None
+
+
+cdef inline int64_t as_nanoseconds(double seconds) noexcept:
+    return <int64_t> floor(seconds * 1e9 + 0.5)
+
+
+cdef inline int64_t as_moment(object value, str what) except? -1:
+    """A point in time given in seconds, as nanoseconds."""
+    cdef double seconds = as_seconds(value, what)
     if not -SECONDS_MAX < seconds < SECONDS_MAX:
         raise ValueError(f"{what} must be a finite number of seconds, at most {SECONDS_MAX:.0f}, got {value!r}")
-    return <int64_t> floor(seconds * 1e9 + 0.5)
+    return as_nanoseconds(seconds)
 
 
 cdef int64_t as_span(object value, str what, str law) except -1:
     """The target or the interval, checked for the law, as nanoseconds."""
     cdef int64_t span
-    if isinstance(value, (bool, str, bytes)):
-        raise ValueError(f"{what} must be a number of seconds, got {value!r}")
-    try:
-        inside = 0 < value <= LONGEST[law]
-    except TypeError:
-        raise ValueError(f"{what} must be a number of seconds, got {value!r}") from None
-    if not inside:
+    cdef double seconds = as_seconds(value, what)
+    if not 0 < seconds <= LONGEST[law]:
         raise ValueError(
             f"{what} must be positive and at most {LONGEST[law]} seconds under the law {law!r}, got {value!r}"
         )
-    span = as_moment(value, what)
+    span = as_nanoseconds(seconds)
     if span < SHORTEST[law] or law == "queueing-consumer" and span % 1_000_000:
         raise ValueError(
             f"{what} must be a whole number of milliseconds under the law {law!r}, got {value!r}"
@@ -83,19 +93,28 @@ cdef int64_t as_span(object value, str what, str law) except -1:
     return span
 
 
+cdef inline int64_t within(int64_t value, int64_t least) noexcept nogil:
+    """Hold a number to as_moments' bounds."""
+    return max(least, min(value, MOMENT_MAX))
+
+
 cdef void judge_all(
     CodelVars* vars, const CodelParams* params, const int64_t* queued, const int64_t* taken, Py_ssize_t taken_step,
     const int64_t* behind, Py_ssize_t behind_step, uint8_t* verdict, Py_ssize_t size,
 ) noexcept nogil:
     """Judge messages one after the other; a step of 0 is one value for all.
 
-    The one place that asks the law, so that it is compiled into the loop.
+    The one place that asks the law, so that it is compiled into the loop. The arrays may be the caller's, and change
+    after they were checked: each number is held to its bounds where it is read, which costs less than a copy.
     """
     cdef CodelVars state = vars[0]  # a copy, which no store to `verdict` can be one to
     cdef CodelParams law = params[0]
     cdef Py_ssize_t i
     for i in range(size):
-        verdict[i] = codel_should_return(&state, &law, queued[i], taken[i * taken_step], behind[i * behind_step])
+        verdict[i] = codel_should_return(
+            &state, &law, within(queued[i], -MOMENT_MAX), within(taken[i * taken_step], -MOMENT_MAX),
+            within(behind[i * behind_step], 0),
+        )
     vars[0] = state
 
 
@@ -154,8 +173,8 @@ cdef class CoDel:
     cdef readonly double interval
     cdef readonly str law
 
-    def __init__(self, target=0.005, interval=0.1, *, min_backlog=1, law="rfc", max_returns=None):
-        cdef int64_t least, most
+    def __cinit__(self, target=0.005, interval=0.1, *, min_backlog=1, law="rfc", max_returns=None):
+        cdef int64_t least, most, aim, span
         if not isinstance(law, str) or law not in LAWS:
             raise ValueError(f"law must be one of {', '.join(map(repr, LAWS))}, got {law!r}")
         least = as_int64(min_backlog, "min_backlog", "an integer of 0 or more,")
@@ -164,9 +183,10 @@ cdef class CoDel:
         most = 0 if max_returns is None else as_int64(max_returns, "max_returns", "a positive integer or None,")
         if max_returns is not None and most <= 0:
             raise ValueError(f"max_returns must be a positive integer or None, got {max_returns!r}")
-        codel_init(
-            &self.params, LAWS[law], as_span(target, "target", law), as_span(interval, "interval", law), least, most
-        )
+        aim = as_span(target, "target", law)
+        span = as_span(interval, "interval", law)
+        self.check_idle()
+        codel_init(&self.params, LAWS[law], aim, span, least, most)
         codel_reset(&self.vars)
         self.target = target
         self.interval = interval
@@ -255,9 +275,9 @@ cdef class CoDel:
         cdef const int64_t[::1] taken = as_moments(now, "now", size)
         cdef const int64_t[::1] behind = as_numbers(backlog, "backlog", size)
         cdef uint8_t[::1] verdict
-        self.check_idle()
         verdicts = np.empty(size, dtype=np.uint8)
         verdict = verdicts
+        self.check_idle()  # last: all the above may run Python code, and let others in
         self.busy = True
         with nogil:
             judge_all(
@@ -340,20 +360,21 @@ cdef class CoDel:
         OverflowError
             A number is not within 2**62; nothing is changed.
         """
-        cdef CodelVars v = self.vars
+        cdef CodelVars v
         cdef list numbers
-        self.check_idle()
         numbers = [as_int64(number, "a number of a law's state", "an integer,") for number in state]
         if len(numbers) != len(STATE):
             raise ValueError(f"a law's state has {len(STATE)} numbers, got {len(numbers)}")
         for number, (name, least, most) in zip(numbers, STATE):
             if not least <= number <= most:
                 raise ValueError(f"{name} of a law's state must be from {least} to {most}, got {number}")
-        v.first_above, v.drop_next, v.last_now, v.pull_returns = numbers[:4]
-        v.count, v.lastcount, v.inv_sqrt = numbers[4:7]
-        v.above, v.dropping, v.entered, v.phase = numbers[7:]
-        if v.count == 0 and (v.dropping or v.entered or v.phase):
+        if numbers[4] == 0 and (numbers[8] or numbers[9] or numbers[10]):
             raise ValueError("count of a law's state must be positive once messages went back, got 0")
+        self.check_idle()
+        v = self.vars  # and nothing from here on runs Python code, so that the figures are those of this moment
+        v.first_above, v.drop_next, v.last_now, v.pull_returns = numbers[0], numbers[1], numbers[2], numbers[3]
+        v.count, v.lastcount, v.inv_sqrt = numbers[4], numbers[5], numbers[6]
+        v.above, v.dropping, v.entered, v.phase = numbers[7], numbers[8], numbers[9], numbers[10]
         self.vars = v
 
     @property

@@ -1,6 +1,6 @@
 """What is in deliveries that were cut apart: the fields of methods, and the properties in content headers."""
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t
 
@@ -67,7 +67,18 @@ def read_methods(list deliveries not None):
     return tags, redelivered, paths
 
 
-cdef inline object read_one(bytes header, const uint8_t* at, int number, const Properties* found, table):
+cdef inline object read_text(const char* text, int64_t length, bint lossless):
+    if not lossless:
+        return PyUnicode_DecodeUTF8(text, length, "replace")
+    try:
+        return PyUnicode_DecodeUTF8(text, length, NULL)
+    except UnicodeDecodeError:
+        return PyBytes_FromStringAndSize(text, length)
+
+
+cdef inline object read_one(
+    bytes header, const uint8_t* at, int number, const Properties* found, table, bint lossless
+):
     """The value of a property that is there."""
     cdef int64_t begin = found.begin[number]
     if number == PROPERTY_HEADERS:
@@ -76,11 +87,11 @@ cdef inline object read_one(bytes header, const uint8_t* at, int number, const P
         return frames_number(at + begin, 8)
     if number == PROPERTY_DELIVERY_MODE or number == PROPERTY_PRIORITY:
         return at[begin]
-    return PyUnicode_DecodeUTF8(<const char*> at + begin, found.end[number] - begin, "replace")
+    return read_text(<const char*> at + begin, found.end[number] - begin, lossless)
 
 
-def read_properties(bytes header not None, tuple wanted not None, table):
-    """read_properties(header, wanted, table)
+def read_properties(bytes header not None, tuple wanted not None, table, bint lossless=False):
+    """read_properties(header, wanted, table, lossless=False)
     --
 
     Read properties of a content header.
@@ -94,11 +105,13 @@ def read_properties(bytes header not None, tuple wanted not None, table):
     table : callable
         Called with `header` and where in it a table begins, with its length; returns a tuple that begins with the
         table.
+    lossless : bool
+        Whether a text that is no UTF-8 is bytes, as in pika; otherwise, what is none in it is replaced.
 
     Returns
     -------
     dict of str to object
-        Those of the wanted that are there, by name: str (what is no UTF-8 is replaced), int, and the table.
+        Those of the wanted that are there, by name: str, int, and the table.
 
     Raises
     ------
@@ -121,5 +134,5 @@ def read_properties(bytes header not None, tuple wanted not None, table):
         if number < 0 or number >= PROPERTIES:
             raise ValueError(f"wanted must have numbers from 0 to {PROPERTIES - 1}, got {number}")
         if found.begin[number] >= 0:
-            values[PROPERTY_NAMES[number]] = read_one(header, at, number, &found, table)
+            values[PROPERTY_NAMES[number]] = read_one(header, at, number, &found, table, lossless)
     return values

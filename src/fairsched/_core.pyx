@@ -1,15 +1,23 @@
 """The engine's Python face: check, release the GIL once, call the headers in core/."""
 
 cimport cython
+from cpython.list cimport PyList_Append, PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM
+from cpython.long cimport PyLong_Check
+from cpython.object cimport Py_EQ, PyObject, PyObject_RichCompareBool
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
 
 from fairsched._numbers cimport as_amount, as_count, as_int64, as_token
 from fairsched.core.dwrr cimport (
     AMOUNT_MAX, dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_settle,
 )
 from fairsched.core.entrypool cimport prefetch
+from fairsched.core.slotnames cimport (
+    SlotNames, slotnames_clear, slotnames_first, slotnames_init, slotnames_put, slotnames_reserve, slotnames_take,
+)
 from fairsched.core.slots cimport (
-    NO_SLOT, Slot, slots_add, slots_clear, slots_has, slots_init, slots_remove, slots_unlink_head,
+    NO_SLOT, Slot, slots_add, slots_clear, slots_has, slots_init, slots_remove, slots_take_idle, slots_unlink_head,
 )
 
 import operator
@@ -27,59 +35,130 @@ def checked_quanta(quanta):
     return [(name, as_amount(quantum, f"quantum of slot {name!r}")) for name, quantum in quanta.items()]
 
 
+cdef long slot_search(NamedSlots slots, object name, int64_t hash) except -2:
+    """Compare a name with those of the same hash; start again whenever that has changed which names there are."""
+    cdef SlotNames* names = &slots.names
+    cdef uint32_t index = slotnames_first(names, hash)
+    cdef uint64_t changes = names.changes
+    cdef void* pointer
+    cdef bint equal, there
+    while index != NO_SLOT:
+        pointer = names.names[index].name
+        if pointer == <void*> <PyObject*> name:
+            return index
+        if names.names[index].hash == hash:
+            known = <object> <PyObject*> pointer
+            equal = PyObject_RichCompareBool(known, name, Py_EQ)
+            there = names.names[index].name == pointer
+            known = None  # it may have been the last reference: before the look at what has changed
+            if equal and there:
+                return index
+            if names.changes != changes:
+                changes = names.changes
+                index = slotnames_first(names, hash)
+                continue
+        index = names.names[index].next
+    return -1
+
+
 cdef class NamedSlots:
-    """A slot table and the names of its slots: the base of `Dwrr` and `FairQueue`."""
+    """A slot table and the names of its slots: the base of `Dwrr` and `FairQueue`.
+
+    Names are arbitrary objects: hashing and comparing them may run Python code, and so may letting go of the last
+    reference to one. So a slot is found first (slot_find); what is done about it then, by `add` or `forget`, runs
+    none until it is complete.
+    """
 
     def __cinit__(self, *args, **kwargs):
         slots_init(&self.table)
-        self.index_of = {}
+        slotnames_init(&self.names)
         self.name_of = []
 
     def __dealloc__(self):
         slots_clear(&self.table)
+        slotnames_clear(&self.names)
 
-    cdef uint32_t add(self, object name, int64_t quantum, bint transient) except? 0xFFFFFFFF:
-        """Add a slot of a new name."""
+    cdef uint32_t add(self, object name, int64_t hash, int64_t quantum, bint transient) except? 0xFFFFFFFF:
+        """Add a slot of a new name: one that slot_find has just not found. Runs no Python code before it is there."""
         cdef uint32_t index
-        hash(name)  # an unhashable name must fail before there is a slot for it
+        if self.table.free_slot == NO_SLOT:
+            if not slotnames_reserve(&self.names, self.table.size):
+                raise MemoryError()
+            if PyList_GET_SIZE(self.name_of) == self.table.size:
+                PyList_Append(self.name_of, None)
         index = slots_add(&self.table, quantum, transient)
         if index == NO_SLOT:
             raise MemoryError()
-        if index == len(self.name_of):
-            self.name_of.append(name)
-        else:
-            self.name_of[index] = name
-        self.index_of[name] = index
-        if isinstance(name, int):
-            self.integer_names = True
+        Py_DECREF(None)
+        Py_INCREF(name)
+        PyList_SET_ITEM(self.name_of, index, name)
+        slotnames_put(&self.names, index, <void*> <PyObject*> name, hash)
+        self.integer_names |= PyLong_Check(name)
         return index
 
-    cdef int forget(self, uint32_t index) except -1:
-        """Remove an empty slot and its name."""
-        name = self.name_of[index]
-        del self.index_of[name]
-        self.name_of[index] = None
-        slots_remove(&self.table, index)
-        self.removals += 1
+    cdef uint32_t add_new(self, object name, int64_t quantum) except? 0xFFFFFFFF:
+        """Add a slot to be kept, or raise that there is one of this name."""
+        cdef int64_t hash
+        cdef long index = slot_find(self, name, &hash)
+        self.check_idle()
+        if index >= 0:
+            raise ValueError(f"there is a slot named {name!r} already")
+        return self.add(name, hash, quantum, False)
+
+    cdef int check_idle(self) except -1:
+        """Raise while another thread is inside without the GIL."""
         return 0
 
+    cdef void forget(self, uint32_t index) noexcept:
+        """Remove a slot without messages, and its name. Its name's destructor runs last, and may use these slots."""
+        cdef PyObject* name = PyList_GET_ITEM(self.name_of, index)
+        slotnames_take(&self.names, index)
+        Py_INCREF(None)
+        PyList_SET_ITEM(self.name_of, index, None)
+        slots_remove(&self.table, index)
+        self.removals += 1
+        Py_DECREF(<object> name)
+
+    cdef void forget_idle(self) noexcept:
+        """Forget the transient slots that are idle at this moment."""
+        cdef uint32_t index = slots_take_idle(&self.table)
+        while index != NO_SLOT:
+            if self.names.names[index].pins == 0:
+                self.forget(index)
+            index = slots_take_idle(&self.table)
+
     cdef dict all_stats(self):
-        """Figures by slot name."""
-        cdef Slot* slot
-        cdef uint32_t index
+        """Figures by slot name, all of one moment."""
+        cdef uint32_t i, size
+        cdef Slot* slots = NULL
+        cdef list names = None
         figures = {}
-        for name, index in self.index_of.items():
-            slot = &self.table.slots[index]
-            figures[name] = SlotStats(
-                slot.quantum, slot.deficit, slot.pushed - slot.served, slot.served, slot.work, slot.held != 0
-            )
+        while names is None or PyList_GET_SIZE(names) != self.table.size:
+            names = PyList_New(self.table.size)  # may run Python code, which may add slots
+        size = self.table.size
+        slots = <Slot*> malloc(size * sizeof(Slot))
+        if slots == NULL and size:
+            raise MemoryError()
+        for i in range(size):
+            slots[i] = self.table.slots[i]
+            Py_INCREF(<object> PyList_GET_ITEM(self.name_of, i))
+            PyList_SET_ITEM(names, i, <object> PyList_GET_ITEM(self.name_of, i))
+        try:
+            for i in range(size):
+                if slots[i].quantum:
+                    figures[names[i]] = SlotStats(
+                        slots[i].quantum, slots[i].deficit, slots[i].pushed - slots[i].served, slots[i].served,
+                        slots[i].work, slots[i].held != 0,
+                    )
+        finally:
+            free(slots)
         return figures
 
     cdef int settle_index(self, uint32_t index, int64_t difference) except -1:
         if not dwrr_settle(&self.table, index, difference):
+            name = <object> PyList_GET_ITEM(self.name_of, index)
             raise OverflowError(
-                f"cost difference {difference} would take the debt of slot {self.name_of[index]!r} "
-                f"past {AMOUNT_MAX}"
+                f"cost difference {difference} would take the debt of slot {name!r} past {AMOUNT_MAX}"
             )
         return 0
 
@@ -126,7 +205,7 @@ cdef class Dwrr(NamedSlots):
 
     cdef bint busy  # a call without the GIL is under way
 
-    def __init__(self, quanta):
+    def __cinit__(self, quanta):
         for name, quantum in checked_quanta(quanta):
             self.add_slot(name, quantum)
 
@@ -136,12 +215,15 @@ cdef class Dwrr(NamedSlots):
         return 0
 
     cdef long resolve(self, object slot) except -1:
-        """Index of a slot by name, or, where no name is an integer, by index."""
-        cdef long found = slot_find(self, slot)
+        """Index of a slot by name, or, where no name is an integer, by index; checked last, so to be used at once."""
+        cdef int64_t hash
+        cdef long found = slot_find(self, slot, &hash)
         if found >= 0:
+            self.check_idle()
             return found
         if not self.integer_names and not isinstance(slot, bool) and hasattr(type(slot), "__index__"):
             index = operator.index(slot)
+            self.check_idle()
             if 0 <= index < self.table.size and slots_has(&self.table, index):
                 return index
         raise KeyError(f"no slot is named {slot!r}; add it with add_slot")
@@ -152,7 +234,7 @@ cdef class Dwrr(NamedSlots):
     @property
     def names(self):
         """Tuple of slot names by index; None at the index of a removed slot."""
-        return tuple(self.name_of)
+        return tuple(self.name_of[:self.table.size])
 
     def push(self, slot, token, cost=1):
         """push($self, slot, token, cost=1)
@@ -182,14 +264,14 @@ cdef class Dwrr(NamedSlots):
         -----
         Complexity O(1).
         """
-        cdef long index
-        cdef int64_t amount
+        cdef int32_t index = self.resolve(slot)
+        cdef int64_t amount, removals = self.removals
         cdef uint64_t number
-        self.check_idle()
-        index = self.resolve(slot)
         prefetch(&self.table.slots[index])  # among very many slots, fetch it while the numbers are converted
-        amount = as_amount(cost, "cost")
         number = as_token(token)
+        amount = as_amount(cost, "cost")
+        if self.removals != removals:  # by Python code, in converting them
+            index = self.resolve(slot)
         if not dwrr_push(&self.table, index, number, amount):
             raise MemoryError()
 
@@ -221,19 +303,21 @@ cdef class Dwrr(NamedSlots):
         -----
         Complexity O(n). The GIL is released once.
         """
-        cdef const uint64_t[::1] token_view
-        cdef const int32_t[::1] slot_view
+        cdef const uint64_t[::1] token_view = as_tokens(tokens)
         cdef const int64_t[::1] cost_view = None
-        cdef Py_ssize_t i, size
+        cdef const int32_t[::1] slot_view
+        cdef Py_ssize_t i, size = token_view.shape[0]
+        cdef int64_t removals
         cdef bint ok, with_costs = costs is not None
-        self.check_idle()
-        token_view = as_tokens(tokens)
-        size = token_view.shape[0]
+        if with_costs:
+            cost_view = as_costs(costs, size)
+        removals = self.removals
         slot_view = self.slot_indices(slots)
         if slot_view.shape[0] != size:
             raise ValueError(f"slots must have one value for each token: {size} tokens, {slot_view.shape[0]} slots")
-        if with_costs:
-            cost_view = as_costs(costs, size)
+        self.check_idle()
+        if self.removals != removals:
+            raise RuntimeError("a slot was removed while the slots were looked up")
         self.busy = True
         with nogil:
             ok = dwrr_reserve(&self.table, size)
@@ -252,10 +336,10 @@ cdef class Dwrr(NamedSlots):
             return np.array([self.resolve(slot) for slot in slots], dtype=np.int32)
         if slots.dtype != np.int32:
             slots = as_integers(slots, "slots", "a slot index", -(2**31), 2**31 - 1)
-        view = array = np.ascontiguousarray(slots, dtype=np.int32)
+        view = array = np.array(slots, dtype=np.int32)  # a copy: the caller may change his after it was checked
         for i in range(view.shape[0]):
             if not slots_has(&self.table, view[i]):
-                raise KeyError(f"no slot has index {view[i]}; there are {len(self.index_of)} slots")
+                raise KeyError(f"no slot has index {view[i]}; see names")
         return array
 
     def pop(self):
@@ -279,7 +363,7 @@ cdef class Dwrr(NamedSlots):
         index = dwrr_pop(&self.table, &token)
         if index == NO_SLOT:
             return None
-        return self.name_of[index], token
+        return <object> PyList_GET_ITEM(self.name_of, index), token
 
     def pop_many(self, n):
         """pop_many($self, n)
@@ -308,21 +392,22 @@ cdef class Dwrr(NamedSlots):
         Complexity O(k). The GIL is released once.
         """
         cdef int64_t limit = as_count(n)
+        cdef int64_t size = min(limit, self.table.queued)
         cdef int32_t[::1] slot_view
         cdef uint64_t[::1] token_view
         cdef Py_ssize_t i
-        self.check_idle()
-        limit = min(limit, self.table.queued)
-        indices = np.empty(limit, dtype=np.int32)
-        tokens = np.empty(limit, dtype=np.uint64)
+        indices = np.empty(size, dtype=np.int32)
+        tokens = np.empty(size, dtype=np.uint64)
         slot_view = indices
         token_view = tokens
+        self.check_idle()
+        limit = min(size, self.table.queued)  # making the arrays may have run Python code that popped
         self.busy = True
         with nogil:
             for i in range(limit):
                 slot_view[i] = <int32_t> dwrr_pop(&self.table, &token_view[i])
         self.busy = False
-        return indices, tokens
+        return indices[:limit], tokens[:limit]
 
     def settle(self, slot, cost_difference):
         """settle($self, slot, cost_difference)
@@ -347,8 +432,8 @@ cdef class Dwrr(NamedSlots):
         OverflowError
             The debt would exceed 2**62 - 1.
         """
-        self.check_idle()
-        self.settle_index(self.resolve(slot), as_int64(cost_difference, "cost difference", "an integer"))
+        cdef int64_t difference = as_int64(cost_difference, "cost difference", "an integer")
+        self.settle_index(self.resolve(slot), difference)
 
     def set_quantum(self, slot, quantum):
         """set_quantum($self, slot, quantum)
@@ -363,8 +448,8 @@ cdef class Dwrr(NamedSlots):
         ValueError, OverflowError
             The quantum is not a positive integer of at most 2**62 - 1.
         """
-        self.check_idle()
-        dwrr_set_quantum(&self.table, self.resolve(slot), as_amount(quantum, f"quantum of slot {slot!r}"))
+        cdef int64_t amount = as_amount(quantum, f"quantum of slot {slot!r}")
+        dwrr_set_quantum(&self.table, self.resolve(slot), amount)
 
     def add_slot(self, name, quantum):
         """add_slot($self, name, quantum)
@@ -379,11 +464,8 @@ cdef class Dwrr(NamedSlots):
         OverflowError
             The quantum is above 2**62 - 1.
         """
-        self.check_idle()
-        amount = as_amount(quantum, f"quantum of slot {name!r}")
-        if name in self.index_of:
-            raise ValueError(f"there is a slot named {name!r} already")
-        return self.add(name, amount, False)
+        cdef int64_t amount = as_amount(quantum, f"quantum of slot {name!r}")
+        return self.add_new(name, amount)
 
     def remove_slot(self, slot):
         """remove_slot($self, slot)
@@ -405,17 +487,19 @@ cdef class Dwrr(NamedSlots):
         -----
         Complexity O(tokens queued in it + active slots).
         """
-        cdef uint64_t[::1] view
+        cdef uint64_t[::1] view = None
         cdef Py_ssize_t i
-        cdef uint32_t index
-        self.check_idle()
-        index = self.resolve(slot)
-        tokens = np.empty(self.table.slots[index].pushed - self.table.slots[index].served, dtype=np.uint64)
-        view = tokens
+        cdef uint32_t index = self.resolve(slot)
+        while view is None or view.shape[0] != self.queued_in(index):
+            tokens = view = np.empty(self.queued_in(index), dtype=np.uint64)  # may run Python code, which may push
+            index = self.resolve(slot)
         for i in range(view.shape[0]):
             view[i] = slots_unlink_head(&self.table, &self.table.slots[index])
         self.forget(index)
         return tokens
+
+    cdef Py_ssize_t queued_in(self, uint32_t index) noexcept:
+        return <Py_ssize_t> (self.table.slots[index].pushed - self.table.slots[index].served)
 
     def hold(self, slot, held):
         """hold($self, slot, held)
@@ -431,8 +515,8 @@ cdef class Dwrr(NamedSlots):
         KeyError
             There is no such slot.
         """
-        self.check_idle()
-        dwrr_hold(&self.table, self.resolve(slot), bool(held))
+        cdef bint state = held
+        dwrr_hold(&self.table, self.resolve(slot), state)
 
     def stats(self):
         """stats($self)
@@ -442,3 +526,25 @@ cdef class Dwrr(NamedSlots):
         """
         self.check_idle()
         return self.all_stats()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Garbage collection. The collector finds the names in `name_of`; when it lets go of that list, the slots go first.
+
+cdef clear_t dwrr_base_clear = (<PyTypeObject*> Dwrr).tp_clear
+
+
+cdef void slots_disown(NamedSlots slots) noexcept:
+    """Have no slot and no name any more. Nothing is queued."""
+    slotnames_clear(&slots.names)
+    slots_clear(&slots.table)
+
+
+@cython.linetrace(False)
+@cython.profile(False)
+cdef int dwrr_clear(PyObject* self) noexcept:
+    slots_disown(<Dwrr> self)
+    return dwrr_base_clear(self)
+
+
+(<PyTypeObject*> Dwrr).tp_clear = dwrr_clear

@@ -1,6 +1,6 @@
 """What a subscription pulled; see _entry.pyx."""
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from fairsched._subscription cimport Subscription
 from fairsched.core.message cimport Message
@@ -21,3 +21,4 @@ cdef class Entry:
     cdef object settle(self, Verdict verdict)
 
 cdef Entry entry_of(Subscription subscription, Pulled* pulled)
+cdef void put_back(Subscription subscription, Pulled* found, int64_t count, int64_t now) noexcept

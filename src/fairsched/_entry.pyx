@@ -3,15 +3,14 @@
 cimport cython
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
 from fairsched._pullqueue cimport PullQueue
 from fairsched._subscription cimport Subscription
-from fairsched._visit cimport Visit, visit_ask_for, visit_enter, visit_leave
+from fairsched._visit cimport Visit, visit_ask_for, visit_end, visit_enter_at, visit_now, visit_raise
 from fairsched.core.message cimport Message
-from fairsched.core.queuecredit cimport consumer_paid
 from fairsched.core.queuesettle cimport (
-    SETTLE_ACK, SETTLE_REJECT, SETTLE_RELEASE, Verdict, queue_settle, settle_credit,
+    SETTLE_ACK, SETTLE_REJECT, SETTLE_RELEASE, SETTLE_UNDO, Verdict, queue_settle, queue_show_again, settle_credit,
 )
 from fairsched.core.queuestate cimport Pulled, QueueConsumer
 from fairsched.core.queuewake cimport queue_drop
@@ -116,17 +115,21 @@ cdef class Entry:
 
     cdef object settle(self, Verdict verdict):
         cdef Message* message
+        cdef int64_t now
+        if self.message == NULL:
+            return False
+        now = visit_now(self.owner.queue)  # before anything is changed: a clock may raise, or settle this very entry
         with cython.critical_section(self):
             message = self.message
             self.message = NULL
         if message == NULL:
             return False
-        return settle_message(self, message, verdict)
+        return settle_message(self, message, verdict, now)
 
     def __repr__(self):
         # Items may be large or secret: never shown.
         state = "settled" if self.message == NULL else "unsettled"
-        return f"<Entry of {self.owner.name!r}, {state}>"
+        return f"<Entry of {self.owner.name if self.owner is not None else None!r}, {state}>"
 
 
 cdef Entry entry_of(Subscription subscription, Pulled* pulled):
@@ -139,34 +142,62 @@ cdef Entry entry_of(Subscription subscription, Pulled* pulled):
     entry.message = pulled.message
     entry.item = <object> <PyObject*> <uintptr_t> pulled.token
     Py_DECREF(entry.item)
+    pulled.token = 0
     entry.holder = pulled.holder
     entry.lease = pulled.lease
     entry.delivery_count = max(pulled.deliveries, 0)
     entry.redelivered = pulled.redelivered
-    entry.paid = subscription.consumer != NULL and consumer_paid(subscription.consumer)
+    entry.paid = pulled.paid
     return entry
 
 
-cdef object settle_message(Entry entry, Message* message, Verdict verdict):
+cdef object settle_message(Entry entry, Message* message, Verdict verdict, int64_t now):
     """Settle what an entry had, in its subscription's name."""
     cdef Visit visit
-    cdef QueueConsumer* c
-    cdef bint done = True
+    cdef bint done
     cdef PullQueue q = entry.owner.queue
     cdef uint64_t token = message.token
-    visit_enter(&visit, q)
-    try:
-        if entry.paid:
-            visit_ask_for(&visit, q, entry.owner)
-    finally:
-        c = entry.owner.consumer
-        if entry.owner.acquires:
-            done = queue_settle(&visit.call, c, message, entry.holder, entry.lease, verdict)
-        else:
-            if c != NULL and entry.paid:
-                settle_credit(&visit.call, c, message.size)
-            queue_drop(&q.hall.queue, message)
-        visit_leave(&visit, q)
+    visit_enter_at(&visit, q, now)
+    if entry.paid:
+        visit_ask_for(&visit, q, entry.owner)
+    done = settle_inside(&visit, entry.owner, message, entry.holder, entry.lease, entry.paid, verdict)
+    visit_end(&visit, q)
     if done and verdict == SETTLE_ACK and entry.owner.acquires:
         Py_DECREF(<object> <PyObject*> <uintptr_t> token)  # the message's; the entry holds one of its own
+    if visit.error != NULL:
+        visit_raise(&visit)
     return done
+
+
+cdef bint settle_inside(
+    Visit* visit, Subscription owner, Message* message, uint64_t holder, uint32_t lease, bint paid, Verdict verdict
+) noexcept:
+    """Settle a message, whose reference is given up; False: it was another's already."""
+    cdef QueueConsumer* c = owner.consumer
+    if owner.acquires:
+        return queue_settle(&visit.call, c, message, holder, lease, verdict)
+    if c != NULL and paid:
+        settle_credit(&visit.call, c)
+    if c != NULL and verdict == SETTLE_UNDO:
+        queue_show_again(&visit.call, c, message)
+    queue_drop(visit.call.queue, message)
+    return True
+
+
+cdef void put_back(Subscription subscription, Pulled* found, int64_t count, int64_t now) noexcept:
+    """Undo what was pulled and cannot be handed out, the last first. Something is being raised: that comes first."""
+    cdef Visit visit
+    cdef Pulled* pulled
+    cdef PullQueue q = subscription.queue
+    while count > 0:
+        count -= 1
+        pulled = &found[count]
+        visit_enter_at(&visit, q, now)
+        settle_inside(
+            &visit, subscription, pulled.message, pulled.holder, pulled.lease, pulled.paid, SETTLE_UNDO
+        )
+        visit_end(&visit, q)
+        if visit.error != NULL:
+            Py_DECREF(<object> visit.error)
+        if pulled.token != 0:
+            Py_DECREF(<object> <PyObject*> <uintptr_t> pulled.token)

@@ -1,6 +1,7 @@
 """The estimator's Python face."""
 
 cimport cython
+from libc.math cimport INFINITY, NAN
 from libc.stdint cimport int64_t
 
 from fairsched.core.estimator cimport (
@@ -14,11 +15,20 @@ cdef enum:
 
 
 cdef int64_t as_ns(object seconds, str what) except -1:
-    cdef double amount
-    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 <= seconds <= LONGEST:
+    cdef double amount = as_double(seconds)
+    if not 0 <= amount <= LONGEST:
         raise ValueError(f"{what} must be a number of seconds from 0 to {LONGEST}, got {seconds!r}")
-    amount = seconds
     return <int64_t> (amount * 1e9)
+
+
+cdef double as_double(object value) except? -1:
+    """Convert first, and then look: comparisons of a subclass may be Python code. NaN: it is no number."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return NAN
+    try:
+        return value
+    except OverflowError:
+        return INFINITY
 
 
 @cython.final
@@ -57,7 +67,7 @@ cdef class Estimator:
 
     cdef Header header
 
-    def __init__(self, window):
+    def __cinit__(self, window):
         cdef int64_t length = as_ns(window, "window")
         if length < 16:
             raise ValueError(f"window must be a number of seconds above 0, got {window!r}")
@@ -125,10 +135,9 @@ cdef class Estimator:
             `q` is not such a number, or `now` is not a time.
         """
         cdef int64_t time = as_ns(now, "time")
-        cdef double part
-        if not isinstance(q, (int, float)) or isinstance(q, bool) or not 0 <= q <= 1:
+        cdef double part = as_double(q)
+        if not 0 <= part <= 1:
             raise ValueError(f"q must be a number from 0 to 1, got {q!r}")
-        part = q
         with cython.critical_section(self):
             found = estimator_quantile(&self.header, part, time)
         return None if found == NOTHING else found * 1e-9

@@ -15,5 +15,6 @@ cdef class FairQueue(NamedSlots):
     cdef bint is_shut_down
     cdef object __weakref__
 
-    cdef uint32_t admit(self, object name) except? 0xFFFFFFFF
-    cdef int forget_idle(self) except -1
+    cdef uint32_t admit(self, object name, int64_t hash) except? 0xFFFFFFFF
+    cdef int store(self, uint32_t index, object item, int64_t cost) except -1
+    cdef int store_after_wait(self, uint32_t index, object item, int64_t cost, bint block, object timeout) except -1

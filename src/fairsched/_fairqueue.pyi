@@ -1,5 +1,5 @@
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, SupportsIndex, final
+from typing import Any, Self, SupportsIndex, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,15 +11,15 @@ from fairsched.slotstats import SlotStats
 
 @final
 class FairQueue(NamedSlots):
-    def __init__(
-        self,
+    def __new__(
+        cls,
         quanta: Mapping[Any, SupportsIndex] | None = None,
         *,
         maxsize: int = 0,
         default_quantum: SupportsIndex | None = None,
         anticipation: float = 0.0,
         clock: Callable[[], float] | None = None,
-    ) -> None: ...
+    ) -> Self: ...
     def put(
         self, slot: Hashable, item: Any, cost: SupportsIndex = 1, block: bool = True, timeout: float | None = None
     ) -> None: ...

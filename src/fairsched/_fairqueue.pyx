@@ -1,9 +1,13 @@
 """A thread-safe, blocking queue of Python objects, served by deficit weighted round robin.
 
 Exclusion. Everything but the waiting happens with the GIL held (on free-threaded builds: inside the object's critical
-section), and nothing between two reads of the state runs Python code or gives the GIL up. A put or get gives it up only
-around a wake-up; how threads wait is in _fairwaiting.pyx, event loops in _waiter.pyx, and many items at once are in
-_batching.pyx.
+section). It is lost not only in a wait and around a wake-up, but wherever Python code may run: looking up a name may
+call its __hash__ and __eq__, whatever allocates an object may call finalizers, and each of them may use this queue,
+or let another thread do so. So every method converts its arguments first, looks the slot up, and does then, in one
+stretch, what belongs together: finds room and puts, finds an item and takes it, finds a tenant idle and forgets it.
+What may run Python code again (waking others, letting go of a name, an exception) comes after that. tests/reentrancy
+lets others in at each of these points. How threads wait is in _fairwaiting.pyx, event loops in _waiter.pyx, many
+items at once in _batching.pyx.
 
 Ownership. The token of an entry is a pointer to the queued object, and the entry owns one reference to it. The
 garbage collector is shown those references by the traverse function at the end of this file.
@@ -16,18 +20,19 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 
 from fairsched._batching cimport store_many, take_many
-from fairsched._core cimport NamedSlots, slot_find
+from fairsched._core cimport NamedSlots, clear_t, slot_find, slot_pin, slot_unpin, slots_disown
 from fairsched._fairwaiting cimport (
-    as_nanoseconds, hand_over, has_room, is_awaiting, may_take, wait_for_item, wait_for_room, wanted,
+    READY, READY_AFTER_WAIT, Verdict, as_nanoseconds, hand_over, hand_room_over, has_room, is_awaiting, may_take,
+    raise_verdict, wait_for_item, wait_for_room, wanted,
 )
 from fairsched._numbers cimport as_amount, as_count, as_int64, as_priority
 from fairsched._waiter cimport waiter_of
 from fairsched._waitingroom cimport WaitingRoom
 from fairsched.core.anticipation cimport anticipation_left, anticipation_set
-from fairsched.core.dwrr cimport dwrr_hold, dwrr_pop, dwrr_push, dwrr_set_quantum
+from fairsched.core.dwrr cimport dwrr_hold, dwrr_pop, dwrr_push, dwrr_retire_empty, dwrr_set_quantum
 from fairsched.core.entrypool cimport Entry
 from fairsched.core.slots cimport (
-    HELD, HELD_ONLY, NO_SLOT, NOT_HELD, Slot, SlotTable, slots_take_idle, slots_unlink_head,
+    HELD, HELD_ONLY, NOT_HELD, TRANSIENT, Slot, SlotTable, slots_report_idle, slots_unlink_head,
 )
 from fairsched.core.wakeup cimport wakeup_possible
 
@@ -38,8 +43,6 @@ from fairsched._core import checked_quanta
 from fairsched.batch import Batch
 
 ctypedef int (*traverse_t)(PyObject*, visitproc, void*) noexcept
-ctypedef int (*clear_t)(PyObject*) noexcept
-
 cdef extern from "Python.h":
     ctypedef struct PyTypeObject:
         traverse_t tp_traverse
@@ -95,19 +98,16 @@ cdef class FairQueue(NamedSlots):
     [('gold', 0), ('gold', 1), ('gold', 2), ('free', 0), ('gold', 3)]
     """
 
-    def __init__(self, quanta=None, *, maxsize=0, default_quantum=None, anticipation=0.0, clock=None):
-        if not isinstance(maxsize, int) or isinstance(maxsize, bool):
-            raise ValueError(f"maxsize must be an integer (0 or less: no limit), got {maxsize!r}")
+    def __cinit__(self, quanta=None, *, maxsize=0, default_quantum=None, anticipation=0.0, clock=None):
         if clock is not None and not callable(clock):
             raise ValueError(f"clock must be callable and return seconds, got {clock!r}")
-        pairs = [] if quanta is None else checked_quanta(quanta)
-        self.maxsize = max(maxsize, 0)
+        self.maxsize = max(as_int64(maxsize, "maxsize", "an integer (0 or less: no limit)"), 0)
         self.default_quantum = 0 if default_quantum is None else as_amount(default_quantum, "default_quantum")
         self.getters = WaitingRoom(clock)
         self.putters = WaitingRoom(clock, True)
         self.anticipate(anticipation)
-        for name, quantum in pairs:
-            self.add(name, quantum, False)
+        for name, quantum in [] if quanta is None else checked_quanta(quanta):
+            self.add_new(name, quantum)
 
     def __dealloc__(self):
         drop_items(&self.table)
@@ -142,24 +142,20 @@ cdef class FairQueue(NamedSlots):
             There is no such slot, and no default quantum.
         ValueError, OverflowError
             The cost is not a positive integer of at most 2**62 - 1, or the time-out is negative.
+        TypeError
+            The time-out, where it is needed, is no number.
         """
         cdef int64_t amount = as_amount(cost, "cost")
-        cdef bint waited = False
+        cdef int64_t hash
         cdef long index
         with cython.critical_section(self):
-            if not has_room(self, 1):
-                waited = wait_for_room(self, slot, 1, block, timeout)
-            try:
-                index = slot_find(self, slot)
-                if index < 0:
-                    index = self.admit(slot)
-                Py_INCREF(item)
-                if not dwrr_push(&self.table, index, <uint64_t> <uintptr_t> <PyObject*> item, amount):
-                    Py_DECREF(item)
-                    raise MemoryError()
-            finally:
-                if waited:
-                    self.putters.wake(self.maxsize - self.table.queued)
+            index = slot_find(self, slot, &hash)
+            if index < 0:
+                index = self.admit(slot, hash)
+            if has_room(self, 1):
+                self.store(index, item, amount)
+            else:
+                self.store_after_wait(index, item, amount, block, timeout)
             if wakeup_possible(&self.getters.interest):
                 self.getters.wake(wanted(self))
 
@@ -190,7 +186,6 @@ cdef class FairQueue(NamedSlots):
         cdef list objects = items if type(items) is list else list(items)
         cdef Py_ssize_t size = len(objects)
         cdef list names = slots if type(slots) is list else list(slots) if isinstance(slots, np.ndarray) else None
-        cdef bint waited = False
         if names is not None and len(names) != size:
             raise ValueError(f"slots must have one name for each item: {size} items, {len(names)} slots")
         if costs is not None:
@@ -200,21 +195,34 @@ cdef class FairQueue(NamedSlots):
         if size == 0:
             return
         with cython.critical_section(self):
-            if not has_room(self, size):
-                waited = wait_for_room(self, slots if names is None else names[0], size, block, timeout)
-            try:
-                store_many(self, slots, names, objects, &cost_view[0] if cost_view is not None else NULL)
-            finally:
-                if waited:
-                    self.putters.wake(self.maxsize - self.table.queued)
+            store_many(self, slots, names, objects, &cost_view[0] if cost_view is not None else NULL, block, timeout)
             if wakeup_possible(&self.getters.interest):
                 self.getters.wake(wanted(self))
 
-    cdef uint32_t admit(self, object name) except? 0xFFFFFFFF:
+    cdef int store(self, uint32_t index, object item, int64_t cost) except -1:
+        Py_INCREF(item)
+        if not dwrr_push(&self.table, index, <uint64_t> <uintptr_t> <PyObject*> item, cost):
+            Py_DECREF(item)
+            raise MemoryError()
+        return 0
+
+    cdef int store_after_wait(self, uint32_t index, object item, int64_t cost, bint block, object timeout) except -1:
+        """Wait for room in a slot that is not forgotten meanwhile; what room is left is handed over."""
+        slot_pin(self, index)
+        try:
+            wait_for_room(self, 1, block, timeout)
+            self.store(index, item, cost)
+        finally:
+            slot_unpin(self, index)
+            hand_room_over(self)
+            self.forget_idle()
+        return 0
+
+    cdef uint32_t admit(self, object name, int64_t hash) except? 0xFFFFFFFF:
         """Add an unknown slot, where that is wanted."""
         if not self.default_quantum:
             raise KeyError(f"no slot is named {name!r}, and there is no default_quantum to add it with")
-        return self.add(name, self.default_quantum, True)
+        return self.add(name, hash, self.default_quantum, True)
 
     # -- getting ------------------------------------------------------------------------------------------------------
 
@@ -247,24 +255,29 @@ cdef class FairQueue(NamedSlots):
             The queue is shut down and has no item left.
         ValueError, OverflowError
             The time-out is negative, or the priority is not an integer of 32 bits.
+        TypeError
+            The time-out, where it is needed, is no number.
         """
         cdef int32_t rank = as_priority(priority)
+        cdef Verdict verdict = READY
         cdef uint64_t token = 0
         cdef uint32_t index
-        cdef bint waited = False
         with cython.critical_section(self):
             if not may_take(self, rank):
-                waited = wait_for_item(self, block, timeout, rank, 1)
+                deadline = self.getters.deadline(block, timeout)
+                verdict = wait_for_item(self, block, deadline, rank, 1)
+                if verdict > READY_AFTER_WAIT:
+                    raise_verdict(verdict, True)
             index = dwrr_pop(&self.table, &token)
             name = <object> PyList_GET_ITEM(self.name_of, index)
             item = <object> <PyObject*> <uintptr_t> token
             Py_DECREF(item)  # the entry's reference; `item` holds one of its own
-            if waited:
+            if verdict == READY_AFTER_WAIT:
                 hand_over(self)
-            if self.table.forgettable != NO_SLOT:
-                self.forget_idle()
             if wakeup_possible(&self.putters.interest):
-                self.putters.wake(self.maxsize - self.table.queued)
+                hand_room_over(self)
+            if self.table.idle_count:
+                self.forget_idle()
             return name, item
 
     def get_many(self, n, timeout=None, *, priority=0):
@@ -295,37 +308,35 @@ cdef class FairQueue(NamedSlots):
         cdef int32_t rank = as_priority(priority)
         cdef int64_t limit = as_count(n)
         cdef int64_t size = 0, taken = 0
+        cdef Verdict verdict = READY
         cdef list names = []
         cdef list items = []
-        cdef bint waited = False
+        deadline = None
         with cython.critical_section(self):
-            try:
-                while limit and taken == 0:
-                    if not may_take(self, rank):
-                        waited |= wait_for_item(self, True, timeout, rank, limit)
-                    size = min(limit, self.table.queued)
-                    names = PyList_New(size)
-                    items = PyList_New(size)
-                    # Making a list may run finalizers that use this queue: fewer items may be left, even none.
-                    taken = take_many(self, names, items, size)
-            finally:
-                if waited:
+            while limit and taken == 0:
+                if verdict == READY_AFTER_WAIT:  # and somebody else was quicker
                     hand_over(self)
-            if self.table.forgettable != NO_SLOT:
-                self.forget_idle()
+                # Making a list may run finalizers that use this queue: so it is made before anything is looked at.
+                size = min(limit, max(self.table.queued, 1))
+                names = PyList_New(size)
+                items = PyList_New(size)
+                if may_take(self, rank):
+                    taken = take_many(self, names, items, size)
+                    continue
+                if verdict == READY:
+                    deadline = self.getters.deadline(True, timeout)
+                verdict = wait_for_item(self, True, deadline, rank, limit)
+                if verdict > READY_AFTER_WAIT:
+                    raise_verdict(verdict, True)
+            if verdict == READY_AFTER_WAIT:
+                hand_over(self)
             if wakeup_possible(&self.putters.interest):
-                self.putters.wake(self.maxsize - self.table.queued)
+                hand_room_over(self)
+            if self.table.idle_count:
+                self.forget_idle()
         if taken < size:
             del names[taken:], items[taken:]
         return Batch(names, items)
-
-    cdef int forget_idle(self) except -1:
-        """Forget the tenants that the last pop left idle and out of debt."""
-        cdef uint32_t index = slots_take_idle(&self.table)
-        while index != NO_SLOT:
-            self.forget(index)
-            index = slots_take_idle(&self.table)
-        return 0
 
     def call_when_ready(self, callback, *, priority=0):
         """call_when_ready($self, callback, *, priority=0)
@@ -370,9 +381,10 @@ cdef class FairQueue(NamedSlots):
 
         Number of items queued in one slot at this moment; 0 when there is no such slot.
         """
+        cdef int64_t hash
         cdef long index
         with cython.critical_section(self):
-            index = slot_find(self, slot)
+            index = slot_find(self, slot, &hash)
             return 0 if index < 0 else self.table.slots[index].pushed - self.table.slots[index].served
 
     def waiting(self):
@@ -397,7 +409,7 @@ cdef class FairQueue(NamedSlots):
         Parameters
         ----------
         immediate : bool
-            Drop what is queued, so that gets raise at once.
+            Drop what is queued, so that gets raise at once. It was not served, and slots added for it are forgotten.
         """
         cdef SlotTable* table = &self.table
         with cython.critical_section(self):
@@ -405,6 +417,7 @@ cdef class FairQueue(NamedSlots):
             anticipation_set(table, 0)  # nothing will come
             if immediate:
                 drop_items(table)
+                self.forget_idle()
             self.getters.wake_all()
             self.putters.wake_all()
 
@@ -432,13 +445,15 @@ cdef class FairQueue(NamedSlots):
             The quantum is not a positive integer of at most 2**62 - 1.
         """
         cdef int64_t amount = as_amount(quantum, f"quantum of slot {slot!r}")
+        cdef int64_t hash
         cdef long index
         with cython.critical_section(self):
-            index = slot_find(self, slot)
+            index = slot_find(self, slot, &hash)
             if index < 0:
-                index = self.admit(slot)
-            self.table.slots[index].transient = False
+                index = self.admit(slot, hash)
+            self.table.slots[index].flags &= ~TRANSIENT
             dwrr_set_quantum(&self.table, index, amount)
+            self.getters.wake(self.table.queued)  # those who wait for this slot's turn, perhaps
 
     def settle(self, slot, cost_difference):
         """settle($self, slot, cost_difference)
@@ -464,16 +479,21 @@ cdef class FairQueue(NamedSlots):
             The debt would exceed 2**62 - 1.
         """
         cdef int64_t difference = as_int64(cost_difference, "cost difference", "an integer")
-        cdef Slot* found
+        cdef bint awaiting
+        cdef int64_t hash
         cdef long index
         with cython.critical_section(self):
-            index = slot_find(self, slot)
+            index = slot_find(self, slot, &hash)
             if index < 0:
-                index = self.admit(slot)
-            self.settle_index(index, difference)
-            found = &self.table.slots[index]
-            if found.transient and not found.active and not found.held:
-                self.forget(index)
+                index = self.admit(slot, hash)
+            awaiting = is_awaiting(self)
+            try:
+                self.settle_index(index, difference)
+            finally:
+                slots_report_idle(&self.table, index)
+                if awaiting:  # perhaps for this slot, whose turn may be over
+                    self.getters.wake(self.table.queued)
+                self.forget_idle()
 
     def hold(self, slot, held, awaited=True):
         """hold($self, slot, held, awaited=True)
@@ -505,17 +525,18 @@ cdef class FairQueue(NamedSlots):
         KeyError
             There is no such slot.
         """
+        cdef bint is_held = held, is_awaited = awaited
+        cdef int state = HELD if is_held and is_awaited else HELD_ONLY if is_held else NOT_HELD
+        cdef int64_t hash
         cdef long index
-        cdef int before
         with cython.critical_section(self):
-            index = slot_find(self, slot)
+            index = slot_find(self, slot, &hash)
             if index < 0:
                 raise KeyError(f"no slot is named {slot!r}")
-            before = dwrr_hold(&self.table, index, HELD if held and awaited else HELD_ONLY if held else NOT_HELD)
+            state = dwrr_hold(&self.table, index, state)
+            self.getters.wake(self.table.queued)  # those who wait for this slot's turn, perhaps
             self.forget_idle()
-            if self.anticipating:  # perhaps for this slot
-                self.getters.wake(self.table.queued)
-            return before == HELD
+            return state == HELD
 
     def anticipate(self, seconds):
         """anticipate($self, seconds)
@@ -540,10 +561,10 @@ cdef class FairQueue(NamedSlots):
         """
         if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 <= seconds <= LONGEST_TURN:
             raise ValueError(f"anticipation must be a number of seconds from 0 to {LONGEST_TURN}, got {seconds!r}")
+        cdef int64_t patience = as_nanoseconds(seconds)
         with cython.critical_section(self):
-            anticipation_set(&self.table, 0 if self.is_shut_down else as_nanoseconds(seconds))
-            if self.anticipating:
-                self.getters.wake(self.table.queued)
+            anticipation_set(&self.table, 0 if self.is_shut_down else patience)
+            self.getters.wake(self.table.queued)
 
     def anticipated(self):
         """anticipated($self)
@@ -553,10 +574,12 @@ cdef class FairQueue(NamedSlots):
 
         For those who do not block: call `get` again when an item was put, or after so many seconds.
         """
+        cdef int64_t now
         with cython.critical_section(self):
             if not is_awaiting(self):
                 return None
-            return anticipation_left(&self.table, as_nanoseconds(self.getters.clock())) * 1e-9
+            now = as_nanoseconds(self.getters.clock())
+            return anticipation_left(&self.table, now) * 1e-9 if is_awaiting(self) else None
 
     def stats(self):
         """stats($self)
@@ -577,14 +600,19 @@ cdef clear_t base_clear = (<PyTypeObject*> FairQueue).tp_clear
 
 
 cdef void drop_items(SlotTable* table) noexcept:
-    """Take every item out, then let go of them: their finalizers may use the queue."""
+    """Take every item out, unserved, then let go of them: their finalizers may use the queue."""
     cdef list dropped = []
+    cdef Slot* slot
     cdef uint32_t i
     for i in range(table.size):
-        while table.slots[i].quantum and table.slots[i].head != NULL:
-            item = <object> <PyObject*> <uintptr_t> slots_unlink_head(table, &table.slots[i])
+        slot = &table.slots[i]
+        while slot.quantum and slot.head != NULL:
+            item = <object> <PyObject*> <uintptr_t> slots_unlink_head(table, slot)
+            slot.served -= 1
+            slot.pushed -= 1  # as though it had never come
             Py_DECREF(item)
             dropped.append(item)
+    dwrr_retire_empty(table)
 
 
 @cython.linetrace(False)
@@ -608,6 +636,7 @@ cdef int fairqueue_traverse(PyObject* self, visitproc visit, void* arg) noexcept
 @cython.profile(False)
 cdef int fairqueue_clear(PyObject* self) noexcept:
     drop_items(&(<FairQueue> self).table)
+    slots_disown(<FairQueue> self)
     return base_clear(self)
 
 

@@ -42,7 +42,7 @@ cdef inline int64_t as_amount(object value, str what) except -1:
 
 cdef inline int64_t as_count(object value) except -1:
     """Convert a number of messages."""
-    cdef int64_t result = as_int64(value, "n", "an integer of 0 or more,")
+    cdef int64_t result = as_int64(value, "n", "an integer of 0 or more")
     if result < 0:
         raise ValueError(f"n must be an integer of 0 or more, got {value!r}")
     return result

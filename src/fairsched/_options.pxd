@@ -1,6 +1,6 @@
 """Options from Python: names, callables and times, checked, with errors that name the value and what is allowed."""
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport INT64_MAX, int64_t
 
 
 cdef inline object choice(dict choices, object value, str what):
@@ -20,12 +20,24 @@ cdef inline object check_callable(object value, str what):
 cdef inline int64_t as_ns(object seconds, str what) except? -1:
     """Convert a time in seconds; never 0, which stands for none."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not -9e9 < seconds < 9e9:
-        raise ValueError(f"{what} must be a finite number of seconds, got {seconds!r}")
+        raise ValueError(f"{what} must be a number of seconds between -9e9 and 9e9, got {seconds!r}")
     return round(seconds * 1e9) or 1
 
 
 cdef inline int64_t as_lifetime(object seconds, str what) except -1:
     """Convert a time to live; nanoseconds."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 9e9:
-        raise ValueError(f"{what} must be a number of seconds, 0 or more, got {seconds!r}")
+        raise ValueError(f"{what} must be a number of seconds, 0 or more and below 9e9, got {seconds!r}")
     return round(seconds * 1e9)
+
+
+cdef inline int64_t clock_ns(object seconds) except? -1:
+    """Convert what a clock said."""
+    if not -9e9 < seconds < 9e9:  # NaN too
+        raise ValueError(f"a clock must return a number of seconds between -9e9 and 9e9, got {seconds!r}")
+    return round(seconds * 1e9)
+
+
+cdef inline int64_t time_after(int64_t now, int64_t span) noexcept:
+    """The time so much later; the last there is, if it would come after that."""
+    return INT64_MAX if span > INT64_MAX - max(now, <int64_t> 0) else now + span

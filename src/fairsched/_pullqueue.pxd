@@ -1,6 +1,7 @@
 """A queue whose consumers pull; see _pullqueue.pyx."""
 
 from libc.stdint cimport int64_t, uint64_t
+from libcpp.atomic cimport atomic
 
 from fairsched._alternate cimport Alternate
 from fairsched._hall cimport Hall
@@ -15,11 +16,12 @@ cdef class PullQueue:
     cdef Alternate alternate
     cdef object clock
     cdef int64_t ttl            # nanoseconds; -1: none
+    cdef bint made
     cdef bint keyed             # keys mean something
-    cdef int64_t filters        # subscriptions with a filter
-    cdef int64_t stopped        # threads that wait for room
+    cdef atomic[int64_t] filters  # subscriptions with a filter
+    cdef atomic[int64_t] stopped  # threads that wait for room
     cdef WaitingRoom room       # where they wait
-    cdef uint64_t named
+    cdef atomic[uint64_t] named
     cdef object __weakref__
 
     cdef int64_t now(self) except? -1

@@ -15,7 +15,7 @@ from fairsched._membership cimport (
     subscription_create, subscription_join, subscription_names, subscriptions_end,
 )
 from fairsched._numbers cimport as_credit, as_priority, natural
-from fairsched._options cimport as_lifetime, check_callable, choice
+from fairsched._options cimport as_lifetime, check_callable, choice, clock_ns
 from fairsched._putting cimport put_message
 from fairsched._subscription cimport Subscription
 from fairsched._visit cimport Visit, visit_ask, visit_enter_at, visit_leave
@@ -112,10 +112,16 @@ cdef class PullQueue:
 
     Notes
     -----
-    Complexity: put and pull O(1); sorted queues, and messages that come back, O(log n). Memory: 192 bytes a message,
+    Complexity: put and pull O(1); sorted queues, and messages that come back, O(log n). With filters, a put asks one
+    subscription after another until one accepts, and a pull one message after another, each once: O(what is refused),
+    and, for each subscription that would accept, O(subscriptions of higher priority). Memory: 192 bytes a message,
     beyond the item and its key.
     Thread safety: every method may be called from any thread. Callbacks run in the thread that caused them, with
     nothing locked: they may use the queue.
+    What a callback raises is logged, if it is an Exception. Anything else, as KeyboardInterrupt, is raised by the call
+    that called back, the first of several, once that call has done all it had to do and everybody was told: a put has
+    put its message, an entry is settled. What a pull has taken then goes back, and a new subscription leaves again.
+    What `key` and the clock raise, whatever it is, is raised before anything is changed.
 
     Examples
     --------
@@ -132,23 +138,22 @@ cdef class PullQueue:
     2 True
     """
 
-    def __cinit__(self, *args, **kwargs):
-        self.members = set()
-
-    def __init__(
+    def __cinit__(
         self, kind="standard", *, levels=10, key=None, quanta=None, max_depth=0, max_bytes=0, overflow="none", ttl=None,
         groups=None, live_consumers=0, max_deliveries=0, alternate=None, nondestructive=False, clock=None,
     ):
-        if self.hall != NULL:
-            raise TypeError("a PullQueue is set up once")
+        cdef Queue* q
+        cdef bint browsed = bool(nondestructive)
+        cdef int64_t depth, size, live, deliveries
         order = choice(_KINDS, kind, "kind")
         policy = choice(_OVERFLOWS, overflow, "overflow")
         grouping = choice(_GROUPS, groups, "groups")
         count = natural(levels, "levels")
         if not 1 <= count <= LEVELS_MAX:
             raise ValueError(f"levels must be from 1 to {LEVELS_MAX}, got {levels!r}")
-        limits = natural(max_depth, "max_depth"), natural(max_bytes, "max_bytes")
+        depth, size = natural(max_depth, "max_depth"), natural(max_bytes, "max_bytes")
         live, deliveries = natural(live_consumers, "live_consumers"), natural(max_deliveries, "max_deliveries")
+        self.members = set()
         self.ttl = -1 if ttl is None else as_lifetime(ttl, "ttl")
         self.key = check_callable(key, "key")
         self.clock = time.monotonic if check_callable(clock, "clock") is None else clock
@@ -158,16 +163,22 @@ cdef class PullQueue:
         pairs = [] if quanta is None else checked_quanta(quanta)
         self.keyed = grouping != GROUPS_NONE or order in (KIND_SORTED, KIND_LAST_VALUE)
         self.room = WaitingRoom(clock)
-        self.hall = hall_create(order, count, grouping)
-        self.hall.queue.overflow.policy = policy
-        self.hall.queue.overflow.max_depth = limits[0] or -1
-        self.hall.queue.overflow.max_bytes = limits[1] or -1
-        self.hall.queue.live_limit = min(live, 0xFFFFFFFF)
-        self.hall.queue.max_deliveries = deliveries
-        self.hall.queue.nondestructive = bool(nondestructive)
         self.slot_of = {}
+        self.hall = hall_create(order, count, grouping)
+        q = &self.hall.queue
+        q.overflow.policy = policy
+        q.overflow.max_depth = depth or -1
+        q.overflow.max_bytes = size or -1
+        q.live_limit = min(live, <int64_t> 0xFFFFFFFF)
+        q.max_deliveries = deliveries
+        q.nondestructive = browsed
         for name, quantum in pairs:
             self.add_slot(name, quantum)
+
+    def __init__(self, *args, **kwargs):
+        if self.made:
+            raise TypeError("a PullQueue is set up once")
+        self.made = True
 
     cdef int add_slot(self, object name, int64_t quantum) except -1:
         cdef uint32_t index
@@ -197,7 +208,7 @@ cdef class PullQueue:
         items.clear()  # whatever their finalizers do
 
     cdef int64_t now(self) except? -1:
-        return round(self.clock() * 1e9)
+        return clock_ns(self.clock())
 
     def put(
         self, item, *, priority=4, key=None, slot=None, size=0, ttl=None, not_before=None, block=True, timeout=None
@@ -230,17 +241,21 @@ cdef class PullQueue:
         Raises
         ------
         queue.Full
-            There is no room, and none is made by waiting; or that was not wanted, or took too long.
+            There is no room, and none is made by waiting; or that was not wanted, or took too long. Also if the sizes
+            of all messages would add up to 2**63 or more.
         ShutDown
             The queue is closed.
         KeyError
             A fair queue has no such slot.
+        TypeError
+            The time-out, where it is needed, is no number.
         ValueError, OverflowError
-            An argument is not as described.
+            Another argument is not as described.
 
         Notes
         -----
-        O(1); O(log n) in a sorted queue. Callbacks run before it returns; if one raises, that is logged.
+        O(1); O(log n) in a sorted queue; with filters, O(subscriptions that refuse) besides, as in the notes on the
+        queue. Callbacks run before it returns. What one raises, the notes on the queue describe.
         """
         put_message(self, item, priority, key, slot, size, ttl, not_before, block, timeout)
 
@@ -267,12 +282,12 @@ cdef class PullQueue:
             Be the only subscription while it lasts.
         filter : callable, optional
             Takes an item, returns whether this subscription is interested in it. Called with nothing locked, in the
-            thread that puts or pulls, perhaps more than once. If it raises, that means no.
+            thread that puts or pulls, perhaps more than once. If it raises an Exception, that means no.
         credit : int, optional
             How many messages it may have unsettled; None: any number. Without credit left it is not interested.
         on_work : callable, optional
-            Called with the subscription each time it is notified, in the thread that caused that. What it raises is
-            logged.
+            Called with the subscription each time it is notified, in the thread that caused that, when all others that
+            are notified by the same call have been told.
         interested : bool
             Whether it is ready for work.
 
@@ -378,24 +393,17 @@ cdef class PullQueue:
         cdef Visit visit
         cdef Message* due
         cdef Message* following
-        cdef int64_t expired
+        cdef int64_t expired, now = self.now()
         cdef Py_ssize_t kept = len(self.alternate.undelivered)
-        visit_enter_at(&visit, self, self.now())
+        visit_enter_at(&visit, self, now)
         due = queue_unhold(&self.hall.queue, &visit.call)
         expired = queue_sweep(&self.hall.queue, &visit.call)
-        try:
-            while due != NULL:
-                following = due.due
-                if visit.call.accepts != NULL:
-                    visit_ask(&visit, self, due)
-                queue_offer(&visit.call, due, True)
-                due = following
-        finally:
-            while due != NULL:  # a filter was interrupted
-                following = due.due
-                queue_offer(&visit.call, due, True)
-                due = following
-            visit_leave(&visit, self)
+        while due != NULL:
+            following = due.due
+            visit_ask(&visit, self, due)
+            queue_offer(&visit.call, due, True)
+            due = following
+        visit_leave(&visit, self)
         self.alternate.deliver_again(kept)
         return expired
 
@@ -404,7 +412,8 @@ cdef class PullQueue:
         --
 
         Take no more messages and subscriptions. What is there may be pulled and settled; what is released goes to the
-        alternate, if there is one. Whoever waits in `put` gets `ShutDown`, in `get` once there is nothing left for it.
+        alternate, if there is one. Whoever waits in `put` gets `ShutDown`, in `get` once there is nothing left for it,
+        and no message is held until later.
 
         Returns
         -------
@@ -419,8 +428,7 @@ cdef class PullQueue:
         with cython.critical_section(self):
             self.room.wake_all()
         for subscription in list(self.members):
-            (<Subscription> subscription).news.fetch_add(0)
-            (<Subscription> subscription).wake()
+            (<Subscription> subscription).wake_all()
         return list(self.alternate.undelivered)
 
     def __repr__(self):

@@ -7,7 +7,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
 from fairsched._numbers cimport as_int64, natural
-from fairsched._options cimport as_lifetime, as_ns
+from fairsched._options cimport as_lifetime, as_ns, time_after
 from fairsched._pullqueue cimport PullQueue
 from fairsched._visit cimport Visit, visit_ask, visit_enter_at, visit_leave
 from fairsched._waitingroom cimport Seat
@@ -21,12 +21,9 @@ from fairsched.core.queuering cimport queue_trim
 from fairsched.core.queuestate cimport Queue
 from fairsched.core.queuewake cimport queue_offer
 
-import math
 import queue
 
 from fairsched.errors import ShutDown
-
-_PAST = -math.inf  # a deadline: wait for nothing but what is under way
 
 
 cdef int put_message(
@@ -90,10 +87,10 @@ cdef Admittance offer_message(
     if life >= 0 or not_before is not None or q.hall.queue.timed.load() != 0:
         now = q.now()
     if life >= 0:
-        offer.expiry = (now + life) or 1
+        offer.expiry = time_after(now, life) or 1
     visit_enter_at(&visit, q, now)
     Py_INCREF(item)
-    if q.filters == 0:
+    if q.filters.load() == 0:
         done = queue_put(&visit.call, offer, NULL)
     else:
         done = queue_put(&visit.call, offer, &linked)
@@ -101,23 +98,12 @@ cdef Admittance offer_message(
         Py_DECREF(item)
         interest_leave(visit.call.pin)  # nothing has happened that anybody waits for
         return done
-    try:
-        if linked != NULL:
-            offer_linked(&visit, q, linked)
-    finally:
-        if linked != NULL:
-            queue_trim(&visit.call, visit.call.newest)
-        visit_leave(&visit, q)
-    return done
-
-
-cdef int offer_linked(Visit* visit, PullQueue q, Message* linked) except -1:
-    """Ask the filters about a message that is linked, and announce it."""
-    try:
-        visit_ask(visit, q, linked)
-    finally:
+    if linked != NULL:
+        visit_ask(&visit, q, linked)
         queue_offer(&visit.call, linked, True)
-    return 0
+        queue_trim(&visit.call, visit.call.newest)
+    visit_leave(&visit, q)
+    return done
 
 
 cdef uint32_t find_slot(PullQueue q, object slot) except? 0xFFFFFFFF:
@@ -134,7 +120,7 @@ cdef str fullness(PullQueue q, int64_t size):
     return (
         f"a message of {size} bytes does not fit: {engine.depth.load()} messages of at most "
         f"{max(engine.overflow.max_depth, 0) or 'any number'}, {engine.bytes.load()} bytes of at most "
-        f"{max(engine.overflow.max_bytes, 0) or 'any number'}"
+        f"{max(engine.overflow.max_bytes, 0) or '2**63 - 1'}"
     )
 
 
@@ -143,22 +129,26 @@ cdef Admittance wait_for_room(
 ) except <Admittance> 0:
     """Put what is offered once there is room for it."""
     cdef Admittance done = PUT_FULL
-    cdef Seat* seat
-    cdef bint woken = True, waited
+    cdef bint woken = True
     deadline = q.room.deadline(block, timeout)
     while block and done == PUT_FULL and woken:
         with cython.critical_section(q):
-            seat = q.room.sit(0, 1)
-            q.stopped += 1
-            waited = False
-            try:  # whoever makes room from now on sees that somebody waits
-                done = offer_message(q, offer, item, ttl, not_before)
-                if done == PUT_FULL:
-                    waited = True
-                    woken = q.room.wait(seat, deadline)
-            finally:
-                q.stopped -= 1
-                if not waited:  # it may have been claimed meanwhile: its permit is under way
-                    q.room.wait(seat, _PAST)
-                q.room.leave(seat)
+            woken = wait_in_room(q, offer, item, ttl, not_before, deadline, &done)
     return done
+
+
+cdef bint wait_in_room(
+    PullQueue q, Offer* offer, object item, object ttl, object not_before, object deadline, Admittance* done
+) except -1:
+    """Put it, or wait for room, in one stay: whoever makes room meanwhile sees that somebody waits."""
+    cdef Seat* seat = q.room.sit(0, 1)
+    cdef bint woken = True
+    q.stopped.fetch_add(1)
+    try:
+        done[0] = offer_message(q, offer, item, ttl, not_before)
+        if done[0] == PUT_FULL:
+            woken = q.room.wait(seat, deadline)
+    finally:
+        q.stopped.fetch_sub(1)
+        q.room.leave(seat)  # it may have been claimed meanwhile: its permit is under way, and collected
+    return woken

@@ -17,12 +17,13 @@ cdef uint32_t phash2_atom_of(uint32_t state, bytes name) noexcept:
 cdef int phash2_term(object value, uint32_t* state) except -1:
     """Take a term into the hash so far."""
     cdef uint32_t so_far = state[0]
+    cdef bytes data
     if value is None:
         state[0] = phash2_atom_of(so_far, b"undefined")
     elif isinstance(value, bool):
         state[0] = phash2_atom_of(so_far, b"true" if value else b"false")
     elif isinstance(value, (str, bytes)):
-        data = value.encode() if isinstance(value, str) else bytes(value)
+        data = str.encode(value) if isinstance(value, str) else bytes.__getitem__(value, slice(None))
         state[0] = phash2_binary(so_far, <const uint8_t*> PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
     elif isinstance(value, int):
         if not -(2**63) <= value < 2**63:

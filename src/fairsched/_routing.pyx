@@ -27,19 +27,44 @@ cdef void place_on_ring(const void* where, const uint64_t* hashes, int32_t* out,
 
 @cython.final
 cdef class RingTable:
-    """A built ring with its members: never changed, so readers go on while `HashRing` puts another in its place."""
+    """A built ring with its members: readers go on with it while `HashRing` puts another in its place.
+
+    Only the loads change. They are counted here, so that a load is never counted for the members of another table.
+    """
 
     cdef Ring ring
     cdef tuple names
-    cdef dict index_of
-    cdef object weights  # int64 array by index
+    cdef dict index_of        # names are exactly str: looking one up runs no Python code
+    cdef dict member_weights
+    cdef int64_t[::1] weights  # by index
+    cdef int64_t[::1] loads    # keys placed and not released, by index
     cdef int64_t weight
+    cdef int64_t load
 
     def __cinit__(self):
         hashring_init(&self.ring)
+        self.names = ()
+        self.index_of = {}
+        self.member_weights = {}
 
     def __dealloc__(self):
         hashring_clear(&self.ring)
+
+    cdef int32_t place(self, uint64_t hashed, double factor) noexcept:
+        """Place one key within the bounds. Runs no Python code; the caller excludes others. Needs a member."""
+        cdef int32_t member = hashring_place(
+            &self.ring, hashed, &self.loads[0], &self.weights[0], self.load, self.weight, factor
+        )
+        self.loads[member] += 1
+        self.load += 1
+        return member
+
+    cdef void take_loads(self, RingTable before, const int64_t* places) noexcept:
+        """Go on with the loads of another table, whose members stood in those places; -1: was not a member."""
+        cdef Py_ssize_t i
+        for i in range(len(self.names)):
+            self.loads[i] = before.loads[places[i]] if places[i] >= 0 else 0
+            self.load += self.loads[i]
 
 
 cdef RingTable build_table(dict weights, int64_t points_per_weight, uint64_t seed, int space_bits):
@@ -48,12 +73,15 @@ cdef RingTable build_table(dict weights, int64_t points_per_weight, uint64_t see
     cdef int64_t[::1] counts
     cdef uint64_t[::1] bases
     cdef int32_t[::1] members
-    cdef int32_t size = <int32_t> len(weights)
+    cdef int32_t size
     cdef bint ok
+    table.weight = check_points(weights, points_per_weight)
+    size = <int32_t> len(weights)
     table.names = tuple(weights)
     table.index_of = {name: index for index, name in enumerate(table.names)}
+    table.member_weights = weights
     table.weights = np.array(list(weights.values()), dtype=np.int64)
-    table.weight = sum(weights.values())
+    table.loads = np.zeros(size, dtype=np.int64)
     if size == 0:
         return table
     # In the order of names, so that coinciding points fall to the same member whatever the order of joining.
@@ -68,10 +96,19 @@ cdef RingTable build_table(dict weights, int64_t points_per_weight, uint64_t see
     return table
 
 
-cdef int check_name(object name) except -1:
+cdef int64_t check_points(dict weights, int64_t points_per_weight) except -1:
+    """The sum of the weights, if there are not too many points."""
+    weight = sum(weights.values())
+    if weight > POINTS_MAX // points_per_weight:
+        raise ValueError(f"a ring has at most 2**27 points, got {weight} times {points_per_weight}")
+    return weight
+
+
+cdef str checked_name(object name):
+    """A member's name, as exactly a str: the hash of a subclass may be Python code."""
     if not isinstance(name, str):
         raise ValueError(f"a member's name must be a str, got {name!r}")
-    return 0
+    return str.__str__(name)
 
 
 def rebuilt_ring(weights, points_per_weight, seed, space_bits):
@@ -140,16 +177,14 @@ cdef class HashRing:
     """
 
     cdef RingTable table
-    cdef dict member_weights
     cdef readonly uint64_t seed
     cdef readonly int space_bits
     cdef readonly int64_t points_per_weight
     cdef readonly object load_factor
     cdef double factor  # 0: not bounded
-    cdef int64_t load
-    cdef object loads_array  # int64 by index
 
-    def __init__(self, weights, *, points_per_weight=1, seed=0, space_bits=64, load_factor=None):
+    def __cinit__(self, weights, *, points_per_weight=1, seed=0, space_bits=64, load_factor=None):
+        self.table = RingTable()
         if not hasattr(weights, "items"):
             raise ValueError(f"weights must map names to weights, got {weights!r}")
         self.seed = as_seed(seed)
@@ -164,24 +199,26 @@ cdef class HashRing:
                 raise ValueError(f"load_factor must be 1 or more, got {load_factor!r}")
         members = {}
         for name, weight in weights.items():
-            check_name(name)
-            members[name] = as_amount(weight, f"weight of {name!r}")
-        self.replace(members)
+            members[checked_name(name)] = as_amount(weight, f"weight of {name!r}")
+        self.table = build_table(members, self.points_per_weight, self.seed, self.space_bits)
 
-    cdef int replace(self, dict members) except -1:
-        """Build the ring of these members, and take it and their loads."""
-        cdef RingTable table
-        if sum(members.values()) > POINTS_MAX // self.points_per_weight:
-            raise ValueError(
-                f"a ring has at most 2**27 points, got {sum(members.values())} times {self.points_per_weight}"
-            )
-        table = build_table(members, self.points_per_weight, self.seed, self.space_bits)
-        loads = {} if self.table is None else self.loads
-        self.loads_array = np.array([loads.get(name, 0) for name in table.names], dtype=np.int64)
-        self.load = int(self.loads_array.sum())
-        self.member_weights = members
-        self.table = table
-        return 0
+    cdef RingTable present(self):
+        with cython.critical_section(self):
+            return self.table
+
+    cdef bint replace(self, RingTable before, dict members) except -1:
+        """Build the ring of these members, and put it in the place of `before`; False when others changed that first.
+
+        Building runs Python code and gives up the GIL: loads are counted, and members come and go, meanwhile.
+        """
+        cdef RingTable table = build_table(members, self.points_per_weight, self.seed, self.space_bits)
+        cdef int64_t[::1] places = np.array([before.index_of.get(name, -1) for name in table.names] or [-1], np.int64)
+        with cython.critical_section(self):
+            if self.table is not before:
+                return False
+            table.take_loads(before, &places[0])
+            self.table = table
+        return True
 
     def __len__(self):
         return len(self.names)
@@ -200,21 +237,24 @@ cdef class HashRing:
     @property
     def names(self):
         """Tuple of the members' names, in the order of joining: what the indices of `route_many` count."""
-        with cython.critical_section(self):
-            return self.table.names
+        return self.present().names
 
     @property
     def weights(self):
         """Dict of the members' weights."""
-        with cython.critical_section(self):
-            return dict(self.member_weights)
+        return dict(self.present().member_weights)
 
     @property
     def loads(self):
         """Dict of the keys placed with each member and not released; all 0 without `load_factor`."""
+        cdef RingTable table
+        cdef list loads = []
+        cdef Py_ssize_t i
         with cython.critical_section(self):
-            names, loads = self.table.names, list(self.loads_array)
-        return dict(zip(names, map(int, loads)))
+            table = self.table
+            for i in range(len(table.names)):
+                loads.append(table.loads[i])
+        return dict(zip(table.names, loads))
 
     def route(self, key):
         """route($self, key)
@@ -251,19 +291,8 @@ cdef class HashRing:
             if table.ring.size == 0:
                 return None
             if self.factor:
-                return table.names[self.placed(table, hashed)]
+                return <object> PyTuple_GET_ITEM(table.names, table.place(hashed, self.factor))
         return <object> PyTuple_GET_ITEM(table.names, hashring_owner(&table.ring, hashed))
-
-    cdef int32_t placed(self, RingTable table, uint64_t hashed) except -1:
-        """Place one key within the bounds. The caller excludes others."""
-        cdef int64_t[::1] loads = self.loads_array
-        cdef const int64_t[::1] weights = table.weights
-        cdef int32_t member = hashring_place(
-            &table.ring, hashed, &loads[0], &weights[0], self.load, table.weight, self.factor
-        )
-        loads[member] += 1
-        self.load += 1
-        return member
 
     def route_many(self, keys):
         """route_many($self, keys)
@@ -294,9 +323,7 @@ cdef class HashRing:
         -----
         Complexity O(bytes). Python objects are hashed with the GIL held; everything else runs without it.
         """
-        cdef RingTable table
-        with cython.critical_section(self):
-            table = self.table
+        cdef RingTable table = self.present()
         columns = columns_of(keys, self.seed, False)
         if self.factor:
             return self.place_many(columns)
@@ -308,13 +335,15 @@ cdef class HashRing:
         """Place many keys within the bounds, in their order."""
         cdef uint64_t[::1] hashes
         cdef int32_t[::1] out
+        cdef RingTable table
         cdef Py_ssize_t i
         hashes = np.concatenate([hashes_of(column, self.seed) for column in columns] or [np.empty(0, np.uint64)])
         result = np.full(hashes.shape[0], -1, dtype=np.int32)
         out = result
         with cython.critical_section(self):
-            for i in range(hashes.shape[0] if self.table.ring.size else 0):
-                out[i] = self.placed(self.table, hashes[i])
+            table = self.table
+            for i in range(hashes.shape[0] if table.ring.size else 0):
+                out[i] = table.place(hashes[i], self.factor)
         return result
 
     def release(self, name, count=1):
@@ -331,15 +360,21 @@ cdef class HashRing:
             The count is not positive, or more than the member's load.
         """
         cdef int64_t amount = as_amount(count, "count")
-        cdef int64_t[::1] loads
-        cdef int64_t index
+        cdef int64_t load
+        cdef str exact = checked_name(name) if isinstance(name, str) else None
+        cdef RingTable table
+        cdef Py_ssize_t index
         with cython.critical_section(self):
-            index = self.table.index_of[name]
-            loads = self.loads_array
-            if amount > loads[index]:
-                raise ValueError(f"{name!r} has a load of {loads[index]}, {count} cannot be released")
-            loads[index] -= amount
-            self.load -= amount
+            table = self.table
+            index = table.index_of.get(exact, -1)
+            load = table.loads[index] if index >= 0 else 0
+            if amount <= load:
+                table.loads[index] -= amount
+                table.load -= amount
+        if index < 0:
+            raise KeyError(f"no member is named {name!r}")
+        if amount > load:
+            raise ValueError(f"{name!r} has a load of {load}, {count} cannot be released")
 
     def add(self, name, weight):
         """add($self, name, weight)
@@ -356,12 +391,15 @@ cdef class HashRing:
         -----
         Complexity O(points log points): the ring is built anew, and readers go on with the old one meanwhile.
         """
-        check_name(name)
+        cdef RingTable before
+        cdef str exact = checked_name(name)
         amount = as_amount(weight, f"weight of {name!r}")
-        with cython.critical_section(self):
-            if name in self.member_weights:
+        while True:
+            before = self.present()
+            if exact in before.index_of:
                 raise ValueError(f"there is a member named {name!r} already")
-            self.replace({**self.member_weights, name: amount})
+            if self.replace(before, {**before.member_weights, exact: amount}):
+                return
 
     def remove(self, name):
         """remove($self, name)
@@ -378,19 +416,22 @@ cdef class HashRing:
         -----
         Complexity O(points log points).
         """
-        with cython.critical_section(self):
-            if name not in self.member_weights:
+        cdef RingTable before
+        cdef str exact = checked_name(name) if isinstance(name, str) else None
+        while True:
+            before = self.present()
+            if exact not in before.index_of:
                 raise KeyError(f"no member is named {name!r}")
-            self.replace({other: weight for other, weight in self.member_weights.items() if other != name})
+            members = {other: weight for other, weight in before.member_weights.items() if other != exact}
+            if self.replace(before, members):
+                return
 
     def _points(self):
         """Arrays of the points, ascending, and of their members' indices; and the names."""
-        cdef RingTable table
+        cdef RingTable table = self.present()
         cdef uint64_t[::1] points
         cdef int32_t[::1] owners
         cdef int64_t i
-        with cython.critical_section(self):
-            table = self.table
         points = where = np.empty(table.ring.size, dtype=np.uint64)
         owners = whose = np.empty(table.ring.size, dtype=np.int32)
         for i in range(table.ring.size):

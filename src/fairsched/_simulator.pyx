@@ -137,19 +137,21 @@ cdef class Simulation:
 
     cdef Sim sim
     cdef list kept  # arrays that the simulation reads
+    cdef bint laid_out
     cdef bint started
 
-    def __cinit__(self, plan):
-        sim_init(&self.sim)
-        self.kept = []
+    def __init__(self, plan):
+        if self.laid_out:
+            raise RuntimeError("a Simulation is laid out once")
+        self.laid_out = True
 
     def __dealloc__(self):
         sim_clear(&self.sim)
 
-    def __init__(self, plan):
+    def __cinit__(self, plan):
         cdef Sim* s = &self.sim
-        if s.calendar.times != NULL:
-            raise RuntimeError("a Simulation is laid out once")
+        sim_init(s)
+        self.kept = []
         s.queue_count = len(plan.queues)
         s.slot_count = len(plan.slots)
         s.worker_count = sum([consumer.workers for consumer in plan.consumers])

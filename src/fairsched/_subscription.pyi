@@ -1,6 +1,11 @@
 from typing import Never, SupportsIndex, final
 
+from typing_extensions import disjoint_base
+
 from fairsched._entry import Entry
+
+@disjoint_base
+class Listener: ...
 
 @final
 class Subscription:

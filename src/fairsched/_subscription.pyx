@@ -2,17 +2,21 @@
 
 cimport cython
 from libc.stdint cimport int64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport free, realloc
 
-from fairsched._entry cimport Entry, entry_of
+from fairsched._hall cimport consumer_destroy
+from fairsched._entry cimport Entry, entry_of, put_back
 from fairsched._membership cimport subscription_leave
 from fairsched._numbers cimport as_count, as_credit
-from fairsched._visit cimport Visit, visit_answer, visit_ask_for, visit_enter, visit_leave
+from fairsched._visit cimport (
+    Visit, visit_answer, visit_ask_for, visit_end, visit_enter, visit_enter_at, visit_leave, visit_raise,
+)
 from fairsched._waitingroom cimport WaitingRoom
 from fairsched.core.queuemembers cimport queue_set_credit, queue_set_wish
 from fairsched.core.queuepull cimport PULL_ASK, queue_pull
 from fairsched.core.queuequestion cimport Question
-from fairsched.core.queuestate cimport WISH_USER, Pulled, consumer_desired
+from fairsched.core.queuestate cimport WISH_USER, Pulled, Queue, consumer_desired
+from fairsched.core.queuetime cimport queue_due
 
 import logging
 import queue
@@ -20,6 +24,11 @@ import queue
 from fairsched.errors import ShutDown
 
 logger = logging.getLogger("fairsched.queue")
+
+
+cdef class Listener:
+    cdef void heard(self) noexcept:
+        """There is work, or there will be none: look again. Runs no Python code."""
 
 
 @cython.final
@@ -45,7 +54,16 @@ cdef class Subscription:
     Memory: about 460 bytes in the engine, and this object.
     """
 
-    def __init__(self):
+    def __cinit__(self, *args, **kwargs):
+        if len(args) != 1 or not isinstance(args[0], PullQueue):  # without a queue, no method would be safe to call
+            raise TypeError("subscriptions come from PullQueue.subscribe")
+        self.queue = args[0]
+
+    def __dealloc__(self):
+        if self.consumer != NULL:  # it has never joined: who has is kept by the queue until the consumer is gone
+            consumer_destroy(self.consumer)
+
+    def __init__(self, *args, **kwargs):
         raise TypeError("subscriptions come from PullQueue.subscribe")
 
     @property
@@ -63,12 +81,8 @@ cdef class Subscription:
         cdef Visit visit
         cdef bint wished = bool(interested)
         visit_enter(&visit, self.queue)
-        try:
-            if wished:
-                visit_ask_for(&visit, self.queue, self)
-        except BaseException:
-            visit_leave(&visit, self.queue)
-            raise
+        if wished:
+            visit_ask_for(&visit, self.queue, self)
         if self.consumer != NULL:
             queue_set_wish(&visit.call, self.consumer, WISH_USER, wished)
         visit_leave(&visit, self.queue)
@@ -90,12 +104,8 @@ cdef class Subscription:
         cdef Visit visit
         cdef int64_t messages = as_credit(credit)
         visit_enter(&visit, self.queue)
-        try:
-            if messages != 0:
-                visit_ask_for(&visit, self.queue, self)
-        except BaseException:
-            visit_leave(&visit, self.queue)
-            raise
+        if messages != 0:
+            visit_ask_for(&visit, self.queue, self)
         if self.consumer != NULL:
             queue_set_credit(&visit.call, self.consumer, messages)
         visit_leave(&visit, self.queue)
@@ -118,7 +128,8 @@ cdef class Subscription:
 
         Notes
         -----
-        O(1), besides the order of service; with a filter, O(messages that it refuses), each once.
+        O(1), besides the order of service; with a filter, O(messages that it refuses), each once. In a fair queue it
+        goes past them again with each pull, and, where it refuses some of several slots, once more for each slot.
         """
         return pulled(self)
 
@@ -165,46 +176,72 @@ cdef class Subscription:
             It took too long.
         ShutDown
             The queue is closed, and has nothing left for this subscription; or that is cancelled.
-        ValueError
-            The time-out is negative.
+        TypeError, ValueError
+            The time-out is no number, or negative.
 
         Notes
         -----
         The GIL is given up while the thread waits. The main thread notices signals meanwhile. A message that is held is
-        taken when it is due.
+        taken when it is due; in a closed queue, too, it is waited for.
         """
         cdef int64_t news
-        cdef bint waited
-        if self.room is None:
-            with cython.critical_section(self):
-                if self.room is None:
-                    self.room = WaitingRoom(self.queue.clock)
+        cdef bint waited, closed
+        self.open_room()
         deadline = self.room.deadline(True, timeout)
         while True:
             news = self.news.load()
-            entry = pulled(self)
+            closed = self.queue.hall.queue.closed.load() != 0  # before the look: nothing is put after that
+            entry = self.next_entry()
             if entry is not None:
                 return entry
             if self.consumer == NULL:
                 raise ShutDown("the subscription is cancelled")
-            if self.queue.hall.queue.closed.load():
+            if closed and self.news.load() == news and not self.holds_on():
                 raise ShutDown("the queue is closed and has nothing left for this subscription")
-            due = self.queue.next_due(deadline)
+            due = self._next_due(deadline)
+            if closed and due is None:
+                continue  # what was held is another's by now
             with cython.critical_section(self):
-                waited = self.wait(news, due)
+                waited = self.wait(news, closed, due)
             if not waited and due is deadline and self.news.load() == news:
                 raise queue.Empty
 
-    cdef bint wait(self, int64_t news, object deadline) except -1:
-        """Wait until it is told something newer than `news`; False when the deadline passed before."""
-        if self.news.load() != news or self.consumer == NULL or self.queue.hall.queue.closed.load():
+    cdef int open_room(self) except -1:
+        """Make the room where threads wait. Making it may run Python code, and so others who make one: one counts."""
+        cdef WaitingRoom room
+        if self.room is None:
+            room = WaitingRoom(self.queue.clock)
+            with cython.critical_section(self):
+                if self.room is None:
+                    self.room = room
+        return 0
+
+    cdef object next_entry(self):
+        """The next entry, for one of several threads that may wait: what it leaves is for another to see to."""
+        try:
+            entry = pulled(self)
+        except BaseException:
+            self.wake_one()
+            raise
+        if entry is not None:
+            self.wake_one()
+        return entry
+
+    cdef bint wait(self, int64_t news, bint closed, object deadline) except -1:
+        """Wait until it is told something newer than `news`, or that; False when the deadline passed before."""
+        if self.news.load() != news or self.consumer == NULL or (
+            not closed and self.queue.hall.queue.closed.load() != 0
+        ):
             return True
         return self.room.wait_once(deadline)
 
-    cdef int tell(self) except -1:
-        """There is work: wake whoever waits, and call back."""
+    cdef void tell(self) noexcept:
+        """There is work: wake whoever waits."""
         self.news.fetch_add(1)
         self.wake()
+
+    cdef int call_back(self) except -1:
+        """Tell its owner. What that raises is logged, unless it is more than an Exception."""
         if self.on_work is not None:
             try:
                 self.on_work(self)
@@ -213,21 +250,44 @@ cdef class Subscription:
         return 0
 
     cdef void wake(self) noexcept:
-        cdef object listener = self.listener
+        """Have somebody look again."""
+        cdef Listener listener = self.listener
+        self.wake_one()
+        if listener is not None:
+            listener.heard()
+
+    cdef void wake_one(self) noexcept:
         if self.room is not None:
             with cython.critical_section(self):
                 self.room.wake(1)
+
+    cdef void wake_all(self) noexcept:
+        """There will be nothing new: have everybody look again."""
+        cdef Listener listener = self.listener
+        if self.room is not None:
+            with cython.critical_section(self):
+                self.room.wake_all()
         if listener is not None:
-            listener()
+            listener.heard()
 
     # What a Target needs to wait for several subscriptions at once.
 
-    def _listen(self, listener):
-        """Have `listener()` called when there is work, and when there will be none; None: no longer."""
+    cdef int listen(self, Listener listener) except -1:
+        """Have somebody told when there is work, and when there will be none."""
+        cdef bint taken
         with cython.critical_section(self):
-            if listener is not None and self.listener is not None:
-                raise ValueError(f"subscription {self.name!r} belongs to a target already")
-            self.listener = listener
+            taken = self.listener is not None
+            if not taken:
+                self.listener = listener
+        if taken:
+            raise ValueError(f"subscription {self.name!r} belongs to a target already")
+        return 0
+
+    cdef void unlisten(self, Listener listener) noexcept:
+        """Tell that one no longer."""
+        with cython.critical_section(self):
+            if self.listener is listener:
+                self.listener = None
 
     @property
     def _clock(self):
@@ -235,12 +295,24 @@ cdef class Subscription:
 
     @property
     def _over(self):
-        """Whether nothing new will come: it is cancelled, or its queue is closed."""
-        return self.consumer == NULL or self.queue.hall.queue.closed.load() != 0
+        """Whether nothing new will come: it is cancelled, or its queue is closed and holds nothing until later."""
+        return self.consumer == NULL or (self.queue.hall.queue.closed.load() != 0 and not self.holds_on())
 
     def _next_due(self, deadline):
-        """The deadline, or when the next held message is due, if that is before."""
-        return self.queue.next_due(deadline)
+        """The deadline, or when the next held message is due, if that is before and this consumer would take it."""
+        return self.queue.next_due(deadline) if self.holds_on() else deadline
+
+    cdef bint holds_on(self) except -1:
+        """Whether the queue holds a message until later that this consumer might take."""
+        cdef Visit visit
+        cdef bint desired
+        cdef Queue* q = &self.queue.hall.queue
+        if q.timed.load() == 0 or queue_due(q) == 0:
+            return False
+        visit_enter_at(&visit, self.queue, 0)
+        desired = self.consumer != NULL and consumer_desired(self.consumer)
+        visit_leave(&visit, self.queue)
+        return desired
 
     cdef int judge(self, object item) except -1:
         """Whether the filter accepts an item."""
@@ -277,15 +349,27 @@ cdef class Subscription:
         return f"<Subscription {self.name!r}, priority {self.priority}{state}>"
 
 
+# What was pulled goes back if it cannot be handed out: something else is to be raised, or memory is exhausted.
+
+
 cdef Entry pulled(Subscription subscription):
     """The next entry; None: there is none."""
     cdef Visit visit
     cdef Pulled found
+    cdef int64_t taken
+    cdef Entry entry = None
     visit_enter(&visit, subscription.queue)
+    taken = take(&visit, subscription, 1, &found)
+    visit_end(&visit, subscription.queue)
+    if taken == 0 and visit.error == NULL:
+        return None
     try:
-        entry = entry_of(subscription, &found) if take(&visit, subscription, 1, &found) else None
+        if visit.error != NULL:
+            visit_raise(&visit)
+        entry = entry_of(subscription, &found)
     finally:
-        visit_leave(&visit, subscription.queue)
+        if entry is None:
+            put_back(subscription, &found, taken, visit.call.now)
     return entry
 
 
@@ -293,34 +377,53 @@ cdef list pulled_many(Subscription subscription, int64_t n):
     """Up to n entries."""
     cdef list entries = []
     cdef Visit visit
-    cdef Pulled* found
-    cdef int64_t taken = 1, i, size = min(n, max(subscription.queue.hall.queue.available.load(), 1))
+    cdef Pulled* found = NULL
+    cdef int64_t taken, i, made = 0
     if n == 0:
         return entries
-    found = <Pulled*> malloc(size * sizeof(Pulled))
-    if found == NULL:
-        raise MemoryError()
     visit_enter(&visit, subscription.queue)
+    taken = take_many(&visit, subscription, n, &found)
+    visit_end(&visit, subscription.queue)
     try:
-        while taken > 0 and len(entries) < n:
-            # One more than there are: the look that finds nothing is part of it.
-            taken = take(&visit, subscription, min(size, n - len(entries)), found)
-            for i in range(taken):
-                entries.append(entry_of(subscription, &found[i]))
+        if visit.error != NULL:
+            visit_raise(&visit)
+        if found == NULL:
+            raise MemoryError()
+        entries = [None] * taken
+        while made < taken:
+            entries[made] = entry_of(subscription, &found[made])
+            made += 1
     finally:
+        if made < taken:
+            for i in range(made):
+                (<Entry> entries[i]).message = NULL
+            put_back(subscription, found, taken, visit.call.now)
         free(found)
-        visit_leave(&visit, subscription.queue)
     return entries
 
 
-cdef int64_t take(Visit* visit, Subscription subscription, int64_t limit, Pulled* out) except -1:
-    """Pull, and ask the filters that the engine has to know about."""
+cdef int64_t take(Visit* visit, Subscription subscription, int64_t limit, Pulled* out) noexcept:
+    """Pull, and ask the filters that the engine has to know about; 0: nothing, or one was interrupted."""
     cdef Question question
     cdef int64_t taken = PULL_ASK
-    while taken == PULL_ASK:
-        if subscription.consumer == NULL:
-            return 0
+    while taken == PULL_ASK and visit.error == NULL and subscription.consumer != NULL:
         taken = queue_pull(&visit.call, subscription.consumer, limit, out, &question)
         if taken == PULL_ASK:
             visit_answer(visit, subscription.queue, &question)
-    return taken
+    return max(taken, <int64_t> 0)
+
+
+cdef int64_t take_many(Visit* visit, Subscription subscription, int64_t n, Pulled** found) noexcept:
+    """Pull up to n, until there is nothing left; NULL is found when memory is exhausted before the first."""
+    cdef int64_t taken = 1, count = 0, size = 0
+    cdef Pulled* larger
+    while taken > 0 and count < n:
+        if count == size:  # one more than there are: the look that finds nothing is part of it
+            size = min(n, max(2 * size, subscription.queue.hall.queue.available.load() + 1))
+            larger = <Pulled*> realloc(found[0], size * sizeof(Pulled))
+            if larger == NULL:
+                break
+            found[0] = larger
+        taken = take(visit, subscription, size - count, found[0] + count)
+        count += taken
+    return count

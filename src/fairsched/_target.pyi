@@ -2,10 +2,10 @@ from collections.abc import Iterable
 from typing import final
 
 from fairsched._entry import Entry
-from fairsched._subscription import Subscription
+from fairsched._subscription import Listener, Subscription
 
 @final
-class Target:
+class Target(Listener):
     def __new__(cls, subscriptions: Iterable[Subscription], *, interested: bool = True) -> Target: ...
     @property
     def subscriptions(self) -> tuple[Subscription, ...]: ...

@@ -18,11 +18,11 @@ from libc.stdint cimport int64_t
 from libcpp.atomic cimport atomic
 
 from fairsched._numbers cimport as_count
+from fairsched._subscription cimport Listener, Subscription
 from fairsched._waitingroom cimport WaitingRoom
 
 import queue
 
-from fairsched._subscription import Subscription
 from fairsched.errors import ShutDown
 
 cdef enum:  # of a subscription
@@ -32,7 +32,7 @@ cdef enum:  # of a subscription
 
 
 @cython.final
-cdef class Target:
+cdef class Target(Listener):
     """Target(subscriptions, *, interested=True)
     --
 
@@ -95,24 +95,33 @@ cdef class Target:
             raise ValueError("the queues of a target must have the same clock")
         self.room = WaitingRoom(clock)
         self.busy = bytearray(len(members))
-        self.claim(members)
         self.subscriptions = members
-        self.interested = interested
-
-    cdef int claim(self, tuple members) except -1:
-        """Listen to all, or to none."""
-        claimed = []
+        self.claim()
         try:
-            for member in members:
-                member._listen(self._heard)
-                claimed.append(member)
+            self.interested = interested
         except BaseException:
-            for member in claimed:
-                member._listen(None)
+            self.give_up(len(members))
+            raise
+
+    cdef int claim(self) except -1:
+        """Listen to all, or to none."""
+        cdef Py_ssize_t claimed = 0
+        try:
+            for member in self.subscriptions:
+                (<Subscription> member).listen(self)
+                claimed += 1
+        except BaseException:
+            self.give_up(claimed)
             raise
         return 0
 
-    def _heard(self):
+    cdef void give_up(self, Py_ssize_t claimed) noexcept:
+        """Listen no longer to the first so many: others may have them."""
+        cdef Py_ssize_t i
+        for i in range(claimed):
+            (<Subscription> self.subscriptions[i]).unlisten(self)
+
+    cdef void heard(self) noexcept:
         """A subscription has news."""
         self.news.fetch_add(1)
         self.wake()
@@ -137,25 +146,35 @@ cdef class Target:
             if self.telling:  # that thread, or that call further out, sees it
                 return
             self.telling = True
-        try:
-            while self.tell():
-                pass
-        except BaseException:
-            self.told = None
-            self.telling = False
-            raise
+        self.tell()
 
-    cdef bint tell(self) except -1:
-        """Tell the subscriptions what they do not know yet; False when they know."""
+    cdef bint is_to_tell(self, bint failed) noexcept:
+        """Whether the subscriptions do not know yet; else nobody is telling them any more.
+
+        A function of its own: Cython leaks a reference where a `break` leaves a critical section.
+        """
         with cython.critical_section(self):
+            if self.told is not self.desired:
+                return True
+            if failed:  # one may not know
+                self.told = None
+            self.telling = False
+            return False
+
+    cdef int tell(self) except -1:
+        """Tell the subscriptions what they do not know yet: all of them, whatever one raises. Then raise the first."""
+        cdef object desired, first = None
+        while self.is_to_tell(first is not None):
             desired = self.desired
-            if self.told is desired:
-                self.telling = False
-                return False
-        for member in self.subscriptions:
-            member.interested = desired
-        self.told = desired
-        return True
+            for member in self.subscriptions:
+                try:
+                    member.interested = desired
+                except BaseException as error:
+                    first = error if first is None else first
+            self.told = desired
+        if first is not None:
+            raise first
+        return 0
 
     # -- pulling ------------------------------------------------------------------------------------------------------
 
@@ -218,8 +237,8 @@ cdef class Target:
             It took too long.
         ShutDown
             All subscriptions are cancelled, or their queues closed, and nothing is left for this target.
-        ValueError
-            The time-out is negative.
+        TypeError, ValueError
+            The time-out is no number, or negative.
 
         Notes
         -----
@@ -231,7 +250,11 @@ cdef class Target:
         while True:
             news = self.news.load()
             over = all([member._over for member in self.subscriptions])
-            entry = self.next_entry()
+            try:
+                entry = self.next_entry()
+            except BaseException:
+                self.wake()  # what this thread was woken for is for another to see to
+                raise
             if entry is not None:
                 return entry
             if over and self.news.load() == news:
@@ -240,6 +263,8 @@ cdef class Target:
             due = deadline
             for member in self.subscriptions:
                 due = member._next_due(due)
+            if not over and all([member._over for member in self.subscriptions]):
+                continue  # what was held is another's by now, and nothing else will come
             with cython.critical_section(self):
                 waited = self.wait(news, due)
             if not waited and due is deadline and self.news.load() == news:
@@ -302,10 +327,20 @@ cdef class Target:
         -----
         Cancelling twice does nothing. From now on `interested` is False, whatever is set.
         """
+        cdef bint releases = bool(release)
+        cdef object first = None
         self.cancelled = True
-        self.interested = False
+        try:
+            self.interested = False
+        except BaseException as error:
+            first = error
         for member in self.subscriptions:
-            member.cancel(release)
+            try:
+                member.cancel(releases)
+            except BaseException as error:
+                first = error if first is None else first
+        if first is not None:
+            raise first
 
     def __repr__(self):
         state = ", cancelled" if self.cancelled else "" if self.desired else ", not interested"

@@ -7,6 +7,7 @@ from libc.stdint cimport int32_t
 from fairsched._fairqueue cimport FairQueue
 from fairsched._fairwaiting cimport hand_over, is_awaiting
 from fairsched._numbers cimport as_priority
+from fairsched._waitingroom cimport Seat
 
 
 @cython.final
@@ -33,6 +34,8 @@ cdef class Waiter:
         RuntimeError
             The waiter has left.
         """
+        if self.queue is None:
+            raise RuntimeError("the waiter has left")
         with cython.critical_section(self.queue):
             if self.seat == NULL:
                 raise RuntimeError("the waiter has left")
@@ -46,10 +49,14 @@ cdef class Waiter:
 
         Wait no longer; whoever is next is woken for what is left. Does nothing the second time.
         """
+        cdef Seat* seat
+        if self.queue is None:  # not made by call_when_ready
+            return
         with cython.critical_section(self.queue):
-            if self.seat != NULL:
-                self.queue.getters.leave(self.seat)
-                self.seat = NULL
+            seat = self.seat
+            self.seat = NULL
+            if seat != NULL:
+                self.queue.getters.leave(seat)
                 hand_over(self.queue)
 
 

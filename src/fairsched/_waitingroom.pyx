@@ -11,19 +11,24 @@ core/wakeup.pxd, and what its callers owe is done here:
 Every method is called with the owner's exclusion held: the GIL, or on free-threaded builds the owner's critical
 section. It is given up while a thread is parked, around unparking, and in callbacks. Within it, a look and a move are
 one step, so a claimed waiter stays notified until it takes or leaves.
-    A claimed waiter has a permit, there or under way. A waiter whose time is over finds itself interested, and leaves;
-    or notified, and collects the permit first. So permits never outlive the claims they were made for.
-    A seat in a waker's chain stays in the room: its thread cannot leave before it has the permit. One with a callback
-    can, so it is the callback that the waker keeps. Seats are freed with the room only, since a waker may still be
-    inside unpark when the woken thread has left.
+    A claimed waiter has a permit, there or under way. Whoever is to leave or to stay is interested, and does; or is
+    notified, and collects the permit first (`collect`, where the exclusion is given up). That is so whatever it leaves
+    for: between the end of a wait and `leave` an exception may be made, the collector may run, and a finalizer of its
+    may put an item and claim the seat. So permits never outlive the claims they were made for.
+    What a waiter finds out before `leave` or `stay` may be over after them, unless it has the permit or is interested.
+    A seat in a waker's chain stays in the room: its thread cannot leave before it has the permit. A waiter with a
+    callback can; then the seat is left to the waker (`telling`, `left`), which puts it among the idle before it calls.
+    Each list of seats has a link of its own. Seats are freed with the room only, since a waker may still be inside
+    unpark when the woken thread has left.
 
 Complexity: O(1), where the priorities are few (core/interest.pxd); wake O(waiters on their way + woken).
 Memory: a seat for each of the most threads that ever waited at once, and SPARE: steady waiting allocates nothing.
 """
 
-from cpython.exc cimport PyErr_CheckSignals
+from cpython.exc cimport PyErr_CheckSignals, PyErr_SetInterrupt
 from cpython.object cimport PyObject
-from libc.stdint cimport int32_t, int64_t
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.stdlib cimport free, malloc
 
 from fairsched.core.consumernode cimport ConsumerNode, NOTIFIED, REMOVED, node_init, node_state
@@ -42,6 +47,12 @@ from fairsched.core.wakeup cimport Wants, wakeup_higher, wakeup_one, wakeup_outr
 import threading
 import time
 
+cdef extern from "Python.h":
+    PyObject* PyObject_CallNoArgs(PyObject* function) noexcept
+    bint PyErr_ExceptionMatches(PyObject* kind) noexcept
+    void PyErr_Clear() noexcept
+    void PyErr_WriteUnraisable(PyObject* function) noexcept
+
 cdef enum:
     # The main thread looks for signals this often while it waits: only it can run their handlers.
     SIGNAL_CHECK_NS = 50_000_000
@@ -58,33 +69,40 @@ cdef bint fits(void* context, ConsumerNode* node) noexcept nogil:
     return (<Seat*> node).amount <= (<int64_t*> context)[0]
 
 
-cdef Seat** put_aside(Seat** end, Seat* seat, list callbacks) noexcept:
-    """Note a claimed seat, for `tell`: at the end of a chain, which is returned, or its callback in a list."""
-    if seat.callback != NULL:
-        callbacks.append(<object> seat.callback)
-        return end
-    end[0] = seat
-    seat.next = NULL
-    return &seat.next
+cdef void told_init(Told* told) noexcept:
+    told.threads = told.callbacks = NULL
+    told.last_thread = &told.threads
+    told.last_callback = &told.callbacks
 
 
-cdef void call_back(object callback) noexcept:
-    """What it raises goes to sys.unraisablehook: it has nothing to do with what the caller is at."""
-    callback()
+cdef void told_append(Told* told, Seat* seat) noexcept:
+    """Note a claimed seat."""
+    if seat.callback == NULL:
+        seat.next_told = NULL
+        told.last_thread[0] = seat
+        told.last_thread = &seat.next_told
+    elif not seat.telling:  # else it is in the chain of another waker, which has not called it yet
+        seat.telling = True
+        Py_INCREF(<object> seat.callback)
+        seat.next_told = NULL
+        told.last_callback[0] = seat
+        told.last_callback = &seat.next_told
 
 
-cdef void tell(Seat* seat, list callbacks) noexcept:
-    """Wake a chain of threads: the GIL is given up meanwhile, so that they can have it at once. Then call back."""
-    cdef Seat* following
-    if seat != NULL:
-        with nogil:
-            while seat != NULL:
-                following = seat.next  # before the permit: with it, the seat is its thread's again
-                seat.parking.unpark(1)
-                seat = following
-    if callbacks is not None:
-        for callback in callbacks:
-            call_back(callback)
+cdef bint call_back(object callback) noexcept:
+    """True when it was interrupted. What else it raises goes to sys.unraisablehook: the caller has no part in it.
+
+    Cython would print what a function that cannot raise is left with, and printing SystemExit ends the process.
+    """
+    cdef PyObject* result = PyObject_CallNoArgs(<PyObject*> callback)
+    if result != NULL:
+        Py_DECREF(<object> result)
+    elif PyErr_ExceptionMatches(<PyObject*> KeyboardInterrupt):
+        PyErr_Clear()
+        return True
+    else:
+        PyErr_WriteUnraisable(<PyObject*> callback)
+    return False
 
 
 cdef class WaitingRoom:
@@ -102,17 +120,51 @@ cdef class WaitingRoom:
         interest_clear(&self.interest)
         while self.idle != NULL:
             seat = self.idle
-            self.idle = seat.next
+            self.idle = seat.next_idle
             del seat.parking
             free(seat)
 
     cdef object deadline(self, object block, object timeout):
-        """When a wait ends, by the clock; None: never."""
+        """When a wait ends, by the clock: a float, whose end runs no Python code; None: never."""
+        cdef double seconds = -1
         if not block or timeout is None:
             return None
-        if not timeout >= 0:  # NaN too
+        try:
+            seconds = timeout
+        except TypeError:
+            raise TypeError(f"timeout must be a number of seconds, 0 or more, or None, got {timeout!r}") from None
+        except OverflowError:
+            pass
+        if not seconds >= 0:  # NaN too
             raise ValueError(f"timeout must be a number of seconds, 0 or more, got {timeout!r}")
-        return self.clock() + timeout
+        return <double> self.clock() + seconds
+
+    cdef void tell(self, Told* told) noexcept:
+        """Wake the threads: the GIL is given up meanwhile, so that they can have it at once. Then call back."""
+        cdef Seat* seat = told.threads
+        cdef Seat* following
+        cdef bint interrupted = False
+        if seat != NULL:
+            with nogil:
+                while seat != NULL:
+                    following = seat.next_told  # before the permit: with it, the seat is its thread's again
+                    seat.parking.unpark(1)
+                    seat = following
+        while told.callbacks != NULL:
+            seat = told.callbacks
+            told.callbacks = seat.next_told
+            callback = <object> seat.callback
+            Py_DECREF(callback)  # the seat's reference; `callback` holds one of its own
+            seat.telling = False
+            if seat.left:
+                self.put_idle(seat)
+            interrupted |= call_back(callback)
+        if interrupted:  # Ctrl-C while one of them ran: the main thread is to have it, now that all were called
+            PyErr_SetInterrupt()
+
+    cdef void put_idle(self, Seat* seat) noexcept:
+        seat.next_idle = self.idle
+        self.idle = seat
 
     cdef bint outranked(self, int32_t priority) noexcept:
         """True when a waiter of a higher priority is to have the work."""
@@ -135,35 +187,38 @@ cdef class WaitingRoom:
         if seated:
             seat.amount = amount
             seat.callback = callback
-            self.calls |= callback != NULL
+            seat.has_permit = seat.telling = seat.left = False
             pin = interest_enter(&self.interest)
             seated = interest_set(&self.interest, pin, &seat.node, True) == MOVED
             interest_leave(pin)
         if not seated:
-            seat.next = self.idle
-            self.idle = seat
+            self.put_idle(seat)
             raise MemoryError()
         return seat
 
     cdef bint wait(self, Seat* seat, object deadline) except -1:
         """Wait to be claimed: True, and the seat is notified; False when the deadline passed, and it is interested."""
-        cdef int64_t slice_ns
-        cdef bint woken = False
-        try:
-            while not woken:
-                slice_ns = self.look_around_ns(deadline)
-                if slice_ns == 0:
-                    break
-                with nogil:
-                    woken = seat.parking.park(slice_ns)
-                if not woken:
-                    PyErr_CheckSignals()
-        finally:
-            if not woken and node_state(&seat.node) == NOTIFIED:
-                woken = True
-                with nogil:
-                    seat.parking.park(-1)
-        return woken
+        cdef int64_t slice_ns = self.look_around_ns(deadline)
+        cdef bint woken
+        while slice_ns != 0:
+            with nogil:
+                woken = seat.parking.park(slice_ns)
+            if woken:
+                seat.has_permit = True
+                return True
+            PyErr_CheckSignals()
+            slice_ns = self.look_around_ns(deadline)
+        return self.collect(seat)
+
+    cdef bint collect(self, Seat* seat) noexcept:
+        """Whether the seat is notified; then its thread has the permit, too. The exclusion is given up if it has to."""
+        if node_state(&seat.node) != NOTIFIED:
+            return False
+        if not seat.has_permit and seat.callback == NULL:
+            with nogil:
+                seat.parking.park(-1)
+            seat.has_permit = True
+        return True
 
     cdef bint wait_once(self, object deadline) except -1:
         """Sit down, wait and leave: False when the deadline passed before anybody woke this thread."""
@@ -180,8 +235,12 @@ cdef class WaitingRoom:
 
     cdef int stay(self, Seat* seat) except -1:
         """Go on waiting after a wake-up for what one may not take. Then wake for what is left."""
-        cdef Pin* pin = interest_enter(&self.interest)
-        cdef int moved = interest_done(&self.interest, pin, &seat.node)
+        cdef Pin* pin
+        cdef int moved
+        self.collect(seat)
+        seat.has_permit = False
+        pin = interest_enter(&self.interest)
+        moved = interest_done(&self.interest, pin, &seat.node)
         interest_leave(pin)
         if moved == NO_MEMORY:
             raise MemoryError()
@@ -189,27 +248,29 @@ cdef class WaitingRoom:
 
     cdef void leave(self, Seat* seat) noexcept:
         """Wait no longer. Then take what one came for, and then wake for what is left."""
-        cdef Pin* pin = interest_enter(&self.interest)
+        cdef Pin* pin
+        self.collect(seat)
+        pin = interest_enter(&self.interest)
         if interest_set(&self.interest, pin, &seat.node, False) == NO_MEMORY:
             interest_remove(&self.interest, pin, &seat.node)  # takes no memory
         interest_leave(pin)
-        seat.next = self.idle
-        self.idle = seat
+        if seat.telling:
+            seat.left = True
+        else:
+            self.put_idle(seat)
 
     cdef void wake(self, int64_t available) noexcept:
         """Wake as many as there is work for that nobody on his way takes."""
         cdef int64_t left = available
-        cdef Seat* first = NULL
-        cdef Seat** end = &first
         cdef Seat* seat
-        cdef list callbacks
         cdef Wants wants = NULL
         cdef Pin* pin
+        cdef Told told
         if self.whole:
             wants = fits
         if left <= 0 or not wakeup_possible(&self.interest):
             return
-        callbacks = [] if self.calls else None  # before anybody is claimed: it may run finalizers, which use the room
+        told_init(&told)
         pin = interest_enter(&self.interest)
         left -= self.promised(pin, left)
         while left > 0:
@@ -217,36 +278,43 @@ cdef class WaitingRoom:
             if seat == NULL:
                 break
             left -= seat.amount
-            end = put_aside(end, seat, callbacks)
+            told_append(&told, seat)
         interest_leave(pin)
-        tell(first, callbacks)
+        self.tell(&told)
 
     cdef void wake_all(self) noexcept:
         """Wake everybody, work or not."""
-        cdef list callbacks = [] if self.calls else None
         cdef Pin* pin = interest_enter(&self.interest)
         cdef ConsumerNode* node = interest_first(&self.interest, pin)
-        cdef Seat* first = NULL
-        cdef Seat** end = &first
+        cdef Told told
+        told_init(&told)
         while node != NULL and interest_notify(&self.interest, pin, node) == MOVED:
-            end = put_aside(end, <Seat*> node, callbacks)
+            told_append(&told, <Seat*> node)
             node = interest_first(&self.interest, pin)
         interest_leave(pin)
-        tell(first, callbacks)
+        self.tell(&told)
 
     cdef list waiting(self):
         """Priorities of those who wait and have not been woken, in the order in which they would be."""
-        cdef list priorities = []
+        cdef uint32_t seats = self.interest.count.load(), count = 0, i
+        cdef int32_t* priorities = <int32_t*> malloc(seats * sizeof(int32_t))
         cdef InterestWalk walk
         cdef ConsumerNode* node
-        cdef Pin* pin = interest_enter(&self.interest)
+        cdef Pin* pin
+        if priorities == NULL and seats:
+            raise MemoryError()
+        pin = interest_enter(&self.interest)
         interestwalk_init(&walk, &self.interest, pin, LIST_INTERESTED)
         node = interestwalk_next(&walk)
         while node != NULL:
-            priorities.append(node.priority)
+            priorities[count] = node.priority
+            count += 1
             node = interestwalk_next(&walk)
         interest_leave(pin)
-        return priorities
+        try:  # a list is made only now: that may run Python code
+            return [priorities[i] for i in range(count)]
+        finally:
+            free(priorities)
 
     cdef int64_t promised(self, Pin* pin, int64_t enough) noexcept:
         """How much those on their way take; at least `enough` when it is more."""
@@ -268,10 +336,10 @@ cdef class WaitingRoom:
         while place[0] != NULL:
             seat = place[0]
             passed += 1
-            if seat.node.priority == priority or (seat.next == NULL and passed >= SPARE):
-                place[0] = seat.next
+            if seat.node.priority == priority or (seat.next_idle == NULL and passed >= SPARE):
+                place[0] = seat.next_idle
                 return seat
-            place = &seat.next
+            place = &seat.next_idle
         seat = <Seat*> malloc(sizeof(Seat))
         if seat != NULL:
             node_init(&seat.node, 0, priority, True)

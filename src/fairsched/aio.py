@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fairsched.consumer.arguments import made_by
-from fairsched.consumer.machine import Machine
+from fairsched.consumer.handlers import is_coroutine_handler
+from fairsched.consumer.handlerthread import HandlerThread
+from fairsched.consumer.machine import DROPPED, Machine
 from fairsched.consumer.settings import Settings, make_settings
 from fairsched.errors import ShutDown
 
@@ -19,6 +24,8 @@ if TYPE_CHECKING:
     from fairsched.consumer.message import Message
 
 __all__ = ["Consumer"]
+
+_log = logging.getLogger(__name__)
 
 
 class Consumer:
@@ -56,21 +63,76 @@ class Consumer:
 
     @made_by(make_settings)
     def __init__(self, settings: Settings) -> None:
-        self._machine = Machine(settings)
+        self._machine = machine = Machine(settings)
+        alive = weakref.ref(self)
+        machine.orphaned = lambda: _why_orphaned(alive())
+        changed = weakref.WeakMethod(self._on_change)
+        machine.on_change = lambda: _call_if_alive(changed)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = asyncio.Event()
         self._left = asyncio.Event()
 
     async def __aenter__(self) -> Consumer:
         self._loop = asyncio.get_running_loop()
-        self._machine.on_change = self._on_change
-        await asyncio.to_thread(self._machine.start)
+        try:
+            problem = await self._in_thread(self._machine.start)
+            if problem is not None:
+                raise problem
+        except BaseException as error:
+            # If this was cancelled, the start goes on in its thread until the close ends it.
+            await self._close(error)
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await asyncio.to_thread(self._machine.close)
+        await self._close(error)
+
+    async def _close(self, reason: BaseException | None) -> None:
+        """Close because of an exception, or None; what cancels this meanwhile is raised when all is closed."""
+        closing = self._in_thread(lambda: self._machine.close(at_once=reason is not None))
+        if isinstance(reason, GeneratorExit):
+            return  # Nobody may be waited for in a coroutine that is closed.
+        cancelled: asyncio.CancelledError | None = None
+        while not closing.done():
+            try:
+                await asyncio.shield(closing)
+            except asyncio.CancelledError as error:
+                cancelled = error
+                self._machine.abandon()
+        problem = cancelled or closing.result()
+        if problem is not None:
+            raise problem
+
+    def _in_thread(self, function: Callable[[], object]) -> asyncio.Future[BaseException | None]:
+        """Call a function in a thread of its own, since those of the loop's executor may all be busy, or gone.
+
+        The future gets what the function raised, or None.
+        """
+        assert self._loop is not None
+        called: asyncio.Future[BaseException | None] = self._loop.create_future()
+
+        def call() -> None:
+            problem: BaseException | None = None
+            try:
+                function()
+            except BaseException as error:
+                problem = error
+
+            def tell() -> None:
+                if not called.done():
+                    called.set_result(problem)
+
+            self._call(tell)
+
+        threading.Thread(target=call, name="fairsched-control", daemon=True).start()
+        return called
+
+    def __del__(self) -> None:
+        machine = getattr(self, "_machine", None)
+        if machine is not None:
+            machine.warn_if_running()
 
     def _on_change(self) -> None:
         self._call(self._look)
@@ -107,12 +169,21 @@ class Consumer:
             If the consumer was stopped and nothing is buffered.
         FairschedError
             If consuming cannot go on.
+        RuntimeError
+            Outside of the ``async with`` block, and in a child process that was forked since.
 
         Notes
         -----
         O(1). Cancelling it loses no message.
         """
+        self._check_usable()
         return await self._next(self._machine.lanes.only())
+
+    def _check_usable(self) -> None:
+        if self._loop is None:
+            raise RuntimeError("consume inside 'async with consumer:', which connects and closes")
+        self._machine.check_process()
+        self._machine.check_open()
 
     async def _next(self, lane: FairQueue, priority: int = 0) -> Message:
         """Return the next message of a lane, waiting for it."""
@@ -147,44 +218,56 @@ class Consumer:
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Yield messages in fair order until `stop`; the caller settles each, or uses it in a ``with``."""
+        self._check_usable()
+        lane = self._machine.lanes.only()
         while True:
             try:
-                message = await self.get()
+                message = await self._next(lane)
             except ShutDown:
                 return
             yield message
             # An iteration that always finds a message would otherwise never let other tasks run.
             await asyncio.sleep(0)
 
-    async def run(self, handler: Callable[[Message], Awaitable[object]]) -> None:
+    async def run(self, handler: Callable[[Message], object]) -> None:
         """run(handler)
         --
 
-        Await a handler for each message, `workers` of them at a time, until `stop`.
+        Give messages to a handler, `workers` of them at a time, until `stop`.
 
         Parameters
         ----------
-        handler : coroutine function
-            Called with one `Message`. Returning acks it unless it was settled or deferred; raising settles it as
-            `on_error` says.
+        handler : coroutine function, or plain function
+            Called with one `Message`. A coroutine function is awaited in the event loop. A plain function runs in a
+            thread, of which each worker has one, so that it may block; an awaitable that it returns is awaited in the
+            event loop. Returning acks the message unless it was settled or deferred; raising an `Exception` settles
+            it as `on_error` says.
 
         Raises
         ------
+        ConfigurationError
+            If `handler` is a generator function, or returns what nothing runs. The message is requeued.
         FairschedError
             If consuming cannot go on.
 
         Notes
         -----
-        Inside ``async with``. After a stop, handlers have `shutdown_timeout` to finish; then they are cancelled and
-        their messages requeued. So they are when `run` itself is cancelled.
+        Inside ``async with``. After a stop, handlers have `shutdown_timeout` to finish, but what is kept of it for the
+        close; then they are cancelled and their messages requeued. So they are when `run` itself is cancelled. What
+        was deferred is waited for at the end of the ``async with``. A plain function cannot be cancelled: it goes on
+        in its thread, and what it settles then has no effect.
         """
-        if self._loop is None:
-            raise RuntimeError("run inside 'async with consumer:', which connects and closes")
+        awaited = is_coroutine_handler(handler)
+        self._check_usable()
         machine = self._machine
-        workers = enumerate(machine.settings.priorities)
-        work = asyncio.gather(
-            *(self._work(handler, machine.lanes.of_worker(number), priority) for number, priority in workers)
-        )
+        priorities = machine.settings.priorities
+        threads = [] if awaited else [HandlerThread(handler, f"fairsched-worker-{n}") for n in range(len(priorities))]
+        calls: Sequence[Any] = threads or [handler] * len(priorities)
+        tasks = [
+            asyncio.ensure_future(self._work(call, machine.lanes.of_worker(number), priority))
+            for number, (call, priority) in enumerate(zip(calls, priorities, strict=True))
+        ]
+        work = asyncio.gather(*tasks)
         deadline = asyncio.create_task(self._deadline())
         ends: set[asyncio.Future[Any]] = {work, deadline}
         try:
@@ -192,7 +275,14 @@ class Consumer:
         finally:
             deadline.cancel()
             finished = work.done()
+            if deadline.done() and not machine.abandoned and not finished:
+                _log.warning(
+                    "%d handlers did not finish within the shutdown timeout of %g s: they are cancelled, and their "
+                    "messages requeued", sum(not task.done() for task in tasks), machine.settings.shutdown_timeout,
+                )  # fmt: skip
             work.cancel()
+            for thread in threads:
+                thread.leave()
             results = await asyncio.gather(work, return_exceptions=True)
         if finished and isinstance(results[0], Exception):
             raise results[0]
@@ -214,14 +304,14 @@ class Consumer:
                 return
             begin = time.perf_counter_ns()
             try:
-                await handler(message)
+                result = await handler(message)
             except Exception as error:
                 machine.settle_failure(message, error)
             except BaseException:
                 message.nack()
                 raise
             else:
-                message.finish()
+                machine.settle_success(message, result)
             machine.handled(lane, message, time.perf_counter_ns() - begin)
             # A handler that never waits would otherwise keep other tasks from running.
             await asyncio.sleep(0)
@@ -235,7 +325,8 @@ class Consumer:
         Parameters
         ----------
         now : bool
-            Requeue what is buffered. So does a second call.
+            Return what is buffered to its queues at once; handlers that run finish and settle. A call that asks for
+            no more than an earlier one cancels them.
 
         Notes
         -----
@@ -246,3 +337,17 @@ class Consumer:
     def stats(self) -> dict[str, Any]:
         """Return the figures of this consumer, as `fairsched.Consumer.stats` does."""
         return self._machine.stats()
+
+
+def _why_orphaned(consumer: Consumer | None) -> str:
+    """Say why nobody can use a consumer any more, if so."""
+    if consumer is None:
+        return DROPPED
+    loop = consumer._loop
+    return "its event loop is closed" if loop is not None and loop.is_closed() else ""
+
+
+def _call_if_alive(method: weakref.WeakMethod[Callable[[], None]]) -> None:
+    found = method()
+    if found is not None:
+        found()

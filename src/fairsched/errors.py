@@ -33,6 +33,10 @@ class ConfigurationError(FairschedError, ValueError):
     """A setting has a value that is not allowed; the message names the value, its source and the rule."""
 
 
+class DecodingError(FairschedError, ValueError):
+    """What a publisher said about a message cannot be decoded; its body can be had, and so can the rest."""
+
+
 class ConnectionFailed(FairschedError):
     """No broker could be reached, or it refused; the message names host and port, never a password."""
 

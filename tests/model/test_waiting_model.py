@@ -6,13 +6,15 @@ import pytest
 from explore import Fault, schedules
 from waiting_model import GUARDS, WaitingModel
 
-ONE, SHORT = (0, 1, False), (0, 1, True)  # priority, amount, may time out
+ONE, SHORT, FAILING = (0, 1, False), (0, 1, True), (0, 1, True, True)  # priority, amount, may time out, fails then
 HIGH, HIGH_SHORT, HIGHEST, MANY = (1, 1, False), (1, 1, True), (2, 1, False), (0, 2, False)
 
 SCENARIOS = {
     "one": ((ONE,), (1,), False),
     "one and a time-out": ((SHORT,), (1,), False),
     "two and a time-out": ((SHORT, ONE), (1, 1), False),
+    "one fails": ((FAILING,), (1,), False),
+    "one of two fails": ((FAILING, ONE), (1, 1), False),
     "two items at once": ((ONE, ONE, ONE), (2,), False),
     "one takes many": ((MANY, ONE), (2, 1), False),
     "high and low": ((HIGH, ONE), (1, 1), False),
@@ -36,6 +38,7 @@ def test_no_wake_up_is_lost_left_over_or_taken_from_a_higher_priority(scenario: 
 FAULTS = {
     "registers with the look": ("an item is queued and a getter sleeps", "one"),
     "collects": ("a permit is left over", "one and a time-out"),
+    "collects when it leaves": ("a permit is left over", "one fails"),
     "outranks": ("an item is taken that a higher priority waits for", "high and low"),
     "hands over": ("an item is queued and a getter sleeps", "high and low"),
     "leaves before it hands over": ("an item is queued and a getter sleeps", "high and low"),

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 Steps = Iterator[Callable[[], bool] | None]
 INTERESTED, NOTIFIED, NOT_INTERESTED = "I", "N", "X"
 GUARDS = (
     "registers with the look",
     "collects",
+    "collects when it leaves",
     "outranks",
     "hands over",
     "leaves before it hands over",
@@ -32,6 +34,7 @@ class Getter:
     priority: int = 0
     amount: int = 1
     expires: bool = False
+    fails: bool = False  # its wait ends by an exception: a signal's, or that of a clock
     state: str = NOT_INTERESTED
     since: int = 0
     permits: int = 0
@@ -42,7 +45,7 @@ class Getter:
 class WaitingModel:
     """Getters, putters of so many items each, and perhaps a shutdown. `missing` is a guard that is left out."""
 
-    waiters: tuple[tuple[int, int, bool], ...]  # priority, amount, may time out
+    waiters: tuple[tuple[Any, ...], ...]  # priority, amount, may time out, fails then
     puts: tuple[int, ...]
     closes: bool = False
     missing: str = ""
@@ -150,6 +153,9 @@ class WaitingModel:
         self.move(me, INTERESTED)
         while True:
             claimed = yield from self.park(me)
+            if me.fails and not claimed:
+                yield from self.fail(me)
+                return
             if self.may_take(me):
                 if self.kept("leaves before it hands over"):
                     self.move(me, NOT_INTERESTED)
@@ -166,6 +172,16 @@ class WaitingModel:
                 yield from self.unpark(self.claim_for_what_is_left())
                 return
             yield from self.stay(me)
+
+    def fail(self, me: Getter) -> Steps:
+        """An exception is made, which may run a finalizer, which may put: this thread may be claimed on its way out."""
+        yield None
+        if me.state == NOTIFIED and self.kept("collects when it leaves"):
+            yield lambda: me.permits > 0
+            me.permits -= 1
+            yield None
+        self.move(me, NOT_INTERESTED)
+        yield from self.unpark(self.claim_for_what_is_left())
 
     def stay(self, me: Getter) -> Steps:
         """Woken for what one may not take."""

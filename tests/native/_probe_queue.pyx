@@ -4,22 +4,25 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libcpp.atomic cimport atomic
 
+from fairsched._pullqueue cimport PullQueue
+from fairsched.core.answers cimport Answers, answers_add, answers_clear, answers_find, answers_init, answers_reserve
 from fairsched.core.atomics cimport spin_wait
 from fairsched.core.consumernode cimport node_retire
 from fairsched.core.groups cimport Grouping
 from fairsched.core.interest cimport interest_enter, interest_leave
 from fairsched.core.interestwalk cimport InterestList, interest_count, interest_size, interest_valid
-from fairsched.core.order cimport KIND_FAIR, Kind
+from fairsched.core.message cimport Late, Message, Rejection
+from fairsched.core.order cimport KIND_FAIR, Kind, order_after
 from fairsched.core.queue cimport PUT_DONE, Offer, queue_clear, queue_init, queue_put
 from fairsched.core.queuecredit cimport consumer_set_credit
 from fairsched.core.queuemembers cimport consumer_init, queue_cancel, queue_set_wish, queue_subscribe
-from fairsched.core.queuepull cimport queue_pull
-from fairsched.core.queuequestion cimport Question
+from fairsched.core.queuepull cimport PULL_ASK, queue_pull
+from fairsched.core.queuequestion cimport Question, queue_question
 from fairsched.core.queuesettle cimport SETTLE_ACK, SETTLE_REJECT, SETTLE_RELEASE, Verdict, queue_settle
 from fairsched.core.queuestate cimport (
     WISH_USER, Call, Pulled, Queue, QueueConsumer, call_init, queue_forget,
 )
-from fairsched.core.queuewake cimport queue_drop
+from fairsched.core.queuewake cimport queue_drop, queue_offer
 from fairsched.core.reclaim cimport Garbage, Pin, reclaim_flush
 from fairsched.core.slots cimport slots_add
 
@@ -62,6 +65,44 @@ cdef inline void end(Call* call) noexcept nogil:
     queue_forget(call.queue, call)
 
 
+cdef struct Asking:  # a call whose filters refuse everything, and what it costs
+    Call call         # must be first
+    Answers answers
+    int64_t asked     # filters that were asked
+    int64_t looked    # how often the engine wanted to know what one had said
+
+
+cdef int asking_accepts(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
+    cdef Asking* a = <Asking*> call
+    a.looked += 1
+    return answers_find(&a.answers, c.id, m)
+
+
+cdef void asking_begin(Asking* a, Queue* q) noexcept nogil:
+    begin(&a.call, q)
+    answers_init(&a.answers)
+    a.call.accepts = asking_accepts
+    a.asked = a.looked = 0
+
+
+cdef void asking_refuse(Asking* a, Question* question) noexcept nogil:
+    """Have the filter refuse."""
+    a.asked += 1
+    answers_reserve(&a.answers)
+    answers_add(&a.answers, question.consumer.id, question.message, False)
+    a.call.stand.refuser = question.consumer.id
+    a.call.stand.refused = question.message
+
+
+cdef void asking_end(Asking* a) noexcept nogil:
+    cdef uint64_t i
+    end(&a.call)
+    for i in range(a.answers.size):
+        if a.answers.table[i].message != NULL:
+            queue_drop(a.call.queue, a.answers.table[i].message)
+    answers_clear(&a.answers)
+
+
 def disposed():
     """How many cancelled consumers have been disposed of so far, in all queues."""
     return disposals.load()
@@ -70,6 +111,26 @@ def disposed():
 def consumer_bytes():
     """What a consumer takes in the engine: its own memory, and two list entries."""
     return sizeof(QueueConsumer) + 2 * 32
+
+
+def kept(PullQueue queue):
+    """What a pull queue's messages keep: how many are in memory, what browsers are to see of them, and who refused."""
+    cdef Queue* q = &queue.hall.queue
+    cdef int64_t late = 0, notes = 0
+    cdef Message* m = order_after(&q.order, NULL)
+    cdef Late* each
+    cdef Rejection* note
+    while m != NULL:
+        each = m.late
+        while each != NULL:
+            late += 1
+            each = each.next
+        note = m.rejections
+        while note != NULL:
+            notes += 1
+            note = note.next
+        m = order_after(&q.order, m)
+    return {"messages": q.pool.used, "late": late, "notes": notes}
 
 
 cdef class ProbeQueue:
@@ -264,6 +325,51 @@ cdef class ProbeQueue:
         for i in range(count):
             self.kept[self.kept_count] = self.join(<int32_t> (i % priorities), -1, False, interested)
             self.kept_count += 1
+
+    def idle_refusing(self, int64_t count, int32_t priorities=1, int32_t lowest=0, bint acquires=True):
+        """Subscribe consumers whose filters refuse everything, where they are asked."""
+        cdef int64_t i
+        if self.kept_count + count > self.kept_size:
+            self.reserve(self.kept_count + count)
+        for i in range(count):
+            self.kept[self.kept_count] = self.join(lowest + <int32_t> (i % priorities), -1, True, True, acquires)
+            self.kept_count += 1
+
+    def offer_refused(self):
+        """Put a message that filters are asked about: how many were, and how many answers were looked up."""
+        cdef Offer offer
+        cdef Asking a
+        cdef Question question
+        cdef Message* linked = NULL
+        offer.token = 1
+        offer.size = offer.expiry = offer.not_before = 0
+        offer.priority = 4
+        offer.slot = 0
+        offer.key = NULL
+        offer.key_length = 0
+        asking_begin(&a, self.q)
+        queue_put(&a.call, &offer, &linked)
+        while queue_question(&a.call, linked, &question):
+            asking_refuse(&a, &question)
+        queue_offer(&a.call, linked, True)
+        asking_end(&a)
+        return a.asked, a.looked
+
+    def pull_refused(self, int64_t number):
+        """Have a consumer pull, and filters refuse: whether it got something, and as offer_refused."""
+        cdef Pulled got[1]
+        cdef Asking a
+        cdef Question question
+        cdef int64_t taken = PULL_ASK
+        asking_begin(&a, self.q)
+        while taken == PULL_ASK:
+            taken = queue_pull(&a.call, self.kept[number], 1, got, &question)
+            if taken == PULL_ASK:
+                asking_refuse(&a, &question)
+        asking_end(&a)
+        if taken > 0:
+            self.settle(self.kept[number], &got[0], SETTLE_ACK)
+        return taken, a.asked, a.looked
 
     def told(self):
         """How often each consumer that idles was told."""

@@ -91,7 +91,7 @@ cdef class ProbeRoom:
         cdef int64_t permits = 0
         while seat != NULL:
             permits += seat.parking.park(0)
-            seat = seat.next
+            seat = seat.next_idle
         return permits
 
     @property

@@ -21,6 +21,11 @@ cdef struct Refusal:
     uint64_t tag
     int64_t verdict
 
+cdef struct Frame:  # to be sent
+    uint64_t tag
+    int64_t verdict  # 0: an acknowledgement
+    bint multiple
+
 cdef struct AckLedger:
     uint8_t* states      # TagState by tag & (capacity - 1)
     uint32_t* sizes      # of the bodies, likewise; longer ones count as the longest
@@ -149,3 +154,21 @@ cdef inline uint64_t ackledger_advance(AckLedger* a, uint64_t* last) noexcept no
             last[0] = a.base
         a.base += 1
     return acked
+
+cdef inline uint64_t ackledger_flush(AckLedger* a, Frame* frames) noexcept nogil:
+    """Take all that must be sent, in its order, and return how much; `frames` has room for one more than is pending."""
+    cdef uint64_t i, prefix, last = 0, size = 0
+    for i in range(a.refused_size):
+        frames[size] = Frame(a.refused[i].tag, a.refused[i].verdict, False)
+        size += 1
+    prefix = ackledger_advance(a, &last)
+    if prefix:
+        frames[size] = Frame(last, 0, prefix > 1)
+        size += 1
+    for i in range(a.acked_size):
+        if a.acked[i] >= a.base:
+            frames[size] = Frame(a.acked[i], 0, False)
+            size += 1
+            ackledger_state(a, a.acked[i])[0] = TAG_DONE
+    a.refused_size = a.acked_size = 0
+    return size

@@ -1,5 +1,9 @@
 """What every concurrent header needs beside libcpp.atomic: the names of the orders, how to wait a moment, bit scans.
 
+`rarely` marks what is not on the shortest way: waiting, growing, what costs much more than a jump anyway. The compiler
+then keeps it out of the middle, and inlines what is left; otherwise a lock that is free, too, saves registers for the
+loop of those who wait.
+
 Rule of these headers: loads and read-modify-writes are sequentially consistent (on x86 a plain load, and the locked
 instruction it is anyway), so that the proofs may speak of one order of all steps. Only stores are weaker: a release
 store, or a relaxed one to memory that nobody else sees yet. Every such access carries a label: R1 names what is
@@ -27,6 +31,15 @@ cdef extern from *:
     #endif
     }
 
+    #if defined(__has_builtin)
+    #if __has_builtin(__builtin_expect_with_probability)
+    #define fairsched_rarely(condition) __builtin_expect_with_probability(!!(condition), 0, 0.9999)
+    #endif
+    #endif
+    #if !defined(fairsched_rarely)
+    #define fairsched_rarely(condition) (condition)
+    #endif
+
     static inline void fairsched_thread_yield() { std::this_thread::yield(); }
 
     // Index of the lowest bit that is set; not defined for 0.
@@ -43,6 +56,7 @@ cdef extern from *:
     void cpu_pause "fairsched_cpu_pause"() noexcept nogil
     void thread_yield "fairsched_thread_yield"() noexcept nogil
     unsigned int lowest_bit "fairsched_lowest_bit"(uint64_t word) noexcept nogil
+    bint rarely "fairsched_rarely"(bint condition) noexcept nogil
 
 cdef enum:
     CACHE_LINE = 64

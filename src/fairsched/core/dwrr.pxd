@@ -78,6 +78,18 @@ cdef inline void dwrr_retire_first(SlotTable* t) noexcept nogil:
     dwrr_trim_deficit(t, &t.slots[index])
     slots_report_idle(t, index)
 
+cdef inline void dwrr_retire_empty(SlotTable* t) noexcept nogil:
+    """Take every slot that is empty and out of debt off the active list. O(active)."""
+    cdef uint32_t before = t.active_tail, index, _i
+    for _i in range(t.active_count):
+        index = t.slots[before].next
+        if t.slots[index].head == NULL and t.slots[index].deficit >= 0:
+            slots_deactivate_after(t, before)
+            dwrr_trim_deficit(t, &t.slots[index])
+            slots_report_idle(t, index)
+        else:
+            before = index
+
 cdef inline bint dwrr_reserve(SlotTable* t, int64_t count) noexcept nogil:
     """Make sure that the next `count` pushes succeed; False when memory is exhausted."""
     return entrypool_reserve(&t.pool, t.queued, count)

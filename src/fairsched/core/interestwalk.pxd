@@ -1,7 +1,8 @@
 """Walks over the lists of core/interest.pxd, their sizes, and the check of the whole.
 
 A walk takes the table of priorities as it is at its beginning, so a priority that comes later is not walked; within a
-list, the caveats of core/nodelist.pxd hold. It lives within one pin, and its nodes are good until that is left.
+list, the caveats of core/nodelist.pxd hold. It lives within one pin, and its nodes are good until that is left. Another
+may begin where a node stands: what stood before that when the first came to it, and still does, is not walked again.
 Source: seed 001. Thread safety: any, each thread with its own walk. Nothing waits.
 Complexity: O(what is linked in the lists walked), and O(priorities / 64) over LIST_INTERESTED and LIST_NOTIFIED, whose
 empty levels are passed over.
@@ -10,14 +11,14 @@ empty levels are passed over.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from fairsched.core.consumernode cimport (
-    ConsumerNode, INTERESTED, NON_ACQUIRING, NOTIFIED, NOT_INTERESTED,
+    ConsumerNode, INTERESTED, NON_ACQUIRING, NOTIFIED, NOT_INTERESTED, REMOVED,
 )
 from fairsched.core.interest cimport Interest
 from fairsched.core.levels cimport (
-    LevelIndex, LevelTable, levels_next,
+    LevelIndex, LevelTable, levels_next, leveltable_search,
 )
 from fairsched.core.nodelist cimport (
-    NodeIterator, NodeList, nodeiterator_has_next, nodeiterator_init, nodeiterator_next,
+    DELETED, NodeIterator, NodeList, nodeiterator_has_next, nodeiterator_init, nodeiterator_next,
     nodelist_size,
 )
 from fairsched.core.nodelistcheck cimport nodelist_physical, nodelist_valid
@@ -67,6 +68,45 @@ cdef inline void interestwalk_init(InterestWalk* w, Interest* m, Pin* pin, Inter
         interestwalk_seek(w, 0)
     else:
         nodeiterator_init(&w.nodes, single, pin)
+
+cdef inline NodeEntry* interestwalk_entry(ConsumerNode* node, InterestList which) noexcept nogil:
+    """Where a node stands in a list, good inside; NULL: it does not, or is about to move.
+
+    An entry that is alive after the state was read belongs to that state (consumernode.pxd). The place in All is dead
+    before the state says so; but who removes the node stays inside until then, so it can still be looked at.
+    """
+    cdef NodeEntry* entry = <NodeEntry*> node.entry.load()  # A6: pairs with R6
+    cdef uint32_t state = node.state.load()
+    if which == LIST_ALL:
+        entry = node.place if state != <uint32_t> REMOVED else NULL
+    elif state != <uint32_t> (
+        INTERESTED if which == LIST_INTERESTED else NOTIFIED if which == LIST_NOTIFIED
+        else NOT_INTERESTED if which == LIST_NOT_INTERESTED else NON_ACQUIRING
+    ):
+        return NULL
+    return entry if entry != NULL and not entry.next.load() & DELETED else NULL
+
+cdef inline bint interestwalk_resume(
+    InterestWalk* w, Interest* m, Pin* pin, InterestList which, ConsumerNode* node
+) noexcept nogil:
+    """Begin a walk behind a node that is registered; False: it is not in that list, or is about to move."""
+    cdef NodeEntry* entry = interestwalk_entry(node, which)
+    if entry == NULL:
+        return False
+    w.manager = m
+    w.table = m.levels.load()
+    w.which = which
+    w.at = w.table.count
+    w.nodes.list = interestwalk_single(m, which)
+    if w.nodes.list == NULL:
+        w.at = leveltable_search(w.table, node.priority)
+        if w.at == w.table.count or w.table.levels[w.at] != node.level:
+            return False
+        w.nodes.list = &node.level.lists[<int> which]
+    w.nodes.pin = pin
+    w.nodes.last = entry
+    w.nodes.found = NULL
+    return True
 
 cdef inline bint interestwalk_has_next(InterestWalk* w) noexcept nogil:
     """True when there is a node, which interestwalk_next will return, moved meanwhile or not."""

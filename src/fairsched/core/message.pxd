@@ -15,7 +15,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
-from fairsched.core.atomics cimport CACHE_LINE
+from fairsched.core.atomics cimport CACHE_LINE, rarely
 from fairsched.core.entrypool cimport prefetch
 
 cdef enum MessageState:
@@ -50,6 +50,16 @@ cdef struct Rejection:
     Rejection* next
     uint64_t consumer
 
+cdef struct Message
+
+cdef struct Late:  # a browser is to see that message, though it has gone past its place: queuelate.pxd
+    Late* child          # in the heap of its browser
+    Late* sibling
+    Late* before
+    Late* next           # of the same message
+    Late** root          # the heap
+    Message* message
+
 cdef struct Message:
     # The line that first in, first out touches.
     Message* next           # in its level, in the order of service (of arrival, if the queue is fair); or in the pool
@@ -83,7 +93,8 @@ cdef struct Message:
     uint32_t reason
     uint32_t paid           # whether it took credit of its holder
     Message* due            # the next of those that have become due
-    char padding[24]
+    Late* late              # of browsers that are to see it behind their cursors
+    char padding[16]
 
 cdef struct MessageChunk:
     MessageChunk* next
@@ -132,37 +143,42 @@ cdef inline bint messagepool_grow(MessagePool* pool) noexcept nogil:
 cdef inline Message* messagepool_take(MessagePool* pool) noexcept nogil:
     """A message that was never acquired, has no key, and stands nowhere; NULL when memory is exhausted."""
     cdef Message* m = pool.free
-    if m == NULL:
+    if rarely(m == NULL):
         if not messagepool_grow(pool):
             return NULL
         m = pool.free
     pool.free = m.next
     prefetch(pool.free)  # the next put writes there
     pool.used += 1
-    m.next = m.prev = m.child = m.sibling = m.before = m.left = m.right = NULL
+    # Links are written by whoever links it; the rest of what is missing here, by queue_create.
     m.state = MESSAGE_AVAILABLE
-    m.references = m.level = m.lease = 0
+    m.references = m.lease = 0
     m.holder = 0
-    m.expiry = m.not_before = 0
     m.key = NULL
     m.rejections = NULL
+    m.late = NULL
     m.deliveries = -1
     m.heap = HEAP_NONE
     m.passed = m.redelivered = m.superseded = False
     return m
 
-cdef inline void messagepool_give(MessagePool* pool, Message* m) noexcept nogil:
-    """Take back a message that stands nowhere."""
+cdef inline void message_strip(Message* m) noexcept nogil:
+    """Free what a message has besides its own memory."""
     cdef Rejection* rejection = m.rejections
     while rejection != NULL:
         m.rejections = rejection.next
         free(rejection)
         rejection = m.rejections
     free(m.key)
+
+cdef inline void messagepool_give(MessagePool* pool, Message* m) noexcept nogil:
+    """Take back a message that stands nowhere."""
+    if rarely(m.key != NULL or m.rejections != NULL):
+        message_strip(m)
     m.next = pool.free
     pool.free = m
     pool.used -= 1
-    if pool.used == 0 and pool.capacity > MESSAGES_RETAIN:
+    if rarely(pool.used == 0 and pool.capacity > MESSAGES_RETAIN):
         messagepool_clear(pool)
 
 cdef inline MessageKey* messagekey_create(const char* data, uint64_t length, uint64_t hash) noexcept nogil:
@@ -219,6 +235,18 @@ cdef inline bint message_reject(Message* m, uint64_t consumer) noexcept nogil:
     rejection.next = m.rejections
     m.rejections = rejection
     return True
+
+cdef inline void message_unreject(Message* m, uint64_t consumer) noexcept nogil:
+    """That consumer is gone: nobody will ask. O(rejections)."""
+    cdef Rejection** link = &m.rejections
+    cdef Rejection* rejection = link[0]
+    while rejection != NULL:
+        if rejection.consumer == consumer:
+            link[0] = rejection.next
+            free(rejection)
+        else:
+            link = &rejection.next
+        rejection = link[0]
 
 cdef inline bint message_expired(const Message* m, int64_t now) noexcept nogil:
     return m.expiry != 0 and now > m.expiry

@@ -15,7 +15,7 @@ orderfair.pxd. after, before O(levels).
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
-from fairsched.core.atomics cimport lowest_bit
+from fairsched.core.atomics cimport lowest_bit, rarely
 from fairsched.core.message cimport (
     HEAP_HELD, HEAP_NONE, HEAP_RETURNED, MESSAGE_AVAILABLE, MESSAGE_HELD, Message, message_before,
 )
@@ -44,7 +44,7 @@ cdef struct Order:
     Kind kind
     uint32_t count           # levels
     OrderLevel* levels
-    uint64_t fresh[LEVEL_WORDS]  # a bit for each level whose front is not NULL
+    uint64_t fresh[LEVEL_WORDS]  # a bit for each level whose front is not NULL; perhaps for others, until one looks
     Message* returned
     Message* held
     Message* root
@@ -80,13 +80,6 @@ cdef inline uint32_t order_level(const Order* o, int64_t priority) noexcept nogi
     level = priority - (5 - (<int64_t> o.count + 1) // 2)
     return o.count - 1 - <uint32_t> min(max(level, 0), <int64_t> o.count - 1)
 
-cdef inline void order_set_front(Order* o, uint32_t level, Message* front) noexcept nogil:
-    o.levels[level].front = front
-    if front != NULL:
-        o.fresh[level // 64] |= <uint64_t> 1 << (level % 64)
-    else:
-        o.fresh[level // 64] &= ~(<uint64_t> 1 << (level % 64))
-
 cdef inline void order_splice(Order* o, Message* m, Message* prev) noexcept nogil:
     """Link `m` into its level behind `prev`; NULL: as the first."""
     cdef OrderLevel* level = &o.levels[m.level]
@@ -114,7 +107,7 @@ cdef inline void order_link(Order* o, Message* m) noexcept nogil:
     o.sequence += 1
     m.sequence = o.sequence
     m.weight = 0
-    if o.kind == KIND_SORTED:
+    if rarely(o.kind == KIND_SORTED):
         m.weight = tree_weight(&o.random)
         order_splice(o, m, tree_insert(&o.root, m))
     else:
@@ -122,12 +115,13 @@ cdef inline void order_link(Order* o, Message* m) noexcept nogil:
     if o.kind == KIND_FAIR:
         m.passed = True
     elif m.next == o.levels[m.level].front:
-        order_set_front(o, m.level, m)
+        o.levels[m.level].front = m
+        o.fresh[m.level // 64] |= <uint64_t> 1 << (m.level % 64)
     elif m.next != NULL and m.next.passed:
         m.passed = True
     if m.state == <uint32_t> MESSAGE_HELD:
         heap_push(&o.held, m, HEAP_HELD)
-    else:
+    elif m.passed:
         order_available(o, m)
 
 cdef inline Message* order_fresh(Order* o) noexcept nogil:
@@ -143,25 +137,28 @@ cdef inline Message* order_fresh(Order* o) noexcept nogil:
         while m != NULL and m.state != <uint32_t> MESSAGE_AVAILABLE:
             m.passed = True
             m = m.next
-        if m != o.levels[level].front:
-            order_set_front(o, level, m)
+        o.levels[level].front = m
         if m != NULL:
             return m
+        o.fresh[word] &= o.fresh[word] - 1
     return NULL
+
+cdef inline Message* order_next(Order* o) noexcept nogil:
+    """The message that is next for anybody where there are no turns; NULL: none is available."""
+    cdef Message* m = order_fresh(o)
+    return o.returned if o.returned != NULL and (m == NULL or message_before(o.returned, m)) else m
 
 cdef inline Message* order_look(Order* o) noexcept nogil:
     """The message that is next for anybody, or, in a fair queue, some message; NULL: none is available."""
-    cdef Message* m
     if o.kind == KIND_FAIR:
         return o.returned if o.returned != NULL else fair_look(&o.slots)
-    m = order_fresh(o)
-    return o.returned if o.returned != NULL and (m == NULL or message_before(o.returned, m)) else m
+    return order_next(o)
 
 cdef inline Message* order_first(Order* o) noexcept nogil:
     """The message that is next for anybody; NULL: none is available. For who takes it: it may use up turns."""
-    if o.kind == KIND_FAIR and o.returned == NULL:
-        return fair_first(&o.slots)
-    return order_look(o)
+    if o.kind == KIND_FAIR:
+        return o.returned if o.returned != NULL else fair_first(&o.slots)
+    return order_next(o)
 
 cdef inline void order_unheap(Order* o, Message* m) noexcept nogil:
     if m.heap == HEAP_RETURNED:
@@ -179,15 +176,15 @@ cdef inline void order_taken(Order* o, Message* m, bint served) noexcept nogil:
             fair_take(&o.slots, m, served)
     if level.front == m:
         m.passed = True
-        order_set_front(o, m.level, m.next)
+        level.front = m.next
 
 cdef inline void order_unlink(Order* o, Message* m) noexcept nogil:
     """Take a message that is not to be found any more out of its level."""
     cdef OrderLevel* level = &o.levels[m.level]
-    if m.weight != 0:
+    if rarely(m.weight != 0):
         tree_remove(&o.root, m)
     if m == level.front:
-        order_set_front(o, m.level, m.next)
+        level.front = m.next
     if m.prev != NULL:
         m.prev.next = m.next
     else:

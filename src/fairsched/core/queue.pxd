@@ -24,7 +24,7 @@ Complexity: put and pull O(1) where nobody has a cursor, besides the order (orde
 Memory: 192 bytes a message, and its key; 216 a consumer, and its two list entries.
 """
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t, uint8_t
 
 from fairsched.core.groups cimport Grouping, groups_clear, groups_init
 from fairsched.core.interest cimport interest_clear, interest_init
@@ -134,6 +134,8 @@ cdef inline Admittance queue_link(Queue* q, Call* call, const Offer* offer, Mess
     cdef Message* m
     if q.closed.load():
         return PUT_CLOSED
+    if offer.size > INT64_MAX - q.bytes.load():  # they could not be counted
+        return PUT_FULL
     if q.overflow.policy != OVERFLOW_NONE and not overflow_admits(
         &q.overflow, q.depth.load(), q.bytes.load(), offer.size
     ):

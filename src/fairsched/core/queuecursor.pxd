@@ -2,8 +2,8 @@
 
 Who has a filter, or rejected something, or shares out groups, or browses, has a cursor: the message it went past last,
 which stays linked, though it may be deleted, as long as somebody stands on it. A message is looked at once; what
-becomes available behind a cursor calls it back there (a browser, which must not see again what comes after, has a list
-of such messages instead). What a browser saw comes back to it only if it sees requeues.
+becomes available behind a cursor calls it back there (a browser, which must not see again what comes after, has a heap
+of such messages instead: queuelate.pxd). What a browser saw comes back to it only if it sees requeues.
 
 Who takes a message lets go of the lock between the look and that, and may have been called back meanwhile: a cursor
 goes past a message only while it is still what comes first (pull_stands, in queuepull.pxd). Else what another's going,
@@ -11,11 +11,10 @@ or giving back, has left before it, for this consumer only perhaps, would not be
 tests/model/cursor_model.py has the schedule.
 
 Source: behaviour of Qpid Broker-J's QueueContext. Thread safety: under the queue's lock, all of it.
-Complexity: a walk O(messages passed), O(walkers) to call back. A browser's list: O(its length) for each addition.
+Complexity: a walk O(messages passed), O(walkers) to call back.
 """
 
 from libc.stdint cimport uint32_t
-from libc.stdlib cimport free, malloc
 
 from fairsched.core.groups cimport groups_allow, groups_find
 from fairsched.core.keymap cimport KeyEntry
@@ -23,9 +22,8 @@ from fairsched.core.message cimport (
     MESSAGE_AVAILABLE, REASON_EXPIRED, Message, message_before, message_expired, message_rejected,
 )
 from fairsched.core.order cimport order_after, order_before
-from fairsched.core.queuestate cimport (
-    Call, Late, Queue, QueueConsumer, queue_remove, queue_unref,
-)
+from fairsched.core.queuelate cimport late_add, late_drop
+from fairsched.core.queuestate cimport Call, Queue, QueueConsumer, queue_remove, queue_unref
 
 cdef inline void cursor_begin(Queue* q, QueueConsumer* c) noexcept nogil:
     """Give a consumer a cursor, before the first message."""
@@ -58,13 +56,6 @@ cdef inline void cursor_match(Queue* q, QueueConsumer* c, Message* match) noexce
     if old != NULL:
         queue_unref(q, old)
 
-cdef inline void cursor_drop_late(Queue* q, QueueConsumer* c) noexcept nogil:
-    """Take the first message off a browser's list."""
-    cdef Late* late = c.late
-    c.late = late.next
-    queue_unref(q, late.message)
-    free(late)
-
 cdef inline void cursor_end(Queue* q, QueueConsumer* c) noexcept nogil:
     """Take a consumer's cursor away."""
     if not c.walks:
@@ -81,27 +72,17 @@ cdef inline void cursor_end(Queue* q, QueueConsumer* c) noexcept nogil:
     cursor_set(q, c, NULL)
     cursor_match(q, c, NULL)
     while c.late != NULL:
-        cursor_drop_late(q, c)
+        late_drop(c.late)
 
 cdef inline bint cursor_behind(const QueueConsumer* c, const Message* m) noexcept nogil:
     """Whether `m` stands where this cursor has gone past."""
     return c.last != NULL and not message_before(c.last, m)
 
-cdef inline void cursor_add_late(QueueConsumer* c, Message* m) noexcept nogil:
-    """Have a browser see a message that stands behind its cursor, in its place. Without memory it does not."""
-    cdef Late** place = &c.late
-    cdef Late* late
-    while place[0] != NULL and message_before(place[0].message, m):
-        place = &place[0].next
-    if place[0] != NULL and place[0].message == m:
-        return
-    late = <Late*> malloc(sizeof(Late))
-    if late == NULL:
-        return
-    m.references += 1
-    late.message = m
-    late.next = place[0]
-    place[0] = late
+cdef inline void cursor_recall(Queue* q, QueueConsumer* c, Message* m) noexcept nogil:
+    """Have a cursor meet a message again, or for the first time, unless it is still to come to it."""
+    if cursor_behind(c, m) or (c.match != NULL and message_before(m, c.match)):
+        cursor_set(q, c, order_before(&q.order, m))
+        cursor_match(q, c, NULL)
 
 cdef inline void cursors_recall(Queue* q, Message* m, bint seen) noexcept nogil:
     """A message has become available: call back the cursors that have gone past its place.
@@ -112,10 +93,9 @@ cdef inline void cursors_recall(Queue* q, Message* m, bint seen) noexcept nogil:
     while c != NULL:
         if cursor_behind(c, m) and not c.node.acquires:
             if not seen or c.sees_requeues:
-                cursor_add_late(c, m)
-        elif cursor_behind(c, m) or (c.match != NULL and message_before(m, c.match)):
-            cursor_set(q, c, order_before(&q.order, m))
-            cursor_match(q, c, NULL)
+                late_add(&c.late, m)
+        else:
+            cursor_recall(q, c, m)
         c = c.next_walker
 
 cdef inline void cursor_skip_group(Queue* q, Message* m) noexcept nogil:
@@ -129,8 +109,15 @@ cdef inline void cursor_skip_group(Queue* q, Message* m) noexcept nogil:
             queue_unref(q, old)
 
 cdef inline void cursors_unblock(Queue* q, Message* skipped) noexcept nogil:
-    """A group has become free, of which that was skipped: call all back to it, and let go of it."""
-    cursors_recall(q, skipped, True)
+    """A group has become free, of which that was skipped: call all back to it, and let go of it.
+
+    But not browsers, which go past no message because of its group: they have seen it.
+    """
+    cdef QueueConsumer* c = q.walking
+    while c != NULL:
+        if c.node.acquires:
+            cursor_recall(q, c, skipped)
+        c = c.next_walker
     queue_unref(q, skipped)
 
 cdef inline bint cursor_takes(Queue* q, const QueueConsumer* c, const Message* m) noexcept nogil:
@@ -166,10 +153,10 @@ cdef inline Message* cursor_seek(Queue* q, Call* call, QueueConsumer* c, int* st
         cursor_set(q, c, past)
     return found
 
-cdef inline Message* cursor_late(Queue* q, Call* call, QueueConsumer* c) noexcept nogil:
-    """The first message on a browser's list that is available; NULL: there is none."""
+cdef inline Message* cursor_late(Call* call, QueueConsumer* c) noexcept nogil:
+    """The first message behind a browser's cursor that it is to see, and that is available; NULL: there is none."""
     while c.late != NULL and (
         c.late.message.state != <uint32_t> MESSAGE_AVAILABLE or message_expired(c.late.message, call.now)
     ):
-        cursor_drop_late(q, c)
+        late_drop(c.late)
     return c.late.message if c.late != NULL else NULL

@@ -7,8 +7,8 @@ flipped before anybody is judged by it: the seed's stall (a consumer that has sp
 ready while another is looked for) cannot come about.
 
 Source: seed 001, Qpid Broker-J's AbstractQueue. Thread safety: any, pinned, without the queue's lock; one consumer is
-added or removed by one thread. Complexity: O(1); removing O(groups), and O(consumers) when a place among live ones
-becomes free.
+added or removed by one thread. Complexity: O(1); removing O(groups), O(consumers) when a place among live ones becomes
+free, and O(messages) for one that has refused any.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
@@ -20,12 +20,13 @@ from fairsched.core.interest cimport MOVED, NO_MEMORY, interest_set
 from fairsched.core.interestwalk cimport LIST_ALL, InterestWalk, interestwalk_init, interestwalk_next
 from fairsched.core.keymap cimport KeyEntry
 from fairsched.core.membership cimport interest_add, interest_remove
-from fairsched.core.message cimport Message
+from fairsched.core.message cimport Message, message_unreject
+from fairsched.core.order cimport order_after
 from fairsched.core.queuecredit cimport consumer_set_credit, consumer_wish
 from fairsched.core.queuecursor cimport cursor_begin, cursor_end, cursors_unblock
 from fairsched.core.queuestate cimport (
-    OWED_HAND_OVER, OWED_PASS_ON, WISH_CREDIT, WISH_LIVE, WISH_USER, Call, Queue, QueueConsumer, consumer_desired,
-    queue_lock, queue_unlock,
+    OWED_HAND_OVER, OWED_PASS_ON, WALK_STEPS, WISH_CREDIT, WISH_LIVE, WISH_USER, Call, Queue, QueueConsumer,
+    consumer_desired, queue_lock, queue_unlock, queue_unref,
 )
 from fairsched.core.queuewake cimport queue_consider, queue_owe
 
@@ -40,7 +41,7 @@ cdef inline void consumer_init(QueueConsumer* c, int32_t priority, bint acquires
     """An interested consumer with unlimited credit; what else it is, the caller sets before queue_subscribe."""
     node_init(&c.node, 0, priority, acquires)
     c.id = 0
-    c.filtered = c.sees_requeues = c.exclusive = c.walks = False
+    c.filtered = c.sees_requeues = c.exclusive = c.walks = c.refused = False
     c.owner = NULL
     c.last = c.match = NULL
     c.late = NULL
@@ -119,6 +120,28 @@ cdef inline int64_t queue_dismiss(Queue* q, QueueConsumer* c) noexcept nogil:
         consumer_wish(c, WISH_LIVE, False)
     return unblocked
 
+cdef inline void queue_unreject(Queue* q, uint64_t consumer) noexcept nogil:
+    """Have all messages forget that a consumer, which is gone, has refused them."""
+    cdef int steps = 0
+    cdef Message* past = NULL  # referenced
+    cdef Message* m
+    queue_lock(q)
+    m = order_after(&q.order, NULL)
+    while m != NULL:
+        message_unreject(m, consumer)
+        steps += 1
+        if steps % WALK_STEPS == 0:
+            m.references += 1
+            if past != NULL:
+                queue_unref(q, past)
+            past = m
+            queue_unlock(q)  # others have their turn
+            queue_lock(q)
+        m = order_after(&q.order, m)
+    if past != NULL:
+        queue_unref(q, past)
+    queue_unlock(q)
+
 cdef inline bint consumer_is_live(QueueConsumer* c) noexcept nogil:
     return c.wishes.load() & WISH_LIVE != 0
 
@@ -183,6 +206,8 @@ cdef inline bint queue_cancel(Call* call, QueueConsumer* c) noexcept nogil:
     queue_lock(q)
     unblocked = queue_dismiss(q, c)
     queue_unlock(q)
+    if c.refused:
+        queue_unreject(q, c.id)
     while unblocked > 0:
         queue_owe(call, OWED_PASS_ON)
         unblocked -= 1

@@ -18,7 +18,7 @@ from fairsched.core.queuecursor cimport cursor_match, cursor_seek, cursor_set, c
 from fairsched.core.queuestate cimport (
     WALK_STEPS, Call, Queue, QueueConsumer, queue_accepts, queue_lock, queue_remove, queue_unlock,
 )
-from fairsched.core.queueturn cimport turn_look
+from fairsched.core.queueturn cimport turn_further, turn_look
 
 cdef inline Message* queue_next(Call* call, bint serving) noexcept nogil:
     """Locked. The next message that anybody could take; what has expired goes."""
@@ -32,7 +32,10 @@ cdef inline Message* queue_next(Call* call, bint serving) noexcept nogil:
 cdef inline Message* next_turn(Call* call, QueueConsumer* c, bint* known) noexcept nogil:
     """Locked. The next message of a fair queue for a consumer that acquires."""
     cdef Queue* q = call.queue
-    cdef Message* m
+    cdef Message* m = turn_further(call, c) if c.walks else NULL
+    if m != NULL:
+        known[0] = False
+        return m
     while True:
         known[0] = True
         m = order_look(&q.order) if q.order.returned != NULL and not c.walks else turn_look(call, c, known)

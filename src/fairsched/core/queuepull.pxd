@@ -16,22 +16,23 @@ priority.
 
 from libc.stdint cimport int64_t, uint32_t
 
+from fairsched.core.atomics cimport rarely
 from fairsched.core.consumernode cimport INTERESTED, NOTIFIED
-from fairsched.core.groups cimport groups_assign
+from fairsched.core.groups cimport GROUPS_NONE, groups_assign
 from fairsched.core.interest cimport interest_done, interest_move
-from fairsched.core.interestwalk cimport LIST_ALL
 from fairsched.core.levels cimport LEVEL_NOTIFIED
 from fairsched.core.message cimport (
     HEAP_NONE, MESSAGE_ACQUIRED, MESSAGE_AVAILABLE, Message, message_before,
 )
 from fairsched.core.order cimport KIND_FAIR, order_taken
 from fairsched.core.queuecursor cimport (
-    cursor_drop_late, cursor_late, cursor_match, cursor_seek, cursor_set,
+    cursor_late, cursor_match, cursor_seek, cursor_set,
 )
 from fairsched.core.queuecredit cimport consumer_paid, consumer_pay
+from fairsched.core.queuelate cimport late_drop
 from fairsched.core.queuemembers cimport queue_follow
 from fairsched.core.queuenext cimport next_turn, queue_next, queue_next_for
-from fairsched.core.queuequestion cimport Question, queue_question, queue_unknown_among
+from fairsched.core.queuequestion cimport Question, queue_question, queue_unknown_above
 from fairsched.core.queuestate cimport (
     WALK_STEPS, Call, Pulled, Queue, QueueConsumer, consumer_desired, queue_accepts, queue_count, queue_lock,
     queue_unlock, queue_unref,
@@ -39,7 +40,7 @@ from fairsched.core.queuestate cimport (
 from fairsched.core.queuetime cimport queue_release_due
 from fairsched.core.queueturn cimport turn_reach
 from fairsched.core.queuewake cimport queue_drop, queue_pass_on, queue_wants
-from fairsched.core.wakeup cimport wakeup_outranked
+from fairsched.core.wakeup cimport wakeup_higher, wakeup_outranked
 
 cdef enum:
     PULL_ASK = -1              # a filter has to be asked first
@@ -47,7 +48,7 @@ cdef enum:
 
 cdef inline bint queue_acquire(Queue* q, QueueConsumer* c, Message* m) noexcept nogil:
     """Locked. Acquire an available message, and reference it; False: there is no credit for it."""
-    if not consumer_pay(c, m.size):
+    if not consumer_pay(c):
         return False
     order_taken(&q.order, m, True)
     m.state = MESSAGE_ACQUIRED
@@ -58,7 +59,8 @@ cdef inline bint queue_acquire(Queue* q, QueueConsumer* c, Message* m) noexcept 
         m.deliveries = 0
     m.references += 1
     queue_count(&q.available, -1)
-    groups_assign(&q.groups, m, c.id)
+    if q.groups.kind != GROUPS_NONE:
+        groups_assign(&q.groups, m, c.id)
     if c.walks:
         if c.match != NULL:
             cursor_match(q, c, NULL)
@@ -66,7 +68,7 @@ cdef inline bint queue_acquire(Queue* q, QueueConsumer* c, Message* m) noexcept 
             cursor_set(q, c, m)
     return True
 
-cdef inline void pull_hand_out(Call* call, Message* m, Pulled* out) noexcept nogil:
+cdef inline void pull_hand_out(Call* call, QueueConsumer* c, Message* m, Pulled* out) noexcept nogil:
     """Locked. Say what was pulled: after this it may be taken back, be another's, and be gone."""
     out.message = m
     out.token = m.token
@@ -74,6 +76,7 @@ cdef inline void pull_hand_out(Call* call, Message* m, Pulled* out) noexcept nog
     out.lease = m.lease
     out.deliveries = m.deliveries
     out.redelivered = m.redelivered
+    out.paid = consumer_paid(c)
     if call.keep != NULL:
         call.keep(m.token)
 
@@ -82,14 +85,16 @@ cdef inline int64_t pull_plainly(Call* call, QueueConsumer* c, int64_t limit, Pu
     cdef Queue* q = call.queue
     cdef Message* m
     cdef int64_t taken = 0
-    if c.node.priority != PRIORITY_MAX and wakeup_outranked(&q.interest, call.pin, c.node.priority, NULL, NULL):
+    if rarely(wakeup_higher(&q.interest, c.node.priority)) and wakeup_outranked(
+        &q.interest, call.pin, c.node.priority, NULL, NULL
+    ):
         return 0
     queue_lock(q)
-    while taken < limit and consumer_desired(c):
+    while taken < limit and consumer_desired(c) and not c.walks:  # it may have rejected something meanwhile
         m = queue_next(call, True)
         if m == NULL or not queue_acquire(q, c, m):
             break
-        pull_hand_out(call, m, &out[taken])
+        pull_hand_out(call, c, m, &out[taken])
         taken += 1
     queue_unlock(q)
     return taken
@@ -110,7 +115,7 @@ cdef inline bint pull_this(Call* call, QueueConsumer* c, Message* m, Pulled* out
     queue_lock(q)
     taken = m.state == <uint32_t> MESSAGE_AVAILABLE and consumer_desired(c) and pull_stands(call, c, m)
     if not c.node.acquires:
-        taken = taken and consumer_pay(c, m.size)
+        taken = taken and consumer_pay(c)
         if taken:
             cursor_match(q, c, NULL)
             cursor_set(q, c, m)
@@ -120,7 +125,7 @@ cdef inline bint pull_this(Call* call, QueueConsumer* c, Message* m, Pulled* out
         taken = taken and queue_acquire(q, c, m)
         queue_unref(q, m)
     if taken:
-        pull_hand_out(call, m, out)
+        pull_hand_out(call, c, m, out)
     elif not c.node.acquires:
         queue_unref(q, m)
     queue_unlock(q)
@@ -132,22 +137,22 @@ cdef inline int64_t pull_late(Call* call, QueueConsumer* c, Pulled* out, Questio
     cdef Message* m
     cdef int answer = 0
     queue_lock(q)
-    m = cursor_late(q, call, c)
+    m = cursor_late(call, c)
     while m != NULL:
         answer = queue_accepts(call, c, m)
         m.references += 1
-        if answer == 1 and not consumer_pay(c, m.size):
+        if answer == 1 and not consumer_pay(c):
             queue_unref(q, m)
             m = NULL
             break
         if answer == -1:
             break
-        cursor_drop_late(q, c)
+        late_drop(c.late)
         if answer == 1:
-            pull_hand_out(call, m, out)
+            pull_hand_out(call, c, m, out)
             break
         queue_unref(q, m)
-        m = cursor_late(q, call, c)
+        m = cursor_late(call, c)
     queue_unlock(q)
     if m == NULL:
         return 0
@@ -164,7 +169,7 @@ cdef inline int64_t pull_yields(Call* call, QueueConsumer* c, Message* m, Questi
         return 0
     call.work = m
     call.rank = c.node.priority
-    if queue_unknown_among(call, LIST_ALL, c.node.priority, m, question):
+    if queue_unknown_above(call, c, m, NULL, question):
         yields = PULL_ASK
     elif wakeup_outranked(&call.queue.interest, call.pin, c.node.priority, queue_wants, call):
         yields = 1
@@ -200,10 +205,10 @@ cdef inline bint pull_walks(Call* call, QueueConsumer* c) noexcept nogil:
     return c.walks or call.queue.walkers.load() != 0
 
 cdef inline int64_t pull_once(
-    Call* call, QueueConsumer* c, int64_t limit, Pulled* out, Question* question
+    Call* call, QueueConsumer* c, bint walks, int64_t limit, Pulled* out, Question* question
 ) noexcept nogil:
     """Look for messages, where the node is."""
-    if pull_walks(call, c):
+    if rarely(walks):
         return pull_walking(call, c, out, question)
     return pull_plainly(call, c, limit, out)
 
@@ -220,20 +225,22 @@ cdef inline int64_t queue_pull(
     """
     cdef Queue* q = call.queue
     cdef int64_t taken, more
+    # Once: who has taken something plainly must not come back with a question, or that would be written over.
+    cdef bint walks = pull_walks(call, c)
     if not consumer_desired(c) or limit < 1:
         return 0
     if q.timed.load() != 0:
         queue_release_due(call)
-    taken = pull_once(call, c, limit, out, question)
+    taken = pull_once(call, c, walks, limit, out, question)
     if taken == PULL_ASK:
         return PULL_ASK
     if not c.node.acquires:
         if not consumer_desired(c):
             queue_follow(call, c)
         return taken
-    if taken < limit and (taken == 0 or not pull_walks(call, c)) and consumer_desired(c):
+    if taken < limit and (taken == 0 or not walks) and consumer_desired(c):
         interest_done(&q.interest, call.pin, &c.node)
-        more = pull_once(call, c, limit - taken, out + taken, question)
+        more = pull_once(call, c, walks, limit - taken, out + taken, question)
         if more == PULL_ASK or (more == 0 and taken == 0 and queue_question(call, NULL, question)):
             return PULL_ASK
         taken += more

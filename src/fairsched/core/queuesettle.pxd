@@ -4,6 +4,7 @@
   RELEASE  the delivery failed: it goes back to its place, redelivered, for anybody; after `max_deliveries` of these it
            leaves the queue instead.
   REJECT   this consumer does not want it: it goes back for others, and does not count.
+  UNDO     it was pulled, and could not be handed out: it goes back as though it had never been pulled.
 What goes back may leave at once: expired, superseded by a newer message of its key, or too much for a ring.
 Which of two settlements counts is decided under the lock, which unlinking needs anyway: by the lease.
 
@@ -20,26 +21,27 @@ from fairsched.core.message cimport (
 from fairsched.core.order cimport order_after, order_available
 from fairsched.core.queuecredit cimport consumer_restore
 from fairsched.core.queuecursor cimport cursor_begin, cursors_recall, cursors_unblock
+from fairsched.core.queuelate cimport late_add
 from fairsched.core.queuemembers cimport queue_follow
 from fairsched.core.queuering cimport queue_ring
 from fairsched.core.queuestate cimport (
-    OWED_PASS_ON, Call, Queue, QueueConsumer, queue_count, queue_delete, queue_lock, queue_remove,
+    OWED_PASS_ON, Call, Queue, QueueConsumer, queue_count, queue_delete_taken, queue_lock, queue_remove,
     queue_settled, queue_unlock, queue_unref,
 )
-from fairsched.core.queuewake cimport queue_announce, queue_give_back, queue_owe, queue_tell_browsers
+from fairsched.core.queuewake cimport queue_announce_back, queue_give_back, queue_owe, queue_tell
 
 cdef enum Verdict:
     SETTLE_ACK
     SETTLE_RELEASE
     SETTLE_REJECT
+    SETTLE_UNDO
 
 cdef inline bint settle_back(Queue* q, Call* call, Message* m, Verdict verdict) noexcept nogil:
     """Locked. An acquired message, its group settled, goes back; False: it left the queue instead."""
-    if verdict == SETTLE_REJECT:
-        message_reject(m, m.holder)
-    else:
+    if verdict == SETTLE_RELEASE:
         m.deliveries += 1
-    m.redelivered = True
+    if verdict != SETTLE_UNDO:
+        m.redelivered = True
     if q.drains:
         queue_remove(q, call, m, REASON_CLOSED)
     elif q.max_deliveries != 0 and verdict == SETTLE_RELEASE and m.deliveries >= q.max_deliveries:
@@ -64,7 +66,7 @@ cdef inline bint settle_locked(
     cdef Message* skipped = queue_settled(q, m)
     back[0] = False
     if verdict == SETTLE_ACK:
-        queue_delete(q, m)
+        queue_delete_taken(q, m)
         m.token = 0  # its owner has it
     else:
         back[0] = settle_back(q, call, m, verdict)
@@ -73,14 +75,25 @@ cdef inline bint settle_locked(
         cursors_unblock(q, skipped)
     return True
 
-cdef inline void settle_credit(Call* call, QueueConsumer* c, int64_t size) noexcept nogil:
+cdef inline void settle_credit(Call* call, QueueConsumer* c) noexcept nogil:
     """Restore a consumer's credit for one message."""
     cdef bint regained
     queue_lock(call.queue)
-    regained = consumer_restore(c, size)
+    regained = consumer_restore(c)
     queue_unlock(call.queue)
     if regained:
         queue_follow(call, c)
+
+cdef inline void queue_show_again(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
+    """A browser has looked at a message in vain: it is to see it once more, and is told."""
+    cdef bint there
+    queue_lock(call.queue)
+    there = c.walks and m.state == <uint32_t> MESSAGE_AVAILABLE
+    if there:
+        late_add(&c.late, m)
+    queue_unlock(call.queue)
+    if there:
+        queue_tell(call, c)
 
 cdef inline bint queue_settle(
     Call* call, QueueConsumer* c, Message* m, uint64_t holder, uint32_t lease, Verdict verdict
@@ -92,7 +105,7 @@ cdef inline bint queue_settle(
     cdef Queue* q = call.queue
     cdef bint settled, back = False, unblocked = False
     queue_lock(q)
-    if c != NULL and m.holder == holder and m.lease == lease and m.paid and consumer_restore(c, m.size):
+    if c != NULL and m.holder == holder and m.lease == lease and m.paid and consumer_restore(c):
         queue_unlock(q)  # first of all: what comes back may be for this consumer
         queue_follow(call, c)
         queue_lock(q)
@@ -100,15 +113,17 @@ cdef inline bint queue_settle(
     if settled:
         if c != NULL and verdict == SETTLE_REJECT and not c.gone.load():
             cursor_begin(q, c)
+            c.refused = message_reject(m, holder) or c.refused
         settle_locked(q, call, m, verdict, &back, &unblocked)
     if not back:
         queue_unref(q, m)
     queue_unlock(q)
     if back and call.accepts != NULL:
         call.back = m
+        call.unblocked = unblocked
     elif back:
-        queue_give_back(call, m)
-    elif unblocked:  # otherwise whoever is told of this one gets the group
+        queue_give_back(call, m, unblocked)
+    elif unblocked:
         queue_owe(call, OWED_PASS_ON)
     return settled
 
@@ -132,8 +147,7 @@ cdef inline int64_t queue_release_all(Call* call, uint64_t holder) noexcept nogi
         past = m
         queue_unlock(q)
         if back:
-            queue_tell_browsers(call, m, True)
-            queue_announce(call, m)
+            queue_announce_back(call, m, unblocked)
         elif unblocked:
             queue_owe(call, OWED_PASS_ON)
         queue_lock(q)

@@ -12,20 +12,21 @@ Thread safety: as each function says; `_locked` ones need the lock. Complexity: 
 """
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
-from libc.stdlib cimport free
 from libcpp.atomic cimport atomic, memory_order_release
 
-from fairsched.core.atomics cimport spin_wait
+from fairsched.core.atomics cimport rarely, spin_wait
 from fairsched.core.consumernode cimport ConsumerNode
 from fairsched.core.credit cimport CreditManager
-from fairsched.core.groups cimport Groups, groups_settle
+from fairsched.core.groups cimport GROUPS_NONE, Groups, groups_settle
 from fairsched.core.interest cimport NO_PRIORITY, Interest
 from fairsched.core.keymap cimport KeyEntry, KeyMap, keymap_find, keymap_remove
 from fairsched.core.message cimport (
-    MESSAGE_AVAILABLE, MESSAGE_DELETED, MESSAGE_HELD, Message, MessagePool, Reason, message_taken, messagepool_give,
+    MESSAGE_AVAILABLE, MESSAGE_DELETED, MESSAGE_HELD, Late, Message, MessagePool, Reason, message_taken,
+    messagepool_give,
 )
 from fairsched.core.order cimport KIND_LAST_VALUE, Order, order_taken, order_unlink
 from fairsched.core.overflow cimport Overflow
+from fairsched.core.queuelate cimport late_forget
 from fairsched.core.reclaim cimport Pin
 
 cdef enum:
@@ -41,10 +42,6 @@ cdef enum Owed:
     OWED_HAND_OVER = 1
     OWED_PASS_ON = 2
 
-cdef struct Late:  # a message that came, or came back, behind a browser's cursor
-    Late* next
-    Message* message
-
 cdef struct QueueConsumer:
     ConsumerNode node          # must be first
     # Fixed once it is registered:
@@ -57,10 +54,11 @@ cdef struct QueueConsumer:
     bint walks                 # has a cursor: a filter, something it rejected, groups, or it browses
     Message* last              # the cursor: the message last gone past, referenced; NULL: before the first
     Message* match             # what its filter accepted, and it has not acquired; referenced
-    Late* late
+    Late* late                 # a heap: what it is to see behind the cursor
     QueueConsumer* next_walker
     QueueConsumer* prev_walker
     CreditManager credit       # also under its own lock, which nobody wants meanwhile
+    bint refused               # there are messages that say so
     int64_t unsettled          # messages that it has, and that took its credit
     # Atomic:
     atomic[uint32_t] wishes    # written under the queue's lock, read by anybody
@@ -98,6 +96,18 @@ cdef struct Pulled:  # a message as it was when it was pulled: it may be another
     uint32_t lease
     int32_t deliveries
     bint redelivered
+    bint paid                  # whether it took credit of who pulled
+
+cdef struct Stand:  # where the questions of one call have come to (queuequestion.pxd): hints, which may be out of date
+    # NULL, or checked by the owner whenever it comes back inside: the one is gone, then it is NULL.
+    QueueConsumer* asked       # the consumer, or browser, that the walk has come to
+    QueueConsumer* above       # and who would outrank it
+    # Compared only, or kept by the owner:
+    Message* about             # what that walk is about
+    QueueConsumer* below       # who may be outranked,
+    Message* offered           # where it is offered that
+    uint64_t refuser           # whose filter was asked last,
+    Message* refused           # about that; referenced as long as it stands here; NULL: none was asked
 
 cdef struct Call:  # one call into a queue: whom to tell how, and what left the queue meanwhile
     Pin* pin
@@ -118,6 +128,8 @@ cdef struct Call:  # one call into a queue: whom to tell how, and what left the 
     # With filters to be asked first (`accepts`), some telling is left to the caller: queue_owe says which.
     uint32_t owed
     Message* back              # what was given back, and is not announced yet; referenced
+    bint unblocked             # and its group has become free by that
+    Stand stand
 
 cdef inline void call_init(Call* call, Queue* q, int64_t now) noexcept nogil:
     """A call that tells nobody; its pin is still to be had."""
@@ -134,7 +146,10 @@ cdef inline void call_init(Call* call, Queue* q, int64_t now) noexcept nogil:
     call.owed = 0
     call.newest = 0
     call.back = NULL
+    call.unblocked = False
     call.floor = NO_PRIORITY
+    call.stand.asked = call.stand.above = NULL
+    call.stand.refused = NULL
 
 cdef inline int queue_accepts(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
     """What a consumer's filter says: 1, 0, or -1: it has not been asked."""
@@ -142,11 +157,18 @@ cdef inline int queue_accepts(Call* call, QueueConsumer* c, Message* m) noexcept
         return True
     return call.accepts(call, c, m)
 
-cdef inline void queue_lock(Queue* q) noexcept nogil:
+cdef inline void queue_lock_later(Queue* q) noexcept nogil:
+    """Wait for the lock, and take it."""
     cdef unsigned int spins = 0
-    while q.busy.exchange(1):  # A8: pairs with R8
+    while True:
         while q.busy.load():
             spin_wait(&spins)
+        if not q.busy.exchange(1):  # A8: pairs with R8
+            return
+
+cdef inline void queue_lock(Queue* q) noexcept nogil:
+    if rarely(q.busy.exchange(1)):  # A8: pairs with R8
+        queue_lock_later(q)
 
 cdef inline void queue_unlock(Queue* q) noexcept nogil:
     # R8 (unlock): pairs with A8; all that the lock guards was written before.
@@ -174,7 +196,20 @@ cdef inline void queue_unkey(Queue* q, Message* m) noexcept nogil:
 
 cdef inline Message* queue_settled(Queue* q, Message* m) noexcept nogil:
     """Locked. An acquired message is its consumer's no longer: what was skipped for its group, with the reference."""
+    if q.groups.kind == GROUPS_NONE:
+        return NULL
     return groups_settle(&q.groups, m, m.holder)
+
+cdef inline void queue_delete_taken(Queue* q, Message* m) noexcept nogil:
+    """Locked. As queue_delete, of a message that is not to be found any more."""
+    queue_unkey(q, m)
+    if rarely(m.late != NULL):
+        late_forget(m)
+    if m.expiry != 0 or m.not_before != 0:
+        q.timed.fetch_sub(1)
+    queue_count(&q.depth, -1)
+    queue_count(&q.bytes, -m.size)
+    m.state = MESSAGE_DELETED
 
 cdef inline void queue_delete(Queue* q, Message* m) noexcept nogil:
     """Locked. Take a message out of the queue; the caller has a reference to it, and its group is settled."""
@@ -183,12 +218,7 @@ cdef inline void queue_delete(Queue* q, Message* m) noexcept nogil:
         queue_count(&q.available, -1)
     elif not message_taken(m):
         return
-    queue_unkey(q, m)
-    if m.expiry != 0 or m.not_before != 0:
-        q.timed.fetch_sub(1)
-    queue_count(&q.depth, -1)
-    queue_count(&q.bytes, -m.size)
-    m.state = MESSAGE_DELETED
+    queue_delete_taken(q, m)
 
 cdef inline void queue_remove(Queue* q, Call* call, Message* m, Reason reason) noexcept nogil:
     """Locked. Take a message out that nobody has acknowledged: the caller of the call is to see to it."""
@@ -212,12 +242,3 @@ cdef inline void queue_forget(Queue* q, Call* call) noexcept nogil:
 
 cdef inline bint consumer_desired(QueueConsumer* c) noexcept nogil:
     return c.wishes.load() == WISH_ALL
-
-cdef inline bint consumer_free(QueueConsumer* c) noexcept nogil:
-    """Free what a consumer without a cursor has besides its own memory, which is its owner's."""
-    cdef Late* late = c.late
-    while late != NULL:
-        c.late = late.next
-        free(late)
-        late = c.late
-    return True

@@ -2,7 +2,8 @@
 anything for it are passed over, and the others take turns as in dwrr.pxd, each with its first message for it in front.
 
 What a consumer does not want is noted in the message (as rejected by it), filters' refusals too, since there is no
-cursor that could go past it: the order of service is not the order of arrival.
+cursor that could go past it: the order of service is not the order of arrival. When it goes, so do its notes
+(queuemembers.pxd).
 
 A look grants nothing, however it ends: it says which message would come next, not how. Say that of `n` active slots the
 one at place `p`, from 0, has a message for this consumer of cost `c`, a deficit `d` and the quantum `q`. Then it is
@@ -19,21 +20,63 @@ it is known which comes first, and what is granted to whom on the way.
 A slot that is passed over in its turn keeps what it has, and is granted its quantum anew when it is visited: as often
 as consumers with different wishes take turns. So it keeps no more than dwrr.pxd's cap, and cannot save up.
 
+While a filter refuses one message of a slot after another, the next to be asked about is looked for from there
+(turn_further); so n questions about a slot are one walk over it, and the look that ends them another. What other slots
+have in between is gone past only as far as that costs no more than a look.
+
 Thread safety: under the queue's lock, all of it. Complexity: a look O(slots before the one it finds, and what stands in
 each before the first that is wanted), if a quantum pays for the message found; else, for all slots with messages.
 turn_reach likewise, for each round in which a slot pays off its debt. Nothing is noted when memory is exhausted.
 """
 
-from libc.stdint cimport INT64_MAX, int64_t, uint32_t
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
 
 from fairsched.core.dwrr cimport AMOUNT_MAX, dwrr_retire_first, dwrr_trim_deficit
 from fairsched.core.entrypool cimport Entry
 from fairsched.core.groups cimport groups_allow
-from fairsched.core.message cimport Message, message_expired, message_reject, message_rejected
+from fairsched.core.message cimport (
+    HEAP_NONE, MESSAGE_AVAILABLE, Message, message_expired, message_reject, message_rejected,
+)
 from fairsched.core.orderfair cimport fair_cost, fair_message
 from fairsched.core.queuecursor cimport cursor_skip_group
 from fairsched.core.queuestate cimport Call, Queue, QueueConsumer, queue_accepts
 from fairsched.core.slots cimport Slot, SlotTable, slots_first
+
+cdef inline int turn_accepts(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
+    """What a consumer's filter says of a message; a refusal is noted in that, so that it is not asked again."""
+    cdef int answer = queue_accepts(call, c, m)
+    if answer == 0 and not c.gone.load():
+        c.refused = message_reject(m, c.id) or c.refused
+    return answer
+
+cdef inline Message* turn_further(Call* call, QueueConsumer* c) noexcept nogil:
+    """The next message of the slot whose message a consumer has just refused, if its filter is to be asked about that.
+
+    NULL: the next there is none, or nothing was refused. So a look past many that are refused does not begin with the
+    first of the slot for each question; what came back before them meanwhile is met by the look that ends it.
+
+    What stands in between may be other slots', any number of it. So it goes no further than a look from the beginning
+    might have to.
+    """
+    cdef SlotTable* t = &call.queue.order.slots
+    cdef Message* past = call.stand.refused
+    cdef Message* m
+    cdef uint64_t steps
+    if past == NULL or call.stand.refuser != c.id or queue_accepts(call, c, past) != 0:
+        return NULL
+    if not message_rejected(past, c.id):
+        turn_accepts(call, c, past)
+    steps = t.active_count + t.slots[past.slot].pushed - t.slots[past.slot].served
+    m = past.next  # in the order of arrival, which is that of each slot
+    while m != NULL and steps > 0:
+        steps -= 1
+        if m.slot == past.slot and m.state == <uint32_t> MESSAGE_AVAILABLE and m.heap == <uint8_t> HEAP_NONE:
+            if message_expired(m, call.now):
+                return NULL
+            if groups_allow(&call.queue.groups, m, c.id) and not message_rejected(m, c.id):
+                return m if turn_accepts(call, c, m) == -1 else NULL
+        m = m.next
+    return NULL
 
 cdef inline Message* turn_wanted(Call* call, QueueConsumer* c, const Slot* slot, bint* known) noexcept nogil:
     """The first message of a slot that a consumer may have, or that has expired; NULL: there is none.
@@ -51,11 +94,10 @@ cdef inline Message* turn_wanted(Call* call, QueueConsumer* c, const Slot* slot,
         if not groups_allow(&q.groups, m, c.id):
             cursor_skip_group(q, m)
         elif not message_rejected(m, c.id):
-            answer = queue_accepts(call, c, m)
+            answer = turn_accepts(call, c, m)
             if answer != 0:
                 known[0] = known[0] and answer == 1
                 return m
-            message_reject(m, c.id)
         entry = entry.next
     return NULL
 

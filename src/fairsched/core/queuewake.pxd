@@ -2,26 +2,29 @@
 
 A consumer without a cursor could take whatever is available; if there are no others, nobody is asked anything. One with
 a cursor could take a message if it has not gone past it, nor rejected it, nor is it another's by group, and its filter
-accepts it. Filters are asked outside, before (queuequestion.pxd); one that was not asked counts as though it accepted:
-at worst somebody is told in vain, who finds nothing, and passes the work on.
+accepts it. Filters are asked outside, before (queuequestion.pxd). One that was not asked counts so that somebody is
+told rather than nobody: of who may be told, as though it accepted; of who would outrank that one, as though it did not.
+At worst somebody is told in vain, who finds nothing, and passes the work on.
 
 Thread safety: any, pinned, without the queue's lock. Complexity: that of wakeup.pxd.
 """
 
 from libc.stdint cimport int32_t, uint32_t
 
+from fairsched.core.atomics cimport rarely
 from fairsched.core.consumernode cimport ConsumerNode
 from fairsched.core.interest cimport MOVED, NO_PRIORITY, NOT_MOVED, interest_highest_notified
 from fairsched.core.interestwalk cimport (
     LIST_NON_ACQUIRING, InterestWalk, interestwalk_init, interestwalk_next,
 )
-from fairsched.core.message cimport MESSAGE_AVAILABLE, Message, message_rejected
+from fairsched.core.message cimport MESSAGE_AVAILABLE, MESSAGE_DELETED, Message, message_rejected
 from fairsched.core.queuecursor cimport cursor_takes
 from fairsched.core.queuenext cimport queue_next, queue_next_for
 from fairsched.core.queuestate cimport (
-    OWED_HAND_OVER, Call, Owed, Queue, QueueConsumer, queue_accepts, queue_lock, queue_unlock, queue_unref,
+    OWED_HAND_OVER, OWED_PASS_ON, Call, Owed, Queue, QueueConsumer, queue_accepts, queue_lock, queue_unlock,
+    queue_unref,
 )
-from fairsched.core.wakeup cimport wakeup_notify, wakeup_one, wakeup_outranked
+from fairsched.core.wakeup cimport wakeup_notify, wakeup_one, wakeup_outranked, wakeup_possible
 
 cdef inline void queue_drop(Queue* q, Message* m) noexcept nogil:
     """Give up a reference."""
@@ -41,29 +44,41 @@ cdef inline void queue_rest(Call* call) noexcept nogil:
         queue_drop(call.queue, call.work)
         call.work = NULL
 
-cdef inline bint queue_interests(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
-    """Whether a message is available, and of interest to a consumer, groups aside."""
+cdef inline int queue_interests(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
+    """Whether a message is available, and of interest to a consumer, groups aside: 1, 0, or -1: it was not asked."""
     cdef Queue* q = call.queue
     cdef bint interests
     queue_lock(q)
     interests = m.state == <uint32_t> MESSAGE_AVAILABLE and not message_rejected(m, c.id)
     queue_unlock(q)
-    return interests and queue_accepts(call, c, m) != 0
+    return queue_accepts(call, c, m) if interests else 0
+
+cdef inline bint queue_takes(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
+    """Whether a message is available, and a consumer could take it, its filter aside."""
+    cdef Queue* q = call.queue
+    cdef bint takes
+    queue_lock(q)
+    takes = m.state == <uint32_t> MESSAGE_AVAILABLE and cursor_takes(q, c, m)
+    queue_unlock(q)
+    return takes
 
 cdef inline bint queue_outranks(Call* call, QueueConsumer* c) noexcept nogil:
     """Whether a consumer of a higher priority is interested in what is offered to another, and has something to take.
 
-    As in the source, that need not be the same: its group may be another's.
+    As in the source, that need not be the same: its group may be another's. Only if its filter has said so, of both:
+    who is kept asleep by a consumer that wants nothing is told by nobody.
     """
     cdef bint known
     cdef Message* m
-    if not queue_interests(call, c, call.work):
+    if queue_interests(call, c, call.work) != 1:
         return False
+    if queue_takes(call, c, call.work):
+        return True
     m = queue_next_for(call, c, &known)
     if m == NULL:
         return False
     queue_drop(call.queue, m)
-    return True
+    return known
 
 cdef inline Message* queue_if_takes(Queue* q, QueueConsumer* c, Message* m) noexcept nogil:
     """A message, referenced, if the consumer could take it; else NULL."""
@@ -110,49 +125,44 @@ cdef inline bint queue_wants(void* context, ConsumerNode* node) noexcept nogil:
     call.work = queue_if_takes(call.queue, c, call.about)
     return call.work != NULL and queue_outranked(call, node.priority)
 
-cdef inline void queue_claim_one(Call* call, Message* about) noexcept nogil:
-    """Tell one consumer of work, where cursors matter."""
+cdef inline bint queue_claim_one(Call* call, Message* about) noexcept nogil:
+    """Tell one consumer of work, where cursors matter; False: nobody was told."""
     cdef ConsumerNode* node
     call.about = about
     node = wakeup_one(&call.queue.interest, call.pin, queue_wants, call)
     queue_rest(call)
     if node != NULL:
         queue_tell(call, <QueueConsumer*> node)
+    return node != NULL
 
-cdef inline void queue_claim_any(Call* call) noexcept nogil:
-    """Tell one consumer of work that everybody could take."""
+cdef inline bint queue_claim_any(Call* call) noexcept nogil:
+    """Tell one consumer of work that everybody could take; False: nobody was told."""
     cdef ConsumerNode* node = wakeup_one(&call.queue.interest, call.pin, NULL, NULL)
     if node != NULL:
         queue_tell(call, <QueueConsumer*> node)
+    return node != NULL
 
-cdef inline void queue_announce(Call* call, Message* m) noexcept nogil:
-    """A message, referenced, is available, and visible: tell one consumer.
-
-    NULL: there was nobody with a cursor, so it has no reference, and may be gone when somebody has come who has one.
-    """
-    if call.queue.walkers.load() == 0:
-        queue_claim_any(call)
-    else:
-        queue_claim_one(call, m)
+cdef inline bint queue_gone(Queue* q, const Message* m) noexcept nogil:
+    """Whether a message, referenced, has left the queue."""
+    cdef bint gone
+    queue_lock(q)
+    gone = m.state == <uint32_t> MESSAGE_DELETED
+    queue_unlock(q)
+    return gone
 
 cdef inline void queue_tell_browsers(Call* call, Message* m, bint seen) noexcept nogil:
-    """Tell every browser that would see a message; `seen`: only those that see requeues."""
+    """Tell every browser that would see a message; `seen`: only those that see requeues.
+
+    Also if somebody has it by now: once that gives it back, a browser that has not looked yet would see it.
+    """
     cdef InterestWalk w
     cdef QueueConsumer* c
     interestwalk_init(&w, &call.queue.interest, call.pin, LIST_NON_ACQUIRING)
     c = <QueueConsumer*> interestwalk_next(&w)
     while c != NULL:
-        if (c.sees_requeues or not seen) and queue_interests(call, c, m):
+        if (c.sees_requeues or not seen) and not queue_gone(call.queue, m) and queue_accepts(call, c, m) != 0:
             queue_tell(call, c)
         c = <QueueConsumer*> interestwalk_next(&w)
-
-cdef inline void queue_offer(Call* call, Message* m, bint watched) noexcept nogil:
-    """Announce a new message; `watched`: the call has a reference, which is given up."""
-    if watched:
-        queue_tell_browsers(call, m, False)
-    queue_announce(call, m if watched else NULL)
-    if watched:
-        queue_drop(call.queue, m)
 
 cdef inline bint queue_has_work(Call* call) noexcept nogil:
     cdef Queue* q = call.queue
@@ -201,10 +211,42 @@ cdef inline void queue_owe(Call* call, Owed owed) noexcept nogil:
     else:
         queue_pass_on(call)
 
-cdef inline void queue_give_back(Call* call, Message* m) noexcept nogil:
-    """Announce what was given back, and give up the reference."""
-    queue_tell_browsers(call, m, True)
+cdef inline bint queue_announce(Call* call, Message* m) noexcept nogil:
+    """A message, referenced, is available, and visible: tell one consumer; False: nobody was told.
+
+    NULL: there was nobody with a cursor, so it has no reference, and may be gone when somebody has come who has one.
+    If it is gone before anybody was told, who would have had it has kept others asleep meanwhile: work is passed on.
+    """
+    if not rarely(call.queue.walkers.load() != 0):
+        return wakeup_possible(&call.queue.interest) and queue_claim_any(call)
+    if queue_claim_one(call, m):
+        return True
+    if m != NULL and queue_gone(call.queue, m):
+        queue_owe(call, OWED_PASS_ON)
+    return False
+
+cdef inline void queue_offer(Call* call, Message* m, bint watched) noexcept nogil:
+    """Announce a new message; `watched`: the call has a reference, which is given up."""
+    if not watched:
+        queue_announce(call, NULL)
+        return
+    queue_tell_browsers(call, m, False)
     queue_announce(call, m)
+    queue_drop(call.queue, m)
+
+cdef inline void queue_announce_back(Call* call, Message* m, bint unblocked) noexcept nogil:
+    """Announce what was given back; `unblocked`: and its group, which has become free.
+
+    Whoever is told of the message finds the rest of its group, or passes it on. If nobody is, because nobody may have
+    that message, or wants it, somebody may still have the rest.
+    """
+    queue_tell_browsers(call, m, True)
+    if not queue_announce(call, m) and unblocked:
+        queue_owe(call, OWED_PASS_ON)
+
+cdef inline void queue_give_back(Call* call, Message* m, bint unblocked) noexcept nogil:
+    """As queue_announce_back, and give up the reference."""
+    queue_announce_back(call, m, unblocked)
     queue_drop(call.queue, m)
 
 cdef inline void queue_consider(Call* call, QueueConsumer* c) noexcept nogil:

@@ -17,7 +17,7 @@ Why nothing is used again too early. All steps below are seq_cst, so there is on
   E5  Four bags are enough: who steps from e to e+1 is pinned at e, so the epoch stays at e+1 while it empties the bag
       of e-2, also that of e+2; who retires under stamp s is pinned at s-1 or s, so nobody fills the bag of e-2 then.
 No ABA: an address comes back only through a bag, so not while a thread that knew it is inside. So the pool of free
-batches is sound, too: reclaim_take pops while pinned, and batches enter it from a bag or new.
+batches is sound, too: reclaim_refill pops while pinned, and batches enter it from a bag or new.
 
   synchronization     enter/leave  take  retire  advance   X: needs external exclusion
   enter, leave, take       -        -      -        -      a Pin is used by the thread that entered, and no other
@@ -34,7 +34,7 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libcpp.atomic cimport atomic, memory_order_relaxed, memory_order_release
 
-from fairsched.core.atomics cimport CACHE_LINE, spin_wait, stack_page, thread_yield
+from fairsched.core.atomics cimport CACHE_LINE, spin_wait, stack_page, thread_yield, rarely
 
 cdef enum:
     PIN_SLOTS = 32
@@ -96,21 +96,21 @@ cdef inline bint reclaim_init(Reclaim* r) noexcept nogil:  # False when memory i
         r.pins[i].retired_count = 0
     return True
 
+cdef inline bint reclaim_claim(Reclaim* r, Pin* pin) noexcept nogil:
+    """Take a slot, if it is free: True for one caller only."""
+    cdef uint64_t expected = 0
+    # A1: pairs with R1; whoever used this slot before is done with its cache.
+    return pin.epoch.load() == 0 and pin.epoch.compare_exchange_strong(expected, r.epoch.load())
+
 cdef inline Pin* reclaim_enter(Reclaim* r) noexcept nogil:
     """Go inside: what is found from now on stays as it is until reclaim_leave. One pin at a time in a thread."""
-    cdef uint32_t first = <uint32_t> ((stack_page() * <uintptr_t> 0x9E3779B97F4A7C15ULL) >> 40), i = 0
+    cdef uint32_t first = <uint32_t> ((stack_page() * <uintptr_t> 0x9E3779B97F4A7C15ULL) >> 40) % PIN_SLOTS, i = first
     cdef unsigned int spins = 0
-    cdef uint64_t expected
-    cdef Pin* pin
-    while True:
-        pin = &r.pins[(first + i) % PIN_SLOTS]
-        expected = 0
-        # A1: pairs with R1; whoever used this slot before is done with its cache.
-        if pin.epoch.load() == 0 and pin.epoch.compare_exchange_strong(expected, r.epoch.load()):
-            return pin
-        i += 1
-        if i % PIN_SLOTS == 0:
+    while rarely(not reclaim_claim(r, &r.pins[i])):
+        i = (i + 1) % PIN_SLOTS
+        if i == first:
             spin_wait(&spins)
+    return &r.pins[i]
 
 cdef inline void reclaim_leave(Pin* pin) noexcept nogil:
     # R1 (leave): pairs with A1 in reclaim_enter and A2 in reclaim_advance; all reads were done before.
@@ -207,10 +207,9 @@ cdef inline bint reclaim_grow(Reclaim* r) noexcept nogil:
     reclaim_give(r, chunk + 1)
     return True
 
-cdef inline NodeEntry* reclaim_take(Pin* pin) noexcept nogil:
-    """Hand out a free entry; NULL when memory is exhausted."""
+cdef inline bint reclaim_refill(Pin* pin) noexcept nogil:
+    """Get a batch of free entries; False when memory is exhausted."""
     cdef Reclaim* r = pin.reclaim
-    cdef NodeEntry* entry
     cdef uintptr_t batch
     while pin.cache == NULL:
         batch = r.pool.load()
@@ -218,9 +217,16 @@ cdef inline NodeEntry* reclaim_take(Pin* pin) noexcept nogil:
             if r.capacity.load() >= CHUNK_ENTRIES_MAX:
                 thread_yield()  # perhaps to one who is inside and was preempted: that one holds up the epoch
             if not reclaim_grow(r):
-                return NULL
+                return False
         elif r.pool.compare_exchange_strong(batch, (<NodeEntry*> batch).node.load()):
             pin.cache = <NodeEntry*> batch
+    return True
+
+cdef inline NodeEntry* reclaim_take(Pin* pin) noexcept nogil:
+    """Hand out a free entry; NULL when memory is exhausted."""
+    cdef NodeEntry* entry
+    if rarely(pin.cache == NULL) and not reclaim_refill(pin):
+        return NULL
     entry = pin.cache
     pin.cache = entry.link
     return entry

@@ -21,6 +21,10 @@ cdef enum:
     NO_SLOT = 0xFFFFFFFF
     AWAITED_SLOT = 0xFFFFFFFE  # no slot either: the one whose turn it is, is waited for
 
+cdef enum SlotFlag:
+    TRANSIENT = 1  # to be forgotten when it is idle
+    REPORTED = 2   # among those reported idle
+
 cdef enum HoldState:
     NOT_HELD = 0
     HELD = 1
@@ -45,11 +49,11 @@ cdef struct Slot:  # one cache line
     uint64_t pushed    # messages, since the slot was added
     uint64_t served    # of those; what is not served is queued
     int64_t work       # cost served, settlements included
-    uint32_t next      # following slot in the active, the free or the forgettable list
+    uint32_t next      # following slot in the active list, or in that of free indices: it is in one of them at most
     uint8_t active     # in the active list: it has messages, or debt
     uint8_t granted    # its turn has begun, the quantum of this turn is in the deficit: a TurnState
     uint8_t held       # empty here, backlogged upstream: a HoldState
-    uint8_t transient  # goes to `forgettable` when it becomes idle
+    uint8_t flags      # SlotFlag
 
 cdef struct SlotTable:
     Slot* slots           # aligned to the cache line
@@ -57,7 +61,8 @@ cdef struct SlotTable:
     uint32_t size         # indices handed out so far
     uint32_t capacity
     uint32_t free_slot    # first of the removed indices
-    uint32_t forgettable  # first of the transient slots that became idle
+    uint32_t* idle        # stack of transient slots that were found idle, each once; behind the slots in their block
+    uint32_t idle_count
     uint32_t active_tail  # the active list is circular: the first is the tail's next
     uint32_t active_count
     int64_t queued        # messages in all slots
@@ -70,8 +75,9 @@ cdef struct SlotTable:
 cdef inline void slots_init(SlotTable* t) noexcept nogil:
     t.slots = NULL
     t.block = NULL
-    t.size = t.capacity = t.active_count = 0
-    t.free_slot = t.forgettable = t.active_tail = NO_SLOT
+    t.idle = NULL
+    t.size = t.capacity = t.active_count = t.idle_count = 0
+    t.free_slot = t.active_tail = NO_SLOT
     t.queued = 0
     t.max_cost = 1
     t.patience = t.patience_left = 0
@@ -87,16 +93,18 @@ cdef inline void slots_clear(SlotTable* t) noexcept nogil:
 cdef inline bint slots_grow(SlotTable* t) noexcept nogil:
     """Double the table; False when memory is exhausted."""
     cdef uint32_t capacity = 8 if t.capacity == 0 else 2 * t.capacity
-    cdef void* block = malloc(<size_t> capacity * sizeof(Slot) + CACHE_LINE)
+    cdef void* block = malloc(<size_t> capacity * (sizeof(Slot) + sizeof(uint32_t)) + CACHE_LINE)
     cdef Slot* slots
     if block == NULL:
         return False
     slots = <Slot*> ((<uintptr_t> block + CACHE_LINE - 1) & ~<uintptr_t> (CACHE_LINE - 1))
     if t.size:
         memcpy(slots, t.slots, t.size * sizeof(Slot))
+        memcpy(slots + capacity, t.idle, t.idle_count * sizeof(uint32_t))
     free(t.block)
     t.block = block
     t.slots = slots
+    t.idle = <uint32_t*> (slots + capacity)
     t.capacity = capacity
     return True
 
@@ -111,6 +119,7 @@ cdef inline uint32_t slots_add(SlotTable* t, int64_t quantum, bint transient) no
             return NO_SLOT
         index = t.size
         t.size += 1
+        t.slots[index].flags = 0
     slot = &t.slots[index]
     slot.quantum = quantum
     slot.deficit = 0
@@ -119,7 +128,7 @@ cdef inline uint32_t slots_add(SlotTable* t, int64_t quantum, bint transient) no
     slot.work = 0
     slot.next = NO_SLOT
     slot.active = slot.granted = slot.held = 0
-    slot.transient = transient
+    slot.flags = (slot.flags & REPORTED) | (TRANSIENT if transient else 0)  # a report of the index's last slot stays
     return index
 
 cdef inline bint slots_has(const SlotTable* t, int64_t index) noexcept nogil:
@@ -153,18 +162,32 @@ cdef inline void slots_deactivate_after(SlotTable* t, uint32_t before) noexcept 
     t.active_count -= 1
     slot.active = slot.granted = 0
 
+cdef inline bint slots_idle(const SlotTable* t, uint32_t index) noexcept nogil:
+    """True when a slot is there that may be forgotten: transient, without messages or debt, and not held."""
+    cdef const Slot* slot = &t.slots[index]
+    return slot.quantum != 0 and slot.flags & TRANSIENT and not slot.active and not slot.held
+
 cdef inline void slots_report_idle(SlotTable* t, uint32_t index) noexcept nogil:
-    """Put a transient slot that went idle where the owner finds it."""
-    if t.slots[index].transient and not t.slots[index].held:
-        t.slots[index].next = t.forgettable
-        t.forgettable = index
+    """Put a slot that went idle where the owner finds it, if it is one to be forgotten."""
+    if slots_idle(t, index) and not t.slots[index].flags & REPORTED:
+        t.slots[index].flags |= REPORTED
+        t.idle[t.idle_count] = index
+        t.idle_count += 1
 
 cdef inline uint32_t slots_take_idle(SlotTable* t) noexcept nogil:
-    """Take one reported slot, or NO_SLOT. Reports must be taken before anything else is pushed."""
-    cdef uint32_t index = t.forgettable
-    if index != NO_SLOT:
-        t.forgettable = t.slots[index].next
-    return index
+    """Take one of the slots that were reported and are idle at this moment, or NO_SLOT.
+
+    A report may be late: its slot may have messages again, or be another's. So whoever takes one forgets it at once, or
+    leaves it; nothing may come between.
+    """
+    cdef uint32_t index
+    while t.idle_count:
+        t.idle_count -= 1
+        index = t.idle[t.idle_count]
+        t.slots[index].flags &= ~REPORTED
+        if slots_idle(t, index):
+            return index
+    return NO_SLOT
 
 cdef inline void slots_remove(SlotTable* t, uint32_t index) noexcept nogil:
     """Remove a slot without messages."""
@@ -232,6 +255,9 @@ cdef inline bint slots_valid(const SlotTable* t) noexcept nogil:
         if not t.slots[index].active:
             return False
         index = t.slots[index].next
+    for i in range(t.idle_count):
+        if not t.slots[t.idle[i]].flags & REPORTED:
+            return False
     return (
         queued == t.queued and active == t.active_count
         and (active == 0 or index == t.active_tail) and entrypool_valid(&t.pool, t.queued)

@@ -1,0 +1,136 @@
+"""Objects of compiled classes that were never set up, or half, or twice: any exception will do, a crash will not."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import fairsched
+
+#: Every class that an extension of the package defines.
+CLASSES = sorted(
+    {
+        f"{value.__module__}:{name}"
+        for module in pkgutil.iter_modules(fairsched.__path__, "fairsched.")
+        if module.name.startswith("fairsched._") and not module.name.startswith("fairsched._probe")
+        for name, value in vars(importlib.import_module(module.name)).items()
+        if inspect.isclass(value) and value.__module__ == module.name and not value.__flags__ & (1 << 9)
+    }
+)
+
+PRELUDE = """
+import faulthandler, gc, importlib, sys, threading
+faulthandler.enable()
+module, _, name = sys.argv[1].partition(":")
+cls = getattr(importlib.import_module(module), name)
+
+class Odd:
+    def __index__(self): raise ZeroDivisionError
+    def __bool__(self): raise ZeroDivisionError
+    def __hash__(self): raise ZeroDivisionError
+
+odd = [None, 0, -1, 1, 2**70, 1.5, float("nan"), "name", b"bytes", (), [], {}, {"a": 1}, print, Odd(), object()]
+
+def call(function, *arguments, **options):
+    try:
+        return function(*arguments, **options)
+    except BaseException as error:  # whatever it is
+        return error
+
+def use(made):
+    for attribute in dir(type(made)):
+        if attribute in ("__class__", "__init__", "__new__", "__init_subclass__", "__subclasshook__"):
+            continue
+        value = call(getattr, made, attribute)
+        for something in odd[:4]:
+            call(setattr, made, attribute, something)
+        if callable(value) and not (attribute == "get" or attribute == "again"):
+            call(value)
+            for first in odd:
+                call(value, first)
+                for second in odd[:6]:
+                    call(value, first, second)
+                    call(value, first, second, 0)
+        elif attribute == "get":
+            call(value, 0)
+            call(value, timeout=0)
+            call(value, block=False)
+    call(repr, made), call(len, made), call(iter, made), call(lambda: "x" in made), call(lambda: made["x"])
+    gc.collect()
+"""
+
+
+def run(body: str, name: str) -> None:
+    outcome = subprocess.run(
+        [sys.executable, "-c", PRELUDE + textwrap.dedent(body), name],
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=300,
+    )
+    assert outcome.returncode == 0, outcome.stderr[-3000:]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_what_was_only_allocated_does_not_crash(name: str) -> None:
+    run(
+        """
+        for arguments in [(), (None,), ([],), ({},)]:
+            made = call(cls.__new__, cls, *arguments)
+            if not isinstance(made, BaseException):
+                use(made)
+                del made
+                gc.collect()
+        """,
+        name,
+    )
+
+
+#: How to set up those that are made by calling their class: arguments that are right, and some that fail half-way.
+MADE = {
+    "fairsched._ackledger:AckLedger": ("()", "()"),
+    "fairsched._codel:CoDel": ("()", "(0.005, 0.1, 'rfc')"),
+    "fairsched._estimator:Estimator": ("(1.0,)", "(Odd(),)"),
+    "fairsched._pullqueue:PullQueue": ("()", "('fair',)"),
+    "fairsched._routing:HashRing": ("({'a': 1},)", "({'a': 0},)"),
+    "fairsched._target:Target": ("([fairsched.PullQueue().subscribe()],)", "([None],)"),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_what_is_set_up_twice_does_not_crash(name: str) -> None:
+    right, wrong = MADE[name]
+    run(
+        f"""
+        import fairsched
+        made = cls(*{right})
+        for arguments in ({right}, {wrong}, (), *[(something,) for something in odd]):
+            call(made.__init__, *arguments)
+        use(made)
+        """,
+        name,
+    )
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_what_was_not_set_up_to_its_end_does_not_crash(name: str) -> None:
+    """The constructor is called with one odd thing after the other; whatever it leaves is used."""
+    _, wrong = MADE[name]
+    run(
+        f"""
+        import fairsched
+        for arguments in ({wrong}, (), *[(something,) for something in odd]):
+            before = {{id(thing) for thing in gc.get_objects()}}
+            call(cls, *arguments)
+            for thing in gc.get_objects():
+                if id(thing) not in before and type(thing) is cls:
+                    use(thing)
+        """,
+        name,
+    )
