@@ -25,6 +25,8 @@ QUANTA = {f"bench-{number}": 4 * (number + 1) for number in range(10)}
 TOTAL = 20_000
 ROUNDS = 5
 SERVICE = 20e-6
+#: How many equal queues are compared, and how many messages are handled of all together.
+FEW, MANY, MANY_TOTAL = 5, 100, 30_000
 #: The seed's prefetch, per queue, and its message weight.
 PREFETCH, WEIGHT = 50, 4
 
@@ -160,3 +162,50 @@ def test_consumer_beside_the_seed_loop(benchmark: Any, node: Node) -> None:
     )
     fill(node)
     benchmark.pedantic(consumer_run, args=(node,), rounds=1)
+
+
+def equal_queues(count: int) -> list[str]:
+    return [f"equal-{count}-{number}" for number in range(count)]
+
+
+def processor_time(node: Node, count: int) -> float:
+    """Seconds of this process a message with so many equal queues, a handler that does nothing, and the defaults."""
+    queues = equal_queues(count)
+    node.delete(*queues)
+    node.declare(*queues)
+    for queue in queues:
+        node.publish(queue, [b"x" * 100] * (MANY_TOTAL * 6 // (5 * count) + 100))
+    consumer = Consumer(node.url, queues)
+    # Counted from the tenth part on: starting a hundred consumers is not what is asked here.
+    marks: dict[int, float] = {}
+    handled = 0
+
+    def handler(message: Any) -> None:
+        nonlocal handled
+        handled += 1
+        if handled in (MANY_TOTAL // 10, MANY_TOTAL):
+            marks[handled] = cpu_seconds()
+        if handled == MANY_TOTAL:
+            consumer.stop(now=True)
+        elif handled > MANY_TOTAL:
+            message.defer()
+
+    consumer.run(handler)
+    return (marks[MANY_TOTAL] - marks[MANY_TOTAL // 10]) / (MANY_TOTAL - MANY_TOTAL // 10)
+
+
+@pytest.mark.timeout(600)
+def test_a_hundred_queues_beside_five(benchmark: Any, node: Node) -> None:
+    """Client CPU per message."""
+    runs: dict[int, list[float]] = {FEW: [], MANY: []}
+    for _ in range(ROUNDS):
+        for count, found in runs.items():
+            found.append(processor_time(node, count))
+    few, many = statistics.median(runs[FEW]), statistics.median(runs[MANY])
+    record(
+        benchmark,
+        {"100 equal queues : 5, client CPU a message, defaults": (many / few, "<=", 1.5)},
+        few_cpu_us=few * 1e6,
+        many_cpu_us=many * 1e6,
+    )
+    benchmark.pedantic(processor_time, args=(node, MANY), rounds=1)

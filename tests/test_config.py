@@ -189,7 +189,7 @@ def test_a_bad_value_is_an_error_also_where_it_is_overridden(tmp_path: Path) -> 
 BAD = [
     ("url", "http://broker", "start with amqp:// or amqps://"),
     ("url", (), None),
-    ("url", "amqp://broker:port/", "not understood"),
+    ("url", "amqp://broker:99999/", "not understood"),
     ("url", "amqp://a amqp://a", "one or more URLs"),
     ("queues", {}, "different names of queues"),
     ("queues", {"a": 0}, "at least 1"),
@@ -410,3 +410,12 @@ def test_frozen_mapping_behaves_as_its_content(content: dict[str, int]) -> None:
     assert len(frozen) == len(content)
     assert hash(frozen) == hash(FrozenMapping(reversed(list(content.items()))))
     assert pickle.loads(pickle.dumps(frozen)) == frozen
+
+
+def test_the_example_of_the_documentation_is_taken(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs/reference/configuration.md").read_text(encoding="utf-8")
+    example = page.split("```toml\n")[1].split("```")[0]
+    (tmp_path / "fairsched.toml").write_text(example, encoding="utf-8")
+    found = load(tmp_path)
+    assert found.url == ("amqp://app@rabbit-1/%2F", "amqp://app@rabbit-2/%2F")
+    assert found.queues == {"gold": 40, "free": 4}

@@ -255,8 +255,9 @@ def _converted(given: _Given) -> Any:
         return rule.convert(given.value)
     except (ValueError, TypeError) as error:
         detail = f": {error}" if isinstance(error, ConfigurationError) else ""
+        shown = values.masked(given.value, address=given.key == "url")
         raise ConfigurationError(
-            f"{given.key} must be {rule.allowed}, got {values.masked(given.value)!r} ({given.source}){detail}"
+            f"{given.key} must be {rule.allowed}, got {shown!r} ({given.source}){detail}"
         ) from None
 
 

@@ -77,7 +77,8 @@ def recommend(round_trip: float, service_time: float, *, headroom: float = 1.0) 
         Seconds from sending an ack to receiving the message that replaces the acked one: twice the one-way delay,
         without the service time.
     service_time : float
-        Seconds that one message keeps the handler busy. With several workers, that divided by their number.
+        Seconds that one message keeps the handler busy. With several workers the result is what
+        each of them needs.
     headroom : float
         At least 1; 2 keeps the handler busy on a network half as fast, at the price of a buffer on this one.
 

@@ -35,17 +35,20 @@ class Rule(NamedTuple):
     allowed: str
 
 
-def masked(value: Any) -> Any:
-    """Return a value as it may be shown: passwords masked, a tuple as a list or, when it is of one, as its entry."""
-    from fairsched.consumer.urls import mask_url  # it needs pika, which must not be loaded just to read a file
+def masked(value: Any, *, address: bool = False) -> Any:
+    """Return a value as it may be shown: passwords masked, a tuple as a list or, when it is of one, as its entry.
 
-    if isinstance(value, str):
-        return mask_url(value)
-    if isinstance(value, tuple | list):
-        shown = [masked(entry) for entry in value]
+    What was given as an address is masked even if it is no URL.
+    """
+    from fairsched.consumer.urls import mask_address, mask_url  # they need pika, not to be loaded just to read a file
+
+    if isinstance(value, str | bytes):
+        return (mask_address if address else mask_url)(value)
+    if isinstance(value, tuple | list | set | frozenset):
+        shown = [masked(entry, address=address) for entry in value]
         return shown[0] if isinstance(value, tuple) and len(shown) == 1 else shown
     if isinstance(value, Mapping):
-        return {masked(key): masked(entry) for key, entry in value.items()}
+        return {masked(key, address=address): masked(entry, address=address) for key, entry in value.items()}
     return value
 
 

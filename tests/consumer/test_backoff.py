@@ -46,3 +46,13 @@ def test_success_starts_anew_only_when_it_lasts() -> None:
     backoff.succeeded()
     clock.now += 13.0
     assert backoff.failed() == 0.1
+
+
+def test_use_starts_anew_however_short_it_was() -> None:
+    backoff = Backoff(0.1, 30.0, clock=Clock(), uniform=highest)
+    for _ in range(6):
+        backoff.failed()
+    backoff.succeeded()
+    backoff.useful()
+    assert backoff.failed() == 0.1
+    assert backoff.failed() == 0.2

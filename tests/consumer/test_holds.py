@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.consumer.gauge import Gauge
-from fairsched.consumer.holds import LEAST_PATIENCE, LONGEST_PENALTY, MOST_PATIENCE, PERIOD, Holds, _Penalty, patience
+from fairsched.consumer.holds import (
+    LEAST_PATIENCE,
+    LONGEST_PENALTY,
+    MOST_ASKED,
+    MOST_PATIENCE,
+    PERIOD,
+    Holds,
+    _Penalty,
+    patience,
+)
 from fairsched.consumer.lanes import Lanes
 from fairsched.consumer.settings import make_settings
 
@@ -46,7 +55,7 @@ class Workshop:
         self.holds = Holds(self.timers, settings, self.gauge, self.lanes, lambda: iter(self.found.values()))
 
     def subscription(self, name: str) -> Any:
-        return SimpleNamespace(queue=name, window=10, backlogged=lambda: self.backlog[name])
+        return SimpleNamespace(queue=name, window=10, asking=False, backlogged=lambda may_ask: self.backlog[name])
 
     def held(self) -> set[object]:
         return {name for name, slot in self.lanes.stats().items() if slot.held}
@@ -69,6 +78,34 @@ def test_tenants_are_not_held() -> None:
     shop = Workshop(key="header:tenant")
     shop.holds.note_fill(shop.found["a"])
     assert (shop.held(), shop.timers.due) == (set(), [])
+
+
+def test_a_few_of_many_queues_are_asked_about_in_a_period_and_all_in_turn() -> None:
+    shop = Workshop()
+    asked: list[str] = []
+
+    def doubtful(name: str) -> Any:
+        found = SimpleNamespace(queue=name, window=10, asking=False)
+
+        def backlogged(may_ask: bool) -> bool:
+            found.asking = may_ask
+            if may_ask:
+                asked.append(name)
+            return True
+
+        found.backlogged = backlogged
+        return found
+
+    names = [f"q-{number}" for number in range(100)]
+    settings = make_settings(URL, names)
+    found = [doubtful(name) for name in names]
+    holds = Holds(shop.timers, settings, shop.gauge, Lanes(settings), lambda: iter(found))
+    for one in found:
+        holds.note_fill(one)
+    for period in range(1, 26):
+        shop.timers.pass_a_period()
+        assert len(asked) == period * MOST_ASKED
+    assert set(asked) == set(names)
 
 
 def wait_in_vain(shop: Workshop) -> bool:

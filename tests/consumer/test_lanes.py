@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched import ConfigurationError, ShutDown
-from fairsched.consumer.lanes import Lanes
+from fairsched.consumer.lanes import Lanes, Refused
 from fairsched.consumer.settings import make_settings
 
 URL = "amqp://guest:guest@localhost/"
@@ -129,6 +129,17 @@ def test_tenants_have_slots_in_the_lanes_they_use() -> None:
     lanes.put_many(["acme", "other"] * 50, [Delivery(key) for key in KEYS[:100]])
     stats = lanes.stats()
     assert {name: slot.queued for name, slot in stats.items()} == {"acme": 50, "other": 50}
+
+
+def test_a_lane_that_is_shut_down_refuses_its_own_messages_only() -> None:
+    lanes = make_lanes(4)
+    messages = [Delivery(key) for key in KEYS[:100]]
+    lanes.queues[1].shutdown()
+    late = [message for message in messages if lanes.place(message) is lanes.queues[1]]
+    with pytest.raises(Refused) as caught:
+        fill(lanes, messages)
+    assert caught.value.messages == late
+    assert 0 < len(late) == 100 - lanes.qsize()
 
 
 def test_shutdown_empties_every_lane_first() -> None:

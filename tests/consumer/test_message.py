@@ -67,7 +67,11 @@ def test_a_with_block_acks_or_fails() -> None:
         message.defer()
     with pytest.raises(ValueError, match="mine"), make(tag=10, origin=origin):
         raise ValueError("mine")
-    assert origin.verdicts == [(7, AckLedger.ACK), (8, AckLedger.REJECT), (10, AckLedger.REQUEUE)]
+    with pytest.raises(KeyboardInterrupt), make(tag=11, origin=origin):
+        raise KeyboardInterrupt
+    assert origin.verdicts == [
+        (7, AckLedger.ACK), (8, AckLedger.REJECT), (10, AckLedger.REQUEUE), (11, AckLedger.REQUEUE)
+    ]  # fmt: skip
     assert [str(error) for error in origin.failures] == ["mine"]
 
 

@@ -78,6 +78,13 @@ def test_defaults_are_in_proportion_and_large_enough() -> None:
     assert window.default_windows({"a": 1000.0, "b": 1.0})["a"] == 2000
 
 
+@pytest.mark.parametrize(("queues", "each"), [(10, 50), (25, 20), (100, 20), (250, 20), (500, 10), (5000, 2)])
+def test_defaults_grow_with_the_queues_up_to_a_bound(queues: int, each: int) -> None:
+    windows = window.default_windows({f"q-{number}": 1.0 for number in range(queues)})
+    assert set(windows.values()) == {each}
+    assert sum(windows.values()) <= max(window.MOST_TOTAL, 2 * queues)
+
+
 def test_prefetch_may_be_a_total_a_mapping_or_nothing() -> None:
     weights = {"a": 3, "b": 1}
     assert window.windows_for(8, weights, weights) == {"a": 6, "b": 2}
@@ -100,3 +107,38 @@ def test_a_shortfall_comes_with_its_arithmetic() -> None:
     assert reason.startswith(
         "1 of 2 queues have too small a window: 'a' has 10 and needs 10 * (1 + ceil(1 ms / 1.1 ms)) = 20"
     )
+
+
+def test_measured_windows_hold_a_second_of_work_and_what_shares_need() -> None:
+    units = {"a": 10.0, "b": 1.0}
+    before = window.default_windows(units)
+    # Fast handlers: the default. 0.1 s: what the turns of a round need, and as much again; 500 s: likewise.
+    assert window.measured_windows(before, units, 1e-3, 20e-6) == before
+    assert window.measured_windows(before, units, None, 1e-3) == before
+    assert window.measured_windows(before, units, 1e-3, 0.1) == {"a": 20, "b": 2}
+    assert window.measured_windows(before, units, 1e-3, 500.0) == {"a": 20, "b": 2}
+    assert window.measured_windows({"a": 500}, {"a": 1.0}, 1e-3, 0.1) == {"a": 10}
+    assert window.measured_windows({"a": 500}, {"a": 1.0}, 1e-3, 0.01) == {"a": 100}
+    assert window.measured_windows({"a": 500}, {"a": 1.0}, 3.0, 0.1) == {"a": 39}
+    assert window.measured_windows({"a": 500}, {"a": 1.0}, 1e-3, 60.0) == {"a": 2}
+    # A hundred handlers of 10 s side by side: each has a message, and there are some to spare.
+    assert window.measured_windows({"a": 500}, {"a": 1.0}, 1e-3, 0.1, 100) == {"a": 126}
+
+
+def test_a_measured_window_keeps_all_workers_busy_if_all_other_queues_are_empty() -> None:
+    names = [f"q{number}" for number in range(50)]
+    units = dict.fromkeys(names, 1.0)
+    # Eight handlers of 0.2 s; one of 10 ms, and 50 ms to the broker.
+    assert set(window.measured_windows(dict.fromkeys(names, 20), units, 1e-3, 0.025, 8).values()) == {11}
+    assert set(window.measured_windows(dict.fromkeys(names, 20), units, 0.05, 0.01).values()) == {8}
+
+
+def test_no_worker_is_without_a_message() -> None:
+    assert window.busying(0.1, 0.004, 1) == 26
+    assert window.busying(1e-3, 0.0125, 4) == 5
+    assert window.busying(0.0, 1.0, 100) == 100
+
+
+def test_a_measured_window_has_messages_for_most_lanes() -> None:
+    assert window.measured_windows({"a": 500}, {"a": 1.0}, 1e-3, 0.125, 8) == {"a": 11}
+    assert window.measured_windows({"a": 500}, {"a": 1.0}, 1e-3, 0.125, 8, lanes=8) == {"a": 64}

@@ -1,4 +1,4 @@
-"""A TCP proxy that makes a network worse: a delay each way, a limit of bytes a second, and cuts."""
+"""A TCP proxy that makes a network worse: a delay each way, a limit of bytes a second, cuts and silence."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ class Proxy:
     Listens on a port of its own and passes connections on to a port of this machine, from a thread of its own.
 
     `delay` (seconds, one way) and `rate` (bytes a second and direction, None: as fast as it goes) may be changed at
-    any time: what comes from then on is treated so, behind what came before. Nothing is lost but by `cut`, and nothing
-    overtakes. The delay is kept to within a millisecond or two, the precision of an event loop's timers.
+    any time: what comes from then on is treated so, behind what came before. Nothing is lost but by `cut`, `silence`
+    and `allowance`, and nothing overtakes. The delay is kept to within a millisecond or two, the precision of an event
+    loop's timers.
     """
 
     def __init__(self, port: int, *, delay: float = 0.0, rate: float | None = None) -> None:
@@ -33,7 +34,12 @@ class Proxy:
         self._passed = 0
         #: Whether new connections are passed on; those that are not, are closed at once.
         self.accepting = True
+        #: Bytes that a connection brings from the target before it is reset; None: as many as come.
+        self.allowance: int | None = None
+        #: How many connections there have been.
+        self.connections = 0
         self._writers: set[asyncio.StreamWriter] = set()
+        self._silent: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def __enter__(self) -> Proxy:
@@ -56,6 +62,13 @@ class Proxy:
         """Reset every connection, as when a cable is pulled and both ends find out."""
         self._call(self._abort())
 
+    def silence(self) -> None:
+        """Pass nothing more on in the present connections, not even their end: both sides are left half-open."""
+        self._call(self._hush())
+
+    async def _hush(self) -> None:
+        self._silent |= self._writers
+
     def _call(self, coroutine: Awaitable[Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)  # type: ignore[arg-type]
 
@@ -72,13 +85,16 @@ class Proxy:
         if not self.accepting:
             writer.transport.abort()
             return
+        self.connections += 1
         with contextlib.suppress(OSError):
             there, back = await asyncio.open_connection("127.0.0.1", self.target)
             self._writers |= {writer, back}
+            ways = self._pass_on(reader, back), self._pass_on(there, writer, self.allowance)
             try:
-                await asyncio.gather(*map(self._spawn, (self._pass_on(reader, back), self._pass_on(there, writer))))
+                await asyncio.gather(*map(self._spawn, ways))
             finally:
                 self._writers -= {writer, back}
+                self._silent -= {writer, back}
                 writer.close()
                 back.close()
 
@@ -88,22 +104,36 @@ class Proxy:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _pass_on(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, allowance: int | None = None
+    ) -> None:
         """Move one direction until it ends: one task reads and stamps, the other writes when it is time."""
-        pipe: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        pipe: asyncio.Queue[tuple[float, bytes | None]] = asyncio.Queue()
         written = self._spawn(self._write(pipe, sink))
         with contextlib.suppress(OSError):
             while data := await source.read(PIECE):
+                if allowance is not None and allowance < len(data):
+                    pipe.put_nowait((self._loop.time() + self.delay, data[:allowance] or None))
+                    pipe.put_nowait((self._loop.time() + self.delay, None))
+                    break
+                allowance = None if allowance is None else allowance - len(data)
                 pipe.put_nowait((self._loop.time() + self.delay, data))
         pipe.put_nowait((self._loop.time() + self.delay, b""))
         await written
 
-    async def _write(self, pipe: asyncio.Queue[tuple[float, bytes]], sink: asyncio.StreamWriter) -> None:
+    async def _write(self, pipe: asyncio.Queue[tuple[float, bytes | None]], sink: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while True:
                 due, data = await pipe.get()
                 await self._until(due)
                 self._note(max(0.0, self._loop.time() - due))
+                if data is None:
+                    sink.transport.abort()
+                    break
+                if sink in self._silent:
+                    if data:
+                        continue
+                    break
                 if not data:
                     sink.write_eof()
                     break

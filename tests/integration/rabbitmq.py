@@ -73,13 +73,15 @@ def find_program(name: str, *places: str) -> str:
 class Node:
     """One broker, started, killed and started again over the same data."""
 
-    def __init__(self, *, tls: bool = False) -> None:
+    def __init__(self, *, tls: bool = False, streams: bool = False) -> None:
         self.server = find_program("rabbitmq-server", "/usr/lib/rabbitmq/bin")
         self.epmd_program = find_program("epmd", "/usr/bin")
         self.home = Path(tempfile.mkdtemp(prefix="fairsched-rabbitmq-"))
-        self.port, self.dist_port, self.epmd_port, self.tls_port = free_ports(4)
+        self.port, self.dist_port, self.epmd_port, self.tls_port, self.stream_port = free_ports(5)
         self.name = f"fairsched-{os.getpid()}-{self.port}@localhost"
         self.tls = tls
+        #: Whether it speaks the stream protocol.
+        self.streams = streams
         self._process: subprocess.Popen[bytes] | None = None
         self._write_files()
 
@@ -100,13 +102,15 @@ class Node:
         cookie.write_text(secrets.token_hex(16))
         cookie.chmod(0o400)
         (self.home / "env.conf").touch()
-        (self.home / "plugins").write_text("[].\n")
+        (self.home / "plugins").write_text("[rabbitmq_stream].\n" if self.streams else "[].\n")
         lines = [
             f"listeners.tcp.1 = 127.0.0.1:{self.port}",
             "log.file.level = warning",
             # Alarms must come from the tests alone, however full the disk is.
             "disk_free_limit.absolute = 1MB",
         ]
+        if self.streams:
+            lines += [f"stream.listeners.tcp.1 = 127.0.0.1:{self.stream_port}"]
         if self.tls:
             self._make_certificate()
             lines += [
@@ -182,6 +186,20 @@ class Node:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.communicate(timeout=30)
             self._process = None
+
+    def freeze(self, seconds: float) -> threading.Timer:
+        """Stop the broker where it is, and let it go on after so many seconds; returns at once what is to do that."""
+        assert self._process is not None
+        group = self._process.pid
+        os.killpg(group, signal.SIGSTOP)
+
+        def go_on() -> None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGCONT)
+
+        timer = threading.Timer(seconds, go_on)
+        timer.start()
+        return timer
 
     def restart(self) -> None:
         """Kill the broker and start it again over the same data."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import pytest
 from integration.rabbitmq import Node, eventually, numbered
 
 from fairsched import aio
@@ -81,3 +82,28 @@ def test_async_handlers_are_cancelled_when_their_time_is_over(broker: Node, new_
     stats = asyncio.run(main())
     assert stats["acked"] == 0
     eventually(lambda: broker.count(queue) == 3)
+
+
+def test_async_handlers_that_are_not_done_are_named_when_the_time_is_over(
+    broker: Node, new_queue: Declare, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = new_queue("aio")
+    broker.publish(queue, numbered(3))
+
+    async def main() -> None:
+        running = 0
+        async with aio.Consumer(broker.url, [queue], workers=3, shutdown_timeout=1.0) as consumer:
+
+            async def handler(message: object) -> None:
+                nonlocal running
+                running += 1
+                if running == 2:
+                    consumer.stop()
+                if message.body != b"2":
+                    await asyncio.get_running_loop().create_future()
+
+            await consumer.run(handler)
+
+    asyncio.run(main())
+    assert "2 handlers did not finish within the shutdown timeout of 1 s" in caplog.text
+    eventually(lambda: broker.count(queue) == 2)

@@ -64,6 +64,37 @@ def test_one_failure_is_settled_by_policy_and_the_rest_is_acked(
     assert sum("Traceback" in (record.exc_text or "") for record in caplog.records) == 1
 
 
+def test_each_failing_message_has_one_traceback(
+    broker: Node, new_queue: Declare, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also one that is redelivered when it is seen for the first time."""
+    queue = new_queue("trace")
+    broker.publish(queue, numbered(3))
+    with broker.connect() as channel:
+        # Somebody else has them first, and goes away.
+        for _ in range(2):
+            channel.basic_get(queue)
+    eventually(lambda: broker.count(queue) == 3)
+    attempts: Counter[bytes] = Counter()
+
+    def settle(message: object, error: Exception) -> None:
+        attempts[message.body] += 1
+        message.nack(requeue=attempts[message.body] < 3)
+        if attempts.total() == 9:
+            consumer.stop()
+
+    def handler(message: object) -> None:
+        raise ValueError(f"no {message.body.decode()}")
+
+    consumer = Consumer(broker.url, [queue], on_error=settle)
+    with caplog.at_level(logging.ERROR, "fairsched.consumer"):
+        consumer.run(handler)
+    assert attempts == {b"0": 3, b"1": 3, b"2": 3}
+    traced = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    assert sorted(traced) == ["no 0", "no 1", "no 2"]
+    assert len(caplog.records) == 9
+
+
 @pytest.mark.parametrize(
     ("policy", "outcome"), [("requeue", "nacked"), ("reject", "rejected"), (lambda m, e: m.nack(False), "rejected")]
 )

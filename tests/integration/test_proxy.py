@@ -133,6 +133,32 @@ def test_cuts_and_recovers(echo: int) -> None:
             round_trip(connection)
 
 
+def test_a_connection_is_cut_after_its_allowance(echo: int) -> None:
+    with Proxy(echo) as proxy:
+        proxy.allowance = 100_000
+        for _ in range(2):
+            with connect(proxy) as connection:
+                connection.sendall(bytes(99_999))
+                exactly(connection, 99_999)
+                connection.sendall(b"xyz")
+                exactly(connection, 1)
+                assert ends(connection)
+        assert proxy.connections == 2
+
+
+def test_silence_takes_what_is_sent_and_the_end_too(echo: int) -> None:
+    with Proxy(echo) as proxy, connect(proxy) as connection:
+        round_trip(connection)
+        proxy.silence()
+        connection.sendall(b"anybody there?")
+        connection.shutdown(socket.SHUT_WR)
+        connection.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            connection.recv(100)
+        with connect(proxy) as another:
+            round_trip(another)
+
+
 def test_an_end_is_passed_on_after_what_was_sent(echo: int) -> None:
     with Proxy(echo, delay=0.05) as proxy, connect(proxy) as connection:
         connection.sendall(b"last words")

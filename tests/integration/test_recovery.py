@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from integration.proxy import Proxy, behind
 from integration.rabbitmq import Node, eventually, numbered
 from integration.running import Running
 
@@ -129,6 +130,38 @@ def test_a_lost_connection_is_made_again(broker: Node, new_queue: Declare) -> No
         eventually(lambda: len(running.processed) == 2000)
         eventually(lambda: broker.count(queue) == 0)
         assert running.consumer.stats()["reconnects"] == 1
+
+
+@pytest.mark.parametrize("queues", [1, 4])
+def test_a_link_that_is_cut_within_the_first_windows_makes_progress(
+    broker: Node, new_queue: Declare, queues: int
+) -> None:
+    names = [new_queue("short") for _ in range(queues)]
+    for name in names:
+        broker.publish(name, [body + b" " * 10_000 for body in numbered(400 // queues)])
+    with Proxy(broker.port) as proxy:
+        # A tenth of what the windows let the broker send at once.
+        proxy.allowance = 400_000
+        with Running(behind(proxy, broker.url), names, prefetch=400) as running:
+            eventually(lambda: len(running.processed) == 400, what="all messages are handled")
+            # What was acked on a link that was then cut may come once more.
+            proxy.allowance = None
+            proxy.cut()
+            eventually(lambda: broker.left(*names) == 0)
+
+
+def test_a_link_that_is_cut_while_queues_are_subscribed_makes_progress(broker: Node, new_queue: Declare) -> None:
+    names = [new_queue("short") for _ in range(30)]
+    for name in names:
+        broker.publish(name, [body + b" " * 10_000 for body in numbered(5)])
+    with Proxy(broker.port) as proxy:
+        proxy.allowance = 200_000
+        with Running(behind(proxy, broker.url), names) as running:
+            eventually(lambda: len(running.processed) == 150, what="all messages are handled")
+            # What was acked on a link that was then cut may come once more.
+            proxy.allowance = None
+            proxy.cut()
+            eventually(lambda: broker.left(*names) == 0)
 
 
 def test_long_handlers_do_not_delay_heartbeats(broker: Node, new_queue: Declare) -> None:

@@ -284,13 +284,15 @@ def test_a_lost_connection_loses_no_returned_message(broker: Node, new_queue: De
 
 def test_the_age_at_which_handling_begins(broker: Node, new_queue: Declare) -> None:
     """The story: one handler is ten times slower than another that is mostly idle; with CoDel nobody waits for it."""
-    ages: dict[bool, list[float]] = {}
-    for shedding in (False, True):
-        queue = new_queue("story")
-        ages[shedding] = list(story(broker, queue, CoDel(0.02, 0.02) if shedding else None))
-    without, with_codel = (sorted(ages[kind])[int(0.99 * len(ages[kind]))] for kind in (False, True))
-    # Measured 5.5 to 6.2; less on a machine that does other things.
-    assert without >= 4 * with_codel, (without, with_codel)
+    found: dict[bool, list[float]] = {False: [], True: []}
+    # Measured 5.5 to 6.2. A machine that does other things only adds to ages, so the least of each kind is compared.
+    for _ in range(4):
+        for shedding, percentiles in found.items():
+            ages = sorted(story(broker, new_queue("story"), CoDel(0.02, 0.02) if shedding else None))
+            percentiles.append(ages[int(0.99 * len(ages))])
+        if min(found[False]) >= 4 * min(found[True]):
+            return
+    raise AssertionError(found)
 
 
 def story(broker: Node, queue: str, law: CoDel | None) -> Iterator[float]:

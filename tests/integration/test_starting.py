@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import pytest
 from integration.rabbitmq import Node, eventually, numbered
 from integration.running import Running, consume
 
-from fairsched import ConfigurationError, ConnectionFailed, QueueNotFound
+from fairsched import ConfigurationError, ConnectionFailed, QueueNotFound, aio
 from fairsched.consumer import Consumer
 
 Declare = Callable[..., str]
@@ -71,3 +72,45 @@ def test_amqps(monkeypatch: pytest.MonkeyPatch) -> None:
             untrusting.run(lambda message: None)
     finally:
         node.close()
+
+
+def test_a_closed_consumer_consumes_no_more(broker: Node, new_queue: Declare) -> None:
+    queue = new_queue("closed")
+    entered, run = Consumer(broker.url, [queue]), Consumer(broker.url, [queue])
+    with entered:
+        entered.stop()
+        entered.run(lambda message: None)  # it was asked to stop: nothing to do, and nothing wrong
+    broker.publish(queue, [b"first"])
+    assert consume(run, 1) == [b"first"]
+    broker.publish(queue, numbered(3))
+    for consumer in (entered, run):
+        with pytest.raises(RuntimeError, match="closed; make another"):
+            consumer.run(lambda message: None)
+        with pytest.raises(RuntimeError, match="closed; make another"):
+            next(iter(consumer))
+        with pytest.raises(RuntimeError, match="closed; make another"), consumer:
+            pass
+    assert broker.count(queue) == 3
+
+
+def test_a_closed_consumer_of_asyncio_consumes_no_more(broker: Node, new_queue: Declare) -> None:
+    queue = new_queue("closed")
+    broker.publish(queue, numbered(3))
+
+    async def handler(message: object) -> None:
+        raise AssertionError
+
+    async def main() -> None:
+        consumer = aio.Consumer(broker.url, [queue], prefetch=1)
+        calls = [lambda: consumer.run(handler), consumer.get, lambda: anext(aiter(consumer)), consumer.__aenter__]
+        for call in calls[:3]:
+            with pytest.raises(RuntimeError, match="inside 'async with"):
+                await call()
+        async with consumer:
+            pass
+        for call in calls:
+            with pytest.raises(RuntimeError, match="closed; make another"):
+                await call()
+
+    asyncio.run(main())
+    eventually(lambda: broker.count(queue) == 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -14,8 +15,11 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from integration.proxy import Proxy, behind
 from integration.rabbitmq import Node, eventually, numbered
+from integration.running import Running
 
+from fairsched import aio, from_pika
 from fairsched.consumer import Consumer
 
 Declare = Callable[..., str]
@@ -121,6 +125,213 @@ def test_a_consumer_stopped_before_it_runs_does_nothing(broker: Node, new_queue:
     eventually(lambda: broker.count(queue) == 3)
 
 
+class Deferred:
+    """Handlers that keep their messages, and somebody who acks them when the consumer has nothing else left to do."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.kept: list[Callable[[], object]] = []
+        self.idle = threading.Event()
+        self.consumer: Consumer | aio.Consumer
+        self._settler = threading.Thread(target=self._settle)
+
+    def keep(self, ack: Callable[[], object]) -> None:
+        self.kept.append(ack)
+        if len(self.kept) == self.count:
+            self.idle.set()
+            self.consumer.stop()
+
+    def _settle(self) -> None:
+        assert self.idle.wait(30)
+        eventually(lambda: self.consumer._machine._closed, what="the consumer has nothing left but to wait for these")
+        for ack in self.kept:
+            ack()
+
+    def handler(self, message: object) -> None:
+        message.defer()
+        self.keep(message.ack)
+
+    async def coroutine(self, message: object) -> None:
+        self.handler(message)
+
+    def callback(self, channel: object, method: object, properties: object, body: bytes) -> None:
+        self.keep(lambda: channel.connection.add_callback_threadsafe(lambda: channel.basic_ack(method.delivery_tag)))
+
+    def by_run(self, url: str, queue: str) -> None:
+        self._run(url, queue, self.handler)
+
+    def by_from_pika(self, url: str, queue: str) -> None:
+        self._run(url, queue, from_pika(self.callback))
+
+    def _run(self, url: str, queue: str, handler: Callable[[object], object]) -> None:
+        self.consumer = Consumer(url, [queue])
+        self.consumer.run(handler)
+
+    def by_iteration(self, url: str, queue: str) -> None:
+        with Consumer(url, [queue]) as self.consumer:
+            for message in self.consumer:
+                self.handler(message)
+
+    def by_aio_run(self, url: str, queue: str) -> None:
+        async def main() -> None:
+            async with aio.Consumer(url, [queue]) as self.consumer:
+                await self.consumer.run(self.coroutine)
+
+        asyncio.run(main())
+
+    def by_aio_iteration(self, url: str, queue: str) -> None:
+        async def main() -> None:
+            async with aio.Consumer(url, [queue]) as self.consumer:
+                async for message in self.consumer:
+                    self.handler(message)
+
+        asyncio.run(main())
+
+    def consume(self, way: str, url: str, queue: str) -> None:
+        self._settler.start()
+        getattr(self, way)(url, queue)
+        self._settler.join()
+
+
+WAYS = ["by_run", "by_from_pika", "by_iteration", "by_aio_run", "by_aio_iteration"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_stop_waits_for_deferred_messages(broker: Node, new_queue: Declare, way: str) -> None:
+    queue = new_queue("deferred")
+    broker.publish(queue, numbered(20))
+    deferred = Deferred(20)
+    deferred.consume(way, broker.url, queue)
+    stats = deferred.consumer.stats()
+    assert (stats["acked"], stats["stale_settlements"]) == (20, 0)
+    assert broker.count(queue) == 0
+
+
+def test_deferred_messages_that_are_not_settled_in_time_return(
+    broker: Node, new_queue: Declare, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = new_queue("deferred")
+    broker.publish(queue, numbered(20))
+    consumer = Consumer(broker.url, [queue], shutdown_timeout=1.0)
+    kept: list[object] = []
+
+    def handler(message: object) -> None:
+        message.defer()
+        kept.append(message)
+        if len(kept) == 20:
+            consumer.stop()
+
+    begin = time.monotonic()
+    consumer.run(handler)
+    assert time.monotonic() - begin < 10
+    assert "20 messages that were handed out were not settled within the shutdown timeout of 1 s" in caplog.text
+    eventually(lambda: broker.count(queue) == 20)
+
+
+def test_another_stop_does_not_wait_for_deferred_messages(broker: Node, new_queue: Declare) -> None:
+    queue = new_queue("deferred")
+    broker.publish(queue, numbered(20))
+    deferred = Deferred(20)
+    runs = threading.Thread(target=deferred.by_run, args=(broker.url, queue))
+    runs.start()
+    assert deferred.idle.wait(30)
+    eventually(lambda: deferred.consumer._machine._closed)
+    begin = time.monotonic()
+    deferred.consumer.stop()
+    runs.join(30)
+    assert time.monotonic() - begin < 5
+    eventually(lambda: broker.count(queue) == 20)
+
+
+def test_a_stop_now_returns_what_is_buffered_and_lets_handlers_finish(broker: Node, new_queue: Declare) -> None:
+    queue = new_queue("now")
+    broker.publish(queue, numbered(20))
+    started, release = threading.Barrier(3), threading.Event()
+    consumer = Consumer(broker.url, [queue], workers=2)
+
+    def handler(message: object) -> None:
+        started.wait(30)
+        assert release.wait(30)
+
+    thread = threading.Thread(target=consumer.run, args=(handler,))
+    thread.start()
+    started.wait(30)
+    consumer.stop(now=True)
+    eventually(lambda: broker.count(queue) == 18, what="what is buffered returns while handlers run")
+    assert thread.is_alive()
+    release.set()
+    thread.join(30)
+    stats = consumer.stats()
+    assert (stats["acked"], stats["nacked"], stats["stale_settlements"]) == (2, 18, 0)
+    assert broker.count(queue) == 18
+
+
+def test_an_async_stop_now_lets_handlers_finish(broker: Node, new_queue: Declare) -> None:
+    queue = new_queue("now")
+    broker.publish(queue, numbered(20))
+
+    async def main() -> dict[str, object]:
+        running = 0
+        release = asyncio.Event()
+        async with aio.Consumer(broker.url, [queue], workers=2) as consumer:
+
+            async def handler(message: object) -> None:
+                nonlocal running
+                running += 1
+                if running == 2:
+                    consumer.stop(now=True)
+                    await asyncio.to_thread(eventually, lambda: broker.count(queue) == 18)
+                    release.set()
+                await release.wait()
+
+            await consumer.run(handler)
+        return consumer.stats()
+
+    stats = asyncio.run(main())
+    assert (stats["acked"], stats["nacked"], stats["stale_settlements"]) == (2, 18, 0)
+    assert broker.count(queue) == 18
+
+
+def test_a_stop_on_a_half_open_link_keeps_to_its_time_and_blames_no_handler(
+    broker: Node, new_queue: Declare, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = new_queue("silent")
+    broker.publish(queue, numbered(20))
+    with Proxy(broker.port) as proxy:
+        with Running(behind(proxy, broker.url), [queue], shutdown_timeout=3.0) as running:
+            eventually(lambda: running.acked == 20)
+            eventually(lambda: broker.left(queue) == 0)
+            proxy.silence()
+            begin = time.monotonic()
+        assert time.monotonic() - begin < 3.5
+    assert "did not confirm" in caplog.text
+    assert "handed out" not in caplog.text
+    assert "handlers" not in caplog.text
+
+
+def test_a_handler_that_is_not_done_is_named_when_the_time_is_over(
+    broker: Node, new_queue: Declare, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = new_queue("silent")
+    broker.publish(queue, numbered(20))
+    started, release = threading.Barrier(3), threading.Event()
+    consumer = Consumer(broker.url, [queue], shutdown_timeout=1.0, workers=4)
+
+    def handler(message: object) -> None:
+        if message.body in (b"0", b"1"):
+            started.wait(30)
+            release.wait(30)
+
+    thread = threading.Thread(target=consumer.run, args=(handler,))
+    thread.start()
+    started.wait(30)
+    consumer.stop()
+    thread.join(30)
+    release.set()
+    assert "2 messages that were handed out were not settled within the shutdown timeout of 1 s" in caplog.text
+    eventually(lambda: broker.count(queue) == 2)
+
+
 PROGRAM = """
 import sys, threading
 from fairsched.consumer import App
@@ -139,9 +350,13 @@ print("left", flush=True)
 """
 
 
-def started(broker: Node, queue: str, work: float) -> subprocess.Popen[str]:
+#: The same, but it also says when it begins.
+ANNOUNCING = PROGRAM.replace("    pause.wait(", '    print("begun", flush=True)\n    pause.wait(')
+
+
+def started(broker: Node, queue: str, work: float, program: str = PROGRAM) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM), broker.url, queue, str(work)],
+        [sys.executable, "-c", textwrap.dedent(program), broker.url, queue, str(work)],
         stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
 
@@ -180,3 +395,55 @@ def test_the_second_signal_leaves_at_once(broker: Node, new_queue: Declare) -> N
     done = 1 + sum(line.startswith("done") for line in rest)
     assert done < 10
     eventually(lambda: broker.count(queue) >= 100 - done - 1)
+
+
+def test_the_second_signal_lets_a_handler_finish_and_the_third_does_not(broker: Node, new_queue: Declare) -> None:
+    queue = new_queue("signal")
+    broker.publish(queue, numbered(100))
+    with started(broker, queue, 1.0) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("done")
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.readlines()
+        assert process.wait(40) == 0
+    done = 1 + sum(line.startswith("done") for line in rest)
+    # The handler that ran was waited for, and its message is acked.
+    eventually(lambda: broker.count(queue) == 100 - done)
+    with started(broker, queue, 60.0, ANNOUNCING) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        begin = time.monotonic()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+            process.send_signal(number)
+            # Equal signals that are pending at a time are one.
+            eventually(lambda number=number: not pending(process.pid, number))
+        assert process.wait(40) == 0
+        assert time.monotonic() - begin < 10
+    eventually(lambda: broker.count(queue) == 100 - done)
+
+
+def pending(pid: int, number: signal.Signals) -> bool:
+    """Whether a signal was sent to a process that has not taken it yet."""
+    with open(f"/proc/{pid}/status") as status:
+        masks = [int(line.split()[1], 16) for line in status if line.startswith(("SigPnd", "ShdPnd"))]
+    return any(mask >> (number - 1) & 1 for mask in masks)
+
+
+def test_a_quorum_queue_hears_of_what_was_handled_before_a_stop(broker: Node, new_queue: Declare) -> None:
+    """It forgets settlements that come last of hundreds, right before the end of the channel."""
+    for _ in range(5):
+        queue = new_queue("quorum", arguments={"x-queue-type": "quorum"})
+        broker.publish(queue, numbered(400), delivery_mode=2)
+        handled: Counter[bytes] = Counter()
+        consumer = Consumer(broker.url, [queue])
+
+        def handler(message: object, handled: Counter[bytes] = handled, consumer: Consumer = consumer) -> None:
+            handled[message.body] += 1
+            if len(handled) == 100:
+                consumer.stop(now=True)
+
+        consumer.run(handler)
+        eventually(lambda queue=queue: broker.count(queue) >= 300)
+        # The one that was in its handler is settled behind the others that go back.
+        assert broker.count(queue) <= 301

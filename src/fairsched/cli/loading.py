@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fairsched.cli import exits
 from fairsched.consumer import App
+from fairsched.errors import ConfigurationError
 
 
 def load_app(reference: str) -> App:
@@ -31,6 +32,8 @@ def load_app(reference: str) -> App:
         With the code for usage, if the reference is malformed. With the code for import errors, if the module
         cannot be imported, lacks the attribute, or the attribute is not an `App`. When the module itself fails, its
         traceback is printed first.
+    ConfigurationError
+        If the module raises it.
 
     Notes
     -----
@@ -63,6 +66,9 @@ def _module(name: str) -> object:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise exits.Failure(f"there is no module {name!r} here or on the path", exits.IMPORT) from None
         return _failed(name)
+    except ConfigurationError as error:
+        # It says what is wrong in one line; where that stands adds nothing.
+        raise ConfigurationError(f"module {name!r}: {error}") from error
     except (Exception, SystemExit):
         return _failed(name)
 

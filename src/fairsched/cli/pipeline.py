@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -18,14 +19,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairsched.cli import exits
-from fairsched.fairness import Report
 from fairsched.spark.pipelinefile import PipelineSettings, read_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from fairsched.spark.progress import PipelineProgress
+    from fairsched.spark.progress import PipelineProgress, PipelineReport
 
 #: Seconds that a batch under way has to end when the pipeline is told to stop.
 _GRACE = 5.0
@@ -93,53 +93,63 @@ def _session(settings: PipelineSettings, name: str, master: str | None) -> Spark
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
     # Spark's own bars would be drawn over the table.
-    builder: Any = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false")
-    for key, value in settings.spark.items():
-        builder = builder.config(key, value)
+    chosen = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR", **settings.spark}
     if master is not None:
-        builder = builder.master(master)
-    session: SparkSession = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+        chosen["spark.master"] = master
+    with _reported("Spark cannot be started"), warnings.catch_warnings():
+        # A server of Spark Connect that runs already has its own.
+        warnings.filterwarnings("ignore", r"Failed to set spark\.(ui\.showConsoleProgress|log\.level) ")
+        builder: Any = SparkSession.builder.appName(name)
+        for key, value in chosen.items():
+            builder = builder.config(key, value)
+        session: SparkSession = builder.getOrCreate()
     return session
 
 
-def _run(spark: SparkSession, settings: PipelineSettings, title: str | None) -> tuple[Report, PipelineProgress]:
-    """Run until the query ends; show the shares meanwhile where a title is given."""
+@contextmanager
+def _reported(what: str, silence: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Turn what Spark raises into one line."""
     from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException, StreamingQueryException
+    from pyspark.errors import PySparkException, PySparkImportError
 
+    try:
+        yield
+    except PySparkImportError as error:
+        raise exits.Failure(f"{what}: {_first_line(error)}; pip install 'pyspark[connect]'", exits.IMPORT) from None
+    except PySparkException as error:
+        silence()
+        raise exits.Failure(f"{what}: {_first_line(error)}", exits.APPLICATION) from None
+    except Py4JJavaError as error:  # what PySpark has no name for, such as a format whose package is not there
+        silence()
+        raise exits.Failure(f"{what}: {_first_line(error.java_exception.toString())}", exits.APPLICATION) from None
+
+
+def _run(spark: SparkSession, settings: PipelineSettings, title: str | None) -> tuple[PipelineReport, PipelineProgress]:
+    """Run until the query ends; show the shares meanwhile where a title is given."""
     from fairsched.spark.pipeline import AGES, SHARES, start_pipeline
     from fairsched.spark.progress import PipelineProgress
 
+    def silence() -> None:
+        _silence(spark)
+
     progress = PipelineProgress(settings.quanta)
     began = time.monotonic()
-    try:
+    with _reported("the pipeline cannot start", silence):
         query = start_pipeline(spark, settings)
-    except PySparkException as error:
-        _silence(spark)
-        raise exits.Failure(f"the pipeline cannot start: {_first_line(error)}", exits.APPLICATION) from None
-    except Py4JJavaError as error:  # what PySpark has no name for, such as a format whose package is not there
-        _silence(spark)
-        why = _first_line(error.java_exception.toString())
-        raise exits.Failure(f"the pipeline cannot start: {why}", exits.APPLICATION) from None
 
-    def latest() -> Report:
+    def latest() -> PipelineReport:
         progress.add(query.recentProgress, SHARES, AGES)
         return progress.report(time.monotonic() - began)
 
-    try:
-        with _signals_noted() as told, _shown(title) as show:
-            while not query.awaitTermination(1):
-                show(latest())
-                if told.is_set():
-                    _silence(spark)
-                    _come_to_rest(query)
-                    query.stop()  # a batch under way is read again from its spool next time
-            report = latest()
-            show(report)
-    except StreamingQueryException as error:
-        _silence(spark)
-        raise exits.Failure(f"the pipeline failed: {_first_line(error)}", exits.APPLICATION) from None
+    with _reported("the pipeline failed", silence), _signals_noted() as told, _shown(title) as show:
+        while not query.awaitTermination(1):
+            show(latest())
+            if told.is_set():
+                _silence(spark)
+                _come_to_rest(query)
+                query.stop()  # a batch under way is read again from its spool next time
+        report = latest()
+        show(report)
     return report, progress
 
 
@@ -152,7 +162,10 @@ def _come_to_rest(query: StreamingQuery) -> None:
 
 def _silence(spark: SparkSession) -> None:
     """Keep tasks that are cut short from printing their stacks, which would come after what is said here."""
-    spark.sparkContext.setLogLevel("OFF")
+    from pyspark.sql import is_remote
+
+    if not is_remote():  # the log of a server of Spark Connect is not this command's
+        spark.sparkContext.setLogLevel("OFF")
 
 
 def _first_line(error: object) -> str:
@@ -177,15 +190,15 @@ def _signals_noted() -> Iterator[threading.Event]:
 
 
 @contextmanager
-def _shown(title: str | None) -> Iterator[Callable[[Report], None]]:
+def _shown(title: str | None) -> Iterator[Callable[[PipelineReport], None]]:
     """Show reports, one in place of the other where there is a terminal, and elsewhere the last one only."""
     from rich.console import Console
     from rich.live import Live
 
-    from fairsched.cli.table import view
+    from fairsched.cli.pipelinetable import view
 
     console = Console()
-    reports: list[Report] = []
+    reports: list[PipelineReport] = []
     if title is None:
         yield reports.append
     elif console.is_terminal:

@@ -13,10 +13,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg  # draws without a d
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fairsched.cli.pipelinetable import COLUMNS, cells, summary
 from fairsched.cli.plot import GRID, INK, draw_bars
-from fairsched.cli.table import summary
-from fairsched.fairness import Report
-from fairsched.spark.progress import BatchAges
+from fairsched.fairness import report as judged_report
+from fairsched.spark.progress import BatchAges, PipelineReport
 
 __all__ = ["write_report"]
 
@@ -26,7 +26,7 @@ td,th{padding:.25rem .9rem;border-bottom:1px solid #e3e6ea;text-align:right}
 td:first-child,th:first-child{text-align:left}img{max-width:100%}"""
 
 
-def write_report(path: Path, title: str, report: Report, ages: Sequence[BatchAges]) -> None:
+def write_report(path: Path, title: str, report: PipelineReport, ages: Sequence[BatchAges]) -> None:
     """Write a report.
 
     Parameters
@@ -35,8 +35,8 @@ def write_report(path: Path, title: str, report: Report, ages: Sequence[BatchAge
         Ending in ``.html`` for a page that needs no other file, or ``.png`` for the picture alone.
     title : str
         What ran.
-    report : Report
-        The shares.
+    report : PipelineReport
+        What was read, and how fair that was.
     ages : sequence of BatchAges
         One for each batch, in order.
     """
@@ -44,15 +44,26 @@ def write_report(path: Path, title: str, report: Report, ages: Sequence[BatchAge
     path.write_bytes(picture if path.suffix == ".png" else _page(title, report, ages, picture).encode())
 
 
-def _picture(report: Report, ages: Sequence[BatchAges]) -> bytes:
+def _picture(report: PipelineReport, ages: Sequence[BatchAges]) -> bytes:
     figure = Figure(figsize=(9, 8), dpi=150, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     shares, old = figure.subplots(2, 1, height_ratios=[3, 2])
-    draw_bars(shares, report)
+    _draw_shares(shares, report)
     _draw_ages(old, ages)
     out = io.BytesIO()
     figure.savefig(out, format="png")
     return out.getvalue()
+
+
+def _draw_shares(axes: Axes, report: PipelineReport) -> None:
+    lines = summary(report)
+    if report["jain"] is None:
+        axes.text(0.5, 0.5, "\n".join(lines), ha="center", va="center", transform=axes.transAxes, color="#555555")
+        axes.set_axis_off()
+        return
+    judged = {row["name"]: row["judged"] for row in report["queues"]}
+    quanta = {row["name"]: row["quantum"] for row in report["queues"]}
+    draw_bars(axes, judged_report(judged, quanta, report["seconds"]), "    ".join(lines))
 
 
 def _draw_ages(axes: Axes, ages: Sequence[BatchAges]) -> None:
@@ -75,15 +86,8 @@ def _draw_ages(axes: Axes, ages: Sequence[BatchAges]) -> None:
     axes.tick_params(length=0)
 
 
-def _page(title: str, report: Report, ages: Sequence[BatchAges], picture: bytes) -> str:
-    shares = _table(
-        ["queue", "quantum", "rows", "share", "ideal", "error"],
-        [
-            [row["name"], str(row["quantum"]), f"{row['served']:,}", f"{row['share']:.2%}", f"{row['ideal']:.2%}",
-             f"{row['error']:+.2%}"]
-            for row in report["queues"]
-        ],
-    )  # fmt: skip
+def _page(title: str, report: PipelineReport, ages: Sequence[BatchAges], picture: bytes) -> str:
+    shares = _table(COLUMNS, cells(report))
     batches = _table(
         ["batch", "rows", "age p50", "age p99", "age max"],
         [[str(age.batch), f"{age.rows:,}", *map(_seconds, (age.p50, age.p99, age.max))] for age in ages],
@@ -92,7 +96,7 @@ def _page(title: str, report: Report, ages: Sequence[BatchAges], picture: bytes)
     name = html.escape(title)
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{name}</title><style>{_STYLE}</style>'
-        f"<h1>{name}</h1><p>{html.escape(summary(report))}</p>"
+        f"<h1>{name}</h1><p>{html.escape('. '.join(summary(report)))}.</p>"
         f'<img alt="share and ideal of each queue, and ages by batch" src="data:image/png;base64,{image}">'
         f"{shares}{batches}</html>\n"
     )

@@ -32,14 +32,24 @@ def draw_shares(report: Report, path: Path) -> None:
     """
     figure = Figure(figsize=(9, 5), dpi=160, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    draw_bars(figure.add_subplot(), report)
+    draw_bars(figure.add_subplot(), report, _note(report))
     figure.savefig(path, format="png")
 
 
-def draw_bars(axes: Axes, report: Report) -> None:
-    """Draw the same into a part of a larger picture."""
+def draw_bars(axes: Axes, report: Report, note: str) -> None:
+    """Draw the same into a part of a larger picture, with a line below the title."""
     _bars(axes, report)
-    _frame(axes, report)
+    _frame(axes, note)
+
+
+def _note(report: Report) -> str:
+    first, last = report["queues"][0], report["queues"][-1]
+    quotient = ratio(report)
+    shown = "undefined" if quotient is None else f"{quotient:.2f}"
+    return (
+        f"{report['total']:,} messages in {report['seconds']:.1f} s    Jain's index {report['jain']:.5f}    "
+        f"{last['name']}/{first['name']} = {shown} (ideal {last['quantum'] / first['quantum']:.2f})"
+    )
 
 
 def _bars(axes: Axes, report: Report) -> None:
@@ -75,24 +85,12 @@ def _grade(error: float) -> str:
     return "good" if abs(error) <= GOOD else "tolerable" if abs(error) <= TOLERABLE else "bad"
 
 
-def _frame(axes: Axes, report: Report) -> None:
-    first, last = report["queues"][0], report["queues"][-1]
-    quotient = ratio(report)
-    shown = "undefined" if quotient is None else f"{quotient:.2f}"
+def _frame(axes: Axes, note: str) -> None:
     axes.set_title(
         "What each queue received, and what its quantum entitles it to", loc="left", fontsize=13, weight="bold", pad=26
     )
-    axes.text(
-        0,
-        1.03,
-        f"{report['total']:,} messages in {report['seconds']:.1f} s    Jain's index {report['jain']:.5f}    "
-        f"{last['name']}/{first['name']} = {shown} (ideal {last['quantum'] / first['quantum']:.2f})",
-        transform=axes.transAxes,
-        fontsize=9.5,
-        color="#555555",
-        parse_math=False,
-    )
-    axes.set_ylabel("share of all messages", color=INK)
+    axes.text(0, 1.03, note, transform=axes.transAxes, fontsize=9.5, color="#555555", parse_math=False)
+    axes.set_ylabel("share of messages", color=INK)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
     axes.margins(y=0.12)

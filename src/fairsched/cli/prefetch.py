@@ -53,8 +53,8 @@ def prefetch(
 ) -> None:
     """Recommend a prefetch, and show what it does.
 
-    The recommendation is the least that keeps one handler busy; with several workers, give the service time divided
-    by their number. The second table shows what becomes of it when the network or the handler slows down.
+    The recommendation is the least that keeps one handler busy; several workers need so many each. The
+    second table shows what becomes of it when the network or the handler slows down.
     """
     draw = _plotter(plot) if plot else None
     recommended = recommend(round_trip, service, headroom=headroom)

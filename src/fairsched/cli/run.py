@@ -50,8 +50,7 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 @click.option(
     "--shutdown-timeout",
     metavar="DURATION",
-    help="How long a stop waits for messages under way; below what the supervisor allows. "
-    "[env: FAIRSCHED_SHUTDOWN_TIMEOUT]",
+    help="How long a stop takes in all, at most; below what the supervisor allows. [env: FAIRSCHED_SHUTDOWN_TIMEOUT]",
 )
 @click.option("--log-level", metavar="|".join(LOG_LEVELS), help="What is logged. [env: FAIRSCHED_LOG_LEVEL]")
 @config_option
@@ -59,8 +58,8 @@ def run(reference: str, config: Path | None, urls: tuple[str, ...], queues: tupl
     """Consume with the handlers of an app until SIGTERM or SIGINT.
 
     MODULE:APP names a fairsched.App, such as "workers.mail:app"; the current directory is importable. The first
-    signal stops the intake, finishes and acknowledges what is here, and ends; the second returns it to the broker
-    and ends at once.
+    signal stops the intake, finishes and acknowledges what is here, and ends; the second returns to the broker what
+    was not begun and lets handlers finish; the third ends at once.
 
     Settings come from the file, the environment and these options, each overriding the former, and all of them
     override what the app says itself. Without weights, --queues selects among the queues that the app declares.

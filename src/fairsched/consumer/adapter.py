@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from fairsched.consumer.handlers import check_plain
+
 if TYPE_CHECKING:
     from fairsched.consumer.message import Message
 
@@ -57,7 +59,7 @@ class PikaChannel:
             raise ValueError(f"delivery_tag must be {self._message.delivery_tag}, this message's, got {delivery_tag}")
 
 
-def from_pika(callback: Callable[[Any, Any, Any, bytes], object]) -> Callable[[Message], None]:
+def from_pika(callback: Callable[[Any, Any, Any, bytes], object]) -> Callable[[Message], object]:
     """from_pika(callback)
     --
 
@@ -74,6 +76,11 @@ def from_pika(callback: Callable[[Any, Any, Any, bytes], object]) -> Callable[[M
     callable
         A handler for `Consumer.run` or `App.consumer`.
 
+    Raises
+    ------
+    ConfigurationError
+        If `callback` is no function, or a coroutine function or a generator function, of which a call runs nothing.
+
     Notes
     -----
     As with pika, returning does not ack: the callback settles, now or later, from this or another thread. Raising
@@ -85,9 +92,10 @@ def from_pika(callback: Callable[[Any, Any, Any, bytes], object]) -> Callable[[M
     ...     channel.basic_ack(method.delivery_tag)
     >>> handler = from_pika(callback)
     """
+    check_plain(callback, "callback")
 
-    def handler(message: Message) -> None:
+    def handler(message: Message) -> object:
         message.defer()
-        callback(PikaChannel(message), message.delivery, message.properties, message.body)
+        return callback(PikaChannel(message), message.delivery, message.properties, message.body)
 
     return handler

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairsched.consumer.consumer import Consumer
+from fairsched.consumer.handlers import check_plain
 from fairsched.consumer.signals import graceful
 from fairsched.consumer.urls import URL_VARIABLES, default_url
 from fairsched.errors import ConfigurationError
@@ -82,12 +83,14 @@ class App:
         Raises
         ------
         ConfigurationError
-            If the queue has a handler already.
+            If the queue has a handler already; by the decorator, if it is given no function, or a coroutine function
+            or a generator function, of which a call runs nothing.
         """
         if queue in self.handlers:
             raise ConfigurationError(f"queue {queue!r} has a handler already: {self.handlers[queue]!r}")
 
         def declare(handler: _H) -> _H:
+            check_plain(handler, f"handler of queue {queue!r}")
             self.weights[queue] = weight
             self.handlers[queue] = handler
             return handler
@@ -158,8 +161,8 @@ class App:
 
         Notes
         -----
-        Blocks. The first signal finishes what is buffered, acks and closes; the second requeues and leaves. In a
-        thread other than the main one signals are left alone.
+        Blocks. The first signal finishes what is buffered, acks and closes; the second requeues it and lets handlers
+        finish; the third leaves at once. In a thread other than the main one signals are left alone.
         """
         consumer = self._consumer = self.make_consumer(url, **overrides)
         in_main = threading.current_thread() is threading.main_thread()

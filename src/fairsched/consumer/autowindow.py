@@ -14,11 +14,9 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from fairsched.consumer.window import LARGEST, split
+from fairsched.consumer.window import HEADROOM, LARGEST, split
 from fairsched.prefetch import recommend
 
-#: What is allowed beyond the least window, in proportion to it.
-HEADROOM = 1.25
 #: The windows that a consumer starts with add up to this for each worker.
 START = 16
 #: Changes of less than these proportions are not made; a window that shrinks also waits until that was so for a while.

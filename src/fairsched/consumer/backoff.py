@@ -64,6 +64,10 @@ class Backoff:
         """Note that the attempt worked, from now on."""
         self._since = self._clock()
 
+    def useful(self) -> None:
+        """Note that the attempt was of use, however short it lasted: the series starts anew."""
+        self._failures = 0
+
     def failed(self) -> float:
         """failed()
         --

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pika.adapters.select_connection import IOLoop
 
+from fairsched.consumer.acks import AckPolicy
 from fairsched.consumer.backoff import Backoff
 from fairsched.consumer.census import Census
 from fairsched.consumer.gathering import Gathering
@@ -18,7 +20,7 @@ from fairsched.consumer.intake import Intake
 from fairsched.consumer.link import Link, describe
 from fairsched.consumer.pace import Pace
 from fairsched.consumer.regulator import Regulator
-from fairsched.consumer.subscription import Subscription, is_missing
+from fairsched.consumer.subscription import FORKED, Subscription, is_missing
 from fairsched.consumer.urls import mask_url
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 
@@ -30,8 +32,14 @@ if TYPE_CHECKING:
     from fairsched.consumer.settings import Settings
     from fairsched.consumer.transport import Sink, Transport
 
+__all__ = ["FORKED", "Pump"]
+
 _log = logging.getLogger(__name__)
 
+#: How often it is asked whether somebody can use the consumer, in seconds, and how long its end may take if not.
+_WATCH_PERIOD, _LONGEST_END = 1.0, 5.0
+#: Seconds between two queues that are subscribed on a link of which not much is hoped, and for all of them at most.
+_STAGGER, _LONGEST_STAGGER = 0.01, 2.0
 #: Longest time that a worker gives way to the I/O thread, in seconds.
 _COURTESY = 0.001
 
@@ -58,8 +66,11 @@ class Pump:
     Notes
     -----
     Handlers never run in this thread, so they cannot delay heartbeats. `start`, `request_flush`, `give_way`,
-    `stop_intake`, `close`, `round_trip` and `last_error` are safe from any thread; everything else belongs to the
-    I/O thread. None of them waits for the network except `close`.
+    `stop_intake`, `close`, `round_trip`, `window`, `unsettled`, `ended` and `last_error` are safe from any thread;
+    everything else belongs to the I/O thread. None of them waits for the network except `close`.
+
+    However the thread ends, by an error too, it closes its socket, so that the broker has back what is unsettled. It
+    refers to its owner weakly (`Listener.orphan`): a consumer that was dropped, or whose event loop was closed, ends.
     """
 
     def __init__(
@@ -68,7 +79,7 @@ class Pump:
         lanes: Lanes,
         counters: Counters,
         listener: Listener,
-        on_error: Callable[[Message, BaseException], None],
+        on_error: Callable[[Message, Exception], None],
     ) -> None:
         self.counters = counters
         self.on_error = on_error
@@ -77,20 +88,27 @@ class Pump:
         #: Subscriptions with settlements not yet sent; any thread adds, the I/O thread takes out.
         self.unsent: set[Subscription] = set()
         self.flush_requested = False
+        self.acks = AckPolicy(sum(settings.windows.values()))
         self.gauge = Gauge()
+        #: Whether this is a copy in a child process.
+        self.is_forked = False
         self._settings = settings
         self._listener = listener
         self._loop = IOLoop()
         self._link = Link(self._loop, settings.urls, self)
-        self._pace = Pace(self._loop, self._subscriptions, self._flush)
+        self._pace = Pace(self._loop, self.acks, self._subscriptions, self._send)
         self._holds = Holds(self._loop, settings, self.gauge, lanes, self._subscriptions)
-        self._regulator = Regulator(self._loop, settings, self.gauge, self._subscriptions)
-        self.intake = Intake(lanes, counters, key=settings.key, cost=settings.cost, defer=self._pace.defer)
+        self._regulator = Regulator(self._loop, settings, self.gauge, self._subscriptions, listener.service)
+        self.intake = Intake(
+            lanes, counters, key=settings.key, cost=settings.cost, defer=self._pace.defer, note=self.acks.arrived
+        )
         self.note_fill = self._holds.note_fill
         self.census = Census(self._loop, settings.asked, lambda name: self._current[name].ladder.consumers)
         self._flushed = threading.Event()
         self._current: dict[str, Subscription] = {}
         self._backoffs = {name: Backoff() for name in settings.windows}
+        #: Queues that were never consumed: that one of them is missing is a mistake, later it is something to wait for.
+        self._unconfirmed = set(settings.windows)
         self._cancelling: set[Subscription] = set()
         self._gathering = Gathering(self._loop, self._subscriptions, self._begin)
         self._stopping = self._intake_closed = False
@@ -126,9 +144,23 @@ class Pump:
         if self.flush_requested:
             self._flushed.wait(_COURTESY)
 
-    def stop_intake(self) -> None:
-        """Cancel every consumer; the listener hears when deliveries have ended."""
-        self._loop.add_callback_threadsafe(self._stop_intake)
+    def stop_intake(self, timeout: float) -> None:
+        """Cancel every consumer; the listener hears when deliveries have ended, after `timeout` seconds at most."""
+
+        def stop() -> None:
+            self._stop_intake()
+            if not self._intake_closed:
+                self._loop.call_later(timeout, lambda: self._end_unconfirmed(timeout))
+
+        self._loop.add_callback_threadsafe(stop)
+
+    def forked(self) -> None:
+        """Let no message of this copy in a child process be settled: the sockets belong to the parent."""
+        self.is_forked = True
+        self.unsent = set()
+        self.flush_requested = False
+        for found in list(self._current.values()):
+            found.alive = False
 
     def close(self, timeout: float) -> None:
         """Send what is settled, close the connection and end the thread, waiting `timeout` seconds at most."""
@@ -136,7 +168,10 @@ class Pump:
             return
         self._loop.add_callback_threadsafe(self._close)
         if not self._ended.wait(timeout):
-            _log.warning("the broker did not answer the close within %g s; leaving without its answer", timeout)
+            _log.warning(
+                "the broker did not confirm the close within %.3g s; leaving without its answer. "
+                "What was settled last may come again", timeout,
+            )  # fmt: skip
             self._loop.add_callback_threadsafe(self._loop.stop)
         if self._ended.wait(1.0):
             self._thread.join(1.0)
@@ -149,28 +184,62 @@ class Pump:
         """Return the unsettled messages that all present consumers may have."""
         return sum(found.window for found in list(self._current.values()))
 
+    def unsettled(self) -> int:
+        """Return the number of messages that are here and can still be settled."""
+        return sum(found.ledger.outstanding for found in list(self._current.values()) if found.alive)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the thread is done."""
+        return self._ended.is_set()
+
     # The thread --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        failure: BaseException | None = None
         try:
+            self._watch()
             self._link.connect()
             self._loop.start()
-        except Exception as error:
-            _log.critical("the I/O thread failed", exc_info=True)
-            self._listener.failed(error)
+        except BaseException as error:  # SystemExit of a key function too, which would end a thread without a word
+            failure = error
+        try:
+            self._finish(failure)
         finally:
-            try:
-                self.link_down()
-                self._end_intake()
-                self._loop.close()
-            finally:
-                self._ended.set()
+            self._loop.close()
+            self._ended.set()
+
+    def _finish(self, failure: BaseException | None) -> None:
+        self._link.drop()
+        self._stopping = self._intake_closed = True
+        if failure is not None:
+            _log.critical("the I/O thread ended by %s", type(failure).__name__, exc_info=failure)
+            self._listener.failed(failure)
+        self.link_down()
+        self._listener.intake_closed()
+        self._listener.settled()
+
+    def _watch(self) -> None:
+        """End if nobody can use the consumer any more."""
+        if self._listener.orphan():
+            self._close()
+            self._loop.call_later(_LONGEST_END, self._loop.stop)
+        else:
+            self._loop.call_later(_WATCH_PERIOD, self._watch)
 
     def _subscriptions(self) -> Iterator[Subscription]:
         return iter(self._current.values())
 
     def _flush(self) -> None:
+        """Send what is settled, because that was asked for."""
+        if self._send() and self.acks.resting:
+            self._pace.wake()
+
+    def _send(self) -> bool:
+        """Send what is settled; say whether there was anything."""
+        found = bool(self.unsent)
         self.flush_requested = False
+        self.acks.sending()
         connection = self._link.connection
         if connection is None:
             self.unsent.clear()
@@ -179,6 +248,12 @@ class Pump:
                 while self.unsent:
                     self.unsent.pop().flush()
         self._flushed.set()
+        self._look_if_settled()
+        return found
+
+    def _look_if_settled(self) -> None:
+        if self._intake_closed and self.unsettled() == 0:
+            self._listener.settled()
 
     # The connection ----------------------------------------------------------------------------------------------
 
@@ -195,17 +270,31 @@ class Pump:
             self._fail(ConfigurationError(error))
             return
         self.sinks = connection.sinks
-        for name in self._settings.windows:
-            self._open_channel(connection, name)
+        self._regulator.link_up()
+        names = list(self._settings.windows)
+        if self._regulator.is_careful:
+            # One after the other, or the first messages of all queues would use the link up; not always the same first.
+            random.shuffle(names)
+            pause = min(_STAGGER, _LONGEST_STAGGER / len(names))
+        else:
+            pause = 0.0
+        for number, name in enumerate(names):
+            self._open_channel(connection, name, number * pause)
         self.census.link_up(connection)
 
     def link_down(self) -> None:
         """Forget what was delivered: the broker delivers it again."""
+        answered = any(found.answered for found in self._current.values())
+        if answered:
+            self._link.useful()
+        self._regulator.link_down(answered)
         for found in self._current.values():
             found.abandon()
         self.census.link_down()
+        self._gathering.hurry()
         if self._stopping:
             self._end_intake()
+            self._look_if_settled()
 
     def link_refused(self, error: ConnectionFailed) -> None:
         """Give up."""
@@ -217,13 +306,22 @@ class Pump:
 
     # Subscriptions -----------------------------------------------------------------------------------------------
 
-    def _open_channel(self, connection: Transport, name: str) -> None:
+    def _open_channel(self, connection: Transport, name: str, delay: float = 0.0) -> None:
         found = self._current[name] = Subscription(self, name, self._regulator.window(name))
-        connection.channel(on_open_callback=found.opened)
+
+        def open_it() -> None:
+            if found.alive and connection.is_open and not (delay and self._stopping):
+                connection.channel(on_open_callback=found.opened)
+
+        if delay:
+            self._loop.call_later(delay, open_it)
+        else:
+            open_it()
 
     def subscribed(self, found: Subscription) -> None:
         """Note that the broker confirmed a consumer."""
         self._backoffs[found.queue].succeeded()
+        self._unconfirmed.discard(found.queue)
         if self._stopping:
             self._cancel(found)
         else:
@@ -246,7 +344,8 @@ class Pump:
             return
         if self._stopping:
             self._cancel_done(found)
-        elif not self._gathering.done:
+            self._look_if_settled()
+        elif found.queue in self._unconfirmed:
             kind = QueueNotFound if is_missing(reason) else ConnectionFailed
             what = "does not exist" if is_missing(reason) else "cannot be consumed"
             self._fail(kind(f"queue {found.queue!r} {what} on {self._link.address}: {mask_url(describe(reason))}"))
@@ -259,6 +358,7 @@ class Pump:
         connection = self._link.connection
         # A new connection meanwhile has opened every channel itself.
         if connection is not None and not self._stopping and self._current[lost.queue] is lost:
+            self._regulator.renew(lost.queue)
             self._open_channel(connection, lost.queue)
 
     # The end -----------------------------------------------------------------------------------------------------
@@ -291,6 +391,15 @@ class Pump:
             self._intake_closed = True
             self.intake.drain()
             self._listener.intake_closed()
+            self._look_if_settled()
+
+    def _end_unconfirmed(self, waited: float) -> None:
+        if not self._intake_closed:
+            _log.warning(
+                "the broker did not confirm within %.3g s that deliveries ended; what still comes returns to its queue",
+                waited,
+            )
+            self._end_intake()
 
     def _close(self) -> None:
         self._stop_intake()

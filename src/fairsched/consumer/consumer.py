@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fairsched.consumer.arguments import made_by
-from fairsched.consumer.machine import Machine
+from fairsched.consumer.handlers import check_plain
+from fairsched.consumer.machine import DROPPED, Machine
 from fairsched.consumer.settings import Settings, make_settings
 from fairsched.consumer.workers import WorkerThreads
 from fairsched.errors import ShutDown
@@ -33,8 +35,10 @@ class Consumer:
         Weight per queue, or names of queues that weigh the same.
     prefetch : int, mapping or "auto", optional
         Unsettled messages in all, divided in proportion to the weights, or per queue. By default chosen so that
-        shares do not flatten at a round trip of a millisecond. "auto" measures round trip and handler time, and keeps
-        the windows as small as keeps the workers busy.
+        shares do not flatten at a round trip of a millisecond: 500 in all at least, or 20 for each queue up to 5 000 in
+        all; and after a lost connection, once the handler was measured, no more than a second of work or what that
+        and the workers need. "auto" measures round trip and handler time all the while, and keeps the windows as small
+        as keeps the workers busy.
     target_delay : float, optional
         With ``prefetch="auto"``: seconds that a message may wait here beyond what keeps the workers busy; 0.1 by
         default.
@@ -66,7 +70,8 @@ class Consumer:
         which is requeued if it does not. Note that "requeue" returns a message that always fails at once: use a
         dead-letter exchange or a delivery limit against it.
     shutdown_timeout : float
-        Seconds that a stop waits for what is buffered and running.
+        Seconds that a stop takes in all. A fifth of them, but 2 s at most, is kept for closing the connection; the
+        rest is for what is buffered, running or deferred.
     connect_timeout : float
         Seconds until a first connection that does not come about is an error.
     codel : CoDel, optional
@@ -87,8 +92,9 @@ class Consumer:
     Notes
     -----
     All methods are safe from any thread. Heartbeats, recovery and settlement run in a thread of their own, so
-    handlers may take as long as they like. Delivery is at least once: after a lost connection the broker delivers
-    again what was not acked, and settling the earlier delivery does nothing.
+    handlers may take as long as the broker's ``consumer_timeout`` allows, 30 minutes by default. Delivery is at least
+    once: after a lost connection the broker delivers again what was not acked, and settling the earlier delivery does
+    nothing.
 
     Examples
     --------
@@ -100,7 +106,9 @@ class Consumer:
 
     @made_by(make_settings)
     def __init__(self, settings: Settings) -> None:
-        self._machine = Machine(settings)
+        self._machine = machine = Machine(settings)
+        alive = weakref.ref(self)
+        machine.orphaned = lambda: "" if alive() is not None else DROPPED
         self._workers: WorkerThreads | None = None
         self._entered = False
 
@@ -112,7 +120,12 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._machine.close()
+        self._machine.close(at_once=kind is not None)
+
+    def __del__(self) -> None:
+        machine = getattr(self, "_machine", None)
+        if machine is not None:
+            machine.warn_if_running()
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages in fair order until `stop`; the caller settles each, or uses it in a ``with``.
@@ -123,8 +136,19 @@ class Consumer:
             If there are lanes, which only `run` serves: an `ordering_key` and more than one of `workers`.
         FairschedError
             If consuming cannot go on.
+        RuntimeError
+            Outside of the ``with`` block, and in a child process that was forked since.
+        BaseException
+            Whatever ended the I/O thread, such as SystemExit raised by a key function.
+
+        Notes
+        -----
+        Leaving the ``with`` block after a `stop` waits for the messages that were handed out and are not settled.
+        Leaving it without one, or by an exception, does not: they return to their queues.
         """
         machine = self._machine
+        machine.check_process()
+        machine.check_open()
         if not self._entered:
             raise RuntimeError("iterate inside 'with consumer:', which connects and closes")
         lane, pump = machine.lanes.only(), machine.pump
@@ -150,21 +174,29 @@ class Consumer:
         Parameters
         ----------
         handler : callable
-            Called with one `Message`. Returning acks it unless it was settled or deferred; raising settles it as
-            `on_error` says.
+            A plain function, called with one `Message`. Returning acks it unless it was settled or deferred; raising
+            an `Exception` settles it as `on_error` says.
 
         Raises
         ------
+        ConfigurationError
+            If `handler` is a coroutine function or a generator function, or returns what one makes: nothing of it
+            would run. The message is requeued.
         ConnectionFailed, QueueNotFound
             If consuming cannot begin.
+        RuntimeError
+            If the consumer was closed; in a child process that was forked since it was started.
         BaseException
-            Whatever ended a worker, such as SystemExit raised by the handler.
+            Whatever ended a worker or the I/O thread, such as SystemExit raised by the handler or by a key function.
 
         Notes
         -----
         Connects first unless the consumer was entered as a context manager. Blocks; signals are handled meanwhile.
         """
         machine = self._machine
+        machine.check_process()
+        machine.check_open()
+        check_plain(handler, "handler")
         if not self._entered:
             self._machine.start()
         self._workers = WorkerThreads(machine, handler, machine.settings.priorities)
@@ -172,8 +204,9 @@ class Consumer:
         try:
             self._workers.start()
             self._workers.wait()
-        finally:
             machine.close()
+        finally:
+            machine.close(at_once=True)
         if machine.error is not None:
             raise machine.error
 
@@ -190,11 +223,19 @@ class Consumer:
         Parameters
         ----------
         now : bool
-            Requeue what is not running and leave. So does a second call.
+            Return what is buffered to its queues at once; handlers that run finish and settle.
+
+        Raises
+        ------
+        RuntimeError
+            In a child process that was forked since the consumer was started.
 
         Notes
         -----
         Returns at once; `run` returns, and an iteration ends, when the work is done or `shutdown_timeout` is over.
+        What was handed out is waited for until it is settled, deferred messages too. A call that asks for no more
+        than an earlier one waits for nothing: what is unsettled returns to its queues.
+
         Safe from any thread and from handlers. From a signal handler use `fairsched.consumer.signals`.
         """
         self._machine.stop(now)

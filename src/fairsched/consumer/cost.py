@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
+from fairsched.consumer.handlers import check_plain, check_result
+from fairsched.consumer.sparing import Sparing
 from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -103,24 +105,26 @@ class FunctionCost(ConstantCost):
     ----------
     function : callable
         Message to positive whole number. It runs in the I/O thread, so it must be quick and must not block. If it
-        raises or returns anything else, that is logged once and the message costs 1.
+        raises or returns anything else, the message costs 1, and that is logged once a minute for each queue.
     """
 
     varies = True
 
     def __init__(self, function: Callable[[Message], int]) -> None:
         self._function = function
-        self._reported = False
+        self._reports = Sparing()
 
     def estimate(self, message: Message) -> int:
         """Return the function's answer, or 1 if it is not a possible cost."""
         try:
-            cost = int(self._function(message))
+            found = self._function(message)
+            if type(found) is not int:
+                check_result(found, "cost")
+            cost = int(found)
             if not 1 <= cost <= LARGEST:
                 raise ValueError(f"cost must be from 1 to {LARGEST}, got {cost}")
         except Exception:
-            if not self._reported:
-                self._reported = True
+            if self._reports.due(message.queue):
                 _log.exception("cost function failed on a message of queue %r; such messages cost 1", message.queue)
             return 1
         return cost
@@ -145,7 +149,7 @@ def cost_model(cost: str | Callable[[Message], int] | None) -> ConstantCost:
     Raises
     ------
     ConfigurationError
-        If `cost` is none of these.
+        If `cost` is none of these, or a coroutine function or a generator function.
     """
     if cost is None:
         return ConstantCost()
@@ -154,5 +158,6 @@ def cost_model(cost: str | Callable[[Message], int] | None) -> ConstantCost:
     if cost == "time":
         return TimeCost()
     if callable(cost):
+        check_plain(cost, "cost")
         return FunctionCost(cost)
     raise ConfigurationError(f"cost must be None, 'bytes', 'time' or a function of the message, got {cost!r}")

@@ -31,6 +31,10 @@ class Counters:
         with self._lock:
             self._counts[name] += amount
 
+    def forked(self) -> None:
+        """Begin anew in a child process, where nobody can hold the lock."""
+        self._lock = threading.Lock()
+
     def snapshot(self) -> dict[str, int]:
         """Return all counters as they are at one moment."""
         with self._lock:

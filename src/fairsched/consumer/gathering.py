@@ -32,7 +32,8 @@ class Gathering:
     Notes
     -----
     Queues are subscribed one after the other. A handler that starts with the first would serve a whole window of it
-    before the others have a message here, and every start would favour whoever was named first.
+    before the others have a message here, and every start would favour whoever was named first. A link that is lost
+    meanwhile may not last for a whole window next time either: then it begins with whatever comes.
 
     For the I/O thread alone.
     """
@@ -45,11 +46,24 @@ class Gathering:
         self._loop = loop
         self._subscriptions = subscriptions
         self._ready = ready
+        self._hurried = False
+
+    def hurry(self) -> None:
+        """Begin as soon as any queue is consumed."""
+        self._hurried = True
 
     def subscribed(self) -> None:
         """Note that one more queue is consumed."""
-        if not self.done and self._all_consuming():
+        if self.done:
+            return
+        if self._hurried:
+            self._begin()
+        elif self._all_consuming():
             self._loop.call_later(_LOOK, lambda: self._look(-1, _LOOKS))
+
+    def _begin(self) -> None:
+        self.done = True
+        self._ready()
 
     def _all_consuming(self) -> bool:
         return all(found.consuming for found in self._subscriptions())
@@ -60,7 +74,6 @@ class Gathering:
         if self.done or not self._all_consuming():
             return
         if full or here == before or looks == 0:
-            self.done = True
-            self._ready()
+            self._begin()
         else:
             self._loop.call_later(_LOOK, lambda: self._look(here, looks - 1))

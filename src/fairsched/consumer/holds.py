@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: How often a held slot has to show that more of it waits at the broker, in seconds.
 PERIOD = 0.05
+#: So many queues are asked about at the broker in one period, at most: the others have their turn in the next ones.
+MOST_ASKED = 8
 #: A slot that was waited for in vain is waited for again after a number of periods that doubles up to this.
 LONGEST_PENALTY = 64
 #: A turn is waited for so many round trips, and this many seconds at least: settlements travel in batches, and a busy
@@ -69,7 +71,8 @@ class Holds:
     Notes
     -----
     A queue that fills its window has more at the broker. Later, when a fast handler keeps the window empty, only the
-    broker knows: it is asked, by a passive declaration once a period, and only while the answer is in doubt.
+    broker knows: it is asked, by a passive declaration once a period, and only while the answer is in doubt. Of many
+    queues a few are asked about in each period; the others count as backlogged as long as anything of them arrives.
 
     A queue whose window is smaller than a turn is held, but not waited for: its turns would each last for several
     round trips.
@@ -91,6 +94,8 @@ class Holds:
         self._lanes = lanes
         self._subscriptions = subscriptions
         self._held: dict[str, _Penalty] = {}
+        #: The first queue to ask about, when its number comes.
+        self._turn = 0
 
     def note_fill(self, found: Subscription) -> None:
         """Hold a queue that filled its window: more are on the way when its messages here run out."""
@@ -111,11 +116,14 @@ class Holds:
 
     def _review(self) -> None:
         self._set_patience()
-        for found in self._subscriptions():
+        left = MOST_ASKED
+        for found in self._in_turn():
             penalty = self._held.get(found.queue)
             if penalty is None:
                 continue
-            if found.backlogged():
+            backlogged = found.backlogged(left > 0)
+            left -= found.asking
+            if backlogged:
                 if penalty.over():
                     awaited = self._is_awaited(found)
                     before = self._lanes.hold(found.queue, True, awaited)
@@ -125,6 +133,12 @@ class Holds:
                 self._lanes.hold(found.queue, False)
         if self._held:
             self._loop.call_later(PERIOD, self._review)
+
+    def _in_turn(self) -> list[Subscription]:
+        """Return the subscriptions, beginning with others each time."""
+        found = list(self._subscriptions())
+        self._turn = (self._turn + MOST_ASKED) % len(found) if len(found) > MOST_ASKED else 0
+        return found[self._turn :] + found[: self._turn]
 
 
 class _Penalty:

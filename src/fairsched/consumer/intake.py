@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
-from fairsched.errors import ShutDown
+from fairsched.consumer.lanes import Refused
 
 if TYPE_CHECKING:
     from fairsched.consumer.cost import ConstantCost
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class Intake:
-    """Intake(lanes, counters, *, key, cost, defer)
+    """Intake(lanes, counters, *, key, cost, defer, note)
     --
 
     Collects the deliveries of one turn of the I/O loop and queues them together.
@@ -37,6 +37,8 @@ class Intake:
         Prices a message.
     defer : callable
         ``defer(function)`` has the I/O loop call it at the end of its turn.
+    note : callable
+        Told how many deliveries are about to be queued.
 
     Notes
     -----
@@ -52,12 +54,14 @@ class Intake:
         key: Key | None,
         cost: ConstantCost,
         defer: Callable[[Callable[[], None]], None],
+        note: Callable[[int], None],
     ) -> None:
         self._lanes = lanes
         self._counters = counters
         self._key = key
         self._cost = cost
         self._defer = defer
+        self._note = note
         self._plain = key is None and not cost.varies
         self._messages: list[Message] = []
         self._slots: list[Hashable] = []
@@ -84,9 +88,11 @@ class Intake:
             return
         self._messages, self._slots = [], []
         self._counters.add("received", len(messages))
+        self._note(len(messages))
         costs = [message.cost for message in messages] if self._cost.varies else None
         try:
             self._lanes.put_many(slots, messages, costs)
-        except ShutDown:
-            # Nobody will take them any more; closing the channel gives them back to the broker.
-            _log.debug("%d deliveries came after the end and return to the broker", len(messages))
+        except Refused as refused:
+            _log.debug("%d deliveries came after the end and return to the broker", len(refused.messages))
+            for message in refused.messages:
+                message.nack()

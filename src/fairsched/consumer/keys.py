@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
-from fairsched.errors import ConfigurationError
+from fairsched.consumer.handlers import check_plain, check_result
+from fairsched.consumer.sparing import Sparing
+from fairsched.errors import ConfigurationError, DecodingError
 
 if TYPE_CHECKING:
     from fairsched.consumer.message import Message
@@ -37,6 +40,10 @@ PROPERTIES = frozenset(
 
 Key = Callable[["Message"], Hashable]
 
+#: What most keys are.
+_ORDINARY = (str, bytes, int)
+_WITHOUT_HASH = (list, dict, bytearray)
+
 
 def key_function(spec: str | Callable[[Message], object], option: str = "key") -> Key:
     """key_function(spec, option="key")
@@ -54,27 +61,29 @@ def key_function(spec: str | Callable[[Message], object], option: str = "key") -
     Returns
     -------
     callable
-        Message to hashable; a missing key gives ``""``. It never raises: an exception of the user's function is
-        logged once and the message counts as nobody's.
+        Message to hashable; a missing key gives ``""``. It never raises: an exception of the user's function, and
+        properties that cannot be decoded, are logged once a minute for each queue, and the message counts as nobody's.
 
     Raises
     ------
     ConfigurationError
-        If `spec` is neither form, or names a property that messages do not have.
+        If `spec` is none of these, a coroutine function or a generator function, or names a property that messages do
+        not have.
 
     Notes
     -----
     The function runs in the I/O thread for every message, so it must be quick and must not block.
     """
     if callable(spec):
+        check_plain(spec, option)
         return _Guarded(spec, option)
     source, _, name = str(spec).partition(":")
     if name and source == "header":
-        return lambda message: _hashable(_header(message, name))
+        return _Guarded(lambda message: _header(message, name), option)
     if name and source == "property":
         if name not in PROPERTIES:
             raise ConfigurationError(f"{option} {spec!r}: no such property; there are {', '.join(sorted(PROPERTIES))}")
-        return lambda message: _hashable(getattr(message.properties, name, None))
+        return _Guarded(lambda message: getattr(message.properties, name, None), option)
     raise ConfigurationError(
         f"{option} must be 'header:NAME', 'property:NAME' or a function of the message, got {spec!r}"
     )
@@ -86,29 +95,38 @@ def _header(message: Message, name: str) -> object:
 
 
 def _hashable(value: object) -> Hashable:
-    """Return a value that can be a key: tables and lists, which a header may hold, become their text."""
+    """Return a value that can be a key: tables, lists and NaN, which a header may hold, become their text."""
     if value is None:
         return NOBODY
-    return repr(value) if isinstance(value, list | dict | bytearray) else value
+    if isinstance(value, _WITHOUT_HASH):
+        return repr(value)
+    # No NaN equals another: each message would be a tenant of its own.
+    return repr(value) if isinstance(value, float) and math.isnan(value) else value
 
 
 class _Guarded:
-    """A user's key function that cannot stop the I/O thread."""
+    """A key function that cannot stop the I/O thread."""
 
-    __slots__ = ("_function", "_option", "_reported")
+    __slots__ = ("_function", "_option", "_reports")
 
     def __init__(self, function: Callable[[Message], object], option: str) -> None:
         self._function = function
         self._option = option
-        self._reported = False
+        self._reports = Sparing()
 
     def __call__(self, message: Message) -> Hashable:
         try:
             key = _hashable(self._function(message))
+            if not isinstance(key, _ORDINARY):
+                # Coroutines can be hashed, too: each message would be a tenant of its own.
+                check_result(key, self._option)
             hash(key)
+        except DecodingError as error:
+            if self._reports.due(message.queue):
+                _log.error("%s of a message of queue %r: %s; it gets none", self._option, message.queue, error)
+            return NOBODY
         except Exception:
-            if not self._reported:
-                self._reported = True
+            if self._reports.due(message.queue):
                 _log.exception(
                     "%s function failed on a message of queue %r; such messages get no key", self._option, message.queue
                 )

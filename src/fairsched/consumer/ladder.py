@@ -106,6 +106,8 @@ class Ladder:
         stop: Callable[[Channel, str, Callable[[Method[Basic.CancelOk]], None]], None],
         changed: Callable[[], None],
     ) -> None:
+        #: Unsettled messages that the present consumers may have.
+        self.window = 0
         #: What the windows are to add up to.
         self.target = 0
         #: Whether a request is not confirmed yet.
@@ -117,11 +119,6 @@ class Ladder:
         self._rungs: list[_Rung] = []
         self._leaving: list[_Leaving] = []
         self._ceiling = 0
-
-    @property
-    def window(self) -> int:
-        """Unsettled messages that the present consumers may have."""
-        return sum(rung.window for rung in self._rungs)
 
     @property
     def consumers(self) -> int:
@@ -155,7 +152,7 @@ class Ladder:
 
     def _open(self, channel: Channel, window: int) -> None:
         def confirmed(_frame: Method[Basic.ConsumeOk]) -> None:
-            self._rungs.append(_Rung(tag, window))
+            self._have([*self._rungs, _Rung(tag, window)])
             self._settled(channel)
 
         self.busy = True
@@ -165,7 +162,7 @@ class Ladder:
         def confirmed(_frame: Method[Basic.CancelOk]) -> None:
             # Unless the broker cancelled it at the same time.
             if rung in self._rungs:
-                self._rungs.remove(rung)
+                self._have([one for one in self._rungs if one is not rung])
                 self._leaving.append(_Leaving(rung.window, self._ledger.delivered))
             self._settled(channel)
 
@@ -179,4 +176,7 @@ class Ladder:
 
     def lost(self, tag: str) -> None:
         """Note that the broker cancelled a consumer."""
-        self._rungs = [rung for rung in self._rungs if rung.tag != tag]
+        self._have([rung for rung in self._rungs if rung.tag != tag])
+
+    def _have(self, rungs: list[_Rung]) -> None:
+        self._rungs, self.window = rungs, sum(rung.window for rung in rungs)

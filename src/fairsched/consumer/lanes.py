@@ -23,6 +23,20 @@ POINTS = 1024
 _FIRST = 2**31 - 1
 
 
+class Refused(ShutDown):
+    """Messages that came too late.
+
+    Attributes
+    ----------
+    messages : list of Message
+        Those that were not queued.
+    """
+
+    def __init__(self, messages: list[Message]) -> None:
+        super().__init__(f"{len(messages)} messages came after the shutdown")
+        self.messages = messages
+
+
 class Lanes:
     """Lanes(settings)
     --
@@ -91,18 +105,25 @@ class Lanes:
 
         Raises
         ------
-        ShutDown
-            If nobody takes messages any more.
+        Refused
+            If lanes are shut down, so that nobody takes their messages any more. Those of the others are queued.
         """
         if self._ring is None:
-            self.queues[0].put_many(slots, messages, costs)
-            return
+            refused = _put(self.queues[0], slots, messages, costs)
+        else:
+            refused = self._put_in_lanes(slots, messages, costs)
+        if refused:
+            raise Refused(refused)
+
+    def _put_in_lanes(self, slots: list[Hashable], messages: list[Message], costs: list[int] | None) -> list[Message]:
         groups: dict[FairQueue, list[int]] = {}
         for index, message in enumerate(messages):
             groups.setdefault(self.place(message), []).append(index)
+        refused: list[Message] = []
         for lane, chosen in groups.items():
             prices = None if costs is None else [costs[index] for index in chosen]
-            lane.put_many([slots[index] for index in chosen], [messages[index] for index in chosen], prices)
+            refused += _put(lane, [slots[index] for index in chosen], [messages[index] for index in chosen], prices)
+        return refused
 
     def hold(self, slot: Hashable, held: bool, awaited: bool = True) -> bool:
         """Say of a slot, in every lane, whether more of it waits upstream; True if it was waited for till now in all.
@@ -145,6 +166,15 @@ class Lanes:
                 old = merged.get(name)
                 merged[name] = new if old is None else _added(old, new)
         return merged
+
+
+def _put(lane: FairQueue, slots: list[Hashable], messages: list[Message], costs: list[int] | None) -> list[Message]:
+    """Queue messages in one lane; return them if it is shut down."""
+    try:
+        lane.put_many(slots, messages, costs)
+    except ShutDown:
+        return messages
+    return []
 
 
 def _added(one: SlotStats, other: SlotStats) -> SlotStats:

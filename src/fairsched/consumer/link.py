@@ -108,6 +108,17 @@ class Link:
             # Closing while it opens trips an assertion in pika 1.4: let it open or fail, but not for long.
             self._loop.call_later(_GRACE, self._owner.link_closed)
 
+    def drop(self) -> None:
+        """Close the socket, if there is one, without a word: for when the loop has ended."""
+        self._wanted = False
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.drop()
+
+    def useful(self) -> None:
+        """Note that the connection was of use, however short it lasted."""
+        self._backoff.useful()
+
     def _attempt(self) -> None:
         if not self._wanted:
             return

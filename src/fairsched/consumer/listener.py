@@ -14,3 +14,14 @@ class Listener:
 
     def intake_closed(self) -> None:
         """No more deliveries will come."""
+
+    def settled(self) -> None:
+        """No more deliveries will come, and all that came on a living channel are settled."""
+
+    def orphan(self) -> bool:
+        """Whether nobody can use the consumer any more; asked now and then."""
+        return False
+
+    def service(self) -> float | None:
+        """Return the seconds for which a message occupies the workers, as far as that is known."""
+        return None

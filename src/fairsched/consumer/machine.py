@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
+import warnings
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fairsched.consumer.connection import Pump
+from fairsched.consumer.connection import FORKED, Pump
 from fairsched.consumer.counters import Counters
+from fairsched.consumer.handlers import check_result
 from fairsched.consumer.lanes import Lanes
 from fairsched.consumer.listener import Listener
 from fairsched.consumer.settings import Settings
 from fairsched.consumer.shedding import Shedding
+from fairsched.consumer.tracebacks import Tracebacks
 from fairsched.consumer.urls import endpoint
-from fairsched.consumer.window import shortfall
-from fairsched.errors import ConnectionFailed, ShutDown
-from fairsched.prefetch import recommend
+from fairsched.consumer.waits import SLOW, Waits
+from fairsched.consumer.window import busying, shortfall
+from fairsched.errors import ConfigurationError, ConnectionFailed, ShutDown
 
 if TYPE_CHECKING:
     from fairsched._fairqueue import FairQueue
@@ -28,8 +33,18 @@ _log = logging.getLogger(__name__)
 
 #: Handled messages after which measured round trip and handler time are held against the windows.
 _LOOK_AFTER = 1000
-#: Seconds that the broker has to confirm a close.
-_CLOSE_TIMEOUT = 5.0
+#: Seconds that the broker has, at most, to confirm the end of deliveries, and later a close.
+_ANSWER_TIMEOUT = 5.0
+#: What is kept of the shutdown timeout for the close: this part of it, and so many seconds at most.
+_CLOSE_PART, _CLOSE_MOST = 0.2, 2.0
+#: A close has this many seconds at least, however short the shutdown timeout.
+_CLOSE_LEAST = 0.5
+
+#: Why a consumer is an orphan that was dropped.
+DROPPED = "nobody refers to it"
+
+#: Started consumers of this process, which a child process has to be kept from using.
+_started: weakref.WeakSet[Machine] = weakref.WeakSet()
 
 
 class Machine(Listener):
@@ -45,45 +60,61 @@ class Machine(Listener):
 
     Notes
     -----
-    Every public method is safe from any thread. `ready`, `failed` and `intake_closed` are called by the I/O thread.
+    Every public method is safe from any thread. Those of `Listener` are called by the I/O thread.
+
+    A stop has three steps. The first ends the deliveries and waits until everything that is here is settled. The
+    second, `returning`, gives back what is buffered and waits for what was handed out. The third, `abandoned`, waits
+    for nothing. All of it has one deadline.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.lanes = Lanes(settings)
         self.counters = Counters()
+        self._tracebacks = Tracebacks()
+        self._waits = Waits(settings.workers, self._unsettled, self._smaller)
         rules = settings.shedding
         self._shedding = rules and Shedding(rules, self.counters, self._is_alone, self._advice)
         #: Made by `start`: it owns sockets, and a consumer that is never started should own nothing.
         self.pump: Pump
         #: What made consuming impossible, if anything did.
         self.error: BaseException | None = None
-        #: Whether workers leave what is buffered.
+        #: Whether what is buffered goes back to its queues, and nothing more is handed out.
+        self.returning = False
+        #: Whether nothing is waited for any more.
         self.abandoned = False
+        #: Says why nobody can use this consumer any more, if so: set by its owner, asked by the I/O thread.
+        self.orphaned: Callable[[], str] = lambda: ""
         #: Set by the first stop, or by a failure.
         self.stopping = threading.Event()
         #: Called, in whatever thread, when getters should look again.
         self.on_change: Callable[[], None] | None = None
         self._begun = threading.Event()
+        self._settled = threading.Event()
+        self._forked = False
         self._started = self._closed = False
         self._stop_at: float | None = None
         self._guard = threading.Lock()
         self._handled = 0
         self._service = 0.0
+        self._deferring = False
 
     # Beginning ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Connect and consume; returns when every queue is consumed or `stop` is called, raises when neither can be."""
-        with self._guard:
-            if self._started:
-                raise RuntimeError("a consumer can be started once; make another")
-            self.pump = Pump(self.settings, self.lanes, self.counters, self, self.settle_failure)
-            self._started = True
+        self.check_process()
+        mine = False
         try:
-            self.pump.start()
+            # A close finds nothing that was started, and then nothing starts any more, or a thread that it can end.
+            with self._guard:
+                self._check_new()
+                self.pump = Pump(self.settings, self.lanes, self.counters, self, self.settle_failure)
+                self._started = mine = True
+                _started.add(self)
+                self.pump.start()
             if self.stopping.is_set():
-                self.pump.stop_intake()
+                self.pump.stop_intake(self._answer_timeout())
             in_time = self._begun.wait(self.settings.connect_timeout)
             if not in_time:
                 hosts = ", ".join(endpoint(url) for url in self.settings.urls)
@@ -94,9 +125,19 @@ class Machine(Listener):
             if self.error is not None:
                 raise self.error
         except BaseException:
-            self.stop(now=True)
-            self.close()
+            if mine:
+                self.close(at_once=True)
             raise
+
+    def _check_new(self) -> None:
+        self.check_open()
+        if self._started:
+            raise RuntimeError("a consumer can be started once; make another")
+
+    def check_open(self) -> None:
+        """Raise RuntimeError if this was closed, or is being closed."""
+        if self._closed:
+            raise RuntimeError("this consumer is closed; make another")
 
     def ready(self) -> None:
         """Let `start` return."""
@@ -104,17 +145,61 @@ class Machine(Listener):
 
     def failed(self, error: BaseException) -> None:
         """Let `start`, or whoever consumes, raise."""
+        if self._forked:
+            _log.error("a worker ended in a child process: %s", error)
+            return
         if self.error is None:
             self.error = error
-        self.abandoned = True
+        self.returning = self.abandoned = True
         self.stopping.set()
         self._begun.set()
+        self._settled.set()
         self.intake_closed()
 
     def intake_closed(self) -> None:
         """Let getters leave once the buffer is empty."""
         self.lanes.shutdown()
         self._changed()
+
+    def settled(self) -> None:
+        """Let `close` return."""
+        self._settled.set()
+
+    def orphan(self) -> bool:
+        """Whether nobody can use this consumer any more; then it ends, and says so."""
+        reason = self.orphaned()
+        if not reason:
+            return False
+        _log.warning("the consumer of %s ends: %s", self._queue_names(), reason)
+        self.failed(ShutDown(f"the consumer ended: {reason}"))
+        if reason != DROPPED:  # of which there is a warning already
+            warnings.warn(f"Consumer of {self._queue_names()} ends: {reason}", ResourceWarning, stacklevel=2)
+        return True
+
+    def warn_if_running(self) -> None:
+        """Warn that a consumer is dropped which nobody closed; its I/O thread finds that out and ends."""
+        if self._started and not (self._closed or self._forked or self.pump.ended):
+            text = f"Consumer of {self._queue_names()} was dropped while it consumes; use it in a 'with'"
+            warnings.warn(text, ResourceWarning, stacklevel=3)
+
+    def _queue_names(self) -> str:
+        names = list(self.settings.windows)
+        return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+    # Child processes ---------------------------------------------------------------------------------------------
+
+    def check_process(self) -> None:
+        """Raise RuntimeError in a child of the process that started this."""
+        if self._forked:
+            raise RuntimeError(FORKED)
+
+    def forked(self) -> None:
+        """Refuse everything from now on: this is a copy in a child process, without threads, on sockets not its own."""
+        self._forked = self.returning = self.abandoned = True
+        # Whoever held it does not exist here.
+        self._guard = threading.Lock()
+        self.counters.forked()
+        self.pump.forked()
 
     def _changed(self) -> None:
         if self.on_change is not None:
@@ -131,7 +216,8 @@ class Machine(Listener):
             If there will be none.
         """
         while True:
-            if self.abandoned:
+            if self.returning:
+                self.check_process()
                 raise ShutDown("the consumer was stopped")
             try:
                 slot, message = lane.get(False, priority=priority)
@@ -158,7 +244,7 @@ class Machine(Listener):
                 slot, message = lane.get(True, timeout, priority=priority)
             except queue.Empty:
                 return None
-            if self.abandoned:
+            if self.returning:
                 message.nack()
             elif self._usable(lane, slot, message):
                 return message  # type: ignore[no-any-return]
@@ -179,12 +265,30 @@ class Machine(Listener):
         round_trip = self.pump.round_trip()
         if round_trip is None or self._service <= 0:
             return "A smaller prefetch leaves messages at the broker"
-        service = self._service * 1e-9 / self.settings.workers
+        workers = self.settings.workers
+        service = self._service * 1e-9 / workers
+        enough = max(len(self.settings.windows), busying(round_trip, service, workers))
         return (
-            f"A prefetch of {recommend(round_trip, service)} in all would keep the handler busy "
+            f"A prefetch of {enough} in all would keep {'the handler' if workers == 1 else 'all handlers'} busy "
             f"(round trip {round_trip * 1e3:.3g} ms, {service * 1e3:.3g} ms a message), "
             f"it is {self.pump.window()}"
         )
+
+    def service(self) -> float | None:
+        """Return the mean seconds for which a message lately occupied the workers.
+
+        None if none was handled, or if some are deferred: how long these take, the handler's time does not say.
+        """
+        return self._service * 1e-9 / self.settings.workers if self._handled and not self._deferring else None
+
+    def _unsettled(self) -> int:
+        return self.pump.unsettled()
+
+    def _smaller(self) -> str:
+        """Say how to have fewer messages here."""
+        if self.settings.target_delay is not None:
+            return "Use more workers, or a shorter handler"
+        return f'{self._advice()}; or use prefetch="auto"'
 
     def charge(self, lane: FairQueue, slot: Any, difference: int) -> None:
         """Correct what a slot of a lane was charged; a tenant forgotten meanwhile has nothing to correct."""
@@ -206,6 +310,10 @@ class Machine(Listener):
         self._handled += 1
         if self._handled == _LOOK_AFTER:
             self._look_at_windows()
+        if message.deferred:
+            self._deferring = True
+        elif elapsed > SLOW:
+            self._waits.look(message, self._service * 1e-9)
 
     def _look_at_windows(self) -> None:
         """Say once, with the arithmetic, if the windows are too small for what was measured."""
@@ -216,22 +324,42 @@ class Machine(Listener):
             if reason:
                 _log.warning("shares will flatten under load: %s; raise prefetch=", reason)
 
-    def settle_failure(self, message: Message, error: BaseException) -> None:
+    def settle_success(self, message: Message, result: object) -> None:
+        """Settle a message whose handler returned `result`.
+
+        Raises
+        ------
+        ConfigurationError
+            If that is a coroutine or a generator, of which nothing ran. The message is requeued.
+        """
+        if result is not None:
+            try:
+                check_result(result, "handler")
+            except ConfigurationError:
+                message.nack()
+                raise
+        message.finish()
+
+    def settle_failure(self, message: Message, error: Exception) -> None:
         """Settle a message whose handler raised, as ``on_error`` says; log it once, without its body."""
         self.counters.add("errors")
         policy = self.settings.on_error
         what = policy if isinstance(policy, str) else "on_error function"
-        # A message that fails again and again would bury the log under its traceback.
-        trace = None if message.redelivered else (type(error), error, error.__traceback__)
+        trace = (type(error), error, error.__traceback__) if self._tracebacks.due(message, error) else None
         _log.error(
             "handler failed on message %d of queue %r (%s: %s); settled by: %s",
             message.delivery_tag, message.queue, type(error).__name__, error, what, exc_info=trace,
         )  # fmt: skip
         if callable(policy):
             try:
-                policy(message, error)
+                result = policy(message, error)
+                if result is not None:
+                    check_result(result, "on_error")
             except Exception:
                 _log.exception("on_error function failed; message %d is requeued", message.delivery_tag)
+            except BaseException:
+                message.nack()
+                raise
             if not (message.settled or message.deferred):
                 message.nack()
         else:
@@ -240,42 +368,91 @@ class Machine(Listener):
     # End ---------------------------------------------------------------------------------------------------------
 
     def stop(self, now: bool = False) -> None:
-        """Stop deliveries; a second call, or `now`, also leaves what is buffered."""
-        if now or self.stopping.is_set():
-            self.abandoned = True
-            self.lanes.shutdown()
+        """Stop deliveries; `now` also gives back what is buffered. A call that asks for nothing new abandons all."""
+        self.check_process()
+        again = self._stop_at is not None and (self.returning or not now)
+        self._stop(returning=now or again, abandoned=again)
+
+    def abandon(self) -> None:
+        """Wait for nothing any more, in a `close` that is under way too."""
+        self._stop(returning=True, abandoned=True)
+
+    def _stop(self, *, returning: bool, abandoned: bool) -> None:
+        # In this order: who finds `returning` has a time that runs.
         if self._stop_at is None:
             self._stop_at = time.monotonic()
+        self.returning |= returning
+        self.abandoned |= abandoned
         self.stopping.set()
         self._begun.set()
+        if abandoned:
+            self._settled.set()
         with self._guard:
             started = self._started
         if started:
-            self.pump.stop_intake()
-        else:
+            self.pump.stop_intake(self._answer_timeout())
+        if returning or not started:
             self.lanes.shutdown()
+        if returning:
+            self._give_back()
         self._changed()
 
-    def remaining(self) -> float:
-        """Return the seconds left of the shutdown timeout."""
-        began = time.monotonic() if self._stop_at is None else self._stop_at
-        return max(0.0, began + self.settings.shutdown_timeout - time.monotonic())
+    def _give_back(self) -> None:
+        returned = sum(message.nack() for message in self.lanes.leftovers())
+        if returned:
+            _log.info("%d messages that were not handled return to their queues", returned)
 
-    def close(self) -> None:
-        """Give back what is buffered, send what is settled, close the connection, end the thread."""
+    def _answer_timeout(self) -> float:
+        """Return the seconds for which the broker's answer to a cancelled consumer is waited for."""
+        return min(_ANSWER_TIMEOUT, 0.5 * self.settings.shutdown_timeout)
+
+    def remaining(self) -> float:
+        """Return the seconds that are left for what is here; a part of the shutdown timeout is kept for the close."""
+        whole = self.settings.shutdown_timeout
+        return max(0.0, self._left() - min(_CLOSE_MOST, _CLOSE_PART * whole))
+
+    def _left(self) -> float:
+        """Return the seconds until the deadline of a stop."""
+        began = time.monotonic() if self._stop_at is None else self._stop_at
+        return began + self.settings.shutdown_timeout - time.monotonic()
+
+    def close(self, at_once: bool = False) -> None:
+        """End: give back what is buffered, send what is settled, close the connection, end the thread.
+
+        After a `stop` that was not repeated, and unless `at_once`, what was handed out is waited for first.
+        """
         with self._guard:
-            if self._closed or not self._started:
-                return
+            done = self._closed or self._forked or not self._started
             self._closed = True
+        if done:
+            return
         try:
-            self.stop(now=True)
-            returned = sum(message.nack() for message in self.lanes.leftovers())
-            if returned:
-                _log.info("%d messages that were not handled return to their queues", returned)
+            if self._stop_at is not None and not at_once:
+                self._wait_for_settlements()
+            self.abandon()
         finally:  # whatever interrupts this: the thread must not be left behind, nor what it consumes
-            self.pump.close(_CLOSE_TIMEOUT)
+            self.pump.close(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
+
+    def _wait_for_settlements(self) -> None:
+        if self._settled.wait(self.remaining()):
+            return
+        missing = self.pump.unsettled() - self.lanes.qsize()
+        if missing > 0:
+            _log.warning(
+                "%d messages that were handed out were not settled within the shutdown timeout of %g s; "
+                "they return to their queues", missing, self.settings.shutdown_timeout,
+            )  # fmt: skip
 
     def stats(self) -> dict[str, Any]:
         """Return counters, what is buffered, and the figures of every slot."""
         found = {**self.counters.snapshot(), "buffered": self.lanes.qsize(), "slots": self.lanes.stats()}
         return {**found, "codel": self._shedding.stats()} if self._shedding else found
+
+
+def _in_child() -> None:
+    for machine in list(_started):
+        machine.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

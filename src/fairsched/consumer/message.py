@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pika import spec
 
 from fairsched._ackledger import AckLedger
+from fairsched.consumer.properties import decode
 
 if TYPE_CHECKING:
     from pika.spec import Basic, BasicProperties
@@ -23,8 +24,13 @@ class Origin(Protocol):
     def settle(self, tag: int, verdict: int) -> bool:
         """Settle one delivery; False if it was settled before."""
 
-    def failed(self, message: Message, error: BaseException) -> None:
+    def failed(self, message: Message, error: Exception) -> None:
         """Settle a message whose handler raised, as the consumer's ``on_error`` says."""
+
+
+def _text(found: str | bytes | None) -> str:
+    """Return a name of the method as text; pika has bytes for one that is no UTF-8."""
+    return found.decode("utf-8", "replace") if isinstance(found, bytes) else str(found)
 
 
 class Message:
@@ -55,10 +61,12 @@ class Message:
     whose channel is gone does nothing either, since the broker delivers it again; ``stats()`` counts such calls.
 
     As a context manager a message is acked when the block ends, unless the block settled it, and settled as the
-    consumer's ``on_error`` says when the block raises; the exception goes on.
+    consumer's ``on_error`` says when the block raises an `Exception`. Anything else, such as KeyboardInterrupt or a
+    task's CancelledError, is no failure of the message, which is requeued. The exception goes on.
     """
 
     __slots__ = (
+        "_decoded",
         "_delivery",
         "_origin",
         "_properties",
@@ -87,6 +95,7 @@ class Message:
         self.redelivered = redelivered
         self._delivery = delivery
         self._properties = properties
+        self._decoded: BasicProperties | None = None
         self._origin = origin
         self.slot = slot
         self.cost = 1
@@ -105,11 +114,15 @@ class Message:
 
     @property
     def properties(self) -> BasicProperties:
-        """What the publisher said about it, as pika's ``BasicProperties``; decoded on first use."""
-        found = self._properties
-        if isinstance(found, bytes):
-            # Behind class, weight and body size.
-            found = self._properties = spec.BasicProperties().decode(found, 12)
+        """What the publisher said about it, as pika's ``BasicProperties``; decoded on first use.
+
+        To read ``properties.headers`` raises `DecodingError` if these alone cannot be decoded, and so does this if
+        nothing can.
+        """
+        found = self._decoded
+        if found is None:
+            raw = self._properties
+            found = self._decoded = decode(raw) if isinstance(raw, bytes) else raw
         return found
 
     @property
@@ -125,18 +138,18 @@ class Message:
 
     @property
     def headers(self) -> dict[str, Any]:
-        """The publisher's headers; empty when there are none."""
+        """The publisher's headers; empty when there are none. Raises `DecodingError` if they cannot be decoded."""
         return self.properties.headers or {}
 
     @property
     def exchange(self) -> str:
-        """The exchange it was published to; empty for the default exchange."""
-        return str(self.delivery.exchange)
+        """The exchange it was published to; empty for the default exchange. What is no UTF-8 in it is replaced."""
+        return _text(self.delivery.exchange)
 
     @property
     def routing_key(self) -> str:
-        """The routing key it was published with."""
-        return str(self.delivery.routing_key)
+        """The routing key it was published with. What is no UTF-8 in it is replaced."""
+        return _text(self.delivery.routing_key)
 
     @property
     def alive(self) -> bool:
@@ -233,8 +246,11 @@ class Message:
     ) -> None:
         if error is None:
             self.finish()
-        else:
+        elif isinstance(error, Exception):
             self._origin.failed(self, error)
+        else:
+            # Ctrl-C, a cancelled task, a closed generator: none of them says anything about the message.
+            self.nack()
 
     def __repr__(self) -> str:
         # Bodies may be large or secret: never shown.

@@ -8,16 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
 
+    from fairsched.consumer.acks import AckPolicy
     from fairsched.consumer.subscription import Subscription
-
-#: A settlement waits at most this long for others, in seconds.
-FLUSH_PERIOD = 0.005
-#: The flush timer slows down to this while messages are out but nothing is settled.
-SLOWEST_PERIOD = 0.08
 
 
 class Pace:
-    """Pace(loop, subscriptions, flush)
+    """Pace(loop, policy, subscriptions, flush)
     --
 
     The timers of one pump. They run only while messages are out, so an idle consumer sleeps.
@@ -26,10 +22,12 @@ class Pace:
     ----------
     loop : pika IOLoop
         Whose timers they are.
+    policy : AckPolicy
+        Says how often to look.
     subscriptions : callable
         Iterates over the current subscriptions.
     flush : callable
-        Sends what is settled.
+        Sends what is settled, and says whether anything was.
 
     Notes
     -----
@@ -39,29 +37,34 @@ class Pace:
     def __init__(
         self,
         loop: IOLoop,
+        policy: AckPolicy,
         subscriptions: Callable[[], Iterator[Subscription]],
-        flush: Callable[[], None],
+        flush: Callable[[], bool],
     ) -> None:
         self._loop = loop
+        self._policy = policy
         self._subscriptions = subscriptions
         self._flush = flush
-        self._ticking = False
-        self._period = FLUSH_PERIOD
+        self._timer: object = None
 
     def defer(self, function: Callable[[], None]) -> None:
         """Call `function` at the end of this turn of the loop, because deliveries came."""
         self._loop.call_later(0, function)
-        self._period = FLUSH_PERIOD
-        if not self._ticking:
-            self._ticking = True
-            self._loop.call_later(self._period, self._tick)
+        self.wake()
+
+    def wake(self) -> None:
+        """Look in time, because deliveries came or something was settled."""
+        if self._timer is not None and self._policy.resting:
+            self._loop.remove_timeout(self._timer)
+            self._timer = None
+        self._policy.wake()
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._policy.period, self._tick)
 
     def _tick(self) -> None:
         # While long handlers run nothing is settled, and looking two hundred times a second would be for nothing.
-        before = sum(one.ledger.pending for one in self._subscriptions())
-        self._period = FLUSH_PERIOD if before else min(SLOWEST_PERIOD, 2 * self._period)
-        if before:
-            self._flush()
-        self._ticking = any(one.alive and one.busy for one in self._subscriptions())
-        if self._ticking:
-            self._loop.call_later(self._period, self._tick)
+        self._policy.looked(self._flush())
+        alive = [one for one in self._subscriptions() if one.alive]
+        here = sum(one.unsettled for one in alive)
+        self._policy.count(here, sum(one.window for one in alive))
+        self._timer = self._loop.call_later(self._policy.period, self._tick) if here else None

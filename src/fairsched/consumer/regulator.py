@@ -1,4 +1,4 @@
-"""Turns measurements into windows while a consumer runs: ``prefetch="auto"`` and ``max_buffer_bytes``."""
+"""Turns measurements into windows while a consumer runs: ``prefetch="auto"``, ``max_buffer_bytes``, and short links."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from fairsched.consumer.autowindow import AutoWindow, byte_window
+from fairsched.consumer.window import LARGEST, measured_windows
 
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
@@ -27,10 +28,16 @@ PING_PERIOD = 0.5
 RESUME = 0.5
 #: How slowly the size of large messages is forgotten, per look.
 DECAY = 0.99
+#: A link that lasts for so many seconds may fill the windows.
+TRIAL = 5.0
+#: How often it is looked whether handlers became faster, so that narrow default windows starve them; in seconds.
+REVIEW = 2.0
+#: After one that did not, and brought no settlement to the broker, windows are no larger than this part of before.
+NARROWING = 8
 
 
 class Regulator:
-    """Regulator(loop, settings, gauge, subscriptions, *, clock=time.monotonic)
+    """Regulator(loop, settings, gauge, subscriptions, service, *, clock=time.monotonic)
     --
 
     Looks at every queue now and then, and changes its window.
@@ -45,6 +52,8 @@ class Regulator:
         What was measured.
     subscriptions : callable
         Iterates over the current subscriptions.
+    service : callable
+        Returns the seconds that one message occupies the workers, or None if that is not known.
     clock : callable
         Seconds, never going backwards.
 
@@ -59,6 +68,7 @@ class Regulator:
         settings: Settings,
         gauge: Gauge,
         subscriptions: Callable[[], Iterator[Subscription]],
+        service: Callable[[], float | None],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -66,6 +76,8 @@ class Regulator:
         self._gauge = gauge
         self._subscriptions = subscriptions
         self._clock = clock
+        self._service = service
+        self._settings = settings
         self._windows = dict(settings.windows)
         self._auto: AutoWindow | None = None
         if settings.target_delay is not None:
@@ -81,10 +93,71 @@ class Regulator:
         self._closed: set[str] = set()
         self._pinged_at = 0.0
         self._turn = 0
+        #: What no window exceeds while links do not last.
+        self._limit: int | None = None
+        self._up_since: float | None = None
+
+    @property
+    def is_careful(self) -> bool:
+        """Whether links do not last, so that windows are narrow."""
+        return self._limit is not None
+
+    def link_up(self) -> None:
+        """Note a new connection; if it lasts, the windows get as large as they are wanted."""
+        began = self._up_since = self._clock()
+        self.renew(*self._windows)
+        if self._settings.default_prefetch:
+            self._loop.call_later(REVIEW, lambda: self._review(began))
+        if self._limit is not None:
+            self._loop.call_later(TRIAL, lambda: self._widen(began))
+
+    def renew(self, *queues: str) -> None:
+        """Choose the default windows anew of queues whose channels are about to be opened."""
+        if self._settings.default_prefetch:
+            found = self._measured()
+            self._windows.update({queue: found[queue] for queue in queues})
+
+    def _measured(self) -> dict[str, int]:
+        service, settings = self._service(), self._settings
+        if not service:
+            return dict(settings.windows)
+        round_trip, workers, lanes = self._gauge.round_trip(), settings.workers, settings.lanes
+        return measured_windows(settings.windows, settings.units, round_trip, service, workers, lanes)
+
+    def _review(self, began: float) -> None:
+        """Widen narrow default windows where handlers became faster; nothing narrows them before the next connection.
+
+        So what is usual, one consumer for each queue, stays so: several are opened only for handlers that changed.
+        """
+        if self._up_since != began:
+            return
+        wanted = self._measured()
+        for one in self._subscriptions():
+            if one.alive and wanted[one.queue] >= 2 * self._windows[one.queue]:
+                self._windows[one.queue] = wanted[one.queue]
+                one.resize(self._bounded(one))
+        self._loop.call_later(REVIEW, lambda: self._review(began))
+
+    def _widen(self, began: float) -> None:
+        if self._up_since == began:
+            self._limit = None
+            for one in self._subscriptions():
+                if one.alive:
+                    one.resize(self._bounded(one))
+
+    def link_down(self, answered: bool) -> None:
+        """Note that a connection ended, and whether any settlement reached the broker.
+
+        A link that is cut before a whole window has come would bring the same one again and again, if nothing of it
+        can be settled before the cut. So the windows narrow until something can.
+        """
+        began, self._up_since = self._up_since, None
+        if began is not None and not answered and self._clock() - began < TRIAL:
+            self._limit = max(1, min(self._limit or LARGEST, max(self._windows.values())) // NARROWING)
 
     def window(self, queue: str) -> int:
         """Return the window of a queue as it was decided last."""
-        window, budget = self._windows[queue], self._budgets.get(queue)
+        window, budget = min(self._windows[queue], self._limit or LARGEST), self._budgets.get(queue)
         if budget is None:
             return window
         # Nothing is known about what comes first, and the broker cannot be told to mind bytes.

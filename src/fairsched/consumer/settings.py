@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fairsched.consumer.autowindow import start_windows
 from fairsched.consumer.cost import ConstantCost, cost_model
+from fairsched.consumer.handlers import check_plain
 from fairsched.consumer.keys import Key, key_function
 from fairsched.consumer.shedding import SheddingRules, shedding_rules
 from fairsched.consumer.urls import check_urls
@@ -26,7 +27,7 @@ ON_ERROR = ("requeue", "reject", "dead-letter")
 #: The prefetch that is found by measuring, and how long messages may wait for its sake, in seconds.
 AUTO, TARGET_DELAY = "auto", 0.1
 
-OnError = str | Callable[["Message", BaseException], object]
+OnError = str | Callable[["Message", Exception], object]
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Settings:
         Messages that a queue is served per round of all lanes, for the arithmetic of windows.
     windows : dict
         Unsettled messages per queue.
+    default_prefetch : bool
+        Whether the windows are the default: then they are chosen anew for each connection, once handlers were measured.
     target_delay : float or None
         Seconds that a message may wait here for ``prefetch="auto"``; None: the windows stay as they are.
     max_buffer_bytes : int or None
@@ -59,11 +62,12 @@ class Settings:
         As given to `Consumer`.
     """
 
-    urls: tuple[str, ...]
+    urls: tuple[str, ...] = field(repr=False)  # with their passwords
     quanta: dict[Hashable, int]
     default_quantum: int | None
     units: dict[str, float]
     windows: dict[str, int]
+    default_prefetch: bool
     target_delay: float | None
     max_buffer_bytes: int | None
     anticipation: float | None
@@ -165,6 +169,7 @@ def make_settings(
         windows=start_windows(units, sum(pool.size for pool in pools))
         if auto
         else windows_for(prefetch, queue_weights, units),
+        default_prefetch=prefetch is None,
         target_delay=_target_delay(target_delay, auto),
         max_buffer_bytes=_bytes(max_buffer_bytes),
         anticipation=None if anticipation is None else _seconds("anticipation", anticipation, 3600.0),
@@ -214,7 +219,10 @@ def _lanes(pools: tuple[Pool, ...]) -> int:
 
 
 def _on_error(value: OnError) -> OnError:
-    if callable(value) or value in ON_ERROR:
+    if callable(value):
+        check_plain(value, "on_error")
+        return value
+    if value in ON_ERROR:
         return value
     raise ConfigurationError(f"on_error must be one of {', '.join(ON_ERROR)} or a function, got {value!r}")
 

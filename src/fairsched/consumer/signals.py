@@ -1,8 +1,9 @@
-"""SIGTERM and SIGINT: the first ends a consumer in good order, the second at once."""
+"""SIGTERM and SIGINT: the first ends a consumer in good order, the next ones sooner."""
 
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 import threading
@@ -12,6 +13,9 @@ from types import FrameType
 from typing import Any
 
 _log = logging.getLogger(__name__)
+
+#: Undo what the present blocks did to the signals, the inner ones first; for a child process.
+_undoing: list[Callable[[], None]] = []
 
 #: Signals that ask a process to end.
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -28,7 +32,7 @@ def graceful(stop: Callable[[bool], object], signals: Collection[signal.Signals]
     ----------
     stop : callable
         ``stop(now)``: called with False by the first signal (finish, ack, close), with True by every later one
-        (requeue and leave). `Consumer.stop` is made for it.
+        (requeue, and with a third leave at once). `Consumer.stop` is made for it.
     signals : collection of signal.Signals
         Those to handle.
 
@@ -42,7 +46,8 @@ def graceful(stop: Callable[[bool], object], signals: Collection[signal.Signals]
     Not by way of Python's signal handlers: they run in the main thread only, perhaps while it holds a lock that `stop`
     needs, and not before it wakes up, since the kernel may give the second of two signals to another thread. The
     interpreter writes the signal's number to a socket instead (`signal.set_wakeup_fd`), and a thread of its own reads
-    it and calls `stop`. Handlers and wake-up descriptor are restored at the end of the block.
+    it and calls `stop`. Handlers and wake-up descriptor are restored at the end of the block, and in a child process at
+    once: its signals are not for the parent, with whom it shares the socket.
 
     Examples
     --------
@@ -55,17 +60,24 @@ def graceful(stop: Callable[[bool], object], signals: Collection[signal.Signals]
     earlier: dict[signal.Signals, Any] = {}
     with reader, writer:
         earlier_descriptor = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+
+        def undo() -> None:
+            for number, handler in earlier.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(earlier_descriptor)
+
+        _undoing.insert(0, undo)
         thread.start()
         try:
             for number in signals:
                 earlier[number] = signal.signal(number, _nothing)
             yield
         finally:
-            for number, handler in earlier.items():
-                signal.signal(number, handler)
-            signal.set_wakeup_fd(earlier_descriptor)
-            writer.shutdown(socket.SHUT_WR)
-            thread.join()
+            if undo in _undoing:
+                _undoing.remove(undo)
+                undo()
+                writer.shutdown(socket.SHUT_WR)
+                thread.join()
 
 
 def _obey(reader: socket.socket, stop: Callable[[bool], object], signals: Collection[signal.Signals]) -> None:
@@ -74,10 +86,34 @@ def _obey(reader: socket.socket, stop: Callable[[bool], object], signals: Collec
     while numbers := reader.recv(64):
         for number in numbers:
             if number in signals:
-                _log.info("%s: %s", signal.Signals(number).name, "leaving at once" if now else "finishing")
+                _log.info("%s: %s", signal.Signals(number).name, "leaving as soon as can be" if now else "finishing")
                 stop(now)
                 now = True
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:
     """Keep a signal from its default action; what it means is read from the socket."""
+
+
+#: Which signals a thread that forks had blocked before.
+_blocked = threading.local()
+
+
+def _before_fork() -> None:
+    # One that comes to the child before it is itself again would be written to the parent's socket.
+    _blocked.before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS) if _undoing else None
+
+
+def _in_parent() -> None:
+    if _blocked.before is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _blocked.before)
+
+
+def _in_child() -> None:
+    while _undoing:
+        _undoing.pop(0)()
+    _in_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)

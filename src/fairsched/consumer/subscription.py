@@ -12,6 +12,7 @@ import pika.exceptions
 from fairsched._ackledger import AckLedger
 from fairsched.consumer.ladder import Ladder
 from fairsched.consumer.message import Message
+from fairsched.consumer.properties import ReceivedProperties
 
 if TYPE_CHECKING:
     from pika.channel import Channel
@@ -22,10 +23,19 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+#: Verdict, delivery tag, and whether it holds for all before.
+_Frame = tuple[int, int, bool]
+
 _VERDICTS = {AckLedger.ACK: "acked", AckLedger.REQUEUE: "nacked", AckLedger.REJECT: "rejected"}
 
-#: Settlements are sent when this many wait on one channel, or a quarter of its window if that is less.
-_FLUSH_AT = 32
+#: What a child process is told.
+FORKED = (
+    "this consumer was started before a fork and belongs to the parent process: in a child there is no thread that "
+    "talks to the broker. Make another consumer in the child"
+)
+
+#: A window counts as full when a quarter of it is left, or this many.
+_SLACK = 32
 
 
 class Subscription:
@@ -66,7 +76,8 @@ class Subscription:
         self.arrived = False
         #: Messages ready in the queue when the broker was last asked; None: not asked since the last look.
         self.ready: int | None = None
-        self._asking = False
+        #: Whether the broker was asked and has not answered.
+        self.asking = False
         self._pump = pump
         self._channel: Channel | None = None
         self._ending: Callable[[], None] | None = None
@@ -98,7 +109,7 @@ class Subscription:
     def resize(self, window: int) -> None:
         """Change the window; 0 takes in nothing more until it is changed again."""
         self.window = window
-        self._flush_at = max(1, min(_FLUSH_AT, window // 4))
+        self._slack = max(1, min(_SLACK, window // 4))
         if not self._sent_away:
             self.consume()
 
@@ -111,7 +122,7 @@ class Subscription:
     def ping(self) -> None:
         """Measure the round trip of this channel, unless it waits for an answer already."""
         channel = self._channel
-        if self.consuming and not (self.ladder.busy or self._asking) and channel is not None and channel.is_open:
+        if self.consuming and not (self.ladder.busy or self.asking) and channel is not None and channel.is_open:
             self._set_window(channel, max(1, self.window))
 
     def _set_window(self, channel: Channel, window: int) -> None:
@@ -146,40 +157,50 @@ class Subscription:
     @property
     def full(self) -> bool:
         """Whether the broker may send hardly anything before it hears from us."""
-        ledger = self.ledger
-        return ledger.outstanding + ledger.pending > self.window - self._flush_at
+        return self.unsettled > self.window - self._slack
+
+    @property
+    def unsettled(self) -> int:
+        """Messages that the broker has given out and not heard of."""
+        return self.ledger.outstanding + self.ledger.pending
 
     @property
     def busy(self) -> bool:
         """Whether anything is unsettled here or settled but not sent."""
-        return bool(self.ledger.outstanding or self.ledger.pending)
+        return self.unsettled > 0
 
-    def backlogged(self) -> bool:
-        """Whether more of the queue presumably waits at the broker; to be asked now and then, since it looks back."""
+    @property
+    def answered(self) -> bool:
+        """Whether the broker has certainly heard of a settlement: it sent more than it may without."""
+        return self.ledger.delivered > self.ladder.window + self.ladder.leftover()
+
+    def backlogged(self, may_ask: bool = True) -> bool:
+        """Whether more of the queue presumably waits at the broker; to be called now and then, since it looks back."""
         filled = self.filled or self.full
         arrived, ready = self.arrived, self.ready
         self.filled = self.arrived = False
         self.ready = None
         if not self.alive:
             return False
-        if not filled:
+        if not filled and may_ask:
             self._ask()
         return filled or (arrived and ready != 0)
 
     def _ask(self) -> None:
         channel = self._channel
-        if self.consuming and not self._asking and channel is not None and channel.is_open:
-            self._asking = True
+        if self.consuming and not self.asking and channel is not None and channel.is_open:
+            self.asking = True
             channel.queue_declare(self.queue, passive=True, callback=self._on_answer)
 
     def _on_answer(self, frame: Method[Queue.DeclareOk]) -> None:
-        self._asking = False
+        self.asking = False
         self.ready = frame.method.message_count
 
     # Deliveries --------------------------------------------------------------------------------------------------
 
     def _on_message(self, _channel: Channel, delivery: Basic.Deliver, properties: BasicProperties, body: bytes) -> None:
-        self._on_delivery(delivery.delivery_tag, delivery.redelivered, delivery, properties, body)
+        raw = properties.header if isinstance(properties, ReceivedProperties) else properties
+        self._on_delivery(delivery.delivery_tag, delivery.redelivered, delivery, raw, body)
 
     def _on_delivery(
         self,
@@ -205,17 +226,19 @@ class Subscription:
         """Note a settlement, and see to it that it is sent soon; False if it has no effect."""
         pump = self._pump
         if not self.alive:
+            if pump.is_forked:
+                raise RuntimeError(FORKED)
             pump.counters.add("stale_settlements")
             return False
         if not self.ledger.settle(tag, verdict):
             return False
         pump.counters.add(_VERDICTS[verdict])
         pump.unsent.add(self)
-        if self.ledger.pending >= self._flush_at:
+        if pump.acks.settled(2 * self.ledger.pending >= self.window):
             pump.request_flush()
         return True
 
-    def failed(self, message: Message, error: BaseException) -> None:
+    def failed(self, message: Message, error: Exception) -> None:
         """Settle a message whose handler raised."""
         self._pump.on_error(message, error)
 
@@ -225,9 +248,10 @@ class Subscription:
         if not self.alive or channel is None or not channel.is_open:
             return
         self._expect()
-        for verdict, tag, multiple in self.ledger.flush():
+        number, send = channel.channel_number, channel.connection.ack
+        for verdict, tag, multiple in acks_first(self.ledger.flush()):
             if verdict == AckLedger.ACK:
-                channel.basic_ack(tag, multiple)
+                send(number, tag, multiple)
             else:
                 channel.basic_nack(tag, multiple, requeue=verdict == AckLedger.REQUEUE)
 
@@ -270,6 +294,35 @@ class Subscription:
     def _on_close(self, _channel: Channel, reason: Any) -> None:
         self.abandon()
         self._pump.channel_lost(self, reason)
+
+
+def acks_first(frames: list[_Frame]) -> list[_Frame]:
+    """acks_first(frames)
+    --
+
+    Put what is refused behind the acknowledgements, where that changes nothing else.
+
+    Parameters
+    ----------
+    frames : list of (int, int, bool)
+        As `AckLedger.flush` returns them.
+
+    Returns
+    -------
+    list of (int, int, bool)
+        The same. What is refused stays before an acknowledgement that would otherwise cover it.
+
+    Notes
+    -----
+    The broker's part for a quorum queue puts aside what comes after a few dozen settlements at once, and forgets it if
+    the channel is closed right then. What was given back returns to its queue even so; what was handled must not.
+
+    O(n). Pure.
+    """
+    if len(frames) < 2:
+        return frames
+    covered = max((tag for verdict, tag, multiple in frames if multiple), default=0)
+    return sorted(frames, key=lambda frame: frame[0] != AckLedger.ACK and frame[1] > covered)
 
 
 def is_missing(reason: BaseException) -> bool:

@@ -15,10 +15,24 @@ MASK = "******"
 #: Environment variables looked at, in this order, when no URL is given.
 URL_VARIABLES = ("FAIRSCHED_URL", "RABBITMQ_URL", "AMQP_URL", "CLOUDAMQP_URL")
 
-# Greedy up to the last "@": a password that contains an unescaped "@" is masked whole rather than half.
-_CREDENTIALS = re.compile(r"(?P<head>[A-Za-z][A-Za-z0-9+.-]*://[^:@/\s]*):[^\s]*@")
-# A key file's pass phrase may hide in ssl_options.
-_SSL_OPTIONS = re.compile(r"(ssl_options=)[^&\s]+")
+# Greedy from the first ":" up to the last "@", across whatever is in between: what should have been percent-encoded is
+# masked whole rather than half, and text in which there is more than a URL is masked too far rather than not enough.
+# Where the first ":" of the text is not that of "://", the scheme was forgotten and "://" belongs to the password.
+_CREDENTIALS = re.compile(r"(?P<head>\A(?=.*://)[^:]*(?=:(?!//))|://[^:]*):.*@", re.DOTALL)
+# What pika knows, but for ssl_options, in which a key file's pass phrase may hide.
+_KNOWN = (
+    "backpressure_detection|blocked_connection_timeout|channel_max|client_properties|connection_attempts|frame_max|"
+    "heartbeat|locale|retry_delay|socket_timeout|stack_timeout|tcp_options"
+)
+# What pika does not know belongs to them: an "&" in a pass phrase should have been percent-encoded.
+_SSL_OPTIONS = re.compile(rf"(?P<head>ssl(?:_|%5F)options=)(?:(?!&(?:{_KNOWN})=).)+", re.IGNORECASE | re.DOTALL)
+# Their name may be mistyped, so other names that pika does not know are taken for them.
+_QUERY = re.compile(r"(://[^?]*\?)(.+)", re.DOTALL)
+_UNKNOWN = re.compile(rf"(?P<head>(?:\A|&)(?!(?:{_KNOWN})=)[\w.-]*=?)(?:(?!&(?:{_KNOWN})=).)+", re.DOTALL)
+# What is no number is no port but a password: "@" and the host were forgotten, or the "@" was percent-encoded.
+_NO_PORT = re.compile(r"(?P<head>://[^:/?#\[\s]*):(?!\d*(?:[/?#\s:'\",;)\]]|\Z)).+", re.DOTALL)
+#: Scheme, network location and the rest of a URL.
+_PARTS = re.compile(r"(amqps?://)([^/?#]*)(.*)", re.DOTALL)
 
 
 def mask_url(url: object) -> str:
@@ -35,7 +49,9 @@ def mask_url(url: object) -> str:
     Returns
     -------
     str
-        The text with every password and every ``ssl_options`` value replaced by ``******``.
+        The text with every password and every ``ssl_options`` value replaced by ``******``. A user name goes up to the
+        first ``:``, and a password up to the last ``@``, whatever is in them. Parameters that pika does not know are
+        replaced as well, and so is what stands in place of a port and is no number.
 
     Notes
     -----
@@ -49,7 +65,39 @@ def mask_url(url: object) -> str:
     if isinstance(url, Sequence) and not isinstance(url, str | bytes):
         return ", ".join(mask_url(one) for one in url)
     masked = _CREDENTIALS.sub(rf"\g<head>:{MASK}@", str(url))
-    return _SSL_OPTIONS.sub(rf"\g<1>{MASK}", masked)
+    if "@" not in masked:
+        masked = _NO_PORT.sub(rf"\g<head>:{MASK}", masked)
+    masked = _SSL_OPTIONS.sub(rf"\g<head>{MASK}", masked)
+    return _QUERY.sub(lambda found: found[1] + _UNKNOWN.sub(rf"\g<head>{MASK}", found[2]), masked)
+
+
+def mask_address(value: object) -> str:
+    """mask_address(value)
+    --
+
+    Return what was given as a URL, or as a list of them, as text without passwords, even if it is no URL.
+
+    Parameters
+    ----------
+    value : object
+        As the user gave it.
+
+    Returns
+    -------
+    str
+        As `mask_url` returns it; where there is no ``://``, all before the last ``@`` is replaced, or what is no port.
+
+    Notes
+    -----
+    O(length). Safe from any thread.
+    """
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return ", ".join(mask_address(one) for one in value)
+    text = mask_url(value)
+    if "://" in text:
+        return text
+    _, at, rest = text.rpartition("@")
+    return f"{MASK}@{rest}" if at else mask_url(f"://{text}").removeprefix("://")
 
 
 def check_urls(url: str | Sequence[str]) -> tuple[str, ...]:
@@ -82,7 +130,7 @@ def check_urls(url: str | Sequence[str]) -> tuple[str, ...]:
         raise ConfigurationError("at least one broker URL is needed, got none")
     for one in urls:
         if not isinstance(one, str) or not one.startswith(("amqp://", "amqps://")):
-            raise ConfigurationError(f"a broker URL starts with amqp:// or amqps://, got {mask_url(one)!r}")
+            raise ConfigurationError(f"a broker URL starts with amqp:// or amqps://, got {mask_address(one)!r}")
         parameters(one)
     return urls
 
@@ -112,15 +160,39 @@ def parameters(url: str) -> pika.URLParameters:
     -----
     O(length). Safe from any thread.
     """
+    found = _PARTS.fullmatch(url)
+    scheme, location, rest = found.groups() if found else ("", url, "")
+    user, at, host = location.rpartition("@")
+    if at and ":" not in user:
+        # pika fails at a user without a password; an empty one is none.
+        url = f"{scheme}{user}:@{host}{rest}"
     try:
+        if not at and re.match(r"/[^?#]*:[^?#]*@", rest):
+            raise ValueError(_ENCODE)
         result = pika.URLParameters(url)
-    except Exception as error:
-        # pika's text may quote the URL, so neither it nor the chained exception may be shown as they are.
-        reason = mask_url(str(error))
-        raise ConfigurationError(f"broker URL {mask_url(url)!r} is not understood: {reason}") from None
+    except Exception:
+        # pika's text may quote a part of the password, so neither it nor the chained exception may be shown.
+        raise ConfigurationError(f"broker URL {mask_url(url)!r} is not understood: {_reason(url)}") from None
     if result.client_properties is None:
         result.client_properties = {"connection_name": "fairsched"}
     return result
+
+
+_ENCODE = (
+    "it is the user name, the password or ssl_options; what is no letter or digit in them has to be percent-encoded"
+)
+
+
+def _reason(url: str) -> str:
+    """Say why pika refuses a URL, by what it says of the same without secrets."""
+    if "@" not in url and _NO_PORT.search(url):
+        return "what follows the ':' is no port; a password is followed by '@' and the host"
+    harmless = _SSL_OPTIONS.sub("", _CREDENTIALS.sub(r"\g<head>:@", url))
+    try:
+        pika.URLParameters(harmless)
+    except Exception as error:
+        return mask_url(error)
+    return _ENCODE
 
 
 def endpoint(url: str) -> str:

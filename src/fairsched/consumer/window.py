@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from fairsched.errors import ConfigurationError
+from fairsched.prefetch import recommend
 
 #: Round trip that the default windows are made for, in seconds.
 ASSUMED_ROUND_TRIP = 1e-3
@@ -24,6 +25,18 @@ ASSUMED_SERVICE = 20e-6
 #: The default windows add up to at least this many messages. Throughput has its knee at 100 to 250 messages on one
 #: machine; twice that lets settlements travel in larger groups (ten queues, 20 us handler: 26 k msg/s against 18 k).
 LEAST_TOTAL = 500
+#: But to this many for each queue, up to `MOST_TOTAL` in all, where that is more: a hundred queues cost hardly more
+#: processor time a message than five then, and three times as much with five messages each.
+EACH, MOST_TOTAL = 20, 5_000
+#: Once it is known how long handlers take, the default windows of a new connection hold so many seconds of work, or
+#: what `measured_windows` finds necessary if that is more: what is lost with a connection counts as delivered, handled
+#: or not.
+HELD_WORK = 1.0
+#: A measured window is so many times what keeps the workers busy, since times vary.
+HEADROOM = 1.25
+#: With an ordering key a measured window is this many messages for each worker at least: it cannot be known whose they
+#: are, and with n of them in w lanes about n / (n + w - 1) of the workers have one.
+EACH_LANE = 8
 #: basic.qos carries the count in sixteen bits.
 LARGEST = 65_535
 
@@ -141,7 +154,7 @@ def default_windows(units: Mapping[str, float]) -> dict[str, int]:
     -------
     dict
         What `needed` asks for at `ASSUMED_ROUND_TRIP` and `ASSUMED_SERVICE`, scaled up in proportion until the
-        total reaches `LEAST_TOTAL`.
+        total reaches `LEAST_TOTAL`, or `EACH` for every queue but no more than `MOST_TOTAL`.
 
     Notes
     -----
@@ -149,7 +162,89 @@ def default_windows(units: Mapping[str, float]) -> dict[str, int]:
     """
     least = needed(units, ASSUMED_ROUND_TRIP, ASSUMED_SERVICE)
     whole = sum(units.values())
-    return {name: min(LARGEST, max(least[name], math.ceil(LEAST_TOTAL * unit / whole))) for name, unit in units.items()}
+    total = max(LEAST_TOTAL, min(MOST_TOTAL, EACH * len(units)))
+    return {name: min(LARGEST, max(least[name], math.ceil(total * unit / whole))) for name, unit in units.items()}
+
+
+def busying(round_trip: float, pace: float, workers: int, headroom: float = 1.0) -> int:
+    """busying(round_trip, pace, workers, headroom=1.0)
+    --
+
+    Return how many unsettled messages keep all workers busy.
+
+    Parameters
+    ----------
+    round_trip : float
+        Seconds from a settlement to its refill.
+    pace : float
+        Seconds that one message occupies the worker pool.
+    workers : int
+        How many work side by side: each takes `workers` times as long for a message.
+    headroom : float
+        So many times as many.
+
+    Returns
+    -------
+    int
+        At least `workers`.
+
+    Notes
+    -----
+    A message is replaced when it is done, `round_trip` and `workers` paces after it was begun; one is begun each pace.
+
+    O(1). Pure.
+    """
+    return recommend(round_trip + (workers - 1) * pace, pace, headroom=headroom)
+
+
+def measured_windows(
+    windows: Mapping[str, int],
+    units: Mapping[str, float],
+    round_trip: float | None,
+    service: float,
+    workers: int = 1,
+    lanes: int = 1,
+) -> dict[str, int]:
+    """measured_windows(windows, units, round_trip, service, workers=1, lanes=1)
+    --
+
+    Return the windows that replace the default ones when it is known how long handlers take.
+
+    Parameters
+    ----------
+    windows : mapping
+        The default windows, which these do not exceed.
+    units : mapping
+        Messages per round, per queue.
+    round_trip : float or None
+        Measured, in seconds; None: not known, and taken to be `ASSUMED_ROUND_TRIP`.
+    service : float
+        Seconds that one message occupies the worker pool, as measured.
+    workers : int
+        How many work side by side: each takes `workers` times as long for a message.
+    lanes : int
+        How many of them serve only keys of their own; 1: none.
+
+    Returns
+    -------
+    dict
+        Window per queue: its part of `HELD_WORK`, or what keeps all workers busy if only this queue has messages, or
+        what `needed` asks for.
+
+    Notes
+    -----
+    O(n). Pure.
+    """
+    pace, trip = max(service, ASSUMED_SERVICE), ASSUMED_ROUND_TRIP if round_trip is None else round_trip
+    least, whole = needed(units, trip, pace), sum(units.values())
+    # Of many queues one alone may have messages: a part of this would leave workers without any.
+    alone = busying(trip, pace, workers, HEADROOM)
+    if lanes > 1:
+        alone = max(alone, EACH_LANE * lanes)
+    return {
+        name: min(window, max(least[name], alone, math.ceil(HELD_WORK / pace * units[name] / whole)))
+        for name, window in windows.items()
+    }
 
 
 def windows_for(

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from fairsched.consumer.acks import LONG
 from fairsched.errors import ShutDown
 
 if TYPE_CHECKING:
     from fairsched._fairqueue import FairQueue
     from fairsched.consumer.machine import Machine
     from fairsched.consumer.message import Message
-
-_log = logging.getLogger(__name__)
-
-#: A handler that ran longer than this, in nanoseconds, has its settlement sent at once.
-_LONG = 2_000_000
 
 
 class WorkerThreads:
@@ -62,14 +57,10 @@ class WorkerThreads:
         """Wait until the threads have left, or the consumer is abandoned, or its shutdown timeout is over."""
         machine = self._machine
         machine.stopping.wait()
-        self._all_left.wait(0 if machine.abandoned else machine.remaining())
-        if machine.abandoned:
-            return
-        if self._all_left.is_set():
+        in_time = self._all_left.wait(0 if machine.abandoned else machine.remaining())
+        if in_time and not machine.abandoned:
             for thread in self._threads:
                 thread.join()
-        else:
-            _log.warning("handlers did not finish within the shutdown timeout; their messages are requeued")
 
     def release(self) -> None:
         """Let `wait` return although handlers run."""
@@ -91,7 +82,7 @@ class WorkerThreads:
 
     def _serve(self, lane: FairQueue, priority: int) -> None:
         machine, handler, clock = self._machine, self._handler, time.perf_counter_ns
-        get, handled, pump = machine.get, machine.handled, machine.pump
+        get, handled, pump, settle_success = machine.get, machine.handled, machine.pump, machine.settle_success
         while True:
             try:
                 message = get(lane, None, priority)
@@ -101,17 +92,17 @@ class WorkerThreads:
                 continue
             begin = clock()
             try:
-                handler(message)
+                result = handler(message)
             except Exception as error:
                 machine.settle_failure(message, error)
             except BaseException:
                 message.nack()
                 raise
             else:
-                message.finish()
+                settle_success(message, result)
             elapsed = clock() - begin
             handled(lane, message, elapsed)
-            if elapsed > _LONG:
+            if elapsed > LONG:
                 pump.request_flush()
             if pump.flush_requested:
                 pump.give_way()

@@ -1,0 +1,128 @@
+"""Says where messages wait here longer than goes together with what brokers allow."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING
+
+from fairsched.consumer.budget import COUNTS
+
+if TYPE_CHECKING:
+    from fairsched.consumer.message import Message
+
+_log = logging.getLogger(__name__)
+
+#: Seconds that RabbitMQ leaves a message unsettled, unless told otherwise: then it closes the channel.
+CONSUMER_TIMEOUT = 1800.0
+#: Messages that count their deliveries should not wait here longer than this for their handler, in seconds.
+COUNTED_WAIT = 10.0
+#: Handlers faster than this, in nanoseconds, are not looked at; and how seldom others are, in seconds.
+SLOW, PAUSE = 5_000_000, 1.0
+
+
+def overstay(queue: str, here: int, seconds: float, counted: bool) -> str | None:
+    """overstay(queue, here, seconds, counted)
+    --
+
+    Say what becomes of messages that wait here for so long, or return None if nothing does.
+
+    Parameters
+    ----------
+    queue : str
+        Where they came from.
+    here : int
+        How many unsettled messages there are, of all queues.
+    seconds : float
+        That it takes to handle them.
+    counted : bool
+        Whether the queue counts how often a message was delivered.
+
+    Returns
+    -------
+    str or None
+        One sentence, without the remedy.
+
+    Notes
+    -----
+    O(1). Pure.
+    """
+    what = f"{here} messages are here and need {seconds:.3g} s"
+    if seconds > CONSUMER_TIMEOUT:
+        return (
+            f"{what}, those of queue {queue!r} too: RabbitMQ closes the channel of a message that is unsettled for "
+            f"longer than consumer_timeout, {CONSUMER_TIMEOUT:g} s by default, and delivers all of them again"
+        )
+    if counted and seconds > COUNTED_WAIT:
+        return (
+            f"{what}, and queue {queue!r} counts deliveries: each connection that is lost counts as one for all of "
+            "them, and beyond the delivery limit, 20 by default in RabbitMQ 4, they are dead-lettered or dropped"
+        )
+    return None
+
+
+class Waits:
+    """Waits(workers, here, advice)
+    --
+
+    Looks now and then, while handlers are slow, at how long messages wait here, and warns once for each queue.
+
+    Parameters
+    ----------
+    workers : int
+        That handle messages side by side.
+    here : callable
+        Returns the number of unsettled messages.
+    advice : callable
+        Returns the remedy, a sentence.
+    clock : callable
+        Returns seconds.
+
+    Notes
+    -----
+    Safe from any thread: two at the same moment may both warn. O(1), and O(queues) once in `PAUSE` seconds.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        here: Callable[[], int],
+        advice: Callable[[], str],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._workers = workers
+        self._here = here
+        self._advice = advice
+        self._clock = clock
+        self._again_at = 0.0
+        self._counting: set[Hashable] = set()
+        self._warned: set[Hashable] = set()
+
+    def look(self, message: Message, service: float) -> None:
+        """Look, because a message was handled slowly; handlers take so many seconds in the mean."""
+        queue = message.queue
+        if queue in self._warned:
+            return
+        if message.redelivered and queue not in self._counting and _is_counted(message):
+            self._counting.add(queue)
+            self._again_at = 0.0
+        now = self._clock()
+        if now < self._again_at:
+            return
+        self._again_at = now + PAUSE
+        here = self._here()
+        reason = overstay(queue, here, here * service / self._workers, queue in self._counting)
+        if reason is not None:
+            self._warned.add(queue)
+            _log.warning("%s. %s", reason, self._advice())
+
+
+def _is_counted(message: Message) -> bool:
+    """Whether a quorum queue said how often it delivered a message before."""
+    try:
+        headers = message.headers
+    except Exception:
+        return False  # headers that cannot be decoded say nothing
+    return any(name in headers for name in COUNTS)

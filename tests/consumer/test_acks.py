@@ -1,0 +1,137 @@
+"""When acknowledgements leave: counted in frames and writes, without a broker and without time."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+
+from fairsched.consumer.acks import PERIOD, SLOWEST_PERIOD, AckPolicy
+from fairsched.consumer.counters import Counters
+from fairsched.consumer.gauge import Gauge
+from fairsched.consumer.subscription import Subscription
+from fairsched.consumer.window import default_windows
+
+
+class Wire:
+    """Queues that are always backlogged at a broker which answers at once, and a worker that takes them in turn."""
+
+    is_open = True
+    channel_number = 1
+
+    def __init__(self, windows: list[int]) -> None:
+        self.frames = self.writes = 0
+        self.acks = AckPolicy(sum(windows))
+        self.counters, self.gauge = Counters(), Gauge()
+        self.unsent: set[Subscription] = set()
+        self.sinks: dict[int, object] = {}
+        self.is_forked = False
+        self.intake = SimpleNamespace(add=lambda message: None)
+        self.note_fill = lambda found: None
+        self.connection = self
+        self.queues = [Subscription(self, f"q-{number}", window) for number, window in enumerate(windows)]
+        self.settled = [0] * len(windows)
+        for found in self.queues:
+            found._channel = self
+            self.deliver(found)
+
+    def deliver(self, found: Subscription) -> None:
+        count = found.window - found.unsettled
+        for _ in range(count):
+            found._on_delivery(found.ledger.delivered + 1, False, b"", b"", b"")
+        self.acks.arrived(count)
+
+    def ack(self, channel: int, tag: int, multiple: bool) -> None:
+        self.frames += 1
+
+    def basic_ack(self, tag: int, multiple: bool) -> None:
+        self.frames += 1
+
+    def request_flush(self) -> None:
+        self.writes += 1
+        self.acks.sending()
+        while self.unsent:
+            found = self.unsent.pop()
+            found.flush()
+            self.deliver(found)
+
+    def handle(self, number: int) -> None:
+        """Handle a message of one queue; the worker waits for it if there is none, as the engine would have it do."""
+        found = self.queues[number]
+        if found.ledger.outstanding == 0:
+            self.request_flush()
+        self.settled[number] += 1
+        found.settle(self.settled[number], found.ledger.ACK)
+
+    def run(self, count: int, *numbers: int) -> None:
+        for number in itertools.islice(itertools.cycle(numbers or range(len(self.queues))), count):
+            self.handle(number)
+
+
+def test_many_queues_need_hardly_more_frames_than_few() -> None:
+    """A hundred equal queues, and five, at the default windows: writes are those of the whole window."""
+    few, many = (Wire(list(default_windows({f"q-{n}": 1.0 for n in range(count)}).values())) for count in (5, 100))
+    for wire in (few, many):
+        wire.run(20_000)
+    assert many.writes <= few.writes <= 20_000 / 100
+    # Each write acknowledges all queues, by one frame each.
+    assert many.frames <= 100 * many.writes
+    assert many.frames <= 20_000 / 4
+
+
+@pytest.mark.parametrize(("windows", "most"), [([5] * 100, 200), ([1] * 100, 3400), ([500], 200), ([50] * 10, 200)])
+def test_writes_follow_from_what_is_here_of_all_queues(windows: list[int], most: int) -> None:
+    wire = Wire(windows)
+    wire.run(20_000)
+    assert wire.writes <= most
+
+
+@pytest.mark.parametrize("active", [1, 5])
+def test_queues_that_are_alone_with_work_are_told_before_they_are_dry(active: int) -> None:
+    """The other queues are empty, so the whole window is never here: half of one's own is enough."""
+    wire = Wire([5] * active)
+    wire.acks.count(5 * active, 500)
+    wire.queues += [Subscription(wire, f"idle-{number}", 5) for number in range(95)]
+    for _ in range(1000):
+        wire.run(1, *range(active))
+        assert sum(found.ledger.outstanding for found in wire.queues) >= 2 * active
+
+
+@pytest.mark.parametrize("window", [1, 2, 3])
+def test_a_small_window_alone_is_told_at_once(window: int) -> None:
+    wire = Wire([window])
+    wire.run(100)
+    assert wire.writes == 100
+
+
+def test_a_queue_that_is_out_does_not_wait_for_the_others() -> None:
+    """Window 8 beside 1 000: told when half of it is settled and a sixteenth of all, not at a quarter of all."""
+    wire = Wire([8, 1000])
+    wire.run(62, 1)
+    wire.run(3, 0)
+    assert wire.writes == 0
+    wire.run(1, 0)
+    assert wire.writes == 1
+
+
+def test_what_stays_here_unsettled_delays_no_others() -> None:
+    """Deferred messages make what is here look large; half of a window is enough then."""
+    wire = Wire([100])
+    wire.settled[0] = 60  # the first 60 are kept
+    wire.run(25)
+    assert wire.writes == 1
+
+
+def test_after_a_pause_a_settlement_leaves_at_once() -> None:
+    """While handlers take long the timer is slow; what is settled then need not wait for it."""
+    wire = Wire([500])
+    for _ in range(10):
+        wire.acks.looked(False)
+    assert wire.acks.period == SLOWEST_PERIOD
+    wire.run(1)
+    assert wire.writes == 1
+    wire.acks.wake()
+    assert wire.acks.period == PERIOD
+    wire.run(1)
+    assert wire.writes == 1

@@ -1,0 +1,77 @@
+"""The default windows, chosen anew for each connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fairsched.consumer.gauge import Gauge
+from fairsched.consumer.regulator import REVIEW, Regulator
+from fairsched.consumer.settings import make_settings
+
+URL = "amqp://guest:guest@localhost/"
+
+
+class Shop:
+    """A regulator, its timers, and two queues whose windows it sets."""
+
+    def __init__(self, **options: Any) -> None:
+        self.settings = make_settings(URL, ["a", "b"], **options)
+        self.service: float | None = None
+        self.due: list[tuple[float, Callable[[], None]]] = []
+        self.found = [self.subscription(name) for name in ("a", "b")]
+        self.regulator = Regulator(self, self.settings, Gauge(), lambda: iter(self.found), lambda: self.service)
+
+    def call_later(self, delay: float, function: Callable[[], None]) -> None:
+        self.due.append((delay, function))
+
+    def subscription(self, name: str) -> Any:
+        one = SimpleNamespace(queue=name, alive=True, sizes=[], busy=True)
+        one.resize = one.sizes.append
+        return one
+
+    def pass_a_period(self) -> None:
+        due, self.due = self.due, []
+        for delay, function in due:
+            assert delay == REVIEW
+            function()
+
+    def windows(self) -> list[int]:
+        return [self.regulator.window(one.queue) for one in self.found]
+
+
+def test_the_default_narrows_with_the_next_connection_and_widens_when_handlers_are_fast_again() -> None:
+    shop = Shop()
+    shop.regulator.link_up()
+    assert shop.windows() == [250, 250]
+    shop.service = 0.1
+    shop.pass_a_period()
+    assert (shop.windows(), shop.found[0].sizes) == ([250, 250], [])  # nothing narrows while it lives
+    shop.regulator.link_down(True)
+    shop.regulator.link_up()
+    assert shop.windows() == [5, 5]
+    shop.service = 0.06
+    shop.pass_a_period()
+    assert shop.found[0].sizes == []
+    shop.service = 20e-6
+    shop.pass_a_period()
+    assert (shop.windows(), shop.found[1].sizes) == ([250, 250], [250])
+
+
+def test_a_single_channel_that_is_opened_again_has_its_window_alone_chosen_anew() -> None:
+    shop = Shop()
+    shop.regulator.link_up()
+    shop.service = 0.1
+    shop.regulator.renew("b")
+    assert shop.windows() == [250, 5]
+
+
+@pytest.mark.parametrize("prefetch", [100, {"a": 50, "b": 50}])
+def test_a_number_that_was_asked_for_stays(prefetch: Any) -> None:
+    shop = Shop(prefetch=prefetch)
+    shop.service = 0.1
+    shop.regulator.link_up()
+    assert (shop.windows(), shop.due) == ([50, 50], [])
