@@ -48,12 +48,14 @@ def interrupt(fault: dict[str, Any], stage: str, seq: int) -> None:
     if stage != fault["stage"] or not first <= seq <= last or (context is not None and context.attemptNumber()):
         return
     folder = Path(fault["folder"])
+    if context is not None:
+        # The worker is a child of the daemon, the daemon of the executor.
+        (folder / "executor").write_text(str(parent_of(os.getppid())))
     with (folder / "reached").open("a") as file:
         file.write(f"{stage}/{seq}\n")
     if fault["action"] == "exit":
         os._exit(7)
     if fault["action"] == "kill executor":
-        # The worker is a child of the daemon, the daemon of the executor.
         os.kill(parent_of(os.getppid()), signal.SIGKILL)
     deadline = time.monotonic() + 120
     while not (folder / "go").exists():

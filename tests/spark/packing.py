@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import venv
+import zipfile
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -30,6 +32,22 @@ def with_requirements(*names: str) -> set[str]:
             needed = map(Requirement, distribution(name).requires or [])
             waiting += [one.name for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})]
     return found
+
+
+def wheel_of(name: str, folder: Path) -> None:
+    """Make a wheel of what pip installed here."""
+    found = distribution(name)
+    tags = [tag.split("-") for tag in re.findall(r"^Tag: (.+)$", found.read_text("WHEEL") or "", re.MULTILINE)]
+    tag = "-".join(".".join(dict.fromkeys(parts)) for parts in zip(*tags, strict=True))
+    files = [file for file in found.files or [] if ".." not in file.parts and file.suffix != ".pyc"]
+    record = next(file for file in files if file.name == "RECORD")
+    left_out = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
+    stem = f"{re.sub(r'[-_.]+', '_', found.metadata['Name'])}-{found.version}"
+    with zipfile.ZipFile(folder / f"{stem}-{tag}.whl", "w") as archive:
+        for file in files:
+            if file.name not in left_out:
+                archive.write(str(file.locate()), file.as_posix())
+        archive.writestr(record.as_posix(), "".join(f"{one},,\n" for one in [*archive.namelist(), record.as_posix()]))
 
 
 def pack_environment(folder: Path, wheel: Path) -> Path:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import resource
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,6 +81,17 @@ class Driver:
 
     def close(self) -> None:
         self.reader.stop()
+
+
+@contextlib.contextmanager
+def no_larger_files(size: int) -> Iterator[None]:
+    """Let the system refuse to write more into a file, as it does on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def counts(rows: list[dict[str, Any]], name: str = "queue") -> Counter[str]:

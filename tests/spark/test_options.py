@@ -20,6 +20,11 @@ def test_names_are_found_in_any_case_and_defaults_are_finite():
     assert found.quanta == {"gold": 10, "free": 1}
     assert (found.most, found.least, found.delay, found.idle, found.pace) == (10_000, 1, 900.0, 2.0, 0.2)
     assert (found.partitions, found.strict, found.fair, found.spool) == (2, True, True, "/s")
+    assert found.most_bytes == 256 << 20
+    # Only what is kept needs room.
+    assert source_options(QUEUES).most_bytes is None
+    assert source_options({**QUEUES, "spoolLocation": "/s", "maxBytesPerTrigger": "0"}).most_bytes is None
+    assert source_options({"url": URL, "streams": "s", "maxBytesPerTrigger": "0"}).most_bytes is None
     assert pickle.loads(pickle.dumps(found)) == found
 
 
@@ -62,12 +67,14 @@ def test_durations_are_milliseconds_or_carry_a_unit():
         ({"ackMode": "manual"}, "ackMode must be spool or auto, got 'manual'"),
         ({"ackMode": "auto", "spoolLocation": "/s"}, "ackMode=auto is for queues without spoolLocation"),
         ({"ackMode": "auto", "queues": "", "streams": "s"}, "ackMode=auto is for queues"),
+        ({"maxBytesPerTrigger": "5000", "queues": "", "streams": "s"}, "for queues, or 0, got 5000.* maxMessagesPer"),
         ({"codelIntervalMs": "50", "codelAction": "flag"}, "codelIntervalMs, codelAction has a meaning only together"),
         ({"codelTargetMs": "0"}, "codelTargetMs and codelIntervalMs: target must be positive"),
         ({"codelTargetMs": "5", "codelIntervalMs": "48h"}, "interval must be positive and at most 86400"),
         ({"codelTargetMs": "5", "codelAction": "drop"}, "codelAction must be flag or requeue or dead-letter"),
         ({"codelTargetMs": "5", "queues": "", "streams": "s"}, "codelTargetMs is for queues"),
         ({"maxMesagesPerTrigger": "5"}, "no such option: maxmesagespertrigger; there are .*maxMessagesPerTrigger"),
+        ({"path": "/x"}, "no such option: path; there are"),
     ],
 )
 def test_what_is_wrong_is_named(wrong, named):
@@ -88,7 +95,7 @@ def test_messages_that_wait_too_long_are_flagged_by_the_header_that_rabbitmq_wri
 
 
 def test_sparks_own_options_are_ignored():
-    source_options({**QUEUES, "path": "/x", "checkpointLocation": "/y"})
+    source_options({**QUEUES, "checkpointLocation": "/y"})
     sink_options({"url": URL, "checkpointLocation": "/y"})
 
 

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 from integration.rabbitmq import Node, eventually
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from spark.running import QUANTA, Driver, bodies, counts, fill, options_of, unique
+from spark.running import QUANTA, Driver, bodies, counts, fill, no_larger_files, options_of, unique
 
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 from fairsched.spark import _partition
-from fairsched.spark._spool import BatchGone, Spool, SpoolLost
+from fairsched.spark._spool import BatchGone, Spool, SpoolLost, SpoolNotWritable
 from fairsched.spark.queues import QueuesReader
 
 Declare = Callable[..., list[str]]
@@ -118,6 +118,33 @@ def test_bytes_of_a_batch_are_bounded_once_sizes_are_known(
     # A partition ends with the message that reaches its part of the bound.
     assert max(found) <= 20_000 + 900 + 100
     assert one.offset["sizes"] == {small: 100, large: 900}
+
+
+@pytest.mark.slow
+def test_bytes_of_a_batch_are_bounded_by_default(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+    [name] = queues(1)
+    large = b"x" * (15 << 20)
+    for _ in range(20):
+        broker.publish(name, [large])
+    one = driver([name])
+    found = [len(rows) for rows in one.batches()]
+    assert sum(found) == 20
+    # A batch ends with the message that reaches the bound.
+    assert found == [18, 2]
+    assert one.offset["budget"] == 256 << 20
+
+
+def test_a_full_spool_loses_nothing(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+    [name] = queues(1)
+    broker.publish(name, [b"%03d" % number + b"x" * 10_000 for number in range(50)], commit=True)
+    one = driver([name])
+    end = one.plan()
+    with no_larger_files(100_000), pytest.raises(SpoolNotWritable, match=r"spoolLocation .* make room there"):
+        one.read(end)
+    eventually(lambda: broker.count(name) == 50)
+    [rows] = one.read(end)
+    assert [row["body"][:3] for row in rows] == [b"%03d" % number for number in range(50)]
+    assert broker.count(name) == 0
 
 
 def test_no_key_is_hidden_by_a_flood_of_another(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
@@ -323,7 +350,8 @@ def test_a_batch_waits_for_enough_messages_but_not_forever(
 def test_no_limit_reads_everything(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
     names = queues(2)
     fill(broker, names, 40)
-    assert len(next(driver(names, maxMessagesPerTrigger=10).batches(ReadAllAvailable()))) == 80
+    one = driver(names, maxMessagesPerTrigger=10, maxBytesPerTrigger=100)
+    assert len(next(one.batches(ReadAllAvailable()))) == 80
 
 
 def test_the_plan_of_an_unfinished_batch_outlives_its_options(
@@ -348,6 +376,7 @@ def test_progress_shows_depths_and_ages(broker: Node, queues: Declare, driver: C
     next(batches)
     report = json.loads(json.dumps(one.reader.reportLatestOffset()))
     assert report["depths"] == {name: 6}
+    assert report["behind"] == {name: 2}
     one.reader.commit(one.offset)
     assert 60_000 <= one.reader.reportLatestOffset()["ages"][name] < 90_000
 

@@ -9,6 +9,7 @@ import pika
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from wiretables import Encoded, field, nested, table
 
 from fairsched.errors import ConfigurationError
 from fairsched.spark._options import source_options
@@ -87,6 +88,34 @@ def test_bytes_that_are_no_text_do_not_stop_a_query():
     broken = method, header.replace(b"xx", b"\xff\xfe"), body, received
     decoder = Decoder(["message_id"])
     assert decoder.batch(decoder.decode([broken], {b"t": "q"})).to_pylist() == [{"message_id": "\ufffd\ufffd"}]
+
+
+@pytest.mark.parametrize("headers", [nested(1500), table(field(b"a", b"?", b""))])
+def test_headers_that_cannot_be_decoded_are_null(headers):
+    method, _, body, received = delivery()
+    header = pika.frame.Header(1, 0, Encoded(headers, message_id="m")).marshal()[7:-1]
+    decoder = Decoder(["message_id", "headers"], "header:a", "sent")
+    columns = decoder.decode([(method, header, body, received)], {b"t": "q"})
+    assert columns["key"] == [""]
+    assert decoder.batch(columns).to_pylist() == [{"message_id": "m", "headers": None}]
+
+
+@pytest.mark.parametrize("cut", [12, 13, -1])
+@pytest.mark.parametrize("flags", [b"\x80\x01", b"\x80\x02", b"\xff\xfc"])
+def test_properties_of_which_none_can_be_decoded_are_null(flags, cut):
+    """Flags that no property has, more flags than were sent, or a header cut short: of one message among others."""
+    method, header, body, received = delivery(b"broken", message_id="m", app_id="a", timestamp=5)
+    broken = (header[:12] + flags + header[14:])[: cut if cut > 0 else None]
+    good = delivery(b"good", message_id="m", app_id="a", timestamp=5)
+    decoder = Decoder(["body", "message_id", "enqueued_at", "properties", "headers"], "property:app_id", timed=True)
+    columns = decoder.decode([good, (method, broken, body, received), good, delivery()], {b"t": "q"})
+    assert columns["key"] == ["a", "", "a", ""]
+    assert columns["sent_by"] == [5_999_999, None, 5_999_999, None]
+    rows = decoder.batch(columns).to_pylist()
+    assert rows[1] == {"body": b"broken", "message_id": None, "enqueued_at": None, "properties": None, "headers": None}
+    assert rows[0] == rows[2]
+    assert rows[0]["properties"]["app_id"] == "a"
+    assert set(rows[3]["properties"].values()) == {None}
 
 
 def test_headers_that_are_no_text_become_json():

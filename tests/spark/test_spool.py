@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import fsspec
 import pyarrow as pa
 import pytest
+from spark.running import no_larger_files
 
-from fairsched.spark._spool import BatchGone, Segment, Spool, SpoolLost
+from fairsched.errors import ConfigurationError
+from fairsched.spark._spool import BatchGone, Segment, Spool, SpoolLost, SpoolNotWritable
 from fairsched.spark._store import ObjectStore
 
 
@@ -36,6 +39,40 @@ def test_what_is_published_is_read_again(place: str):
     found = Spool(place, "e").published(1, 0, 1)
     assert found.batch.to_pydict() == {"body": [b"a", b"bc"]}
     assert (found.counts, found.sizes, found.ages, found.last) == ({"q": 2}, {"q": 3}, {"q": 7}, False)
+
+
+def test_a_place_that_is_full_is_named_with_what_to_do(place: str):
+    spool = opened(place)
+    with no_larger_files(1000), pytest.raises(SpoolNotWritable, match="make room there") as caught:
+        spool.publish(1, 0, 1, segment(b"x" * 2000))
+    assert f"spoolLocation {place!r} cannot be written to" in str(caught.value)
+    assert "\n" not in str(caught.value)  # Spark's errors are shown by their last line
+    assert spool.published(1, 0, 1) is None
+    assert spool.publish(1, 0, 1, segment(b"x" * 2000))
+    with no_larger_files(0), pytest.raises(ConfigurationError, match=r"spoolLocation .* make room there"):
+        spool.refuse_foreign(strict=True)
+
+
+def test_a_batch_that_cannot_be_opened_names_the_place(place: str):
+    spool = opened(place)
+    Path(place, "e", "0000000002").write_text("a file")
+    with pytest.raises(SpoolNotWritable, match=f"spoolLocation '{place}' cannot be written to: .*(Exists|Directory)"):
+        spool.open_batch(2, strict=True)
+
+
+def test_nobody_else_can_read_a_spool(tmp_path: Path):
+    before = os.umask(0)
+    try:
+        opened(str(tmp_path / "shared" / "spool")).publish(1, 0, 1, segment(b"secret"))
+    finally:
+        os.umask(before)
+    modes = {path.relative_to(tmp_path).as_posix(): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    # What lies above may be other queries' way, too.
+    assert modes.pop("shared") == 0o777
+    folders = {name for name, mode in modes.items() if (tmp_path / name).is_dir()}
+    assert {modes[name] for name in folders} == {0o700}
+    assert len(modes) == 6
+    assert {mode for name, mode in modes.items() if name not in folders} == {0o600}
 
 
 def test_a_segment_without_rows_can_end_a_partition(place: str):

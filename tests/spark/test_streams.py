@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from integration.rabbitmq import Node, eventually
+from integration.streamprotocol import store_offset
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from spark import running
 from spark.running import Driver, bodies, counts, schema_of, unique
 
-from fairsched.errors import FairschedError
+from fairsched.errors import ConnectionFailed, FairschedError
 from fairsched.spark import _tail
 from fairsched.spark import streams as module
+from fairsched.spark._amqp import open_session
 from fairsched.spark._options import source_options
-from fairsched.spark._tail import StreamTruncated, bounds
+from fairsched.spark._tail import StreamTruncated, bounds, seen_bounds
 from fairsched.spark.batch import BatchReader
 from fairsched.spark.streams import Range, StreamsReader, ranges
 
@@ -139,10 +141,118 @@ def test_what_retention_took_is_an_error_unless_it_may_be_lost(broker: Node, que
         return bool(fresh.plan()["streams"][names[0]] > 20)
 
     eventually(truncated, 60, "retention removes a segment")
+    # It may take the rest, too, and a loss shows only in a message that is there.
+    before = bounds(one.options.broker, names, "last")[names[0]]
+    broker.publish(names[0], [b"x"], commit=True)
+    eventually(lambda: bounds(one.options.broker, names, "last")[names[0]] > before)
     with pytest.raises(StreamTruncated, match=f"offsets 0 to .* of stream '{names[0]}' are gone"):
         one.read(first)
     lenient = StreamDriver(options_of(broker, names, failOnDataLoss="false", pollTimeoutMs=500))
     assert all(row["offset"] > 20 for part in lenient.read(first) for row in part)
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_silence_is_no_loss(strict: str, broker: Node, queues: Declare) -> None:
+    names = queues(1, arguments=STREAM)
+    fill(broker, names, 10)
+    options = source_options(options_of(broker, names, failOnDataLoss=strict, pollTimeoutMs=100, connectRetries=1))
+    rows = module.read_rows(options, ["body"], Range(names[0], 0, 15))
+    assert next(rows).column("body").to_pylist() == unique(names[0], 10)
+    with pytest.raises(ConnectionFailed, match=f"nothing comes of stream '{names[0]}' from offset 10 on"):
+        next(rows)
+
+
+@pytest.mark.parametrize("body", [0, 1000, 150_000])
+def test_a_range_has_one_consumer_and_pieces_of_bounded_size(
+    body: int, broker: Node, queues: Declare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_tail, "_WINDOW", 10)
+    opened: list[Any] = []
+    monkeypatch.setattr(_tail, "open_session", lambda broker: opened.append(open_session(broker)) or opened[-1])
+    [name] = queues(1, arguments=STREAM)
+    sent = [b"%d" % number + b"x" * body for number in range(100)]
+    published(broker, name, sent)
+    options = source_options(options_of(broker, [name]))
+    pieces = _tail.read_range(options.broker, name, 3, 97, idle=options.idle, strict=True, most=7, most_bytes=500_000)
+    found = [[delivery[2] for delivery in piece.deliveries] for piece in pieces]
+    assert [one for piece in found for one in piece] == sent[3:97]
+    assert {len(piece) for piece in found[:-1]} == ({4} if body == 150_000 else {7})
+    assert len(opened) == 1
+
+
+def test_a_lost_connection_costs_no_row_and_repeats_none(
+    broker: Node, queues: Declare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SEGMENT_MESSAGES", 40)
+    monkeypatch.setattr(_tail, "_WINDOW", 20)
+    [name] = queues(1, arguments=STREAM)
+    fill(broker, [name], 200)
+    found: list[int] = []
+    for rows in module.read_rows(source_options(options_of(broker, [name])), ["offset"], Range(name, 0, 200)):
+        found += rows.column("offset").to_pylist()
+        if len(found) in (40, 120):
+            broker.control("close_all_connections", "test")
+    assert found == list(range(200))
+
+
+@pytest.fixture(scope="module")
+def speaking() -> Iterator[Node]:
+    """A node that speaks the stream protocol."""
+    node = Node(streams=True)
+    try:
+        node.start()
+        yield node
+    finally:
+        node.close()
+
+
+def test_offsets_that_are_no_messages_are_no_loss(speaking: Node) -> None:
+    name = "tracked"
+    speaking.declare(name, arguments=STREAM)
+    published(speaking, name, unique(name, 10))
+    options = source_options(options_of(speaking, [name]))
+    for number in range(3):
+        store_offset(speaking.stream_port, name, "somebody", number)
+
+    sent = 10
+
+    def stored() -> bool:
+        nonlocal sent
+        sent += 1
+        speaking.publish(name, [b"more"], commit=True)
+        return bounds(options.broker, [name], "last")[name] == sent + 3
+
+    eventually(stored)
+    end = bounds(options.broker, [name], "last")[name]
+    [rows] = module.read_rows(options, ["offset"], Range(name, 0, end))
+    offsets = rows.column("offset").to_pylist()
+    gone = sorted({*range(end)} - {*offsets})
+    assert len(gone) == 3
+    # Where a range begins or ends there, too.
+    for low in (gone[0], gone[1]):
+        parts = [Range(name, low - 5, low), Range(name, low, end)]
+        pieces = [piece for part in parts for piece in module.read_rows(options, ["offset"], part)]
+        assert [one for piece in pieces for one in piece.column("offset").to_pylist()] == [
+            one for one in offsets if one >= low - 5
+        ]
+
+
+def test_a_stream_that_retention_emptied_is_as_it_was(broker: Node, queues: Declare) -> None:
+    arguments = {**STREAM, "x-max-length-bytes": 20_000, "x-stream-max-segment-size-bytes": 10_000}
+    names = queues(1, arguments=arguments)
+    one = StreamDriver(options_of(broker, names, pollTimeoutMs=300))
+
+    def emptied() -> bool:
+        # A message larger than the bound begins a segment, and is taken with the one before it.
+        broker.publish(names[0], [b"x" * 40_000], commit=True)
+        found = seen_bounds(one.options.broker, names, "last", 0.25)
+        return not found and broker.count(names[0]) > 0
+
+    broker.publish(names[0], [b"x" * 500] * 10, commit=True)
+    eventually(lambda: bounds(one.options.broker, names, "last") == {names[0]: 10})
+    one.offset = one.plan()
+    eventually(emptied, 60, "retention takes all messages")
+    assert one.plan() is None
 
 
 def test_a_stream_made_anew_is_an_error(broker: Node, queues: Declare) -> None:

@@ -1,6 +1,6 @@
 """RabbitMQ and weighted fairness for Spark: a replayable source, a sink with confirms, and functions on DataFrames.
 
-``register(spark)`` makes the format "rabbitmq" known. pyspark and pyarrow are imported when something is used.
+Spark finds the format "rabbitmq" by its name. pyspark and pyarrow are imported when something is used.
 """
 
 from __future__ import annotations
@@ -42,12 +42,15 @@ _MODULES = {
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format "rabbitmq" known to a session.
+    """Make the format "rabbitmq" known to a session that has not found it by its name.
+
+    Spark looks for it in packages named ``pyspark_*``, such as `pyspark_fairsched`, unless another one of them cannot
+    be imported.
 
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
-        The session; registering again is harmless.
+        The session. What it has found itself or was told before is replaced, which Spark warns of.
 
     Notes
     -----

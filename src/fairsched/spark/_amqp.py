@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pika
 from pika.adapters.select_connection import IOLoop
@@ -27,6 +27,77 @@ from fairsched.spark._scan import ScanningTransport
 from fairsched.spark._taker import Broker
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Retries:
+    """Retries(broker, wait=time.sleep)
+    --
+
+    Counts the failures in a row of what is done over a connection, and says when there were too many.
+
+    Parameters
+    ----------
+    broker : Broker
+        ``retries`` are allowed.
+    wait : callable
+        Lets so many seconds pass.
+    """
+
+    def __init__(self, broker: Broker, *, wait: Callable[[float], None] = time.sleep) -> None:
+        self._most = self._left = broker.retries
+        self._backoff = Backoff(0.5, 10.0)
+        self._wait = wait
+
+    def failed(self, error: ConnectionFailed) -> None:
+        """Wait, and return if it is to be tried again; else raise the error."""
+        if self._left == 0 or isinstance(error, QueueNotFound):
+            raise error
+        self._left -= 1
+        _log.warning("trying again: %s", error)
+        self._wait(self._backoff.failed())
+
+    def succeeded(self) -> None:
+        """Note that something was done, so that as many failures are allowed as in the beginning."""
+        if self._left < self._most:
+            self._left = self._most
+            self._backoff.succeeded()
+
+
+def over_session(broker: Broker, work: Callable[[Session], T], end: Callable[[Session], None]) -> T:
+    """over_session(broker, work, end)
+    --
+
+    Do something that can be done again over a connection, and over new ones when it is lost.
+
+    Parameters
+    ----------
+    broker : Broker
+        Where, and how patiently.
+    work : callable
+        Called with an open session.
+    end : callable
+        Ends it: `Session.close`, or `Session.drop`.
+
+    Returns
+    -------
+    object
+        What `work` returned.
+
+    Raises
+    ------
+    ConnectionFailed
+        The connection was lost ``1 + broker.retries`` times, or none was had.
+    """
+    retries = Retries(broker)
+    while True:
+        session = open_session(broker)
+        try:
+            return work(session)
+        except ConnectionFailed as error:
+            retries.failed(error)
+        finally:
+            end(session)
 
 
 def open_session(broker: Broker, *, wait: Callable[[float], None] = time.sleep) -> Session:
@@ -178,8 +249,14 @@ class Session:
         if not isinstance(reason, pika.exceptions.ChannelClosedByClient):
             self.fail(reason)
 
-    def call(self, requests: Iterable[Callable[..., Any]], what: str) -> list[Any]:
-        """Make several requests, each of which takes a `callback` for its answer, and return all answers."""
+    def call(
+        self, requests: Iterable[Callable[..., Any]], what: str, *, patience: int = 1,
+        unless: Callable[[], object] = lambda: False,
+    ) -> list[Any]:  # fmt: skip
+        """Make several requests, each of which takes a `callback` for its answer, and return all answers.
+
+        It may take `patience` times the time of one answer, and ends with `unless()`: then some may be missing.
+        """
         answers: list[Any] = []
 
         def on_answer(frame: Any = None) -> None:
@@ -191,7 +268,7 @@ class Session:
             for request in requests:
                 request(callback=on_answer)
                 count += 1
-        self.run(lambda: len(answers) == count, self._timeout, what)
+        self.run(lambda: len(answers) == count or unless(), self._timeout * patience, what)
         return answers
 
     # What is done with it ----------------------------------------------------------------------------------------
@@ -199,47 +276,53 @@ class Session:
     def depths(self, queues: Iterable[str]) -> dict[str, int]:
         """Messages that are ready, by queue; QueueNotFound if there is no such queue."""
         channel = self.channel()
-        names = list(queues)
-        answers = self.call([partial(channel.queue_declare, name, passive=True) for name in names], "queue.declare")
+        found = self.counts(channel, queues)
         self.call([partial(close_channel, channel)], "channel.close")
-        return {name: int(answer.method.message_count) for name, answer in zip(names, answers, strict=True)}
-
-    def collect(
-        self, windows: Mapping[str, int], *, idle: float, most_bytes: int | None = None, keep: bool = False,
-        arguments: Mapping[str, Mapping[str, Any]] | None = None, longest: float = float("inf"),
-    ) -> Collected:  # fmt: skip
-        """Consume up to `windows` messages of each queue, acknowledging none; see `Collected`.
-
-        Ends when all windows are full, when `idle` seconds brought nothing, when `most_bytes` of bodies are here, or
-        after about `longest` seconds.
-        Consumers are cancelled before it returns: an acknowledgement must not make the broker send more. With `keep`
-        they go on, for streams, where a cancelled consumer cannot be told from a lost one.
-        """
-        found = Collected(self, sum(windows.values()), most_bytes)
-        found.consume(windows, arguments or {})
-        before, until = -1, time.monotonic() + longest
-        while not found.full and len(found.deliveries) != before and time.monotonic() < until:
-            before = len(found.deliveries)
-            self._serve_until(found, idle)
-        if not keep:
-            found.cancel()
         return found
 
-    def _serve_until(self, found: Collected, seconds: float) -> None:
-        with contextlib.suppress(_Idle):
-            deadline = time.monotonic() + seconds
+    def counts(
+        self, channel: Any, queues: Iterable[str], unless: Callable[[], object] = lambda: False
+    ) -> dict[str, int]:
+        """Messages that are ready, by queue, asked on a channel; see `call` for `unless`."""
+        names = list(queues)
+        requests = [partial(channel.queue_declare, name, passive=True) for name in names]
+        answers = self.call(requests, "queue.declare", unless=unless)
+        return {name: int(answer.method.message_count) for name, answer in zip(names, answers, strict=False)}
 
-            def over() -> bool:
-                if time.monotonic() >= deadline:
-                    raise _Idle
-                return found.full
+    def collect(self, windows: Mapping[str, int], *, idle: float, most_bytes: int | None = None) -> Collected:
+        """Consume up to `windows` messages of each queue, acknowledging none; see `Collected`.
 
-            while not over():
-                if self._error is not None:
-                    raise self._failure(self._error)
-                self.serve(max(0.001, deadline - time.monotonic()))
-        if self._error is not None:
-            raise self._failure(self._error)
+        Ends when all windows are full, when `most_bytes` of bodies are here, or as `fill` says.
+        Consumers are cancelled before it returns: an acknowledgement must not make the broker send more.
+        """
+        found = Collected(self, sum(windows.values()), most_bytes)
+        found.consume(windows, {})
+        self.fill(found, idle)
+        found.cancel()
+        return found
+
+    def fill(self, found: Collected, idle: float) -> None:
+        """Serve the connection until `found` is full, or there is nothing more for it: see `Collected.is_silent`.
+
+        That is asked whenever `idle` seconds brought nothing. They prove nothing themselves: the broker may be slow, or
+        stopped for a while.
+        """
+        while not found.full:
+            before = len(found.deliveries)
+            self.serve_until(lambda: found.full, idle)
+            if len(found.deliveries) == before and not found.full and found.is_silent():
+                return
+
+    def serve_until(self, done: Callable[[], object], seconds: float) -> None:
+        """Serve the connection until `done()`, but no longer than so many seconds; ConnectionFailed if it is lost."""
+        deadline = time.monotonic() + seconds
+        while True:
+            if self._error is not None:
+                raise self._failure(self._error)
+            left = deadline - time.monotonic()
+            if done() or left <= 0:
+                return
+            self.serve(left)
 
     def close(self) -> None:
         """Say goodbye, not waiting long for the answer; the broker takes back what is unacknowledged."""
@@ -258,9 +341,7 @@ class Session:
             # pika offers a goodbye only; without this, the socket would stay until it is collected.
             with contextlib.suppress(Exception):
                 terminate(reason)
-                self.serve(0)
+                # The first turn may end before it began, by a `stop` from outside the loop.
+                for _ in range(3):
+                    self.serve(0)
         self._loop.close()
-
-
-class _Idle(Exception):
-    """The time is up."""

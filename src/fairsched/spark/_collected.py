@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 #: Most unsettled messages that basic.qos can express.
 LARGEST_WINDOW = 65_535
-_ENDLESS = 2**62
+#: More than there ever is.
+ENDLESS = 2**62
 _DELIVER, _TAG, _HEADER = Struct(">HHB"), Struct(">QB"), Struct(">HHQ")
 
 
@@ -47,7 +48,7 @@ class Collected:
         self.queues: dict[bytes, str] = {}
         self.full = wanted == 0
         #: Messages, and bytes of bodies, that are still wanted.
-        self.room, self.space = wanted, _ENDLESS if most_bytes is None else most_bytes
+        self.room, self.space = wanted, ENDLESS if most_bytes is None else most_bytes
         self._session = session
         self._channel = session.channel()
         self.number: int = self._channel.channel_number
@@ -102,6 +103,21 @@ class Collected:
         header = b"".join([_HEADER.pack(60, 0, len(body)), *properties.encode()])
         self.take(raw, header, body)
 
+    def counts(self, queues: Iterable[str]) -> dict[str, int]:
+        """Messages that are ready, by queue, asked on the channel of the deliveries; stops asking when it is full."""
+        return self._session.counts(self._channel, queues, lambda: self.full)
+
+    def is_silent(self) -> bool:
+        """Ask the queues, and return whether they had nothing more for these consumers when they were asked.
+
+        Answers and deliveries come one after the other, on the same channel. Each queue is asked twice: its first
+        answer may overtake what it had sent to the channel before.
+        """
+        before = len(self.deliveries)
+        for _ in range(2):
+            self.counts(self.queues.values())
+        return len(self.deliveries) == before and not self.full
+
     def cancel(self) -> None:
         """Stop all consumers; what still comes goes back with the channel."""
         self.full = True
@@ -124,10 +140,10 @@ class Collected:
                 else:
                     self._channel.basic_nack(tag, multiple, requeue=verdict == AckLedger.REQUEUE)
 
-    def close(self) -> None:
-        """Close the channel and return when the broker has handled all that was sent on it."""
+    def close(self, patience: int = 1) -> None:
+        """Close the channel and return when the broker has handled all that was sent on it; see `Session.call`."""
         channel = self._channel
         if channel.is_open:
-            self._session.call([partial(close_channel, channel)], "channel.close")
+            self._session.call([partial(close_channel, channel)], "channel.close", patience=patience)
         self._session.transport.sinks.pop(self.number, None)
         self._session.transport.target = None

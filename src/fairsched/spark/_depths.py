@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from fairsched.errors import ConnectionFailed, QueueNotFound
-from fairsched.spark._amqp import Session, open_session
+from fairsched.errors import ConnectionFailed
+from fairsched.spark._amqp import Retries, Session, open_session
 from fairsched.spark._taker import Broker
 
 
@@ -53,22 +53,22 @@ class DepthProbe:
         """Return the messages that are ready, by queue; waits until the last look is `pace` seconds ago."""
         if self._looked is not None:
             self._wait(max(0.0, self._looked + self._pace - self._clock()))
-        try:
-            return self._ask()
-        except QueueNotFound:
-            self.close()
-            raise
-        except ConnectionFailed:
-            self.close()
-            return self._ask()
-        finally:
-            self._looked = self._clock()
+        retries = Retries(self._broker, wait=self._wait)
+        while True:
+            session = self._connected()
+            try:
+                return session.depths(self._queues)
+            except ConnectionFailed as error:
+                self.close()
+                retries.failed(error)
+            finally:
+                self._looked = self._clock()
 
-    def _ask(self) -> dict[str, int]:
+    def _connected(self) -> Session:
         if self._session is None or not self._session.is_open:
             self.close()
             self._session = open_session(self._broker, wait=self._wait)
-        return self._session.depths(self._queues)
+        return self._session
 
     def close(self) -> None:
         """Close the connection."""

@@ -12,6 +12,8 @@ from fairsched.spark._taker import Broker, Taker, as_json
 
 #: Where RabbitMQ says when it took a message, in milliseconds since 1970, if it is told to.
 TIME_HEADER = "timestamp_in_ms"
+#: Bytes of bodies in a batch by default: what the spool must have room for, and what is done again after a failure.
+MOST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,17 @@ def _at_most_once(taker: Taker, spool: str | None, streams: Mapping[str, int]) -
     return auto
 
 
+def _most_bytes(taker: Taker, spool: str | None, streams: Mapping[str, int]) -> int | None:
+    """Take maxBytesPerTrigger; None for no bound."""
+    found = taker.number("maxBytesPerTrigger", 0 if spool is None or streams else MOST_BYTES, 0, 2**62)
+    if found and streams:
+        raise ConfigurationError(
+            f"option maxBytesPerTrigger is for queues, or 0, got {found}: a batch of streams is a range of offsets, "
+            "which is written down before anybody has seen the messages. Bound it by maxMessagesPerTrigger"
+        )
+    return found or None
+
+
 def _shedding(taker: Taker, streams: Mapping[str, int]) -> Shedding | None:
     """Take the options of CoDel; None without a target."""
     found = Shedding(
@@ -167,7 +180,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         most=taker.number("maxMessagesPerTrigger", 10_000),
         least=taker.number("minMessagesPerTrigger", 1),
         delay=taker.seconds("maxTriggerDelay", "15m"),
-        most_bytes=taker.number("maxBytesPerTrigger", 0, 0, 2**62) or None,
+        most_bytes=_most_bytes(taker, spool, streams),
         partitions=taker.number("numPartitions", min(len(queues or streams), 8), 1, 10_000),
         split=taker.choice("queueAssignment", "affinity", "split") == "split",
         allow_split=taker.flag("allowSplit", False),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from fairsched._ackledger import AckLedger
-from fairsched.consumer.backoff import Backoff
-from fairsched.errors import ConnectionFailed, QueueNotFound
-from fairsched.spark._amqp import Session, open_session
+from fairsched.errors import ConnectionFailed
+from fairsched.spark._amqp import Retries, Session, open_session
 from fairsched.spark._collected import LARGEST_WINDOW, Collected
 from fairsched.spark._fair import choose, row_order
 from fairsched.spark._options import SourceOptions
@@ -127,21 +125,15 @@ class PartitionReader:
 
     def _collect(self) -> tuple[dict[str, int], Collected]:
         """Collect what the next segment is made of; over a new connection, should one be lost."""
-        backoff = Backoff(0.5, 10.0)
-        for attempt in range(self._options.broker.retries + 1):
+        retries = Retries(self._options.broker)
+        while True:
+            session = self._connected()
             try:
-                session = self._connected()
                 shares, windows = self._windows(session)
                 return shares, session.collect(windows, idle=self._options.idle, most_bytes=self._most_bytes())
-            except QueueNotFound:
-                raise
             except ConnectionFailed as error:
                 self._close()
-                if attempt == self._options.broker.retries:
-                    raise
-                _log.warning("collecting anew: %s", error)
-                time.sleep(backoff.failed())
-        raise AssertionError("unreachable")  # pragma: no cover
+                retries.failed(error)
 
     def _windows(self, session: Session) -> tuple[dict[str, int], dict[str, int]]:
         """How much of each queue the next segment takes, and how much of it is looked at.
@@ -200,7 +192,8 @@ class PartitionReader:
                 collected.acknowledge(len(collected.deliveries))
             else:
                 collected.settle(_frames(verdicts))
-            collected.close()
+            # To be answered late is better than to have it all again.
+            collected.close(1 + self._options.broker.retries)
         except ConnectionFailed as error:
             if self._options.at_most_once:
                 raise  # What the broker did not hear of comes again, so it must not be shown now.

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from fairsched._contents import PROPERTY_NAMES, read_methods, read_properties
 from fairsched.errors import ConfigurationError
+from fairsched.fieldtables import read_table
 from fairsched.spark._options import SourceOptions
-from fairsched.spark._tables import read_table
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 _PROPERTIES: dict[str, pa.DataType] = {
@@ -56,7 +56,8 @@ _SIGNED = Struct(">q")
 _STREAM_OFFSET = b"\x0fx-stream-offsetl"
 # Beyond the year 9999 neither Python nor Spark has a name for an instant.
 _LATEST = 253_402_300_799
-
+#: Stands for properties of which none can be decoded: told apart from those of a message that has none by what it is.
+_UNREADABLE: Mapping[str, Any] = {}
 
 #: One message as it came: method, content header, both undecoded, body, and when, in nanoseconds since 1970.
 Delivery = tuple[bytes, bytes, bytes, int]
@@ -139,7 +140,7 @@ class Decoder:
         """
         wanted, columns = self._wanted, dict[str, list[Any]]()
         tags, columns["redelivered"], paths = read_methods(deliveries)
-        found = [read_properties(one[1], wanted, read_table) for one in deliveries]
+        found = _all_properties(deliveries, wanted)
         columns["queue"] = [queues[tag] for tag in tags]
         columns["body"] = [one[2] for one in deliveries]
         columns["received_at"] = [one[3] // 1000 for one in deliveries]
@@ -206,7 +207,33 @@ def stream_offset(header: bytes) -> int | None:
     return None if found < 0 else int(_SIGNED.unpack_from(header, found + len(_STREAM_OFFSET))[0])
 
 
-def _properties(values: Mapping[str, Any]) -> dict[str, Any]:
+def _all_properties(deliveries: list[Delivery], wanted: tuple[int, ...]) -> list[Mapping[str, Any]]:
+    """Read the properties of all messages; those that cannot be are `_UNREADABLE`: an error would stop the query."""
+    try:
+        return [read_properties(one[1], wanted, _table) for one in deliveries]
+    except ValueError:
+        return [_one_properties(one[1], wanted) for one in deliveries]
+
+
+def _one_properties(header: bytes, wanted: tuple[int, ...]) -> Mapping[str, Any]:
+    try:
+        found: Mapping[str, Any] = read_properties(header, wanted, _table)
+    except ValueError:
+        return _UNREADABLE
+    return found
+
+
+def _table(header: bytes, begin: int) -> tuple[dict[str, Any] | None, int]:
+    """Decode headers; those that cannot be are null, since an error would end every attempt at the batch."""
+    try:
+        return read_table(header, begin)
+    except ValueError:
+        return None, begin
+
+
+def _properties(values: Mapping[str, Any]) -> dict[str, Any] | None:
+    if values is _UNREADABLE:
+        return None
     found = {name: values.get(name) for name in _PROPERTIES}
     found["timestamp"] = _instant(values)
     return found

@@ -27,6 +27,8 @@ class ScanningTransport(Transport):
     ----------
     target : Collected or None
         Takes the deliveries of its channel while it is not full.
+    holds : bool
+        Whether everything that comes while the target is full waits until `resume`; else it takes pika's way.
 
     Notes
     -----
@@ -36,6 +38,7 @@ class ScanningTransport(Transport):
     """
 
     target: Collected | None = None
+    holds = False
     #: Method, content header and body so far of a delivery in several frames, and octets of the body that are missing.
     _pieces: list[bytes] | None = None
     _missing = 0
@@ -43,7 +46,7 @@ class ScanningTransport(Transport):
 
     def _on_data_available(self, data_in: bytes) -> None:
         target = self.target
-        if target is None or target.full or not self._shortcut:
+        if target is None or not self._shortcut or (target.full and not self.holds):
             super()._on_data_available(data_in)
             return
         buffer = self._frame_buffer + data_in if self._frame_buffer else data_in
@@ -58,12 +61,16 @@ class ScanningTransport(Transport):
             if position == before or not other:
                 break
         rest = buffer[position:] if position else buffer
-        if rest and (self.target is not target or target.full):
+        if rest and (self.target is not target or target.full) and not self.holds:
             super()._on_data_available(rest)
             return
         self._frame_buffer = rest
         if position and len(buffer) < _SMALL:
             time.sleep(_PAUSE)
+
+    def resume(self) -> None:
+        """Take what waited for the target to have room again."""
+        self._on_data_available(b"")
 
     def _scan(self, buffer: bytes, start: int, target: Collected) -> tuple[int, bool]:
         """Take deliveries; return where they end, and whether what follows is something else."""

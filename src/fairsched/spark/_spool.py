@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from fairsched.errors import FairschedError
-from fairsched.spark._store import Store, check, open_store
+from fairsched.spark._store import Store, check, open_store, refusal
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +35,10 @@ _HEAD = 1 << 20
 
 class BatchGone(FairschedError):
     """The batch was committed meanwhile: this attempt comes too late, and acknowledges nothing."""
+
+
+class SpoolNotWritable(FairschedError):
+    """What was read cannot be kept, such as on a full disk: it is not acknowledged, and the broker has it again."""
 
 
 class SpoolLost(FairschedError):
@@ -147,8 +151,8 @@ class Spool:
                 if strict:
                     raise SpoolLost(f"{text}; failOnDataLoss=false starts with an empty one")
                 _log.warning("%s; starting with an empty one", text)
-            self._store.create(f"{self._epoch}/epoch", b"")
-        self._store.create(f"{self._folder(seq)}/open", b"")
+            self._create(f"{self._epoch}/epoch", b"")
+        self._create(f"{self._folder(seq)}/open", b"")
 
     def close_until(self, seq: int) -> list[Segment]:
         """Remove all batches up to `seq` and return the segments of that one, without their rows."""
@@ -203,10 +207,20 @@ class Spool:
     def publish(self, seq: int, part: int, number: int, segment: Segment) -> bool:
         """Publish a segment; False if another attempt was first. Raises `BatchGone` if the batch is over."""
         data = replace(segment, attempt=self._attempt).to_buffer()
-        if not self._store.create(self._name(seq, part, number), data):
+        if not self._create(self._name(seq, part, number), data):
             # What looks like a defeat may be our own success whose answer was lost.
             winner = self.published(seq, part, number)
             if winner is None or winner.attempt != self._attempt:
                 return False
         self.check_open(seq)
         return True
+
+    def _create(self, name: str, data: Any) -> bool:
+        """Create a blob; raises `SpoolNotWritable` with the name of the place if it cannot be done."""
+        try:
+            return self._store.create(name, data)
+        except FairschedError:
+            raise
+        except Exception as error:
+            # The drivers have exceptions of their own, with nothing in common.
+            raise SpoolNotWritable(refusal(self._location, error)) from error

@@ -12,6 +12,7 @@ No pyspark here. A store is for one thread; any number of processes may use one 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import uuid
@@ -33,6 +34,10 @@ _EXCLUSIVE_SINCE = (2024, 12)
 #: ``overwrite=true`` and drops the answer to a rename, and libhdfs, which pyarrow uses, opens files to overwrite them;
 #: pyarrow deletes the target when a rename finds it taken.
 _HDFS = ("hdfs", "webhdfs", "swebhdfs", "viewfs")
+
+
+#: What the system says where there is no room.
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Store(Protocol):
@@ -72,10 +77,10 @@ class LocalStore:
     def create(self, name: str, data: Any) -> bool:
         """Write beside the name, then link: the name appears whole or not at all."""
         path = self._root / name
-        _make(path.parent)
+        _make(path.parent, self._root)
         beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
-            with beside.open("xb") as file:
+            with open(beside, "xb", opener=_private) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -127,11 +132,16 @@ class LocalStore:
                 path.unlink()
 
 
-def _make(folder: Path) -> None:
-    """Make a folder and those above it, so that a power cut does not undo it."""
+def _private(path: str, flags: int) -> int:
+    """Open a file that only its owner may read: there are messages in it."""
+    return os.open(path, flags, 0o600)
+
+
+def _make(folder: Path, root: Path) -> None:
+    """Make a folder and those above it, so that a power cut does not undo it; from `root` on, the owner's alone."""
     if not folder.is_dir():
-        _make(folder.parent)
-        folder.mkdir(exist_ok=True)
+        _make(folder.parent, root)
+        folder.mkdir(0o700 if folder.is_relative_to(root) else 0o777, exist_ok=True)
         _sync(folder.parent)
 
 
@@ -263,6 +273,14 @@ def open_store(location: str) -> Store:
     return ObjectStore(filesystem, root)
 
 
+def refusal(location: str, error: Exception) -> str:
+    """Say in a line that a place cannot be written to, why, and what to do."""
+    remedy = "make it writable for driver and executors"
+    if isinstance(error, OSError) and error.errno in _FULL:
+        remedy = "make room there, let batches be smaller (maxBytesPerTrigger), or move it to a larger place"
+    return f"spoolLocation {location!r} cannot be written to: {error!r}; {remedy}, and start the query again"
+
+
 def check(store: Store, location: str) -> None:
     """check(store, location)
     --
@@ -289,6 +307,6 @@ def check(store: Store, location: str) -> None:
         raise
     except Exception as error:
         # The drivers have exceptions of their own, with nothing in common.
-        raise ConfigurationError(f"spoolLocation {location!r} cannot be written to: {error!r}") from error
+        raise ConfigurationError(refusal(location, error)) from error
     if not exclusive:
         raise ConfigurationError(f"spoolLocation {location!r} does not refuse to create a name that exists")

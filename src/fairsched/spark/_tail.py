@@ -2,29 +2,64 @@
 
 The broker answers neither question, so the first and the last chunk are consumed and looked at. A stream's consumer
 ends with its connection: a cancel or a negative acknowledgement makes RabbitMQ close the connection in anger.
+
+That nothing comes proves nothing: the broker may be slow, stand still, or search for the offset. What is gone shows in
+what is there: a later message came, and the first message of all lies after the position.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fairsched.errors import FairschedError
-from fairsched.spark._amqp import open_session
-from fairsched.spark._collected import LARGEST_WINDOW, Collected
+from fairsched.errors import ConnectionFailed, FairschedError
+from fairsched.spark._amqp import Retries, Session, open_session, over_session
+from fairsched.spark._collected import ENDLESS, LARGEST_WINDOW, Collected
 from fairsched.spark._rows import Delivery, stream_offset
 from fairsched.spark._taker import Broker
 
 _log = logging.getLogger(__name__)
 
-#: Seconds without a delivery after which a chunk is taken for complete, and a stream for empty; and how often that is
-#: waited for: where producers never pause, what comes after the last chunk has no end.
-_QUIET, _ROUNDS = 0.25, 4
+#: Seconds for which a stream is watched that is empty, as the broker says; an answer that takes longer says nothing.
+_QUIET = 0.25
+#: How often more is looked for, at the end of a stream as well: where producers never pause, what comes after the last
+#: chunk has no end.
+_ROUNDS = 4
+#: Messages that the broker may be ahead of the acknowledgements. RabbitMQ 3.10 reads as many before it sends the first
+#: of them, in a time that grows faster than their number.
+_WINDOW = 2000
 
 
 class StreamTruncated(FairschedError):
     """Messages that the query has not read yet are gone: retention was too short, or the stream was made anew."""
+
+
+class _Ends(Collected):
+    """_Ends(session)
+    --
+
+    The first and the last offset of what comes of each stream; the messages themselves are forgotten at once.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session, ENDLESS, None)
+        self.offsets: dict[str, tuple[int, int]] = {}
+        self.seen = 0
+
+    def took(self, room: int, space: int) -> None:
+        """Note the offsets, and have whoever waits look at them."""
+        found, self.deliveries = self.deliveries, []
+        for method, header, _body, _received in found:
+            name = self.queues[method[5 : 5 + method[4]]]
+            offset = stream_offset(header)
+            if offset is None:
+                self._session.fail(_no_stream(name))
+                return
+            self.offsets[name] = self.offsets.get(name, (offset, offset))[0], offset
+        self.seen += len(found)
+        self._session.stop()
 
 
 def bounds(broker: Broker, streams: Sequence[str], where: str, quiet: float = _QUIET) -> dict[str, int]:
@@ -42,7 +77,9 @@ def bounds(broker: Broker, streams: Sequence[str], where: str, quiet: float = _Q
     where : str
         ``"first"`` for the offset of the first message, ``"last"`` for the one after the last.
     quiet : float
-        Seconds without a message after which a chunk is taken for complete, and a stream for empty.
+        Seconds for which a stream is watched that is empty, as the broker says: it may say so for some seconds after
+        the first messages were published. Four times as long where it counts something: that may be no message, but
+        what RabbitMQ itself notes in a stream.
 
     Returns
     -------
@@ -56,35 +93,89 @@ def bounds(broker: Broker, streams: Sequence[str], where: str, quiet: float = _Q
 
     Notes
     -----
-    Takes `quiet` seconds, up to four times that, and reads the last chunk of each stream, and what comes after it.
+    Takes some round trips to the broker, and `quiet` seconds or more where a stream is empty. Reads the last chunk of
+    each stream, and what comes after it.
     """
-    ends = dict.fromkeys(streams, 0)
+    return dict.fromkeys(streams, 0) | seen_bounds(broker, streams, where, quiet)
+
+
+def seen_bounds(broker: Broker, streams: Sequence[str], where: str, quiet: float) -> dict[str, int]:
+    """Find the `bounds` of those streams of which a message came."""
+    return over_session(broker, lambda session: _look(session, streams, where, quiet), Session.drop)
+
+
+def _look(session: Session, streams: Sequence[str], where: str, quiet: float) -> dict[str, int]:
+    found = _Ends(session)
+    window = 1 if where == "first" else LARGEST_WINDOW
+    found.consume(dict.fromkeys(streams, window), {name: {"x-stream-offset": where} for name in streams})
+    until = time.monotonic() + _ROUNDS * quiet
+    while missing := [name for name in streams if name not in found.offsets]:
+        session.serve_until(lambda: len(found.offsets) == len(streams), quiet)
+        asked = time.monotonic()
+        counts = found.counts(missing)
+        empty = not any(count for name, count in counts.items() if name not in found.offsets)
+        now = time.monotonic()
+        # A late answer says that the broker is slow.
+        if (empty or now > until) and now - asked <= max(quiet, _QUIET):
+            break
     if where == "first":
-        for name in streams:
-            # One by one: the broker may send more of one stream than it was asked for.
-            for offset, _ in _offsets(broker, {name: 1}, where, quiet):
-                ends[name] = offset
-        return ends
-    # Of the last chunk, everything: it is complete when nothing more comes.
-    for offset, name in _offsets(broker, dict.fromkeys(streams, LARGEST_WINDOW), where, quiet):
-        ends[name] = offset + 1
-    return ends
+        return {name: first for name, (first, _) in found.offsets.items()}
+    for _ in range(_ROUNDS):
+        # What was there when the broker is asked comes before its answer, if the window is not full.
+        before = found.seen
+        found.acknowledge(before)
+        found.counts(streams)
+        if found.seen == before:
+            break
+    return {name: last + 1 for name, (_, last) in found.offsets.items()}
 
 
-def _offsets(broker: Broker, windows: Mapping[str, int], where: str, quiet: float) -> Iterator[tuple[int, str]]:
-    """Yield offset and stream of the messages at an end of streams."""
-    session = open_session(broker)
-    try:
-        arguments = {name: {"x-stream-offset": where} for name in windows}
-        found = session.collect(windows, idle=quiet, keep=True, arguments=arguments, longest=_ROUNDS * quiet)
-    finally:
-        session.drop()
-    for method, header, _body, _received in found.deliveries:
-        offset = stream_offset(header)
-        name = found.queues[method[5 : 5 + method[4]]]
-        if offset is None:
-            raise FairschedError(f"{name!r} is no stream: its messages carry no offset")
-        yield offset, name
+class _Piece(Collected):
+    """_Piece(session, stream, start, end, most, most_bytes)
+    --
+
+    Messages of a stream from offset `start` on, at most so many, and bytes or a message more; and then the next ones.
+
+    The consumer goes on from piece to piece: the broker searches the stream for the offset where a consumer begins. It
+    sends a window ahead of the acknowledgements, which end as soon as the rest of the range is within it. What comes
+    while a piece is full waits in the socket.
+    """
+
+    def __init__(self, session: Session, stream: str, start: int, end: int, most: int, most_bytes: int) -> None:
+        super().__init__(session, most, most_bytes)
+        self.stream = stream
+        self._last = end - 1
+        self._most_bytes = most_bytes
+        window = min(end - start, _WINDOW)
+        self._step = max(1, window // 2)
+        #: Of all messages of this consumer: how many came, are acknowledged, and are to be.
+        self._came = self._acknowledged = 0
+        self._due = end - start - window
+        session.transport.holds = True
+        self.consume({stream: window}, {stream: {"x-stream-offset": start}})
+
+    def again(self, most: int) -> None:
+        """Go on with the next piece of at most so many messages."""
+        self.deliveries = []
+        self.room, self.space, self.full = most, self._most_bytes, False
+        self._session.transport.resume()
+
+    def take(self, method: bytes, header: bytes, body: bytes) -> None:
+        """Take a delivery that came among other frames, or in more than three, even if the piece is full."""
+        self.deliveries.append((method, header, body, time.time_ns()))
+        self.took(self.room - 1, self.space - len(body))
+
+    def took(self, room: int, space: int) -> None:
+        """Note what is still wanted, and let the broker go on."""
+        self._came += self.room - room
+        ready = min(self._came, self._due)
+        if ready - self._acknowledged >= self._step or self._acknowledged < ready == self._due:
+            self._acknowledged = ready
+            if self._channel.is_open:
+                self.acknowledge(ready)
+        if self.deliveries and (stream_offset(self.deliveries[-1][1]) or 0) >= self._last:
+            room = 0
+        super().took(room, space)
 
 
 def read_range(
@@ -104,7 +195,8 @@ def read_range(
     start, end : int
         Offsets.
     idle : float
-        Seconds without a delivery after which it is given up.
+        Seconds without a delivery after which the broker is asked whether it is there, and if it is, the range is
+        consumed over a new connection.
     strict : bool
         Whether a missing message is an error.
     most, most_bytes : int
@@ -113,52 +205,82 @@ def read_range(
     Yields
     ------
     Collected
-        Deliveries in the order of their offsets.
+        Deliveries in the order of their offsets, to be used before the next ones are asked for.
 
     Raises
     ------
     StreamTruncated
-        With `strict`: messages are missing.
+        With `strict`: messages are gone.
     ConnectionFailed
-        As it says; the task is to be tried again.
+        The connection was lost, or nothing came over it, ``1 + broker.retries`` times in a row. Nothing is skipped
+        then, with or without `strict`, and the task is to be tried again.
     """
-    position = start
+    position, retries = start, Retries(broker)
     while position < end:
         session = open_session(broker)
         try:
-            window = min(end - position, most, LARGEST_WINDOW)
-            arguments = {stream: {"x-stream-offset": position}}
-            found = session.collect({stream: window}, idle=idle, most_bytes=most_bytes, keep=True, arguments=arguments)
+            piece = _Piece(session, stream, position, end, min(end - position, most), most_bytes)
+            while True:
+                _fill(session, piece, position, idle)
+                retries.succeeded()
+                position = _checked(broker, piece, position, end, strict)
+                if piece.deliveries:
+                    yield piece
+                if position == end:
+                    return
+                piece.again(min(end - position, most))
+        except ConnectionFailed as error:
+            retries.failed(error)
         finally:
             session.drop()
-        position = _checked(found, stream, position, end, strict)
-        if found.deliveries:
-            yield found
 
 
-def _checked(found: Collected, stream: str, position: int, end: int, strict: bool) -> int:
-    """Keep what lies in the range, and return the next offset; complains of gaps."""
+def _fill(session: Session, piece: _Piece, position: int, idle: float) -> None:
+    """Collect a piece; ConnectionFailed if nothing comes."""
+    try:
+        session.fill(piece, idle)
+    except ConnectionFailed:
+        if not piece.deliveries:
+            raise
+        return  # These came in order, so they are good; the loss of the connection shows next time.
+    if not piece.deliveries:
+        raise ConnectionFailed(
+            f"{session.address}: nothing comes of stream {piece.stream!r} from offset {position} on, within {idle:g} s "
+            "(pollTimeoutMs). Nothing is skipped for that. If this goes on, either retention took all that the stream "
+            "had, and it shows with the next message; or the stream was made anew, and ends before that offset: then "
+            "the query needs a new checkpoint"
+        )
+
+
+def _checked(broker: Broker, piece: _Piece, position: int, end: int, strict: bool) -> int:
+    """Keep what lies in the range, and return the next offset; complains of what is gone."""
     kept: list[Delivery] = []
-    for delivery in found.deliveries:
+    gap: tuple[int, int] | None = None
+    for delivery in piece.deliveries:
         offset = stream_offset(delivery[1])
         if offset is None:
-            raise FairschedError(f"{stream!r} is no stream: its messages carry no offset")
-        if offset != position:
-            _missing(stream, position, min(offset, end), strict)
+            raise _no_stream(piece.stream)
+        if offset > position and gap is None:
+            gap = position, min(offset, end)
         if offset >= end:
             position = end
             break
         kept.append(delivery)
         position = offset + 1
-    if not found.deliveries:
-        _missing(stream, position, end, strict)
-        position = end
-    found.deliveries[:] = kept
+    # Other things than messages take up offsets, too: what consumers store there over the stream protocol. Retention
+    # takes a stream's beginning, so while that is not after the gap, there was never a message in it.
+    if gap is not None and (first := bounds(broker, [piece.stream], "first")[piece.stream]) > gap[0]:
+        _missing(piece.stream, gap[0], min(first, gap[1]), strict)
+    piece.deliveries[:] = kept
     return position
 
 
+def _no_stream(name: str) -> FairschedError:
+    return FairschedError(f"{name!r} is no stream: its messages carry no offset")
+
+
 def _missing(stream: str, start: int, end: int, strict: bool) -> None:
-    text = f"offsets {start} to {end - 1} of stream {stream!r} are gone or do not come"
+    text = f"offsets {start} to {end - 1} of stream {stream!r} are gone"
     if strict:
         raise StreamTruncated(
             f"{text}: retention is too short for this query, or the stream was made anew. failOnDataLoss=false goes on "
@@ -168,16 +290,19 @@ def _missing(stream: str, start: int, end: int, strict: bool) -> None:
 
 
 def check_known(ends: Mapping[str, int], starts: Mapping[str, int], strict: bool) -> None:
-    """Complain of streams that end before the position of the query: they were deleted and made anew."""
+    """Complain of streams that end before the position of the query: they were deleted and made anew.
+
+    Of a stream that is not in `ends` nothing is known.
+    """
     for name, start in starts.items():
-        if ends[name] < start:
+        if ends.get(name, start) < start:
             _missing(name, ends[name], start, strict)
 
 
 def as_offsets(given: Any, broker: Broker, streams: Sequence[str], idle: float) -> dict[str, int]:
     """Return offsets for "earliest", "latest", or a mapping, which must name every stream.
 
-    Asked once in a query's life, so that `idle` may be long: a broker too slow to answer has an empty stream.
+    Asked once in a query's life, so that `idle` may be long.
     """
     if not isinstance(given, str):
         left = [name for name in streams if name not in given]

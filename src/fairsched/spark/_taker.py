@@ -13,8 +13,14 @@ from fairsched.consumer.urls import check_urls
 from fairsched.durations import parse_duration
 from fairsched.errors import ConfigurationError
 
-#: Spark passes these along with everybody's options.
-FOREIGN = frozenset({"path", "checkpointlocation"})
+#: Spark passes it along with everybody's options.
+FOREIGN = frozenset({"checkpointlocation"})
+
+#: Spark 4.3 asks a Python source for a table's columns with options that it does not give when the table is used.
+_NO_TABLES = (
+    "Spark gives a table made with CREATE TABLE … USING rabbitmq no options when it is used: use "
+    "CREATE TEMPORARY VIEW … USING rabbitmq OPTIONS (…), or the readers and writers of DataFrames"
+)
 
 _MOST = 2**31 - 1
 #: A number without a unit.
@@ -119,8 +125,10 @@ class Taker:
     def broker(self, heartbeat: int = 60) -> Broker:
         text = self.text("url", "")
         if not text:
+            # A managed table has a path, which Spark does give.
+            unused = f". {_NO_TABLES}" if self._given <= {"path"} else ""
             raise ConfigurationError(
-                "option url is missing; it is an AMQP URL, such as amqp://user:password@host/vhost"
+                f"option url is missing; it is an AMQP URL, such as amqp://user:password@host/vhost{unused}"
             )
         return Broker(
             check_urls([one.strip() for one in text.split(",")]),
@@ -132,5 +140,7 @@ class Taker:
     def end(self) -> None:
         """Refuse what nobody took."""
         left = sorted(set(self._left) - FOREIGN)
+        if any(name.startswith("option.") for name in left):
+            raise ConfigurationError(_NO_TABLES)
         if left:
             raise ConfigurationError(f"no such option: {', '.join(left)}; there are {', '.join(sorted(self.known))}")

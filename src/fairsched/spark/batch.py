@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -9,8 +10,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from fairsched._ackledger import AckLedger
-from fairsched.errors import ConfigurationError
-from fairsched.spark._amqp import open_session
+from fairsched.errors import ConfigurationError, ConnectionFailed
+from fairsched.spark._amqp import Session, over_session
+from fairsched.spark._collected import Collected
 from fairsched.spark._depths import DepthProbe
 from fairsched.spark._fair import row_order
 from fairsched.spark._options import SourceOptions
@@ -32,14 +34,17 @@ def browse(options: SourceOptions, names: Sequence[str], shares: dict[str, int])
     quorum queues, as they do what a closed connection had.
     """
     decoder = Decoder(names, options.key, options.time_header, timed=options.shedding is not None)
-    session = open_session(options.broker)
-    try:
+
+    def look(session: Session) -> Collected:
         found = session.collect(shares, idle=options.idle)
-        if found.deliveries:
-            found.settle([(AckLedger.REQUEUE, len(found.deliveries), True)])
-        found.close()
-    finally:
-        session.close()
+        # They go back in any case, in the end with the connection.
+        with contextlib.suppress(ConnectionFailed):
+            if found.deliveries:
+                found.settle([(AckLedger.REQUEUE, len(found.deliveries), True)])
+            found.close(1 + options.broker.retries)
+        return found
+
+    found = over_session(options.broker, look, Session.close)
     columns = decoder.decode(found.deliveries, found.queues)
     judge(options.shedding, {}, columns, ())
     rows = decoder.batch(columns, row_order(options, columns))

@@ -2,17 +2,55 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from fairsched.fairness import Report, report
+from fairsched.fairness import report
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-__all__ = ["BatchAges", "PipelineProgress"]
+__all__ = ["BatchAges", "PipelineProgress", "PipelineReport", "QueueRows"]
+
+
+class QueueRows(TypedDict):
+    """One queue of a `PipelineReport`; `share` and `error` are None where there is no verdict."""
+
+    name: str
+    quantum: int
+    #: Rows of all batches, and those of them by which the shares are judged.
+    served: int
+    judged: int
+    share: float | None
+    ideal: float
+    error: float | None
+
+
+class PipelineReport(TypedDict):
+    """What a pipeline read, as `fairsched pipeline --json` prints it; `jain` is None where there is no verdict."""
+
+    queues: list[QueueRows]
+    jain: float | None
+    total: int
+    seconds: float
+    batches: int
+    judged_batches: int
+
+
+def _by_name(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an observation as name and value; Spark Connect (4.3) gives a list of values and a schema."""
+    schema = row.get("schema")
+    if not isinstance(schema, dict):  # that would be a queue's count
+        return row
+    return dict(zip((field["name"] for field in schema["fields"]), row["values"], strict=True))
+
+
+def _offset(found: Any) -> Mapping[str, Any]:
+    """Return an offset as it was made; Spark Connect (4.3) gives its text."""
+    offset = json.loads(found) if isinstance(found, str) else found
+    return offset if isinstance(offset, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -32,6 +70,9 @@ class PipelineProgress:
 
     Counts by queue and ages by batch, added up.
 
+    A queue that ran out gets all it has and leaves its share to the others, so shares are judged by the batches that
+    left every queue a backlog.
+
     Parameters
     ----------
     quanta : mapping of str to int
@@ -47,12 +88,12 @@ class PipelineProgress:
     def __init__(self, quanta: Mapping[str, int]) -> None:
         self._quanta = dict(quanta)
         self._served = dict.fromkeys(quanta, 0)
+        self._judged = dict.fromkeys(quanta, 0)
+        self._judged_batches = 0
         self._seen = -1
         self._latest: int | None = None
         #: Batches whose progress was gone before it was seen.
         self.missed = 0
-        self._first: datetime | None = None
-        self._last: datetime | None = None
         self.ages: list[BatchAges] = []
 
     def add(self, progresses: Iterable[StreamingQueryProgress], shares: str, ages: str) -> bool:
@@ -67,27 +108,54 @@ class PipelineProgress:
         """
         news = False
         for progress in progresses:
-            metrics = progress.observedMetrics
+            batch = progress.batchId
             if self._latest is not None:
-                self.missed += max(0, progress.batchId - self._latest - 1)
-            self._latest = max(progress.batchId, self._latest or 0)
-            if progress.batchId <= self._seen or not progress.numInputRows or shares not in metrics:
+                self.missed += max(0, batch - self._latest - 1)
+            self._latest = max(batch, self._latest or 0)
+            if batch <= self._seen or not progress.numInputRows:
                 continue
-            self._seen, news = progress.batchId, True
-            for queue in self._quanta:
-                self._served[queue] += metrics[shares][queue]
-            age: Any = metrics.get(ages, {"p50": None, "p99": None, "max": None})
-            self.ages.append(BatchAges(progress.batchId, progress.numInputRows, age["p50"], age["p99"], age["max"]))
-            moment = datetime.fromisoformat(progress.timestamp)
-            self._first = self._first or moment
-            self._last = moment
+            found = json.loads(progress.json)
+            metrics = {name: _by_name(row) for name, row in found.get("observedMetrics", {}).items()}
+            if shares not in metrics:
+                continue
+            self._seen, news = batch, True
+            self._count(metrics[shares], self._backlogged(found["sources"]))
+            age = metrics.get(ages, {})  # which may be without what is null
+            self.ages.append(BatchAges(batch, progress.numInputRows, *map(age.get, ("p50", "p99", "max"))))
         return news
 
-    @property
-    def seconds(self) -> float:
-        """Seconds from the beginning of the first batch to that of the last."""
-        return 0.0 if self._first is None or self._last is None else (self._last - self._first).total_seconds()
+    def _backlogged(self, sources: Iterable[Mapping[str, Any]]) -> bool:
+        """Whether the plan of a batch left messages in every queue; a batch that was planned by an earlier run: no."""
+        behind = [_offset(source.get("latestOffset")).get("behind", {}) for source in sources]
+        return any(all(one.get(queue, 0) > 0 for queue in self._quanta) for one in behind)
 
-    def report(self, seconds: float) -> Report:
-        """Sum up the shares, as `fairsched demo` does."""
-        return report(self._served, self._quanta, seconds)
+    def _count(self, rows: Mapping[str, int], judged: bool) -> None:
+        self._judged_batches += judged
+        for queue in self._quanta:
+            self._served[queue] += rows[queue]
+            if judged:
+                self._judged[queue] += rows[queue]
+
+    def report(self, seconds: float) -> PipelineReport:
+        """Sum up what was read in so many seconds."""
+        found = report(self._judged, self._quanta, seconds)
+        verdict = self._judged_batches > 0
+        return {
+            "queues": [
+                {
+                    "name": row["name"],
+                    "quantum": row["quantum"],
+                    "served": self._served[row["name"]],
+                    "judged": row["served"],
+                    "share": row["share"] if verdict else None,
+                    "ideal": row["ideal"],
+                    "error": row["error"] if verdict else None,
+                }
+                for row in found["queues"]
+            ],
+            "jain": found["jain"] if verdict else None,
+            "total": sum(self._served.values()),
+            "seconds": seconds,
+            "batches": len(self.ages),
+            "judged_batches": self._judged_batches,
+        }

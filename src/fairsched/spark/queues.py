@@ -72,6 +72,8 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._shed: dict[str, int] = {}
         self._laws: dict[str, Sequence[int]] = {}
         self._depths: dict[str, int] = {}
+        #: Messages that were ready and are not in the batch that was planned last, by queue.
+        self._behind: dict[str, int] = {}
 
     # Planning, in the driver's long-lived process ------------------------------------------------------------------
 
@@ -88,9 +90,12 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._look()
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Return what the progress shows as latest offset: depths, ages (in ms, where messages carry a time), shed."""
+        """Return what the progress shows as latest offset.
+
+        Depths, how far the batch stays behind them, ages (in ms, where messages carry a time) and shed.
+        """
         shed = {} if self._options.shedding is None else {"shed": self._shed}
-        return {"depths": self._depths, "ages": self._ages, **shed}
+        return {"depths": self._depths, "behind": self._behind, "ages": self._ages, **shed}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Plan the next batch; `start` itself if there is none to be had."""
@@ -123,15 +128,15 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _plan(self, begin: QueueOffset, ready: Mapping[str, int], limit: ReadLimit) -> QueueOffset:
         options = self._options
         sizes = {**begin.sizes, **self._sizes}
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        most = bounded_by_bytes(
-            most, options.most_bytes, sizes, options.quanta, [name for name in ready if ready[name]]
-        )
+        # Without a limit (Trigger.Once) a batch is everything there is.
+        most, most_bytes = (limit.max_rows, options.most_bytes) if isinstance(limit, ReadMaxRows) else (None, None)
+        most = bounded_by_bytes(most, most_bytes, sizes, options.quanta, [name for name in ready if ready[name]])
         shares, carried = allocate(ready, options.quanta, most, begin.carried)
+        self._behind = {name: depth - shares.get(name, 0) for name, depth in ready.items()}
         parts = assign(shares, options.partitions, split=options.split, allow_split=options.allow_split)
         epoch = begin.epoch or uuid.uuid4().hex
         known = {name: sizes[name] for name in options.quanta if name in sizes}
-        return QueueOffset(begin.seq + 1, epoch, tuple(parts), carried, known, options.most_bytes or 0)
+        return QueueOffset(begin.seq + 1, epoch, tuple(parts), carried, known, most_bytes or 0)
 
     def _plan_target(self, shares: Mapping[str, int]) -> None:
         if self._target is not None:

@@ -41,7 +41,8 @@ def sweep(
     simulate : callable
         What is called with each, in an executor; `fairsched.simulate` by default.
     num_partitions : int, optional
-        Tasks; by default as many as Spark runs at once, but no more than scenarios. The rows do not depend on it.
+        Tasks; by default as many as Spark runs at once, but no more than scenarios, which a small query finds out. The
+        rows do not depend on it.
 
     Returns
     -------
@@ -71,12 +72,19 @@ def sweep(
     if not chosen:
         raise ValueError("scenarios must be one or more, got none")
     if num_partitions is None:
-        num_partitions = min(len(chosen), spark.sparkContext.defaultParallelism)
+        num_partitions = _tasks(spark, len(chosen))
     if not isinstance(num_partitions, int) or isinstance(num_partitions, bool) or num_partitions < 1:
         raise ValueError(f"num_partitions must be a positive integer, got {num_partitions!r}")
     rows = [(number, pickle.dumps(scenario)) for number, scenario in enumerate(chosen)]
     packed = spark.createDataFrame(rows, "scenario bigint, packed binary").repartitionById(num_partitions, _spread())
     return packed.mapInArrow(_simulating(simulate), _SCHEMA)
+
+
+def _tasks(spark: SparkSession, rows: int) -> int:
+    """Find out into how many tasks Spark divides so many rows; over Spark Connect nobody can be asked."""
+    from pyspark.sql import functions as F
+
+    return spark.range(rows).select(F.spark_partition_id()).distinct().count()
 
 
 def _spread() -> Any:

@@ -18,8 +18,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from fairsched.errors import ConfigurationError
-from fairsched.spark._amqp import open_session
+from fairsched.errors import ConfigurationError, ConnectionFailed
+from fairsched.spark._amqp import Retries, Session, open_session
 from fairsched.spark._messages import COLUMNS, Messages
 from fairsched.spark._options import SinkOptions
 from fairsched.spark._publisher import Publisher
@@ -76,15 +76,26 @@ class _Writer(ABC):
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         messages = Messages(self._options, f"{self._job()}-{partition}")
-        session = open_session(self._options.broker)
+        session, publisher = _open_publisher(self._options)
         try:
-            publisher = Publisher(session, self._options)
             for batch in iterator:
                 publisher.publish(messages.of(batch))
             publisher.finish()
         finally:
             session.close()
         return WriterCommitMessage()
+
+
+def _open_publisher(options: SinkOptions) -> tuple[Session, Publisher]:
+    """Connect, and again while the connection is lost: nothing is published yet."""
+    retries = Retries(options.broker)
+    while True:
+        session = open_session(options.broker)
+        try:
+            return session, Publisher(session, options)
+        except ConnectionFailed as error:
+            session.drop()
+            retries.failed(error)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):

@@ -18,7 +18,7 @@ from fairsched.spark._options import SourceOptions
 from fairsched.spark._partition import SEGMENT_BYTES, SEGMENT_MESSAGES
 from fairsched.spark._plan import allocate
 from fairsched.spark._rows import Decoder
-from fairsched.spark._tail import as_offsets, bounds, check_known, read_range
+from fairsched.spark._tail import as_offsets, bounds, check_known, read_range, seen_bounds
 from fairsched.spark.source import Shape
 
 
@@ -93,7 +93,8 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note where the streams end now."""
-        self._target = self._tails()
+        # What is not seen now is not read in this run.
+        self._target = self._tails(self._options.idle)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return what the progress shows as latest offset: the known ends, and how far the query is behind them."""
@@ -109,7 +110,7 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = dict(begin.ends)
         new = [name for name in options.quanta if name not in starts]
         if new:
-            starts.update(bounds(options.broker, new, "first"))
+            starts.update(bounds(options.broker, new, "first", options.idle))
         ready = self._ready(starts, limit)
         least = options.least if self._target is None else 1
         total = sum(ready.values())
@@ -141,11 +142,11 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         short = {name: starts[name] for name in self._options.quanta if known[name] < starts[name]}
         if short:
             options = self._options
-            check_known(bounds(options.broker, list(short), "last", options.idle), short, options.strict)
+            check_known(seen_bounds(options.broker, list(short), "last", options.idle), short, options.strict)
 
-    def _tails(self) -> dict[str, int]:
+    def _tails(self, *quiet: float) -> dict[str, int]:
         time.sleep(max(0.0, self._looked + self._options.pace - time.monotonic()))
-        self._ends = bounds(self._options.broker, list(self._options.quanta), "last")
+        self._ends = bounds(self._options.broker, list(self._options.quanta), "last", *quiet)
         self._looked = time.monotonic()
         return self._ends
 
