@@ -16,9 +16,9 @@ from pika.spec import Basic, BasicProperties
 from wiretables import LATE, LATIN, Encoded, field, nested, table
 
 from fairsched import DecodingError
+from fairsched.amqp.properties import ReceivedProperties
 from fairsched.consumer.keys import key_function
 from fairsched.consumer.message import Message
-from fairsched.consumer.properties import ReceivedProperties
 from fairsched.consumer.sparing import PAUSE, Sparing
 
 text = st.text(max_size=20)

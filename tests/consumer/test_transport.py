@@ -11,8 +11,8 @@ from pika import ConnectionParameters, exceptions, frame
 from pika.channel import ContentFrameAssembler
 from pika.spec import Basic, BasicProperties
 
+from fairsched.amqp.transport import Transport
 from fairsched.consumer.message import Message
-from fairsched.consumer.transport import Transport
 
 OURS, THEIRS = 1, 2
 FRAME_MAX = 4096

@@ -14,9 +14,9 @@ import pika
 import pika.exceptions
 from pika.adapters.select_connection import IOLoop
 
-from fairsched.consumer.link import describe
+from fairsched.amqp.errors import describe
+from fairsched.amqp.urls import endpoint, mask_url, parameters
 from fairsched.consumer.signals import graceful
-from fairsched.consumer.urls import endpoint, mask_url, parameters
 from fairsched.errors import ConnectionFailed, QueueNotFound
 
 #: Messages published before their confirmations are waited for.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pika.frame import Method
     from pika.spec import Queue
 
-    from fairsched.consumer.transport import Transport
+    from fairsched.amqp.transport import Transport
 
 _log = logging.getLogger(__name__)
 

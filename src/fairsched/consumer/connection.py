@@ -10,27 +10,28 @@ from typing import TYPE_CHECKING
 
 from pika.adapters.select_connection import IOLoop
 
+from fairsched.amqp.backoff import Backoff
+from fairsched.amqp.errors import describe, is_missing
+from fairsched.amqp.urls import mask_url
 from fairsched.consumer.acks import AckPolicy
-from fairsched.consumer.backoff import Backoff
 from fairsched.consumer.census import Census
 from fairsched.consumer.gathering import Gathering
 from fairsched.consumer.gauge import Gauge
 from fairsched.consumer.holds import Holds
 from fairsched.consumer.intake import Intake
-from fairsched.consumer.link import Link, describe
+from fairsched.consumer.link import Link
 from fairsched.consumer.pace import Pace
 from fairsched.consumer.regulator import Regulator
-from fairsched.consumer.subscription import FORKED, Subscription, is_missing
-from fairsched.consumer.urls import mask_url
+from fairsched.consumer.subscription import FORKED, Subscription
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 
 if TYPE_CHECKING:
+    from fairsched.amqp.transport import Sink, Transport
     from fairsched.consumer.counters import Counters
     from fairsched.consumer.lanes import Lanes
     from fairsched.consumer.listener import Listener
     from fairsched.consumer.message import Message
     from fairsched.consumer.settings import Settings
-    from fairsched.consumer.transport import Sink, Transport
 
 __all__ = ["FORKED", "Pump"]
 

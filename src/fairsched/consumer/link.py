@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-import ssl
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-import pika.exceptions
-
-from fairsched.consumer.backoff import Backoff
-from fairsched.consumer.transport import Transport
-from fairsched.consumer.urls import endpoint, mask_url, parameters
+from fairsched.amqp.backoff import Backoff
+from fairsched.amqp.errors import describe, is_refusal
+from fairsched.amqp.transport import Transport
+from fairsched.amqp.urls import endpoint, mask_url, parameters
 from fairsched.errors import ConnectionFailed
 
 if TYPE_CHECKING:
@@ -21,15 +18,6 @@ _log = logging.getLogger(__name__)
 
 #: Seconds that a connection has to finish opening once nobody wants it any more.
 _GRACE = 1.0
-
-#: Answers that no retry will change.
-_REFUSALS = (
-    pika.exceptions.AuthenticationError,
-    pika.exceptions.ProbableAuthenticationError,
-    pika.exceptions.ProbableAccessDeniedError,
-    pika.exceptions.IncompatibleProtocolError,
-    ssl.SSLCertVerificationError,
-)
 
 
 class LinkOwner(Protocol):
@@ -154,7 +142,7 @@ class Link:
         self.last_error = f"{self.address}: {mask_url(describe(error))}"
         if self._closing:
             self._owner.link_closed()
-        elif not self._was_open and any(isinstance(one, _REFUSALS) for one in _causes(error)):
+        elif not self._was_open and is_refusal(error):
             self._wanted = False
             self._owner.link_refused(ConnectionFailed(f"the broker refused the connection: {self.last_error}"))
         else:
@@ -181,32 +169,3 @@ class Link:
 
     def _on_unblocked(self, _connection: Any, _frame: Any) -> None:
         _log.info("%s unblocked the connection", self.address)
-
-
-def describe(error: BaseException) -> str:
-    """describe(error)
-    --
-
-    Return what went wrong in words.
-
-    Parameters
-    ----------
-    error : BaseException
-        Of pika, whose exceptions often wrap the one that says something.
-
-    Returns
-    -------
-    str
-        Type and text of the innermost exception that has a text.
-    """
-    causes = [one for one in _causes(error) if str(one)]
-    return f"{type(causes[-1]).__name__}: {causes[-1]}" if causes else repr(error)
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and those it wraps: pika nests them in `exceptions`, `exception` and `args`."""
-    yield error
-    nested = [*getattr(error, "exceptions", ()), getattr(error, "exception", None), *error.args]
-    for one in nested:
-        if isinstance(one, BaseException):
-            yield from _causes(one)

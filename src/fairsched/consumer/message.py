@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pika import spec
 
 from fairsched._ackledger import AckLedger
-from fairsched.consumer.properties import decode
+from fairsched.amqp.properties import decode
 
 if TYPE_CHECKING:
     from pika.spec import Basic, BasicProperties

@@ -7,12 +7,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import pika.exceptions
-
 from fairsched._ackledger import AckLedger
+from fairsched.amqp.properties import ReceivedProperties
 from fairsched.consumer.ladder import Ladder
 from fairsched.consumer.message import Message
-from fairsched.consumer.properties import ReceivedProperties
 
 if TYPE_CHECKING:
     from pika.channel import Channel
@@ -323,8 +321,3 @@ def acks_first(frames: list[_Frame]) -> list[_Frame]:
         return frames
     covered = max((tag for verdict, tag, multiple in frames if multiple), default=0)
     return sorted(frames, key=lambda frame: frame[0] != AckLedger.ACK and frame[1] > covered)
-
-
-def is_missing(reason: BaseException) -> bool:
-    """Whether a channel was closed because its queue does not exist."""
-    return isinstance(reason, pika.exceptions.ChannelClosedByBroker) and reason.reply_code == 404
