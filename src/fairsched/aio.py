@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fairsched.consumer.arguments import made_by
+from fairsched.consumer.client import DROPPED, Machine
+from fairsched.consumer.handler_thread import HandlerThread
 from fairsched.consumer.handlers import is_coroutine_handler
-from fairsched.consumer.handlerthread import HandlerThread
-from fairsched.consumer.machine import DROPPED, Machine
 from fairsched.consumer.settings import Settings, make_settings
 from fairsched.errors import ShutDown
 

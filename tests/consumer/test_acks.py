@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from fairsched.consumer.acks import PERIOD, SLOWEST_PERIOD, AckPolicy
+from fairsched.consumer.channel import Subscription
 from fairsched.consumer.counters import Counters
-from fairsched.consumer.gauge import Gauge
-from fairsched.consumer.subscription import Subscription
-from fairsched.consumer.window import default_windows
+from fairsched.consumer.prefetch.arithmetic import default_windows
+from fairsched.consumer.prefetch.measure import Gauge
 
 
 class Wire:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.consumer.gauge import FACTOR, LEAST_SERVICE, SLACK, WINDOW, Gauge
+from fairsched.consumer.prefetch.measure import FACTOR, LEAST_SERVICE, SLACK, WINDOW, Gauge
 
 
 class ManualClock:

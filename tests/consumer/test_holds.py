@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.consumer.gauge import Gauge
-from fairsched.consumer.holds import (
+from fairsched.consumer.lanes import Lanes
+from fairsched.consumer.prefetch.hold import (
     LEAST_PATIENCE,
     LONGEST_PENALTY,
     MOST_ASKED,
@@ -22,7 +22,7 @@ from fairsched.consumer.holds import (
     _Penalty,
     patience,
 )
-from fairsched.consumer.lanes import Lanes
+from fairsched.consumer.prefetch.measure import Gauge
 from fairsched.consumer.settings import make_settings
 
 URL = "amqp://guest:guest@localhost/"

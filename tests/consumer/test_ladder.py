@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched._ackledger import AckLedger
-from fairsched.consumer.ladder import MOST, Ladder, kept
+from fairsched.consumer.prefetch.resize import MOST, Ladder, kept
 
 windows = st.integers(1, 60)
 

@@ -18,8 +18,8 @@ from wiretables import LATE, LATIN, Encoded, field, nested, table
 from fairsched import DecodingError
 from fairsched.amqp.properties import ReceivedProperties
 from fairsched.consumer.keys import key_function
+from fairsched.consumer.log_limit import PAUSE, Sparing
 from fairsched.consumer.message import Message
-from fairsched.consumer.sparing import PAUSE, Sparing
 
 text = st.text(max_size=20)
 numbers = st.integers(0, 255)

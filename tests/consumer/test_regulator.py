@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fairsched.consumer.gauge import Gauge
-from fairsched.consumer.regulator import REVIEW, Regulator
+from fairsched.consumer.prefetch.control import REVIEW, Regulator
+from fairsched.consumer.prefetch.measure import Gauge
 from fairsched.consumer.settings import make_settings
 
 URL = "amqp://guest:guest@localhost/"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairsched.consumer.machine import Machine
+from fairsched.consumer.client import Machine
 from fairsched.consumer.settings import make_settings
 from fairsched.consumer.waits import CONSUMER_TIMEOUT, COUNTED_WAIT, PAUSE, Waits, overstay
 

@@ -15,7 +15,8 @@ from integration.rabbitmq import Node, eventually, numbered
 from integration.running import Running
 
 from fairsched import App, CoDel, ConfigurationError, aio
-from fairsched.consumer import Consumer, census
+from fairsched.consumer import Consumer
+from fairsched.consumer import consumer_counts as census
 
 Declare = Callable[..., str]
 

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fairsched.consumer.arguments import made_by
+from fairsched.consumer.client import DROPPED, Machine
 from fairsched.consumer.handlers import check_plain
-from fairsched.consumer.machine import DROPPED, Machine
 from fairsched.consumer.settings import Settings, make_settings
 from fairsched.consumer.workers import WorkerThreads
 from fairsched.errors import ShutDown

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from fairsched.consumer.handlers import check_plain, check_result
-from fairsched.consumer.sparing import Sparing
+from fairsched.consumer.log_limit import Sparing
 from fairsched.errors import ConfigurationError, DecodingError
 
 if TYPE_CHECKING:

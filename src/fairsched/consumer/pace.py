@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
 
     from fairsched.consumer.acks import AckPolicy
-    from fairsched.consumer.subscription import Subscription
+    from fairsched.consumer.channel import Subscription
 
 
 class Pace:

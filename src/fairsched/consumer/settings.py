@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fairsched.amqp.urls import check_urls
-from fairsched.consumer.autowindow import start_windows
 from fairsched.consumer.cost import ConstantCost, cost_model
 from fairsched.consumer.handlers import check_plain
 from fairsched.consumer.keys import Key, key_function
+from fairsched.consumer.prefetch.arithmetic import normalise, windows_for
+from fairsched.consumer.prefetch.auto import start_windows
 from fairsched.consumer.shedding import SheddingRules, shedding_rules
-from fairsched.consumer.window import normalise, windows_for
 from fairsched.errors import ConfigurationError
 from fairsched.pools import Pool, Workers, as_pools
 

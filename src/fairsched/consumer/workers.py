@@ -12,7 +12,7 @@ from fairsched.errors import ShutDown
 
 if TYPE_CHECKING:
     from fairsched._fairqueue import FairQueue
-    from fairsched.consumer.machine import Machine
+    from fairsched.consumer.client import Machine
     from fairsched.consumer.message import Message
 
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from fairsched._ackledger import AckLedger
 from fairsched.amqp.properties import ReceivedProperties
-from fairsched.consumer.ladder import Ladder
 from fairsched.consumer.message import Message
+from fairsched.consumer.prefetch.resize import Ladder
 
 if TYPE_CHECKING:
     from pika.channel import Channel
     from pika.frame import Method
     from pika.spec import Basic, BasicProperties, Queue
 
-    from fairsched.consumer.connection import Pump
+    from fairsched.consumer.io_thread import Pump
 
 _log = logging.getLogger(__name__)
 

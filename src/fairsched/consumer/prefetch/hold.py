@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
 
-    from fairsched.consumer.gauge import Gauge
+    from fairsched.consumer.channel import Subscription
     from fairsched.consumer.lanes import Lanes
+    from fairsched.consumer.prefetch.measure import Gauge
     from fairsched.consumer.settings import Settings
-    from fairsched.consumer.subscription import Subscription
 
 #: How often a held slot has to show that more of it waits at the broker, in seconds.
 PERIOD = 0.05

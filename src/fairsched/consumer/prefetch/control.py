@@ -8,15 +8,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from fairsched.consumer.autowindow import AutoWindow, byte_window
-from fairsched.consumer.window import LARGEST, measured_windows
+from fairsched.consumer.prefetch.arithmetic import LARGEST, measured_windows
+from fairsched.consumer.prefetch.auto import AutoWindow, byte_window
 
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
 
-    from fairsched.consumer.gauge import Gauge
+    from fairsched.consumer.channel import Subscription
+    from fairsched.consumer.prefetch.measure import Gauge
     from fairsched.consumer.settings import Settings
-    from fairsched.consumer.subscription import Subscription
 
 _log = logging.getLogger(__name__)
 

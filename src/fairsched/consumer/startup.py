@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
 
-    from fairsched.consumer.subscription import Subscription
+    from fairsched.consumer.channel import Subscription
 
 #: How often, in seconds, and how many times at most a start looks whether first deliveries still come in.
 _LOOK, _LOOKS = 0.01, 20

@@ -13,16 +13,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fairsched.amqp.urls import endpoint
-from fairsched.consumer.connection import FORKED, Pump
 from fairsched.consumer.counters import Counters
 from fairsched.consumer.handlers import check_result
+from fairsched.consumer.io_thread import FORKED, Pump
 from fairsched.consumer.lanes import Lanes
 from fairsched.consumer.listener import Listener
+from fairsched.consumer.prefetch.arithmetic import busying, shortfall
 from fairsched.consumer.settings import Settings
 from fairsched.consumer.shedding import Shedding
 from fairsched.consumer.tracebacks import Tracebacks
 from fairsched.consumer.waits import SLOW, Waits
-from fairsched.consumer.window import busying, shortfall
 from fairsched.errors import ConfigurationError, ConnectionFailed, ShutDown
 
 if TYPE_CHECKING:
