@@ -18,7 +18,7 @@ from wiretables import LATE, LATIN, Encoded, field, nested, table
 from fairsched import DecodingError
 from fairsched.amqp.properties import ReceivedProperties
 from fairsched.consumer.keys import key_function
-from fairsched.consumer.log_limit import PAUSE, Sparing
+from fairsched.consumer.log_limit import PAUSE, LogLimit
 from fairsched.consumer.message import Message
 
 text = st.text(max_size=20)
@@ -146,7 +146,7 @@ def test_nan_is_one_key() -> None:
 
 def test_what_is_said_is_said_again_after_a_minute() -> None:
     now = [0.0]
-    sparing = Sparing(lambda: now[0])
+    sparing = LogLimit(lambda: now[0])
     assert [sparing.due("a"), sparing.due("b"), sparing.due("a")] == [True, True, False]
     now[0] = PAUSE - 0.001
     assert not sparing.due("a")

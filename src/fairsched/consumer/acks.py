@@ -35,7 +35,7 @@ class AckPolicy:
     * They are a quarter of all windows together.
     * They are a sixteenth of what is here, and half of one queue's window is settled: others may still keep the workers
       busy, but the broker soon gives no more of that one.
-    * A worker is about to wait for a message (`Machine.get`, `aio.Consumer`).
+    * A worker is about to wait for a message (`Client.get`, `aio.Consumer`).
     * A handler took longer than `LONG`, or nothing was settled for a while before.
     * `PERIOD` is over.
 

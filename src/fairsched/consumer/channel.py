@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from fairsched._ackledger import AckLedger
 from fairsched.amqp.properties import ReceivedProperties
 from fairsched.consumer.message import Message
-from fairsched.consumer.prefetch.resize import Ladder
+from fairsched.consumer.prefetch.resize import ResizableWindow
 
 if TYPE_CHECKING:
     from pika.channel import Channel
     from pika.frame import Method
     from pika.spec import Basic, BasicProperties, Queue
 
-    from fairsched.consumer.io_thread import Pump
+    from fairsched.consumer.io_thread import IOThread
 
 _log = logging.getLogger(__name__)
 
@@ -36,8 +36,8 @@ FORKED = (
 _SLACK = 32
 
 
-class Subscription:
-    """Subscription(pump, queue, window)
+class ConsumerChannel:
+    """ConsumerChannel(io_thread, queue, window)
     --
 
     One queue on one channel of its own, so that messages are popped in the order of their tags, a contiguous prefix
@@ -45,7 +45,7 @@ class Subscription:
 
     Parameters
     ----------
-    pump : Pump
+    io_thread : IOThread
         The I/O thread that this belongs to.
     queue : str
         The queue's name.
@@ -58,12 +58,12 @@ class Subscription:
     its channel; after that it is only remembered by its undelivered messages, whose settlement it ignores.
     """
 
-    def __init__(self, pump: Pump, queue: str, window: int) -> None:
+    def __init__(self, io_thread: IOThread, queue: str, window: int) -> None:
         self.queue = queue
-        #: Unsettled messages that the broker may send, in the end: the ladder may be on its way there.
+        #: Unsettled messages that the broker may send, in the end: `prefetch` may be on its way there.
         self.window = window
         self.ledger = AckLedger()
-        self.ladder = Ladder(self.ledger, self._start, self._stop, self._on_change)
+        self.prefetch = ResizableWindow(self.ledger, self._start, self._stop, self._on_change)
         #: Cleared when the channel is gone: what it delivered belongs to the broker again.
         self.alive = True
         #: Whether the broker confirmed the consumer and has not cancelled it since.
@@ -76,7 +76,7 @@ class Subscription:
         self.ready: int | None = None
         #: Whether the broker was asked and has not answered.
         self.asking = False
-        self._pump = pump
+        self._io_thread = io_thread
         self._channel: Channel | None = None
         self._ending: Callable[[], None] | None = None
         #: Whether the broker cancelled the last consumer, and it is not time to consume again.
@@ -84,8 +84,8 @@ class Subscription:
         #: The delivery that a settlement on its way will bring, and when that was sent.
         self._due, self._sent = 0, 0.0
         self.resize(window)
-        self._take = pump.intake.add
-        self._note = pump.note_fill
+        self._take = io_thread.intake.add
+        self._note = io_thread.note_fill
 
     # Opening -----------------------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class Subscription:
         self._channel = channel
         channel.add_on_close_callback(self._on_close)
         channel.add_on_cancel_callback(self._on_cancel)
-        self._pump.sinks[channel.channel_number] = self._on_delivery
+        self._io_thread.sinks[channel.channel_number] = self._on_delivery
         self.consume()
 
     def consume(self) -> None:
@@ -102,7 +102,7 @@ class Subscription:
         channel = self._channel
         self._sent_away = False
         if self.alive and self._ending is None and channel is not None and channel.is_open:
-            self.ladder.move(channel, self.window)
+            self.prefetch.move(channel, self.window)
 
     def resize(self, window: int) -> None:
         """Change the window; 0 takes in nothing more until it is changed again."""
@@ -115,19 +115,19 @@ class Subscription:
         """Return the newest delivery that the broker may send, once it knows of `more` settlements than it does."""
         ledger = self.ledger
         told = ledger.delivered - ledger.outstanding - ledger.pending
-        return told + more + self.ladder.window + self.ladder.leftover()
+        return told + more + self.prefetch.window + self.prefetch.leftover()
 
     def ping(self) -> None:
         """Measure the round trip of this channel, unless it waits for an answer already."""
         channel = self._channel
-        if self.consuming and not (self.ladder.busy or self.asking) and channel is not None and channel.is_open:
+        if self.consuming and not (self.prefetch.busy or self.asking) and channel is not None and channel.is_open:
             self._set_window(channel, max(1, self.window))
 
     def _set_window(self, channel: Channel, window: int) -> None:
         """Set what later consumers may have unsettled, and take the time: the live ones are not affected."""
         asked = time.monotonic()
-        gauge = self._pump.gauge
-        channel.basic_qos(prefetch_count=window, callback=lambda _frame: gauge.pinged(time.monotonic() - asked))
+        measurements = self._io_thread.measurements
+        channel.basic_qos(prefetch_count=window, callback=lambda _frame: measurements.pinged(time.monotonic() - asked))
 
     def _start(self, channel: Channel, window: int, confirmed: Callable[[Method[Basic.ConsumeOk]], None]) -> str:
         self._set_window(channel, window)
@@ -142,15 +142,15 @@ class Subscription:
         if isinstance(cancelled, set):
             cancelled.discard(tag)
         else:
-            self._pump.sinks.pop(channel.channel_number, None)
+            self._io_thread.sinks.pop(channel.channel_number, None)
 
     def _on_change(self) -> None:
-        first, self.consuming = not self.consuming and self.ladder.consumers > 0, self.ladder.consumers > 0
+        first, self.consuming = not self.consuming and self.prefetch.consumers > 0, self.prefetch.consumers > 0
         if self._ending is not None:
-            if not self.consuming and not self.ladder.busy:
+            if not self.consuming and not self.prefetch.busy:
                 self._ending()
         elif first:
-            self._pump.subscribed(self)
+            self._io_thread.subscribed(self)
 
     @property
     def full(self) -> bool:
@@ -170,7 +170,7 @@ class Subscription:
     @property
     def answered(self) -> bool:
         """Whether the broker has certainly heard of a settlement: it sent more than it may without."""
-        return self.ledger.delivered > self.ladder.window + self.ladder.leftover()
+        return self.ledger.delivered > self.prefetch.window + self.prefetch.leftover()
 
     def backlogged(self, may_ask: bool = True) -> bool:
         """Whether more of the queue presumably waits at the broker; to be called now and then, since it looks back."""
@@ -211,7 +211,7 @@ class Subscription:
         self.ledger.deliver(tag, len(body))
         self.arrived = True
         if tag == self._due:
-            self._pump.gauge.refilled(time.monotonic() - self._sent)
+            self._io_thread.measurements.refilled(time.monotonic() - self._sent)
             self._due = 0
         self._take(Message(body, tag, bool(redelivered), delivery, properties, self, self.queue))
         if not self.filled and self.full:
@@ -222,23 +222,23 @@ class Subscription:
 
     def settle(self, tag: int, verdict: int) -> bool:
         """Note a settlement, and see to it that it is sent soon; False if it has no effect."""
-        pump = self._pump
+        io_thread = self._io_thread
         if not self.alive:
-            if pump.is_forked:
+            if io_thread.is_forked:
                 raise RuntimeError(FORKED)
-            pump.counters.add("stale_settlements")
+            io_thread.counters.add("stale_settlements")
             return False
         if not self.ledger.settle(tag, verdict):
             return False
-        pump.counters.add(_VERDICTS[verdict])
-        pump.unsent.add(self)
-        if pump.acks.settled(2 * self.ledger.pending >= self.window):
-            pump.request_flush()
+        io_thread.counters.add(_VERDICTS[verdict])
+        io_thread.unsent.add(self)
+        if io_thread.acks.settled(2 * self.ledger.pending >= self.window):
+            io_thread.request_flush()
         return True
 
     def failed(self, message: Message, error: Exception) -> None:
         """Settle a message whose handler raised."""
-        self._pump.on_error(message, error)
+        self._io_thread.on_error(message, error)
 
     def flush(self) -> None:
         """Send what was settled since the last call, in as few frames as are exact."""
@@ -272,26 +272,26 @@ class Subscription:
         if not self.alive or not self.consuming or channel is None or not channel.is_open:
             return False
         self._ending = done
-        self.ladder.move(channel, 0)
+        self.prefetch.move(channel, 0)
         return True
 
     def abandon(self) -> None:
         """Forget the channel: it is gone."""
         if self.alive and self._channel is not None:
-            self._pump.sinks.pop(self._channel.channel_number, None)
+            self._io_thread.sinks.pop(self._channel.channel_number, None)
         self.alive = self.consuming = False
 
     def _on_cancel(self, frame: Method[Basic.Cancel]) -> None:
         # Sent by the broker when the queue is deleted or moves. What was delivered can still be settled.
-        self.ladder.lost(frame.method.consumer_tag)
-        if self.consuming and not self.ladder.consumers:
+        self.prefetch.lost(frame.method.consumer_tag)
+        if self.consuming and not self.prefetch.consumers:
             self.consuming, self._sent_away = False, True
             _log.warning("the broker cancelled the consumer of queue %r; consuming again shortly", self.queue)
-            self._pump.cancelled(self)
+            self._io_thread.cancelled(self)
 
     def _on_close(self, _channel: Channel, reason: Any) -> None:
         self.abandon()
-        self._pump.channel_lost(self, reason)
+        self._io_thread.channel_lost(self, reason)
 
 
 def acks_first(frames: list[_Frame]) -> list[_Frame]:

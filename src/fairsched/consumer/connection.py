@@ -20,24 +20,24 @@ _log = logging.getLogger(__name__)
 _GRACE = 1.0
 
 
-class LinkOwner(Protocol):
-    """What a link tells its owner, in the I/O thread."""
+class ConnectionOwner(Protocol):
+    """What a connection tells its owner, in the I/O thread."""
 
-    def link_up(self, connection: Transport, again: bool) -> None:
+    def connected(self, connection: Transport, again: bool) -> None:
         """Use an open connection; `again` if it is not the first."""
 
-    def link_down(self) -> None:
+    def disconnected(self) -> None:
         """Do without the connection: it is gone."""
 
-    def link_refused(self, error: ConnectionFailed) -> None:
-        """Give up: the broker will not have us."""
+    def refused(self, error: ConnectionFailed) -> None:
+        """Give up: the broker refused the connection."""
 
-    def link_closed(self) -> None:
-        """Finish: the connection ended because `Link.close` was called."""
+    def closed(self) -> None:
+        """Finish: the connection ended because `Connection.close` was called."""
 
 
-class Link:
-    """Link(loop, urls, owner)
+class Connection:
+    """Connection(loop, urls, owner)
     --
 
     Keeps one connection to one of several brokers.
@@ -48,7 +48,7 @@ class Link:
         Shared by all connections, one after the other, so that other threads always know where to call.
     urls : tuple of str
         Tried in turn. Only a whole round of failures is followed by a pause.
-    owner : LinkOwner
+    owner : ConnectionOwner
         Told what happens.
 
     Notes
@@ -56,7 +56,7 @@ class Link:
     For the I/O thread alone, except `last_error`.
     """
 
-    def __init__(self, loop: IOLoop, urls: tuple[str, ...], owner: LinkOwner) -> None:
+    def __init__(self, loop: IOLoop, urls: tuple[str, ...], owner: ConnectionOwner) -> None:
         self.address = ""
         self.last_error: str | None = None
         self._loop = loop
@@ -64,13 +64,13 @@ class Link:
         self._owner = owner
         self._backoff = Backoff()
         self._attempts = 0
-        self._connection: Transport | None = None
+        self._transport: Transport | None = None
         self._was_open = self._wanted = self._closing = False
 
     @property
-    def connection(self) -> Transport | None:
+    def transport(self) -> Transport | None:
         """The connection if it is open."""
-        found = self._connection
+        found = self._transport
         return found if found is not None and found.is_open else None
 
     def connect(self) -> None:
@@ -88,18 +88,18 @@ class Link:
         if self._closing:
             return
         self._closing = True
-        if self._connection is None or self._connection.is_closed:
-            self._owner.link_closed()
-        elif self._connection.is_open:
-            self._connection.close()
-        elif not self._connection.is_closing:
+        if self._transport is None or self._transport.is_closed:
+            self._owner.closed()
+        elif self._transport.is_open:
+            self._transport.close()
+        elif not self._transport.is_closing:
             # Closing while it opens trips an assertion in pika 1.4: let it open or fail, but not for long.
-            self._loop.call_later(_GRACE, self._owner.link_closed)
+            self._loop.call_later(_GRACE, self._owner.closed)
 
     def drop(self) -> None:
         """Close the socket, if there is one, without a word: for when the loop has ended."""
         self._wanted = False
-        connection, self._connection = self._connection, None
+        connection, self._transport = self._transport, None
         if connection is not None:
             connection.drop()
 
@@ -115,7 +115,7 @@ class Link:
         self.address = endpoint(url)
         _log.debug("connecting to %s", mask_url(url))
         try:
-            self._connection = Transport(
+            self._transport = Transport(
                 parameters(url),
                 on_open_callback=self._on_open,
                 on_open_error_callback=self._on_open_error,
@@ -135,24 +135,24 @@ class Link:
         self._backoff.succeeded()
         _log.info("connected to %s", self.address)
         again, self._was_open = self._was_open, True
-        self._owner.link_up(connection, again)
+        self._owner.connected(connection, again)
 
     def _on_open_error(self, _connection: Any, error: BaseException) -> None:
-        self._connection = None
+        self._transport = None
         self.last_error = f"{self.address}: {mask_url(describe(error))}"
         if self._closing:
-            self._owner.link_closed()
+            self._owner.closed()
         elif not self._was_open and is_refusal(error):
             self._wanted = False
-            self._owner.link_refused(ConnectionFailed(f"the broker refused the connection: {self.last_error}"))
+            self._owner.refused(ConnectionFailed(f"the broker refused the connection: {self.last_error}"))
         else:
             self._retry()
 
     def _on_close(self, _connection: Any, error: BaseException) -> None:
-        self._connection = None
-        self._owner.link_down()
+        self._transport = None
+        self._owner.disconnected()
         if self._closing:
-            self._owner.link_closed()
+            self._owner.closed()
         else:
             self.last_error = f"{self.address}: {mask_url(describe(error))}"
             self._retry()

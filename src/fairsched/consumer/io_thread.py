@@ -14,15 +14,15 @@ from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.errors import describe, is_missing
 from fairsched.amqp.urls import mask_url
 from fairsched.consumer.acks import AckPolicy
-from fairsched.consumer.channel import FORKED, Subscription
-from fairsched.consumer.connection import Link
-from fairsched.consumer.consumer_counts import Census
+from fairsched.consumer.channel import FORKED, ConsumerChannel
+from fairsched.consumer.connection import Connection
+from fairsched.consumer.consumer_counts import ConsumerCounts
 from fairsched.consumer.intake import Intake
-from fairsched.consumer.pace import Pace
-from fairsched.consumer.prefetch.control import Regulator
-from fairsched.consumer.prefetch.hold import Holds
-from fairsched.consumer.prefetch.measure import Gauge
-from fairsched.consumer.startup import Gathering
+from fairsched.consumer.pace import FlushTimer
+from fairsched.consumer.prefetch.control import WindowControl
+from fairsched.consumer.prefetch.hold import BackloggedSlots
+from fairsched.consumer.prefetch.measure import Measurements
+from fairsched.consumer.startup import Startup
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 
 if TYPE_CHECKING:
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     from fairsched.consumer.message import Message
     from fairsched.consumer.settings import Settings
 
-__all__ = ["FORKED", "Pump"]
+__all__ = ["FORKED", "IOThread"]
 
 _log = logging.getLogger(__name__)
 
 #: How often it is asked whether somebody can use the consumer, in seconds, and how long its end may take if not.
 _WATCH_PERIOD, _LONGEST_END = 1.0, 5.0
-#: Seconds between two queues that are subscribed on a link of which not much is hoped, and for all of them at most.
+#: Seconds between two queues that are consumed after connections that did not last, and for all of them at most.
 _STAGGER, _LONGEST_STAGGER = 0.01, 2.0
 #: Longest time that a worker gives way to the I/O thread, in seconds.
 _COURTESY = 0.001
 
 
-class Pump:
-    """Pump(settings, lanes, counters, listener, on_error)
+class IOThread:
+    """IOThread(settings, lanes, counters, listener, on_error)
     --
 
     Runs pika in a thread of its own and moves messages between the broker and the lanes.
@@ -60,7 +60,7 @@ class Pump:
     counters : Counters
         Shared with the owner.
     listener : Listener
-        Told about the pump's life.
+        Told how it begins and ends.
     on_error : callable
         Settles a message whose handler raised.
 
@@ -87,31 +87,33 @@ class Pump:
         #: Where deliveries go, per channel of the present connection.
         self.sinks: dict[int, Sink] = {}
         #: Subscriptions with settlements not yet sent; any thread adds, the I/O thread takes out.
-        self.unsent: set[Subscription] = set()
+        self.unsent: set[ConsumerChannel] = set()
         self.flush_requested = False
         self.acks = AckPolicy(sum(settings.windows.values()))
-        self.gauge = Gauge()
+        self.measurements = Measurements()
         #: Whether this is a copy in a child process.
         self.is_forked = False
         self._settings = settings
         self._listener = listener
         self._loop = IOLoop()
-        self._link = Link(self._loop, settings.urls, self)
-        self._pace = Pace(self._loop, self.acks, self._subscriptions, self._send)
-        self._holds = Holds(self._loop, settings, self.gauge, lanes, self._subscriptions)
-        self._regulator = Regulator(self._loop, settings, self.gauge, self._subscriptions, listener.service)
+        self._connection = Connection(self._loop, settings.urls, self)
+        self._flush_timer = FlushTimer(self._loop, self.acks, self._channels, self._send)
+        self._backlogged = BackloggedSlots(self._loop, settings, self.measurements, lanes, self._channels)
+        self._window_control = WindowControl(self._loop, settings, self.measurements, self._channels, listener.service)
         self.intake = Intake(
-            lanes, counters, key=settings.key, cost=settings.cost, defer=self._pace.defer, note=self.acks.arrived
+            lanes, counters, key=settings.key, cost=settings.cost, defer=self._flush_timer.defer, note=self.acks.arrived
         )
-        self.note_fill = self._holds.note_fill
-        self.census = Census(self._loop, settings.asked, lambda name: self._current[name].ladder.consumers)
+        self.note_fill = self._backlogged.note_fill
+        self.consumer_counts = ConsumerCounts(
+            self._loop, settings.asked, lambda name: self._current[name].prefetch.consumers
+        )
         self._flushed = threading.Event()
-        self._current: dict[str, Subscription] = {}
+        self._current: dict[str, ConsumerChannel] = {}
         self._backoffs = {name: Backoff() for name in settings.windows}
         #: Queues that were never consumed: that one of them is missing is a mistake, later it is something to wait for.
         self._unconfirmed = set(settings.windows)
-        self._cancelling: set[Subscription] = set()
-        self._gathering = Gathering(self._loop, self._subscriptions, self._begin)
+        self._cancelling: set[ConsumerChannel] = set()
+        self._startup = Startup(self._loop, self._channels, self._begin)
         self._stopping = self._intake_closed = False
         self._launched, self._ended = False, threading.Event()
         self._thread = threading.Thread(target=self._run, name="fairsched-io", daemon=True)
@@ -127,7 +129,7 @@ class Pump:
     @property
     def last_error(self) -> str | None:
         """Why there was no connection, the last time there was none."""
-        return self._link.last_error
+        return self._connection.last_error
 
     def request_flush(self) -> None:
         """Have settlements sent as soon as the I/O thread can; one request at a time."""
@@ -179,7 +181,7 @@ class Pump:
 
     def round_trip(self) -> float | None:
         """Return the round trip from a settlement to its refill, in seconds, as far as it is known."""
-        return self.gauge.round_trip()
+        return self.measurements.round_trip()
 
     def window(self) -> int:
         """Return the unsettled messages that all present consumers may have."""
@@ -200,7 +202,7 @@ class Pump:
         failure: BaseException | None = None
         try:
             self._watch()
-            self._link.connect()
+            self._connection.connect()
             self._loop.start()
         except BaseException as error:  # SystemExit of a key function too, which would end a thread without a word
             failure = error
@@ -211,12 +213,12 @@ class Pump:
             self._ended.set()
 
     def _finish(self, failure: BaseException | None) -> None:
-        self._link.drop()
+        self._connection.drop()
         self._stopping = self._intake_closed = True
         if failure is not None:
             _log.critical("the I/O thread ended by %s", type(failure).__name__, exc_info=failure)
             self._listener.failed(failure)
-        self.link_down()
+        self.disconnected()
         self._listener.intake_closed()
         self._listener.settled()
 
@@ -228,24 +230,24 @@ class Pump:
         else:
             self._loop.call_later(_WATCH_PERIOD, self._watch)
 
-    def _subscriptions(self) -> Iterator[Subscription]:
+    def _channels(self) -> Iterator[ConsumerChannel]:
         return iter(self._current.values())
 
     def _flush(self) -> None:
         """Send what is settled, because that was asked for."""
         if self._send() and self.acks.resting:
-            self._pace.wake()
+            self._flush_timer.wake()
 
     def _send(self) -> bool:
         """Send what is settled; say whether there was anything."""
         found = bool(self.unsent)
         self.flush_requested = False
         self.acks.sending()
-        connection = self._link.connection
-        if connection is None:
+        transport = self._connection.transport
+        if transport is None:
             self.unsent.clear()
         else:
-            with connection:
+            with transport:
                 while self.unsent:
                     self.unsent.pop().flush()
         self._flushed.set()
@@ -258,90 +260,90 @@ class Pump:
 
     # The connection ----------------------------------------------------------------------------------------------
 
-    def link_up(self, connection: Transport, again: bool) -> None:
+    def connected(self, transport: Transport, again: bool) -> None:
         """Open a channel for every queue."""
         if again:
             self.counters.add("reconnects")
-        limit, queues = connection.params.channel_max, len(self._settings.windows)
+        limit, queues = transport.params.channel_max, len(self._settings.windows)
         if limit and (wanted := queues + bool(self._settings.asked)) > limit:
             error = (
-                f"{queues} queues need {wanted} channels, but {self._link.address} allows {limit} on one "
+                f"{queues} queues need {wanted} channels, but {self._connection.address} allows {limit} on one "
                 "connection (channel_max); consume fewer queues per consumer or raise the limit"
             )
             self._fail(ConfigurationError(error))
             return
-        self.sinks = connection.sinks
-        self._regulator.link_up()
+        self.sinks = transport.sinks
+        self._window_control.connected()
         names = list(self._settings.windows)
-        if self._regulator.is_careful:
-            # One after the other, or the first messages of all queues would use the link up; not always the same first.
+        if self._window_control.is_careful:
+            # One after the other, or the first messages of all would fill a slow line; not always the same first.
             random.shuffle(names)
             pause = min(_STAGGER, _LONGEST_STAGGER / len(names))
         else:
             pause = 0.0
         for number, name in enumerate(names):
-            self._open_channel(connection, name, number * pause)
-        self.census.link_up(connection)
+            self._open_channel(transport, name, number * pause)
+        self.consumer_counts.connected(transport)
 
-    def link_down(self) -> None:
+    def disconnected(self) -> None:
         """Forget what was delivered: the broker delivers it again."""
         answered = any(found.answered for found in self._current.values())
         if answered:
-            self._link.useful()
-        self._regulator.link_down(answered)
+            self._connection.useful()
+        self._window_control.disconnected(answered)
         for found in self._current.values():
             found.abandon()
-        self.census.link_down()
-        self._gathering.hurry()
+        self.consumer_counts.disconnected()
+        self._startup.hurry()
         if self._stopping:
             self._end_intake()
             self._look_if_settled()
 
-    def link_refused(self, error: ConnectionFailed) -> None:
+    def refused(self, error: ConnectionFailed) -> None:
         """Give up."""
         self._fail(error)
 
-    def link_closed(self) -> None:
+    def closed(self) -> None:
         """End the thread."""
         self._loop.stop()
 
     # Subscriptions -----------------------------------------------------------------------------------------------
 
-    def _open_channel(self, connection: Transport, name: str, delay: float = 0.0) -> None:
-        found = self._current[name] = Subscription(self, name, self._regulator.window(name))
+    def _open_channel(self, transport: Transport, name: str, delay: float = 0.0) -> None:
+        found = self._current[name] = ConsumerChannel(self, name, self._window_control.window(name))
 
         def open_it() -> None:
-            if found.alive and connection.is_open and not (delay and self._stopping):
-                connection.channel(on_open_callback=found.opened)
+            if found.alive and transport.is_open and not (delay and self._stopping):
+                transport.channel(on_open_callback=found.opened)
 
         if delay:
             self._loop.call_later(delay, open_it)
         else:
             open_it()
 
-    def subscribed(self, found: Subscription) -> None:
+    def subscribed(self, found: ConsumerChannel) -> None:
         """Note that the broker confirmed a consumer."""
         self._backoffs[found.queue].succeeded()
         self._unconfirmed.discard(found.queue)
         if self._stopping:
             self._cancel(found)
         else:
-            self._gathering.subscribed()
+            self._startup.subscribed()
 
     def _begin(self) -> None:
-        self._regulator.start()
+        self._window_control.start()
         self._listener.ready()
 
-    def cancelled(self, found: Subscription) -> None:
+    def cancelled(self, found: ConsumerChannel) -> None:
         """Consume again, on the same channel, a queue whose consumer the broker cancelled."""
         if self._stopping:
             self._cancel_done(found)
         else:
             self._loop.call_later(self._backoffs[found.queue].failed(), found.consume)
 
-    def channel_lost(self, found: Subscription, reason: BaseException) -> None:
+    def channel_lost(self, found: ConsumerChannel, reason: BaseException) -> None:
         """Open another channel for a queue whose channel the broker closed."""
-        if self._link.connection is None:
+        if self._connection.transport is None:
             return
         if self._stopping:
             self._cancel_done(found)
@@ -349,18 +351,20 @@ class Pump:
         elif found.queue in self._unconfirmed:
             kind = QueueNotFound if is_missing(reason) else ConnectionFailed
             what = "does not exist" if is_missing(reason) else "cannot be consumed"
-            self._fail(kind(f"queue {found.queue!r} {what} on {self._link.address}: {mask_url(describe(reason))}"))
+            self._fail(
+                kind(f"queue {found.queue!r} {what} on {self._connection.address}: {mask_url(describe(reason))}")
+            )
         else:
             delay = self._backoffs[found.queue].failed()
             _log.warning("channel of queue %r lost, another in %.2f s: %s", found.queue, delay, describe(reason))
             self._loop.call_later(delay, lambda: self._reopen(found))
 
-    def _reopen(self, lost: Subscription) -> None:
-        connection = self._link.connection
+    def _reopen(self, lost: ConsumerChannel) -> None:
+        transport = self._connection.transport
         # A new connection meanwhile has opened every channel itself.
-        if connection is not None and not self._stopping and self._current[lost.queue] is lost:
-            self._regulator.renew(lost.queue)
-            self._open_channel(connection, lost.queue)
+        if transport is not None and not self._stopping and self._current[lost.queue] is lost:
+            self._window_control.renew(lost.queue)
+            self._open_channel(transport, lost.queue)
 
     # The end -----------------------------------------------------------------------------------------------------
 
@@ -372,17 +376,17 @@ class Pump:
         if self._stopping:
             return
         self._stopping = True
-        self._link.give_up()
+        self._connection.give_up()
         for found in list(self._current.values()):
             self._cancel(found)
         if not self._cancelling:
             self._end_intake()
 
-    def _cancel(self, found: Subscription) -> None:
+    def _cancel(self, found: ConsumerChannel) -> None:
         if found.cancel(lambda: self._cancel_done(found)):
             self._cancelling.add(found)
 
-    def _cancel_done(self, found: Subscription) -> None:
+    def _cancel_done(self, found: ConsumerChannel) -> None:
         self._cancelling.discard(found)
         if not self._cancelling:
             self._end_intake()
@@ -407,4 +411,4 @@ class Pump:
         self._flush()
         # What still comes is dropped by pika, whole: the broker takes it back with the channel.
         self.sinks.clear()
-        self._link.close()
+        self._connection.close()

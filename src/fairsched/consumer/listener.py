@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Listener:
-    """What the pump tells its owner; every method is called in the I/O thread."""
+    """What the io_thread tells its owner; every method is called in the I/O thread."""
 
     def ready(self) -> None:
         """Every queue is being consumed, for the first time."""

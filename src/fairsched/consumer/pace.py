@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
 
     from fairsched.consumer.acks import AckPolicy
-    from fairsched.consumer.channel import Subscription
+    from fairsched.consumer.channel import ConsumerChannel
 
 
-class Pace:
-    """Pace(loop, policy, subscriptions, flush)
+class FlushTimer:
+    """FlushTimer(loop, policy, channels, flush)
     --
 
-    The timers of one pump. They run only while messages are out, so an idle consumer sleeps.
+    The timers of one io_thread. They run only while messages are out, so an idle consumer sleeps.
 
     Parameters
     ----------
@@ -24,8 +24,8 @@ class Pace:
         Whose timers they are.
     policy : AckPolicy
         Says how often to look.
-    subscriptions : callable
-        Iterates over the current subscriptions.
+    channels : callable
+        Iterates over the current channels.
     flush : callable
         Sends what is settled, and says whether anything was.
 
@@ -38,12 +38,12 @@ class Pace:
         self,
         loop: IOLoop,
         policy: AckPolicy,
-        subscriptions: Callable[[], Iterator[Subscription]],
+        channels: Callable[[], Iterator[ConsumerChannel]],
         flush: Callable[[], bool],
     ) -> None:
         self._loop = loop
         self._policy = policy
-        self._subscriptions = subscriptions
+        self._channels = channels
         self._flush = flush
         self._timer: object = None
 
@@ -64,7 +64,7 @@ class Pace:
     def _tick(self) -> None:
         # While long handlers run nothing is settled, and looking two hundred times a second would be for nothing.
         self._policy.looked(self._flush())
-        alive = [one for one in self._subscriptions() if one.alive]
+        alive = [one for one in self._channels() if one.alive]
         here = sum(one.unsettled for one in alive)
         self._policy.count(here, sum(one.window for one in alive))
         self._timer = self._loop.call_later(self._policy.period, self._tick) if here else None
