@@ -17,6 +17,7 @@ from fairsched.consumer.client import DROPPED, Client
 from fairsched.consumer.handler_thread import HandlerThread
 from fairsched.consumer.handlers import is_coroutine_handler
 from fairsched.consumer.settings import Settings, make_settings
+from fairsched.consumer.settlement import call_async
 from fairsched.errors import ShutDown
 
 if TYPE_CHECKING:
@@ -303,15 +304,7 @@ class Consumer:
             except ShutDown:
                 return
             begin = time.perf_counter_ns()
-            try:
-                result = await handler(message)
-            except Exception as error:
-                client.settle_failure(message, error)
-            except BaseException:
-                message.nack()
-                raise
-            else:
-                client.settle_success(message, result)
+            await call_async(handler, message)
             client.handled(lane, message, time.perf_counter_ns() - begin)
             # A handler that never waits would otherwise keep other tasks from running.
             await asyncio.sleep(0)

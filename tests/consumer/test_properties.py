@@ -49,7 +49,7 @@ def header(given_: BasicProperties) -> bytes:
 
 
 def message(raw: bytes) -> Message:
-    return Message(b"body", 7, False, b"", raw, Origin(), "gold")
+    return Message(b"body", 7, False, b"", raw, Origin())
 
 
 @given(properties)
@@ -122,7 +122,7 @@ def test_properties_of_which_nothing_can_be_decoded() -> None:
 
 def test_names_of_the_method_that_are_no_utf8() -> None:
     method = b"\0\x3c\0\x3c" + b"".join(Basic.Deliver("c", 7, False, "ex", "key?").encode()).replace(b"?", b"\xe9")
-    assert Message(b"", 7, False, method, b"", Origin(), "q").routing_key == "key\ufffd"
+    assert Message(b"", 7, False, method, b"", Origin()).routing_key == "key\ufffd"
 
 
 # Keys -------------------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ class Wire(Transport):
         self._assemblers = {OURS: ContentFrameAssembler(), THEIRS: ContentFrameAssembler()}
 
     def _sink(self, tag: int, redelivered: int, delivery: bytes, properties: bytes, body: bytes) -> None:
-        message = Message(body, tag, bool(redelivered), delivery, properties, Origin(), "q")
+        message = Message(body, tag, bool(redelivered), delivery, properties, Origin())
         self.shortcuts += 1
         self.got.append((OURS, tag, message.redelivered, message.routing_key, message.properties.headers, body))
 

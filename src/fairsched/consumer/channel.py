@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fairsched._ackledger import AckLedger
 from fairsched.amqp.properties import ReceivedProperties
-from fairsched.consumer.message import Message
 from fairsched.consumer.prefetch.resize import ResizableWindow
 
 if TYPE_CHECKING:
@@ -17,48 +17,66 @@ if TYPE_CHECKING:
     from pika.frame import Method
     from pika.spec import Basic, BasicProperties, Queue
 
-    from fairsched.consumer.io_thread import IOThread
+    from fairsched.consumer.message import Message
+    from fairsched.consumer.prefetch.measure import Measurements
 
 _log = logging.getLogger(__name__)
 
 #: Verdict, delivery tag, and whether it holds for all before.
 _Frame = tuple[int, int, bool]
 
-_VERDICTS = {AckLedger.ACK: "acked", AckLedger.REQUEUE: "nacked", AckLedger.REJECT: "rejected"}
-
-#: What a child process is told.
-FORKED = (
-    "this consumer was started before a fork and belongs to the parent process: in a child there is no thread that "
-    "talks to the broker. Make another consumer in the child"
-)
-
 #: A window counts as full when a quarter of it is left, or this many.
 _SLACK = 32
 
 
-class ConsumerChannel:
-    """ConsumerChannel(io_thread, queue, window)
-    --
+@dataclass(frozen=True, slots=True)
+class ChannelCallbacks:
+    """What a channel tells the I/O thread.
 
-    One queue on one channel of its own, so that messages are popped in the order of their tags, a contiguous prefix
+    Attributes
+    ----------
+    delivered : callable
+        ``delivered(channel, tag, redelivered, delivery, properties, body)``: a message came.
+    filled : callable
+        ``filled(channel)``: deliveries have filled the window.
+    settled : callable
+        ``settled(channel, verdict)``, from any thread: a message was settled; None if the channel was gone before.
+    changed : callable
+        ``changed(channel, reason)``: the broker confirmed its consumer, cancelled it, or closed the channel; which of
+        these, `ConsumerChannel.consuming` and `alive` say. The reason is an exception, or None.
+    failed : callable
+        ``failed(message, error)``, from any thread: the handler of a message raised.
+    """
+
+    delivered: Callable[[ConsumerChannel, int, int, Basic.Deliver | bytes, BasicProperties | bytes, bytes], None]
+    filled: Callable[[ConsumerChannel], None]
+    settled: Callable[[ConsumerChannel, int | None], None]
+    changed: Callable[[ConsumerChannel, BaseException | None], None]
+    failed: Callable[[Message, Exception], None]
+
+
+class ConsumerChannel:
+    """One queue on one channel of its own, so that messages are popped in the order of their tags, a contiguous prefix
     can be acked by one frame, and a channel error hurts one queue only.
 
     Parameters
     ----------
-    io_thread : IOThread
-        The I/O thread that this belongs to.
     queue : str
         The queue's name.
     window : int
         Unsettled messages that the broker may send.
+    callbacks : ChannelCallbacks
+        Told what happens.
+    measurements : Measurements
+        Told of round trips.
 
     Notes
     -----
-    `settle` and `failed` are safe from any thread, the rest is for the I/O thread. A subscription lives as long as
-    its channel; after that it is only remembered by its undelivered messages, whose settlement it ignores.
+    `settle` and `failed` are safe from any thread, the rest is for the I/O thread. An object lives as long as its
+    channel; after that it is only remembered by its unsettled messages, whose settlement it ignores.
     """
 
-    def __init__(self, io_thread: IOThread, queue: str, window: int) -> None:
+    def __init__(self, queue: str, window: int, callbacks: ChannelCallbacks, measurements: Measurements) -> None:
         self.queue = queue
         #: Unsettled messages that the broker may send, in the end: `prefetch` may be on its way there.
         self.window = window
@@ -76,7 +94,10 @@ class ConsumerChannel:
         self.ready: int | None = None
         #: Whether the broker was asked and has not answered.
         self.asking = False
-        self._io_thread = io_thread
+        self.failed = callbacks.failed
+        self._callbacks = callbacks
+        self._delivered = callbacks.delivered
+        self._measurements = measurements
         self._channel: Channel | None = None
         self._ending: Callable[[], None] | None = None
         #: Whether the broker cancelled the last consumer, and it is not time to consume again.
@@ -84,8 +105,6 @@ class ConsumerChannel:
         #: The delivery that a settlement on its way will bring, and when that was sent.
         self._due, self._sent = 0, 0.0
         self.resize(window)
-        self._take = io_thread.intake.add
-        self._note = io_thread.note_fill
 
     # Opening -----------------------------------------------------------------------------------------------------
 
@@ -94,7 +113,7 @@ class ConsumerChannel:
         self._channel = channel
         channel.add_on_close_callback(self._on_close)
         channel.add_on_cancel_callback(self._on_cancel)
-        self._io_thread.sinks[channel.channel_number] = self._on_delivery
+        channel.connection.sinks[channel.channel_number] = self._on_delivery
         self.consume()
 
     def consume(self) -> None:
@@ -126,8 +145,8 @@ class ConsumerChannel:
     def _set_window(self, channel: Channel, window: int) -> None:
         """Set what later consumers may have unsettled, and take the time: the live ones are not affected."""
         asked = time.monotonic()
-        measurements = self._io_thread.measurements
-        channel.basic_qos(prefetch_count=window, callback=lambda _frame: measurements.pinged(time.monotonic() - asked))
+        pinged = self._measurements.pinged
+        channel.basic_qos(prefetch_count=window, callback=lambda _frame: pinged(time.monotonic() - asked))
 
     def _start(self, channel: Channel, window: int, confirmed: Callable[[Method[Basic.ConsumeOk]], None]) -> str:
         self._set_window(channel, window)
@@ -142,7 +161,7 @@ class ConsumerChannel:
         if isinstance(cancelled, set):
             cancelled.discard(tag)
         else:
-            self._io_thread.sinks.pop(channel.channel_number, None)
+            channel.connection.sinks.pop(channel.channel_number, None)
 
     def _on_change(self) -> None:
         first, self.consuming = not self.consuming and self.prefetch.consumers > 0, self.prefetch.consumers > 0
@@ -150,7 +169,7 @@ class ConsumerChannel:
             if not self.consuming and not self.prefetch.busy:
                 self._ending()
         elif first:
-            self._io_thread.subscribed(self)
+            self._callbacks.changed(self, None)
 
     @property
     def full(self) -> bool:
@@ -211,34 +230,24 @@ class ConsumerChannel:
         self.ledger.deliver(tag, len(body))
         self.arrived = True
         if tag == self._due:
-            self._io_thread.measurements.refilled(time.monotonic() - self._sent)
+            self._measurements.refilled(time.monotonic() - self._sent)
             self._due = 0
-        self._take(Message(body, tag, bool(redelivered), delivery, properties, self, self.queue))
+        self._delivered(self, tag, redelivered, delivery, properties, body)
         if not self.filled and self.full:
             self.filled = True
-            self._note(self)
+            self._callbacks.filled(self)
 
     # Settlement --------------------------------------------------------------------------------------------------
 
     def settle(self, tag: int, verdict: int) -> bool:
         """Note a settlement, and see to it that it is sent soon; False if it has no effect."""
-        io_thread = self._io_thread
         if not self.alive:
-            if io_thread.is_forked:
-                raise RuntimeError(FORKED)
-            io_thread.counters.add("stale_settlements")
+            self._callbacks.settled(self, None)
             return False
         if not self.ledger.settle(tag, verdict):
             return False
-        io_thread.counters.add(_VERDICTS[verdict])
-        io_thread.unsent.add(self)
-        if io_thread.acks.settled(2 * self.ledger.pending >= self.window):
-            io_thread.request_flush()
+        self._callbacks.settled(self, verdict)
         return True
-
-    def failed(self, message: Message, error: Exception) -> None:
-        """Settle a message whose handler raised."""
-        self._io_thread.on_error(message, error)
 
     def flush(self) -> None:
         """Send what was settled since the last call, in as few frames as are exact."""
@@ -278,7 +287,7 @@ class ConsumerChannel:
     def abandon(self) -> None:
         """Forget the channel: it is gone."""
         if self.alive and self._channel is not None:
-            self._io_thread.sinks.pop(self._channel.channel_number, None)
+            self._channel.connection.sinks.pop(self._channel.channel_number, None)
         self.alive = self.consuming = False
 
     def _on_cancel(self, frame: Method[Basic.Cancel]) -> None:
@@ -287,11 +296,11 @@ class ConsumerChannel:
         if self.consuming and not self.prefetch.consumers:
             self.consuming, self._sent_away = False, True
             _log.warning("the broker cancelled the consumer of queue %r; consuming again shortly", self.queue)
-            self._io_thread.cancelled(self)
+            self._callbacks.changed(self, None)
 
     def _on_close(self, _channel: Channel, reason: Any) -> None:
         self.abandon()
-        self._io_thread.channel_lost(self, reason)
+        self._callbacks.changed(self, reason)
 
 
 def acks_first(frames: list[_Frame]) -> list[_Frame]:

@@ -1,4 +1,4 @@
-"""What the blocking and the asyncio consumer share: start, settlement of failures, stop, figures."""
+"""What the blocking and the asyncio consumer share: start, taking messages, stop, figures."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from fairsched.amqp.urls import endpoint
 from fairsched.consumer.counters import Counters
-from fairsched.consumer.handlers import check_result
-from fairsched.consumer.io_thread import FORKED, IOThread
+from fairsched.consumer.io_thread import FORKED, IOThread, Listener
 from fairsched.consumer.lanes import Lanes
-from fairsched.consumer.listener import Listener
 from fairsched.consumer.prefetch.arithmetic import busying, shortfall
 from fairsched.consumer.settings import Settings
+from fairsched.consumer.settlement import FailurePolicy
 from fairsched.consumer.shedding import Shedding
-from fairsched.consumer.tracebacks import Tracebacks
 from fairsched.consumer.waits import SLOW, Waits
-from fairsched.errors import ConfigurationError, ConnectionFailed, ShutDown
+from fairsched.errors import ConnectionFailed, ShutDown
 
 if TYPE_CHECKING:
     from fairsched._fairqueue import FairQueue
@@ -48,10 +46,7 @@ _started: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 class Client(Listener):
-    """Client(settings)
-    --
-
-    One consumer without a face: lanes, I/O thread, counters and the way they begin and end.
+    """What the sync and asyncio consumers share: lanes, I/O thread, counters and the way they begin and end.
 
     Parameters
     ----------
@@ -71,7 +66,7 @@ class Client(Listener):
         self.settings = settings
         self.lanes = Lanes(settings)
         self.counters = Counters()
-        self._tracebacks = Tracebacks()
+        self._failures = FailurePolicy(settings.on_error, self.counters)
         self._waits = Waits(settings.workers, self._unsettled, self._smaller)
         rules = settings.shedding
         self._shedding = rules and Shedding(rules, self.counters, self._is_alone, self._advice)
@@ -109,7 +104,7 @@ class Client(Listener):
             # A close finds nothing that was started, and then nothing starts any more, or a thread that it can end.
             with self._guard:
                 self._check_new()
-                self.io_thread = IOThread(self.settings, self.lanes, self.counters, self, self.settle_failure)
+                self.io_thread = IOThread(self.settings, self.lanes, self.counters, self, self._failures.settle)
                 self._started = mine = True
                 _started.add(self)
                 self.io_thread.start()
@@ -310,6 +305,8 @@ class Client(Listener):
         self._handled += 1
         if self._handled == _LOOK_AFTER:
             self._look_at_windows()
+        if self.io_thread.acks.is_due_after(elapsed):
+            self.io_thread.request_flush()
         if message.deferred:
             self._deferring = True
         elif elapsed > SLOW:
@@ -323,47 +320,6 @@ class Client(Listener):
             reason = shortfall(self.settings.windows, self.settings.units, round_trip, service)
             if reason:
                 _log.warning("shares will flatten under load: %s; raise prefetch=", reason)
-
-    def settle_success(self, message: Message, result: object) -> None:
-        """Settle a message whose handler returned `result`.
-
-        Raises
-        ------
-        ConfigurationError
-            If that is a coroutine or a generator, of which nothing ran. The message is requeued.
-        """
-        if result is not None:
-            try:
-                check_result(result, "handler")
-            except ConfigurationError:
-                message.nack()
-                raise
-        message.finish()
-
-    def settle_failure(self, message: Message, error: Exception) -> None:
-        """Settle a message whose handler raised, as ``on_error`` says; log it once, without its body."""
-        self.counters.add("errors")
-        policy = self.settings.on_error
-        what = policy if isinstance(policy, str) else "on_error function"
-        trace = (type(error), error, error.__traceback__) if self._tracebacks.due(message, error) else None
-        _log.error(
-            "handler failed on message %d of queue %r (%s: %s); settled by: %s",
-            message.delivery_tag, message.queue, type(error).__name__, error, what, exc_info=trace,
-        )  # fmt: skip
-        if callable(policy):
-            try:
-                result = policy(message, error)
-                if result is not None:
-                    check_result(result, "on_error")
-            except Exception:
-                _log.exception("on_error function failed; message %d is requeued", message.delivery_tag)
-            except BaseException:
-                message.nack()
-                raise
-            if not (message.settled or message.deferred):
-                message.nack()
-        else:
-            message.nack(requeue=policy == "requeue")
 
     # End ---------------------------------------------------------------------------------------------------------
 

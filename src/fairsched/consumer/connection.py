@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.errors import describe, is_refusal
@@ -20,27 +21,8 @@ _log = logging.getLogger(__name__)
 _GRACE = 1.0
 
 
-class ConnectionOwner(Protocol):
-    """What a connection tells its owner, in the I/O thread."""
-
-    def connected(self, connection: Transport, again: bool) -> None:
-        """Use an open connection; `again` if it is not the first."""
-
-    def disconnected(self) -> None:
-        """Do without the connection: it is gone."""
-
-    def refused(self, error: ConnectionFailed) -> None:
-        """Give up: the broker refused the connection."""
-
-    def closed(self) -> None:
-        """Finish: the connection ended because `Connection.close` was called."""
-
-
 class Connection:
-    """Connection(loop, urls, owner)
-    --
-
-    Keeps one connection to one of several brokers.
+    """Keeps one connection to one of several brokers.
 
     Parameters
     ----------
@@ -48,20 +30,38 @@ class Connection:
         Shared by all connections, one after the other, so that other threads always know where to call.
     urls : tuple of str
         Tried in turn. Only a whole round of failures is followed by a pause.
-    owner : ConnectionOwner
-        Told what happens.
+    connected : callable
+        ``connected(transport, again)``: a connection is open; `again` if it is not the first.
+    disconnected : callable
+        ``disconnected()``: it is gone.
+    refused : callable
+        ``refused(error)``: the broker refused the connection, and no other attempt is made.
+    closed : callable
+        ``closed()``: it ended because `close` was called.
 
     Notes
     -----
     For the I/O thread alone, except `last_error`.
     """
 
-    def __init__(self, loop: IOLoop, urls: tuple[str, ...], owner: ConnectionOwner) -> None:
+    def __init__(
+        self,
+        loop: IOLoop,
+        urls: tuple[str, ...],
+        *,
+        connected: Callable[[Transport, bool], None],
+        disconnected: Callable[[], None],
+        refused: Callable[[ConnectionFailed], None],
+        closed: Callable[[], None],
+    ) -> None:
         self.address = ""
         self.last_error: str | None = None
         self._loop = loop
         self._urls = urls
-        self._owner = owner
+        self._connected = connected
+        self._disconnected = disconnected
+        self._refused = refused
+        self._closed = closed
         self._backoff = Backoff()
         self._attempts = 0
         self._transport: Transport | None = None
@@ -83,18 +83,18 @@ class Connection:
         self._wanted = False
 
     def close(self) -> None:
-        """Close the connection; the owner hears when it is closed."""
+        """Close the connection; `closed` is called when it is."""
         self._wanted = False
         if self._closing:
             return
         self._closing = True
         if self._transport is None or self._transport.is_closed:
-            self._owner.closed()
+            self._closed()
         elif self._transport.is_open:
             self._transport.close()
         elif not self._transport.is_closing:
             # Closing while it opens trips an assertion in pika 1.4: let it open or fail, but not for long.
-            self._loop.call_later(_GRACE, self._owner.closed)
+            self._loop.call_later(_GRACE, self._closed)
 
     def drop(self) -> None:
         """Close the socket, if there is one, without a word: for when the loop has ended."""
@@ -135,24 +135,24 @@ class Connection:
         self._backoff.succeeded()
         _log.info("connected to %s", self.address)
         again, self._was_open = self._was_open, True
-        self._owner.connected(connection, again)
+        self._connected(connection, again)
 
     def _on_open_error(self, _connection: Any, error: BaseException) -> None:
         self._transport = None
         self.last_error = f"{self.address}: {mask_url(describe(error))}"
         if self._closing:
-            self._owner.closed()
+            self._closed()
         elif not self._was_open and is_refusal(error):
             self._wanted = False
-            self._owner.refused(ConnectionFailed(f"the broker refused the connection: {self.last_error}"))
+            self._refused(ConnectionFailed(f"the broker refused the connection: {self.last_error}"))
         else:
             self._retry()
 
     def _on_close(self, _connection: Any, error: BaseException) -> None:
         self._transport = None
-        self._owner.disconnected()
+        self._disconnected()
         if self._closing:
-            self._owner.closed()
+            self._closed()
         else:
             self.last_error = f"{self.address}: {mask_url(describe(error))}"
             self._retry()

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from pika.adapters.select_connection import IOLoop
 
+from fairsched._ackledger import AckLedger
 from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.errors import describe, is_missing
 from fairsched.amqp.urls import mask_url
-from fairsched.consumer.acks import AckPolicy
-from fairsched.consumer.channel import FORKED, ConsumerChannel
+from fairsched.consumer.acks import AckPolicy, FlushTimer
+from fairsched.consumer.channel import ChannelCallbacks, ConsumerChannel
 from fairsched.consumer.connection import Connection
 from fairsched.consumer.consumer_counts import ConsumerCounts
 from fairsched.consumer.intake import Intake
-from fairsched.consumer.pace import FlushTimer
 from fairsched.consumer.prefetch.control import WindowControl
 from fairsched.consumer.prefetch.hold import BackloggedSlots
 from fairsched.consumer.prefetch.measure import Measurements
@@ -26,16 +26,22 @@ from fairsched.consumer.startup import Startup
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 
 if TYPE_CHECKING:
-    from fairsched.amqp.transport import Sink, Transport
+    from fairsched.amqp.transport import Transport
     from fairsched.consumer.counters import Counters
     from fairsched.consumer.lanes import Lanes
-    from fairsched.consumer.listener import Listener
     from fairsched.consumer.message import Message
     from fairsched.consumer.settings import Settings
 
-__all__ = ["FORKED", "IOThread"]
-
 _log = logging.getLogger(__name__)
+
+#: What a child process is told.
+FORKED = (
+    "this consumer was started before a fork and belongs to the parent process: in a child there is no thread that "
+    "talks to the broker. Make another consumer in the child"
+)
+
+#: Counter of each verdict.
+_VERDICTS = {AckLedger.ACK: "acked", AckLedger.REQUEUE: "nacked", AckLedger.REJECT: "rejected"}
 
 #: How often it is asked whether somebody can use the consumer, in seconds, and how long its end may take if not.
 _WATCH_PERIOD, _LONGEST_END = 1.0, 5.0
@@ -43,6 +49,30 @@ _WATCH_PERIOD, _LONGEST_END = 1.0, 5.0
 _STAGGER, _LONGEST_STAGGER = 0.01, 2.0
 #: Longest time that a worker gives way to the I/O thread, in seconds.
 _COURTESY = 0.001
+
+
+class Listener:
+    """What the I/O thread tells the client, and asks it; every method is called in the I/O thread."""
+
+    def ready(self) -> None:
+        """Every queue is being consumed, for the first time."""
+
+    def failed(self, error: BaseException) -> None:
+        """Consuming cannot begin, or cannot go on."""
+
+    def intake_closed(self) -> None:
+        """No more deliveries will come."""
+
+    def settled(self) -> None:
+        """No more deliveries will come, and all that came on a living channel are settled."""
+
+    def orphan(self) -> bool:
+        """Whether nobody can use the consumer any more; asked now and then."""
+        return False
+
+    def service(self) -> float | None:
+        """Return the seconds for which a message occupies the workers, as far as that is known."""
+        return None
 
 
 class IOThread:
@@ -83,9 +113,6 @@ class IOThread:
         on_error: Callable[[Message, Exception], None],
     ) -> None:
         self.counters = counters
-        self.on_error = on_error
-        #: Where deliveries go, per channel of the present connection.
-        self.sinks: dict[int, Sink] = {}
         #: Subscriptions with settlements not yet sent; any thread adds, the I/O thread takes out.
         self.unsent: set[ConsumerChannel] = set()
         self.flush_requested = False
@@ -96,14 +123,27 @@ class IOThread:
         self._settings = settings
         self._listener = listener
         self._loop = IOLoop()
-        self._connection = Connection(self._loop, settings.urls, self)
+        self._connection = Connection(
+            self._loop,
+            settings.urls,
+            connected=self._on_connected,
+            disconnected=self._on_disconnected,
+            refused=self._fail,
+            closed=self._loop.stop,
+        )
         self._flush_timer = FlushTimer(self._loop, self.acks, self._channels, self._send)
         self._backlogged = BackloggedSlots(self._loop, settings, self.measurements, lanes, self._channels)
         self._window_control = WindowControl(self._loop, settings, self.measurements, self._channels, listener.service)
-        self.intake = Intake(
+        self._intake = Intake(
             lanes, counters, key=settings.key, cost=settings.cost, defer=self._flush_timer.defer, note=self.acks.arrived
         )
-        self.note_fill = self._backlogged.note_fill
+        self._callbacks = ChannelCallbacks(
+            delivered=self._intake.add,
+            filled=self._backlogged.note_fill,
+            settled=self._on_settlement,
+            changed=self._on_channel_change,
+            failed=on_error,
+        )
         self.consumer_counts = ConsumerCounts(
             self._loop, settings.asked, lambda name: self._current[name].prefetch.consumers
         )
@@ -130,6 +170,18 @@ class IOThread:
     def last_error(self) -> str | None:
         """Why there was no connection, the last time there was none."""
         return self._connection.last_error
+
+    def _on_settlement(self, found: ConsumerChannel, verdict: int | None) -> None:
+        """Count a settlement, and see to it that it is sent in time."""
+        if verdict is None:
+            if self.is_forked:
+                raise RuntimeError(FORKED)
+            self.counters.add("stale_settlements")
+            return
+        self.counters.add(_VERDICTS[verdict])
+        self.unsent.add(found)
+        if self.acks.settled(2 * found.ledger.pending >= found.window):
+            self.request_flush()
 
     def request_flush(self) -> None:
         """Have settlements sent as soon as the I/O thread can; one request at a time."""
@@ -218,7 +270,7 @@ class IOThread:
         if failure is not None:
             _log.critical("the I/O thread ended by %s", type(failure).__name__, exc_info=failure)
             self._listener.failed(failure)
-        self.disconnected()
+        self._on_disconnected()
         self._listener.intake_closed()
         self._listener.settled()
 
@@ -260,7 +312,7 @@ class IOThread:
 
     # The connection ----------------------------------------------------------------------------------------------
 
-    def connected(self, transport: Transport, again: bool) -> None:
+    def _on_connected(self, transport: Transport, again: bool) -> None:
         """Open a channel for every queue."""
         if again:
             self.counters.add("reconnects")
@@ -272,7 +324,6 @@ class IOThread:
             )
             self._fail(ConfigurationError(error))
             return
-        self.sinks = transport.sinks
         self._window_control.connected()
         names = list(self._settings.windows)
         if self._window_control.is_careful:
@@ -285,7 +336,7 @@ class IOThread:
             self._open_channel(transport, name, number * pause)
         self.consumer_counts.connected(transport)
 
-    def disconnected(self) -> None:
+    def _on_disconnected(self) -> None:
         """Forget what was delivered: the broker delivers it again."""
         answered = any(found.answered for found in self._current.values())
         if answered:
@@ -299,18 +350,12 @@ class IOThread:
             self._end_intake()
             self._look_if_settled()
 
-    def refused(self, error: ConnectionFailed) -> None:
-        """Give up."""
-        self._fail(error)
-
-    def closed(self) -> None:
-        """End the thread."""
-        self._loop.stop()
-
-    # Subscriptions -----------------------------------------------------------------------------------------------
+    # Channels ----------------------------------------------------------------------------------------------------
 
     def _open_channel(self, transport: Transport, name: str, delay: float = 0.0) -> None:
-        found = self._current[name] = ConsumerChannel(self, name, self._window_control.window(name))
+        found = self._current[name] = ConsumerChannel(
+            name, self._window_control.window(name), self._callbacks, self.measurements
+        )
 
         def open_it() -> None:
             if found.alive and transport.is_open and not (delay and self._stopping):
@@ -321,7 +366,15 @@ class IOThread:
         else:
             open_it()
 
-    def subscribed(self, found: ConsumerChannel) -> None:
+    def _on_channel_change(self, found: ConsumerChannel, reason: BaseException | None) -> None:
+        if reason is not None:
+            self._on_channel_lost(found, reason)
+        elif found.consuming:
+            self._on_consuming(found)
+        else:
+            self._on_cancelled(found)
+
+    def _on_consuming(self, found: ConsumerChannel) -> None:
         """Note that the broker confirmed a consumer."""
         self._backoffs[found.queue].succeeded()
         self._unconfirmed.discard(found.queue)
@@ -334,14 +387,14 @@ class IOThread:
         self._window_control.start()
         self._listener.ready()
 
-    def cancelled(self, found: ConsumerChannel) -> None:
+    def _on_cancelled(self, found: ConsumerChannel) -> None:
         """Consume again, on the same channel, a queue whose consumer the broker cancelled."""
         if self._stopping:
             self._cancel_done(found)
         else:
             self._loop.call_later(self._backoffs[found.queue].failed(), found.consume)
 
-    def channel_lost(self, found: ConsumerChannel, reason: BaseException) -> None:
+    def _on_channel_lost(self, found: ConsumerChannel, reason: BaseException) -> None:
         """Open another channel for a queue whose channel the broker closed."""
         if self._connection.transport is None:
             return
@@ -394,7 +447,7 @@ class IOThread:
     def _end_intake(self) -> None:
         if not self._intake_closed:
             self._intake_closed = True
-            self.intake.drain()
+            self._intake.drain()
             self._listener.intake_closed()
             self._look_if_settled()
 
@@ -410,5 +463,6 @@ class IOThread:
         self._stop_intake()
         self._flush()
         # What still comes is dropped by pika, whole: the broker takes it back with the channel.
-        self.sinks.clear()
+        if (transport := self._connection.transport) is not None:
+            transport.sinks.clear()
         self._connection.close()

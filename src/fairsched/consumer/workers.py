@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from fairsched.consumer.acks import LONG
+from fairsched.consumer.settlement import call
 from fairsched.errors import ShutDown
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class WorkerThreads:
 
     def _serve(self, lane: FairQueue, priority: int) -> None:
         client, handler, clock = self._client, self._handler, time.perf_counter_ns
-        get, handled, io_thread, settle_success = client.get, client.handled, client.io_thread, client.settle_success
+        get, handled, io_thread = client.get, client.handled, client.io_thread
         while True:
             try:
                 message = get(lane, None, priority)
@@ -91,18 +91,7 @@ class WorkerThreads:
             if message is None:
                 continue
             begin = clock()
-            try:
-                result = handler(message)
-            except Exception as error:
-                client.settle_failure(message, error)
-            except BaseException:
-                message.nack()
-                raise
-            else:
-                settle_success(message, result)
-            elapsed = clock() - begin
-            handled(lane, message, elapsed)
-            if elapsed > LONG:
-                io_thread.request_flush()
+            call(handler, message)
+            handled(lane, message, clock() - begin)
             if io_thread.flush_requested:
                 io_thread.give_way()
