@@ -20,10 +20,7 @@ _BEFORE = 12
 
 
 def decode(header: bytes) -> BasicProperties:
-    """decode(header)
-    --
-
-    Decode the properties in a content header.
+    """Decode the properties in a content header.
 
     Parameters
     ----------
@@ -84,10 +81,7 @@ class _WithoutHeaders(BasicProperties):  # type: ignore[misc,unused-ignore]
 
 
 class ReceivedProperties(BasicProperties):  # type: ignore[misc,unused-ignore]
-    """ReceivedProperties(header)
-    --
-
-    The properties in a content header that took pika's way, decoded when one is read.
+    """The properties in a content header that took pika's way, decoded when one is read.
 
     Parameters
     ----------

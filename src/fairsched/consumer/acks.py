@@ -25,11 +25,9 @@ LONG = 2_000_000
 
 
 class AckPolicy:
-    """AckPolicy(window)
-    --
+    """Decides when settlements leave, by the windows of the whole connection and by time.
 
-    Decides when settlements leave, by the windows of the whole connection and by time; not by any one queue's window,
-    which may be a single message where there are hundreds of queues.
+    Not by any one queue's window, which may be a single message where there are hundreds of queues.
 
     Parameters
     ----------
@@ -100,10 +98,7 @@ class AckPolicy:
 
 
 class FlushTimer:
-    """FlushTimer(loop, policy, channels, flush)
-    --
-
-    Sends what is settled in time. The timer runs only while messages are out, so an idle consumer sleeps.
+    """Sends what is settled in time. The timer runs only while messages are out, so an idle consumer sleeps.
 
     Parameters
     ----------

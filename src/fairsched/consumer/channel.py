@@ -304,10 +304,7 @@ class ConsumerChannel:
 
 
 def acks_first(frames: list[_Frame]) -> list[_Frame]:
-    """acks_first(frames)
-    --
-
-    Put what is refused behind the acknowledgements, where that changes nothing else.
+    """Put what is refused behind the acknowledgements, where that changes nothing else.
 
     Parameters
     ----------

@@ -23,10 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class Intake:
-    """Intake(lanes, counters, *, key, cost, defer, note)
-    --
-
-    Collects the deliveries of one turn of the I/O loop and queues them together.
+    """Collects the deliveries of one turn of the I/O loop and queues them together.
 
     Parameters
     ----------

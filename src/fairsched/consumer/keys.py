@@ -46,10 +46,7 @@ _WITHOUT_HASH = (list, dict, bytearray)
 
 
 def key_function(spec: str | Callable[[Message], object], option: str = "key") -> Key:
-    """key_function(spec, option="key")
-    --
-
-    Return the function that names a message's tenant, or the sequence it belongs to.
+    """Return the function that names a message's tenant, or the sequence it belongs to.
 
     Parameters
     ----------
@@ -62,7 +59,7 @@ def key_function(spec: str | Callable[[Message], object], option: str = "key") -
     -------
     callable
         Message to hashable; a missing key gives ``""``. It never raises: an exception of the user's function, and
-        properties that cannot be decoded, are logged once a minute for each queue, and the message counts as nobody's.
+        properties that cannot be decoded, are logged once a minute for each queue, and the message gets the key ``""``.
 
     Raises
     ------

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Origin(Protocol):
-    """Where a message came from and where its settlement goes: one subscription on one channel."""
+    """Where a message came from and where its settlement goes: one channel."""
 
     queue: str
     alive: bool
@@ -160,10 +160,7 @@ class Message:
         return self._origin.alive
 
     def ack(self) -> bool:
-        """ack()
-        --
-
-        Say that the message was processed; the broker forgets it.
+        """Say that the message was processed; the broker forgets it.
 
         Returns
         -------
@@ -177,10 +174,7 @@ class Message:
         return self._settle(AckLedger.ACK)
 
     def nack(self, requeue: bool = True) -> bool:
-        """nack(requeue=True)
-        --
-
-        Give the message back.
+        """Give the message back.
 
         Parameters
         ----------
@@ -200,10 +194,7 @@ class Message:
         return self._settle(AckLedger.REQUEUE if requeue else AckLedger.REJECT)
 
     def reject(self, requeue: bool = False) -> bool:
-        """reject(requeue=False)
-        --
-
-        Refuse the message: drop it, or dead-letter it where the queue says so.
+        """Refuse the message: drop it, or dead-letter it where the queue says so.
 
         Parameters
         ----------

@@ -23,10 +23,7 @@ SLOW, PAUSE = 5_000_000, 1.0
 
 
 def overstay(queue: str, here: int, seconds: float, counted: bool) -> str | None:
-    """overstay(queue, here, seconds, counted)
-    --
-
-    Say what becomes of messages that wait here for so long, or return None if nothing does.
+    """Say what becomes of messages that wait here for so long, or return None if nothing does.
 
     Parameters
     ----------
@@ -63,10 +60,7 @@ def overstay(queue: str, here: int, seconds: float, counted: bool) -> str | None
 
 
 class Waits:
-    """Waits(workers, here, advice)
-    --
-
-    Looks now and then, while handlers are slow, at how long messages wait here, and warns once for each queue.
+    """Looks now and then, while handlers are slow, at how long messages wait here, and warns once for each queue.
 
     Parameters
     ----------
