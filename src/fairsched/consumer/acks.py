@@ -62,10 +62,11 @@ class AckPolicy:
         """Whether it is looked more seldom than a settlement may wait."""
         return self.period > PERIOD
 
-    def settled(self, half: bool) -> bool:
-        """Note a settlement, and whether half of its queue's window is settled; say whether it is time to send."""
+    def settled(self, pending: int, window: int) -> bool:
+        """Note a settlement, of a queue with so many that are not sent and such a window; say if it is time to send."""
         self._pending += 1
-        return self._pending >= (self._small_limit if half else self._limit) or self.period > PERIOD
+        limit = self._small_limit if 2 * pending >= window else self._limit
+        return self._pending >= limit or self.period > PERIOD
 
     def is_due_after(self, elapsed: int) -> bool:
         """Say whether it is time to send because a handler took so many nanoseconds."""

@@ -177,7 +177,7 @@ class IOThread:
             return
         self.counters.add(_VERDICTS[verdict])
         self.unsent.add(found)
-        if self.acks.settled(2 * found.ledger.pending >= found.window):
+        if self.acks.settled(found.ledger.pending, found.window):
             self.request_flush()
 
     def request_flush(self) -> None:
