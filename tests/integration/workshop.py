@@ -1,7 +1,8 @@
-"""A consumer whose every message takes a while, and what its pace says about the network in front of it."""
+"""A consumer whose every message takes a while, and how much of the time its worker was busy."""
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import statistics
 import threading
@@ -24,7 +25,8 @@ class Workshop(Running):
         super().__init__(url, queues, **options)
         self.service = service
         self.starts: deque[float] = deque(maxlen=20_000)
-        self.times: deque[float] = deque(maxlen=20_000)
+        #: When each of them began and ended, and whether nothing was here then that could follow it.
+        self.handled: deque[tuple[float, float, bool]] = deque(maxlen=20_000)
         self._patience = threading.Event()
 
     def __enter__(self) -> Workshop:
@@ -40,28 +42,39 @@ class Workshop(Running):
         begin = time.perf_counter()
         self.starts.append(begin)
         self._patience.wait(self.service)
-        self.times.append(time.perf_counter() - begin)
+        self.handled.append((begin, time.perf_counter(), self.buffered == 0))
         self.processed[message.queue, message.body] += 1
 
     def forget(self) -> None:
         """Begin to measure anew."""
         self.starts.clear()
-        self.times.clear()
+        self.handled.clear()
 
-    def pace(self) -> float:
-        """Seconds from one message to the next while there are any: the handler's time, and what is around it."""
-        starts = self.recent()
-        return undisturbed([later - earlier for earlier, later in itertools.pairwise(starts)])
+    def cycles(self, count: int, seconds: float = 1e9) -> list[tuple[float, float]]:
+        """Return what each run of `count` messages says: seconds a message, and the part of the time that was work.
 
-    def span(self, count: int) -> float:
-        """Seconds that so many messages take, waiting for them included."""
-        starts = self.recent()
-        return undisturbed([later - earlier for earlier, later in zip(starts, starts[count:], strict=False)])
+        The time between two messages is waiting if none was here when it began, except for what it takes undisturbed;
+        else it is work, however long the machine takes for it.
+        """
+        handled = self.recent(seconds)
+        gaps = [later[0] - earlier[1] for earlier, later in itertools.pairwise(handled)]
+        # A single message at a time never follows another at once.
+        between = undisturbed(gaps) if count > 1 else 0.0
+        work = (
+            end - begin + (min(gap, between) if empty else gap)
+            for (begin, end, empty), gap in zip(handled, gaps, strict=False)
+        )
+        worked = list(itertools.accumulate(work, initial=0.0))
+        found = []
+        for first in range(len(handled) - count):
+            part = worked[first + count] - worked[first]
+            found.append((part / count, part / (handled[first + count][0] - handled[first][0])))
+        return found
 
-    def recent(self, seconds: float = 1e9) -> list[float]:
-        """Starts of the last seconds."""
-        since = time.perf_counter() - seconds
-        return [start for start in list(self.starts) if start >= since]
+    def recent(self, seconds: float = 1e9) -> list[tuple[float, float, bool]]:
+        """Return what was handled of the messages that were begun in the last seconds."""
+        handled = list(self.handled)
+        return handled[bisect.bisect_left(handled, (time.perf_counter() - seconds,)) :]
 
     @property
     def buffered(self) -> int:
