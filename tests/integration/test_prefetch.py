@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from integration.proxy import Proxy, behind
-from integration.rabbitmq import Node, eventually, numbered
-from integration.workshop import Workshop, undisturbed
+from support.proxy import Proxy, behind
+from support.rabbitmq import Node, eventually, numbered
+from support.workshop import Workshop, undisturbed
 
 from fairsched.prefetch import analyse
 
