@@ -14,7 +14,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 # What the extension is made of. A change of any of these rebuilds it; a change of Python code needs nothing.
-SOURCES := setup.py $(shell find src tests/native -name '*.pyx' -o -name '*.pxd')
+SOURCES := setup.py $(shell find src tests/probes -name '*.pyx' -o -name '*.pxd')
 UNIT := not integration and not slow and not stress
 
 .PHONY: help demo test test-quick bench lint sanitize coverage wheel docs build venv servers format clean distclean

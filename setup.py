@@ -54,7 +54,7 @@ def extensions() -> list[Extension]:
     """List the extension modules of this build: one for each `_name.pyx` of the package."""
     sources = {f"fairsched.{path.stem}": path.as_posix() for path in sorted(Path("src/fairsched").glob("_*.pyx"))}
     if PROBE:
-        sources |= {f"fairsched.{path.stem}": path.as_posix() for path in sorted(Path("tests/native").glob("_*.pyx"))}
+        sources |= {f"fairsched.{path.stem}": path.as_posix() for path in sorted(Path("tests/probes").glob("_*.pyx"))}
     compile_args, link_args, macros = compiler_flags()
     return [
         Extension(

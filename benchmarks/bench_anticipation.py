@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from integration.rabbitmq import Node
 from interleave import record
+from support.rabbitmq import Node
 
 from fairsched.consumer import Consumer
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import pika
 import pytest
-from integration.rabbitmq import Node
 from interleave import record
+from support.rabbitmq import Node
 
 from fairsched.consumer import Consumer
 

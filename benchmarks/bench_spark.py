@@ -21,9 +21,9 @@ from typing import Any
 import pika
 import pyarrow as pa
 import pytest
-from integration.rabbitmq import Node
 from interleave import record
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from support.rabbitmq import Node
 
 from fairsched.spark._amqp import open_session
 from fairsched.spark._messages import Messages
@@ -54,7 +54,7 @@ def node() -> Iterator[Node]:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    from spark.session import find_java, start
+    from support.spark.session import find_java, start
 
     here = Path(__file__).parent
     paths = [str(here), str(here.parent / "tests"), str(here.parent / "src"), os.environ.get("PYTHONPATH", "")]

@@ -13,7 +13,7 @@ import pytest
 from interleave import medians, record
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType
-from spark.session import find_java, start
+from support.spark.session import find_java, start
 
 from fairsched import HashRing
 from fairsched.spark import ring_partition

@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 
 from bench_anticipation import QUANTA, Run, run
-from integration.rabbitmq import Node
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from support.rabbitmq import Node
 
 PATH = Path(__file__).parents[1] / "docs" / "design" / "anticipation.svg"
 SIDES = {"passed over (anticipation=0)": 0.0, "waited for (the default)": None}

@@ -1,14 +1,16 @@
-"""Hypothesis profiles, chosen by HYPOTHESIS_PROFILE: default, ci, expensive, sanitize; Ctrl-C; distributions."""
+"""Hypothesis profiles, chosen by HYPOTHESIS_PROFILE: default, ci, expensive, sanitize; what all tests share."""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from distributions import build_sdist, build_wheel
 from hypothesis import HealthCheck, settings
+from support.distributions import build_sdist, build_wheel
+from support.rabbitmq import Node
 
 # No profile has a deadline: a time limit per example says more about the machine than about the code. Too slow a test
 # is caught by pytest-timeout. `make test` tries the same examples every time, so that what it says of a change is
@@ -29,6 +31,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # could end.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Node]:
+    """A node for tests that leave it running."""
+    node = Node()
+    try:
+        node.start()
+        yield node
+    finally:
+        node.close()
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ import Cython.Coverage
 from coverage.plugin_support import Plugins
 
 #: Where traced builds leave the generated code: beside its source.
-FOLDERS = ("src/fairsched", "tests/native")
+FOLDERS = ("src/fairsched", "tests/probes")
 
 
 class Plugin(Cython.Coverage.Plugin):

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pika.spec import Basic, BasicProperties
-from wiretables import LATE, LATIN, Encoded, field, nested, table
+from support.wiretables import LATE, LATIN, Encoded, field, nested, table
 
 from fairsched import DecodingError
 from fairsched.amqp.properties import ReceivedProperties

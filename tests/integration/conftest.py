@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from integration.rabbitmq import Node
+from support.rabbitmq import Node
 
 _numbers = itertools.count()
 
@@ -17,17 +17,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.integration)
-
-
-@pytest.fixture(scope="session")
-def broker() -> Iterator[Node]:
-    """A node for tests that leave it running."""
-    node = Node()
-    try:
-        node.start()
-        yield node
-    finally:
-        node.close()
 
 
 @pytest.fixture

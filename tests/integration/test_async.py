@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from integration.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, eventually, numbered
 
 from fairsched import aio
 

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from integration.proxy import Proxy, behind
-from integration.rabbitmq import Node, eventually, numbered
+from support.proxy import Proxy, behind
+from support.rabbitmq import Node, eventually, numbered
 
 from fairsched import aio
 

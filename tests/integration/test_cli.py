@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from integration.rabbitmq import Node, eventually
+from support.rabbitmq import Node, eventually
 
 from fairsched.cli.broker import Session
 from fairsched.cli.brokerexperiment import on_broker

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from integration.rabbitmq import Node, eventually, numbered
-from integration.running import busy
+from support.rabbitmq import Node, eventually, numbered
+from support.running import busy
 
 from fairsched.consumer import App, Consumer, from_pika
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from integration.rabbitmq import Node, eventually
+from support.rabbitmq import Node, eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 COUNT = 40

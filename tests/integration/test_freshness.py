@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
-from integration.proxy import Proxy, behind
-from integration.rabbitmq import Node, eventually
-from integration.running import Running
+from support.proxy import Proxy, behind
+from support.rabbitmq import Node, eventually
+from support.running import Running
 
 from fairsched import CoDel
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, eventually, numbered
 
 from fairsched import App, ConfigurationError, Consumer, aio, from_pika
 

@@ -12,8 +12,8 @@ import pika.callback
 import pika.channel
 import pika.spec
 import pytest
-from integration.proxy import Proxy, behind
-from integration.rabbitmq import Node, eventually
+from support.proxy import Proxy, behind
+from support.rabbitmq import Node, eventually
 
 from fairsched.cli.broker import Session
 from fairsched.cli.brokerexperiment import on_broker

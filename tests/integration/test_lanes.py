@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 import pika
 import pika.exceptions
 import pytest
-from integration.rabbitmq import Node, eventually
+from support.rabbitmq import Node, eventually
 
 from fairsched import App, ConfigurationError, Consumer, aio
 

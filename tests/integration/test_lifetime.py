@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable
 
 import pytest
-from integration.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, eventually, numbered
 
 from fairsched import aio
 from fairsched.consumer import Consumer

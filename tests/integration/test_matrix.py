@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from integration.proxy import Proxy, behind
-from integration.rabbitmq import Node, eventually, numbered
+from support.proxy import Proxy, behind
+from support.rabbitmq import Node, eventually, numbered
 
-WORKER = Path(__file__).with_name("matrix_worker.py")
+WORKER = Path(__file__).parents[1] / "support" / "matrix_worker.py"
 WAYS = ["run", "iterator", "aio"]
 SETTLEMENTS = ["ack", "nack", "defer"]
 CELLS = list(itertools.product(WAYS, SETTLEMENTS))

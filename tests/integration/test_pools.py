@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from integration.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, eventually, numbered
 
 from fairsched import App, Consumer, FairQueue, Pool, aio
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from integration.proxy import Proxy, behind
-from integration.rabbitmq import eventually
+from support.proxy import Proxy, behind
+from support.rabbitmq import eventually
 
 
 class _Echo(socketserver.BaseRequestHandler):

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from integration.proxy import Proxy, behind
-from integration.rabbitmq import Node, eventually, numbered
-from integration.running import Running
+from support.proxy import Proxy, behind
+from support.rabbitmq import Node, eventually, numbered
+from support.running import Running
 
 from fairsched.consumer import Consumer
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pika
 import pytest
 from click.testing import CliRunner
-from integration.rabbitmq import Node
+from support.rabbitmq import Node
 
 from fairsched import ConfigurationError, ConsistentHashExchange, RabbitMQHash
 from fairsched.cli.group import cli

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from integration.rabbitmq import Node, eventually, numbered
-from integration.running import busy, consume
+from support.rabbitmq import Node, eventually, numbered
+from support.running import busy, consume
 
 from fairsched.consumer import Consumer
 from fairsched.fairness import jain

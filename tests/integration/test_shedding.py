@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
-from integration.rabbitmq import Node, eventually, numbered
-from integration.running import Running
+from support.rabbitmq import Node, eventually, numbered
+from support.running import Running
 
 from fairsched import App, CoDel, ConfigurationError, aio
 from fairsched.consumer import Consumer, consumer_counts

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 
 import pytest
-from integration.rabbitmq import Node, eventually, numbered
-from integration.running import Running, consume
+from support.rabbitmq import Node, eventually, numbered
+from support.running import Running, consume
 
 from fairsched import ConfigurationError, ConnectionFailed, QueueNotFound, aio
 from fairsched.consumer import Consumer

@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from integration.proxy import Proxy, behind
-from integration.rabbitmq import Node, eventually, numbered
-from integration.running import Running
+from support.proxy import Proxy, behind
+from support.rabbitmq import Node, eventually, numbered
+from support.running import Running
 
 from fairsched import aio, from_pika
 from fairsched.consumer import Consumer

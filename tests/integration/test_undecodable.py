@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from integration.rabbitmq import Node, numbered
-from integration.running import consume
-from wiretables import Encoded, field, nested, table
+from support.rabbitmq import Node, numbered
+from support.running import consume
+from support.wiretables import Encoded, field, nested, table
 
 from fairsched import Consumer, DecodingError, aio, from_pika
 

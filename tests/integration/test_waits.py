@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 
 import pytest
-from integration.proxy import Proxy, behind
-from integration.rabbitmq import Node, eventually, numbered
-from integration.running import Running
+from support.proxy import Proxy, behind
+from support.rabbitmq import Node, eventually, numbered
+from support.running import Running
 
 Declare = Callable[..., str]
 #: Seconds of a handler; and what a connection lasts, so that it counts as one that lasts.

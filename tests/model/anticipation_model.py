@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from explore import Step
+from model.explore import Step
 
 #: What keeps an item from lying beside getters that sleep; the tests leave out one at a time.
 GUARDS = (

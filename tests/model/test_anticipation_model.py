@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from anticipation_model import GUARDS, AnticipationModel
-from explore import Fault, schedules
+from model.anticipation_model import GUARDS, AnticipationModel
+from model.explore import Fault, schedules
 
 PATIENT, HASTY = False, True
 

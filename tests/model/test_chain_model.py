@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from chain_model import HandshakeModel, WorksetModel
-from explore import Fault, schedules
+from model.chain_model import HandshakeModel, WorksetModel
+from model.explore import Fault, schedules
 
 
 @pytest.mark.parametrize(

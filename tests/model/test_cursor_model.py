@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cursor_model import Consumer, CursorModel
-from explore import Fault, schedules
+from model.cursor_model import Consumer, CursorModel
+from model.explore import Fault, schedules
 
 # Consumers by what they do with what they get, the backlog, what is put meanwhile, and the preemptions.
 SCENARIOS: dict[str, tuple[dict[str, tuple[str, ...]], str, str, int]] = {

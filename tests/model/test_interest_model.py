@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from explore import Fault, schedules
-from interest_model import INTERESTED, NOT_INTERESTED, NOTIFIED, LevelsModel, MoveModel
+from model.explore import Fault, schedules
+from model.interest_model import INTERESTED, NOT_INTERESTED, NOTIFIED, LevelsModel, MoveModel
 
 MOVES = {
     "set and notify": ([["set"], ["notify"]], NOT_INTERESTED),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from explore import Fault, schedules
-from nodelist_model import Guards, NodeListModel
+from model.explore import Fault, schedules
+from model.nodelist_model import Guards, NodeListModel
 
 SCENARIOS = {
     "append, append": ([["append x"], ["append y"]], "", 4),

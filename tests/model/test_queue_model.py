@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from explore import Fault, schedules
-from queue_model import NOT_INTERESTED, NOTIFIED, Consumer, QueueModel
+from model.explore import Fault, schedules
+from model.queue_model import NOT_INTERESTED, NOTIFIED, Consumer, QueueModel
 
 
 def told(name: str, **options: Any) -> Consumer:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from explore import Fault, schedules
-from waiting_model import GUARDS, WaitingModel
+from model.explore import Fault, schedules
+from model.waiting_model import GUARDS, WaitingModel
 
 ONE, SHORT, FAILING = (0, 1, False), (0, 1, True), (0, 1, True, True)  # priority, amount, may time out, fails then
 HIGH, HIGH_SHORT, HIGHEST, MANY = (1, 1, False), (1, 1, True), (2, 1, False), (0, 2, False)

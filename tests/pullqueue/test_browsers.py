@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from queue_engines import Engine, drain, items, lists_of, on_both, pulled
+from support.queue_engines import Engine, drain, items, lists_of, on_both, pulled
 
 
 @on_both

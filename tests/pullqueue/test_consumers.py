@@ -7,7 +7,7 @@ import queue as queues
 from typing import Any
 
 import pytest
-from queue_engines import Engine, ManualClock, drain, items, lists_of, on_both, pulled
+from support.queue_engines import Engine, ManualClock, drain, items, lists_of, on_both, pulled
 
 from fairsched import FairschedError, ShutDown
 

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from queue_engines import Engine, drain, on_both, run
+from support.queue_engines import Engine, drain, on_both, run
 
 
 def serve(queue: Any, consumers: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from queue_engines import lists_of, pulled
+from support.queue_engines import lists_of, pulled
 
 from fairsched import PullQueue
 

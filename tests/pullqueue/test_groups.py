@@ -9,7 +9,7 @@ import random
 from typing import Any
 
 import pytest
-from queue_engines import Engine, drain, items, lists_of, on_both, pulled, run
+from support.queue_engines import Engine, drain, items, lists_of, on_both, pulled, run
 
 ONE, TWO, THREE = 1, 2, 3
 both_modes = pytest.mark.parametrize("groups", ["standard", "shared"])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from threads import SOON, reach, result_of, start
+from support.threads import SOON, reach, result_of, start
 
 from fairsched import Entry, PullQueue, ShutDown, Subscription, Target
 

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from queue_engines import Engine, drain, items, lists_of, on_both, pulled
+from support.queue_engines import Engine, drain, items, lists_of, on_both, pulled
 
 
 def put_all(queue: Any, **columns: list[Any]) -> None:

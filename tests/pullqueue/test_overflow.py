@@ -6,9 +6,9 @@ import queue as queues
 from typing import Any
 
 import pytest
-from queue_engines import Engine, drain, items, on_both
-from reference_queue import ReferenceQueue
-from threads import SOON, reach, result_of, start
+from oracles.queue import ReferenceQueue
+from support.queue_engines import Engine, drain, items, on_both
+from support.threads import SOON, reach, result_of, start
 
 
 def content(queue: Any) -> list[Any]:

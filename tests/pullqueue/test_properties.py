@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
-from queue_machine import QueueMachine, seldom
+from support.queue_machine import QueueMachine, seldom
 
 
 class PriorityMachine(QueueMachine):

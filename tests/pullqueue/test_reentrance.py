@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from collecting import collecting
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.collecting import collecting
 
 from fairsched import Entry, PullQueue, Subscription
 

@@ -6,9 +6,9 @@ import random
 from typing import Any
 
 import pytest
-from queue_engines import Engine, compiled_queue, drain, items, lists_of, on_both, pulled
-from queue_rounds import fails, options_of, shortest, steps_of, story
-from reference_queue import ReferenceQueue
+from oracles.queue import ReferenceQueue
+from support.queue_engines import Engine, compiled_queue, drain, items, lists_of, on_both, pulled
+from support.queue_rounds import fails, options_of, shortest, steps_of, story
 
 both_modes = pytest.mark.parametrize("groups", ["standard", "shared"])
 

@@ -6,7 +6,7 @@ import gc
 from typing import Any
 
 import pytest
-from queue_engines import Engine, ManualClock, drain, items, lists_of, on_both, pulled
+from support.queue_engines import Engine, ManualClock, drain, items, lists_of, on_both, pulled
 
 from fairsched import PullQueue
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from queue_engines import Engine, ManualClock, drain, items, on_both
+from support.queue_engines import Engine, ManualClock, drain, items, on_both
 
 import fairsched
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from queue_engines import Engine, drain, items, lists_of, on_both, pulled, run_items
+from support.queue_engines import Engine, drain, items, lists_of, on_both, pulled, run_items
 
 
 def subscribe_all(queue: Any, names: str, **options: Any) -> list[Any]:

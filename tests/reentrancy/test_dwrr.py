@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from history import History
 from hypothesis import given
 from hypothesis import strategies as st
-from intruders import BRIEF, NAMES, Number, Script, Step, Truth, intruder, number_of, play, scripts, walked
+from support.history import History
+from support.intruders import BRIEF, NAMES, Number, Script, Step, Truth, intruder, number_of, play, scripts, walked
 
 from fairsched import Dwrr
 

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from history import History
 from hypothesis import given
 from hypothesis import strategies as st
-from intruders import (
+from support.history import History
+from support.intruders import (
     BRIEF,
     NAMES,
     Clock,

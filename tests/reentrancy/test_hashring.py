@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from history import History
 from hypothesis import given
 from hypothesis import strategies as st
-from intruders import BRIEF, Number, Script, Step, intruder, play, scripts, walked
-from threads import result_of, start
+from support.history import History
+from support.intruders import BRIEF, Number, Script, Step, intruder, play, scripts, walked
+from support.threads import result_of, start
 
 from fairsched import HashRing, jump_hash_many
 from fairsched._rabbitmqhash import phash2

@@ -6,10 +6,10 @@ import gc
 import queue
 from typing import Any
 
-from history import History
 from hypothesis import given
 from hypothesis import strategies as st
-from intruders import BRIEF, Clock, Items, Number, Script, Seconds, Step, Truth, Visit, intruder, play, scripts
+from support.history import History
+from support.intruders import BRIEF, Clock, Items, Number, Script, Seconds, Step, Truth, Visit, intruder, play, scripts
 
 from fairsched import PullQueue, ShutDown, Target
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from history import History
 from hypothesis import given
 from hypothesis import strategies as st
-from intruders import BRIEF, Number, Script, Step, Visit, intruder, play, scripts
-from threads import result_of, start
+from support.history import History
+from support.intruders import BRIEF, Number, Script, Step, Visit, intruder, play, scripts
+from support.threads import result_of, start
 
 from fairsched import CoDel
 from fairsched._ackledger import AckLedger

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from worlds_of_one import ten_queues
+from support.worlds_of_one import ten_queues
 
 from fairsched.simulator import ConsumerSpec, Result, simulate
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reference_chance import Random
+from oracles.chance import Random
 
 from fairsched.simulator.plan import stream
 

@@ -8,7 +8,7 @@ from collections import deque
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from worlds_of_one import ten_queues
+from support.worlds_of_one import ten_queues
 
 from fairsched.simulator import Broker, ConsumerSpec, Queue, Result, Scenario, simulate
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hypothesis import given, settings
-from reference_simulator import ReferenceSimulator
-from worlds import scenarios
+from oracles.simulator import ReferenceSimulator
+from support.worlds import scenarios
 
 from fairsched._simulator import Simulation
 from fairsched.simulator import Scenario

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 from hypothesis import given
-from worlds import scenarios
+from support.worlds import scenarios
 
 from fairsched.simulator import Broker, ConsumerSpec, Queue, Scenario, load_scenario, simulate
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from worlds_of_one import article, ten_queues
+from support.worlds_of_one import article, ten_queues
 
 from fairsched.simulator import (
     Arrivals,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from worlds import scenarios
+from support.worlds import scenarios
 
 from fairsched.errors import ConfigurationError
 from fairsched.simulator import (

@@ -6,8 +6,8 @@ import heapq
 from typing import Any
 
 import pytest
-from reference_simulator import ReferenceSimulator
-from worlds_of_one import article
+from oracles.simulator import ReferenceSimulator
+from support.worlds_of_one import article
 
 from fairsched.simulator import Result, Scenario, load_scenario, simulate
 from fairsched.simulator.plan import make_plan

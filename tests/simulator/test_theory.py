@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from worlds_of_one import article
+from support.worlds_of_one import article
 
 from fairsched.prefetch import analyse
 from fairsched.simulator import Change, simulate

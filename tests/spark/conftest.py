@@ -1,4 +1,4 @@
-"""Fixtures for tests on a real Spark: one session and one broker for all of them."""
+"""Fixtures for tests on a real Spark: one session for all of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.rabbitmq import Node
-from spark.s3server import S3Server
+from support.rabbitmq import Node
+from support.spark.s3server import S3Server
 
 TESTS = Path(__file__).resolve().parents[1]
 _numbers = itertools.count()
@@ -27,17 +27,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.spark)
             if fixtures & {"spark", "launch", "broker", "mortal", "s3"}:
                 item.add_marker(pytest.mark.integration)
-
-
-@pytest.fixture(scope="session")
-def broker() -> Iterator[Node]:
-    """A node for tests that leave it running."""
-    node = Node()
-    try:
-        node.start()
-        yield node
-    finally:
-        node.close()
 
 
 @pytest.fixture
@@ -77,7 +66,7 @@ def queues(broker: Node) -> Callable[..., list[str]]:
 @pytest.fixture
 def driver(broker: Node, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Makes drivers over a spool in the test's folder, and stops them."""
-    from spark.running import Driver, options_of
+    from support.spark.running import Driver, options_of
 
     made: list[Driver] = []
 
@@ -95,7 +84,7 @@ def driver(broker: Node, tmp_path: Path) -> Iterator[Callable[..., Any]]:
 @pytest.fixture(scope="session")
 def environment() -> dict[str, str]:
     """The environment in which Spark finds Java, fairsched and the modules of these tests."""
-    from spark.session import find_java
+    from support.spark.session import find_java
 
     found = dict(os.environ, JAVA_HOME=find_java(), PYSPARK_PYTHON=sys.executable)
     paths = [str(TESTS), str(TESTS.parent / "src"), found.get("PYTHONPATH", "")]
@@ -105,8 +94,8 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture
 def launch(environment: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts one of the scripts beside this file in a session of its own, and ends all of it."""
-    from spark.launched import end, launch
+    """Starts one of the scripts in `support/spark` in a session of its own, and ends all of it."""
+    from support.spark.launched import end, launch
 
     started: list[subprocess.Popen[str]] = []
 
@@ -124,7 +113,7 @@ def launch(environment: dict[str, str]) -> Iterator[Callable[..., subprocess.Pop
 @pytest.fixture(scope="session")
 def spark(environment: dict[str, str]) -> Iterator[Any]:
     """One session for all tests; a task may fail three times in it."""
-    from spark.session import start
+    from support.spark.session import start
 
     before = dict(os.environ)
     os.environ.update(environment)

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.rabbitmq import Node
-from spark.running import fill, options_of
+from support.rabbitmq import Node
+from support.spark.running import fill, options_of
 
 import fairsched.spark
+
+SUPPORT = Path(__file__).parents[1] / "support" / "spark"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -35,5 +37,5 @@ def test_everything_public_works_over_connect(
     finally:
         broker.delete("connected-sink")
     assert sum(broker.count(name) for name in names) == 0
-    source = "".join((Path(__file__).parent / f"{name}.py").read_text() for name in ("connected", "smallframes"))
+    source = "".join((SUPPORT / f"{name}.py").read_text() for name in ("connected", "smallframes"))
     assert {name for name in fairsched.spark.__all__ if not re.search(rf"\b{name}\(", source)} == set()

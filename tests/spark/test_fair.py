@@ -6,7 +6,7 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import ReferenceDwrr
+from oracles.dwrr import ReferenceDwrr
 
 from fairsched.spark._fair import choose, fair_order
 

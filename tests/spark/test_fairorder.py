@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from oracles.dwrr import ReferenceDwrr
 from pyspark.errors import PythonException, SparkRuntimeException
 from pyspark.sql import functions as F
-from reference import ReferenceDwrr
 
 from fairsched.spark import fairorder
 from fairsched.spark.fairorder import Orderer, fair_order, virtual_finish

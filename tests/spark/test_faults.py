@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.rabbitmq import Node, eventually
-from spark.faulty import FaultySource, fault, reached
-from spark.launched import end, local_cluster_home
-from spark.queries import Rows, drain, into_files, load, query, rows_from_files
-from spark.running import QUANTA, fill, options_of
+from support.rabbitmq import Node, eventually
+from support.spark.faulty import FaultySource, fault, reached
+from support.spark.launched import end, local_cluster_home
+from support.spark.queries import Rows, drain, into_files, load, query, rows_from_files
+from support.spark.running import QUANTA, fill, options_of
 
 import fairsched
 from fairsched.spark import register
@@ -27,6 +27,8 @@ from fairsched.spark import register
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 Declare = Callable[..., list[str]]
 
+#: What the scripts import, and the queries refer to by name.
+SUPPORT = Path(__file__).parents[1] / "support"
 #: Where partition 0 is stopped: before anything is published, after it, and when it is acknowledged, too.
 STAGES = ("collected", "written", "published", "acknowledged")
 
@@ -37,7 +39,7 @@ def source(node: Node, names: list[str], folder: Path, fault: str) -> dict[str, 
 
 
 def place(folder: Path, options: dict[str, str]) -> dict[str, Any]:
-    """A query for the scripts beside this file."""
+    """A query for the scripts in `support/spark`."""
     return {"options": options, **{name: str(folder / name) for name in ("checkpoint", "sink", "reached")}}
 
 
@@ -140,7 +142,7 @@ def archive(folder: Path) -> Path:
     path = folder / "lib.tar.gz"
     package = Path(fairsched.__file__).parent
     with tarfile.open(path, "w:gz") as tar:
-        for place, name in ((package, "fairsched"), (Path(__file__).parent, "spark")):
+        for place, name in ((package, "fairsched"), (SUPPORT, "support")):
             tar.add(place, name, filter=lambda one: None if "__pycache__" in one.name else one)
     return path
 

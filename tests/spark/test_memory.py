@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.rabbitmq import Node
-from spark.processes import MEGABYTE
-from spark.running import fill, options_of
+from support.rabbitmq import Node
+from support.spark.processes import MEGABYTE
+from support.spark.running import fill, options_of
 
 COUNT = 200_000
 

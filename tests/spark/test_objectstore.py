@@ -11,11 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from integration.rabbitmq import Node
-from spark.faulty import fault, reached
-from spark.queries import from_files
-from spark.running import fill, options_of
-from spark.s3server import CARELESS, SECRET, S3Server
+from support.rabbitmq import Node
+from support.spark.faulty import fault, reached
+from support.spark.queries import from_files
+from support.spark.running import fill, options_of
+from support.spark.s3server import CARELESS, SECRET, S3Server
 
 from fairsched.errors import ConfigurationError
 from fairsched.spark import _store

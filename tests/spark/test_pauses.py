@@ -15,9 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from integration.rabbitmq import Node, eventually
 from pyspark.sql.pandas.types import from_arrow_schema
-from spark.running import Driver, bodies, options_of, schema_of, unique
+from support.rabbitmq import Node, eventually
+from support.spark.running import Driver, bodies, options_of, schema_of, unique
 
 from fairsched.spark import _partition, streams
 from fairsched.spark._amqp import Session

@@ -19,9 +19,9 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow.parquet as pq
 import pytest
-from integration.rabbitmq import Node, eventually
-from spark.launched import SLOW_START
-from spark.session import BRIEF_JVM
+from support.rabbitmq import Node, eventually
+from support.spark.launched import SLOW_START
+from support.spark.session import BRIEF_JVM
 
 from fairsched.cli import exits
 from fairsched.cli.pipeline import _run

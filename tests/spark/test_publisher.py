@@ -10,8 +10,8 @@ from typing import Any
 import pika
 import pyarrow as pa
 import pytest
-from integration.rabbitmq import Node, eventually
 from pyspark.sql.pandas.types import from_arrow_schema
+from support.rabbitmq import Node, eventually
 
 from fairsched import HashRing
 from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError

@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from integration.rabbitmq import Node, eventually
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from spark.running import QUANTA, Driver, bodies, counts, fill, no_larger_files, options_of, unique
+from support.rabbitmq import Node, eventually
+from support.spark.running import QUANTA, Driver, bodies, counts, fill, no_larger_files, options_of, unique
 
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 from fairsched.spark import _partition

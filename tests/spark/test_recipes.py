@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from integration.rabbitmq import Node, eventually
-from spark.recipes import STORE, Block, Machine, blocks_of
-from spark.s3server import S3Server
+from support.rabbitmq import Node, eventually
+from support.spark.recipes import STORE, Block, Machine, blocks_of
+from support.spark.s3server import S3Server
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 

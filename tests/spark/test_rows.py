@@ -9,7 +9,7 @@ import pika
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wiretables import Encoded, field, nested, table
+from support.wiretables import Encoded, field, nested, table
 
 from fairsched.errors import ConfigurationError
 from fairsched.spark._options import source_options

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.rabbitmq import Node
 from pyspark.errors import AnalysisException
-from spark.failing import failure, failure_of
-from spark.queries import Rows, drain, load
-from spark.running import fill, options_of
+from support.rabbitmq import Node
+from support.spark.failing import failure, failure_of
+from support.spark.queries import Rows, drain, load
+from support.spark.running import fill, options_of
 
 from fairsched.spark import register
 

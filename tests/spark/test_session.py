@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.rabbitmq import Node, eventually
+from oracles.dwrr import ReferenceDwrr
 from pyspark.errors import AnalysisException
-from reference import ReferenceDwrr
-from spark.failing import failure
-from spark.faulty import FaultySource, fault, reached
-from spark.queries import Rows, drain, load, query
-from spark.running import QUANTA, fill, options_of, unique
+from support.rabbitmq import Node, eventually
+from support.spark.failing import failure
+from support.spark.faulty import FaultySource, fault, reached
+from support.spark.queries import Rows, drain, load, query
+from support.spark.running import QUANTA, fill, options_of, unique
 
 from fairsched.spark import register
 

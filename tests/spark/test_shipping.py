@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distributions import ROOT
-from integration.rabbitmq import Node
-from spark.launched import local_cluster_home
-from spark.packing import pack_environment
-from spark.queries import from_files
-from spark.running import fill, options_of
+from support.distributions import ROOT
+from support.rabbitmq import Node
+from support.spark.launched import local_cluster_home
+from support.spark.packing import pack_environment
+from support.spark.queries import from_files
+from support.spark.running import fill, options_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -23,9 +23,9 @@ from typing import Any
 
 import psutil
 import pytest
-from integration.rabbitmq import Node, eventually
-from spark.processes import MEGABYTE, family, threads
-from spark.running import options_of
+from support.rabbitmq import Node, eventually
+from support.spark.processes import MEGABYTE, family, threads
+from support.spark.running import options_of
 
 #: Seconds before the first sample that counts, and until the last one.
 WARM_UP, DURATION = 90.0, 300.0

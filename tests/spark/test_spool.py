@@ -8,7 +8,7 @@ from pathlib import Path
 import fsspec
 import pyarrow as pa
 import pytest
-from spark.running import no_larger_files
+from support.spark.running import no_larger_files
 
 from fairsched.errors import ConfigurationError
 from fairsched.spark._spool import BatchGone, Segment, Spool, SpoolLost, SpoolNotWritable

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.rabbitmq import Node
 from pyspark.errors import AnalysisException
-from spark.running import fill
+from support.rabbitmq import Node
+from support.spark.running import fill
 
 Declare = Callable[..., list[str]]
 

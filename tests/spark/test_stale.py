@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from integration.rabbitmq import Node, eventually
-from spark.queries import Rows, drain, load
-from spark.running import Driver, bodies, options_of, unique
+from support.rabbitmq import Node, eventually
+from support.spark.queries import Rows, drain, load
+from support.spark.running import Driver, bodies, options_of, unique
 
 from fairsched import CoDel
 from fairsched.consumer.shedding import MAX_RETURNS

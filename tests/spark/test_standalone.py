@@ -19,11 +19,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from integration.rabbitmq import Node, eventually
-from spark.faulty import fault, parent_of
-from spark.launched import SLOW_START, end
-from spark.running import options_of, unique
-from spark.standalone import Standalone
+from support.rabbitmq import Node, eventually
+from support.spark.faulty import fault, parent_of
+from support.spark.launched import SLOW_START, end
+from support.spark.running import options_of, unique
+from support.spark.standalone import Standalone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

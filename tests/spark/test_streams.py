@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from integration.rabbitmq import Node, eventually
-from integration.streamprotocol import store_offset
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from spark import running
-from spark.running import Driver, bodies, counts, schema_of, unique
+from support.rabbitmq import Node, eventually
+from support.spark import running
+from support.spark.running import Driver, bodies, counts, schema_of, unique
+from support.streamprotocol import store_offset
 
 from fairsched.errors import ConnectionFailed, FairschedError
 from fairsched.spark import _tail

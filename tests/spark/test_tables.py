@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pika
 import pytest
-from integration.rabbitmq import Node
-from spark.running import Driver
-from wiretables import LATE, LATIN, Encoded, field, table
+from support.rabbitmq import Node
+from support.spark.running import Driver
+from support.wiretables import LATE, LATIN, Encoded, field, table
 
 Declare = Callable[..., list[str]]
 

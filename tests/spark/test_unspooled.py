@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from integration.rabbitmq import Node, eventually
-from spark.running import Driver, bodies, fill, options_of
+from support.rabbitmq import Node, eventually
+from support.spark.running import Driver, bodies, fill, options_of
 
 from fairsched.errors import ConnectionFailed
 from fairsched.spark import _partition

@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 import pytest
-from threads import SOON, result_of, start
+from support.threads import SOON, result_of, start
 
 from fairsched import FairQueue, ShutDown
 

@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 import pytest
-from littering import Litter, nothing, often
-from threads import SOON, result_of, start
+from support.littering import Litter, nothing, often
+from support.threads import SOON, result_of, start
 
 from fairsched import FairQueue, PullQueue, ShutDown, Target
 

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from stress.pumping import (
+from support.pumping import (
     EACH,
     FAIR,
     FULL,

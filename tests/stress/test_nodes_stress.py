@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from threads import result_of, start
+from support.threads import result_of, start
 
 from fairsched import _probe_nodes
 

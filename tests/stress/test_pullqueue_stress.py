@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from crew import Crew, check_lists, restless
-from threads import SOON, reach, result_of, start
+from support.crew import Crew, check_lists, restless
+from support.threads import SOON, reach, result_of, start
 
 from fairsched import PullQueue, ShutDown
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from stress.pumping import EACH, FAIR, FULL, PRIORITY, SHARED_GROUPS, SORTED, STANDARD, STANDARD_GROUPS, run, together
+from support.pumping import EACH, FAIR, FULL, PRIORITY, SHARED_GROUPS, SORTED, STANDARD, STANDARD_GROUPS, run, together
 
 from fairsched import _probe_queue
 

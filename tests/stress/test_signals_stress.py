@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from littering import often
-from threads import result_of, start
+from support.littering import often
+from support.threads import result_of, start
 
 from fairsched import FairQueue, PullQueue, ShutDown
 

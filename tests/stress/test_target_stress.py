@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from threads import SOON, result_of, start
+from support.threads import SOON, result_of, start
 
 from fairsched import PullQueue, Target
 

@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from threads import SOON, result_of, start
+from support.threads import SOON, result_of, start
 
 from fairsched import _probe_room
 

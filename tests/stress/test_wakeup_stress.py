@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from threads import result_of, start
+from support.threads import result_of, start
 
 from fairsched import _probe_wakeup
 

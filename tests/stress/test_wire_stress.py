@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from threads import SOON, result_of, start
+from support.threads import SOON, result_of, start
 
 from fairsched import _probe_wire
 

@@ -1,0 +1,195 @@
+"""The consumers of the reference queue: who comes and goes, who is told of work, and what each would get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from oracles.checks import check_callable, check_priority
+from oracles.groups import Groups
+from oracles.interest import INTERESTED, NON_ACQUIRING, ReferenceInterest
+from oracles.kinds import AVAILABLE, HELD, Order, Stored
+from oracles.subscription import ReferenceSubscription
+
+from fairsched.errors import FairschedError, ShutDown
+
+if TYPE_CHECKING:
+    pass
+
+
+class Waking:
+    """The part of ReferenceQueue that knows its consumers."""
+
+    clock: Callable[[], float]
+    order: Order
+    groups: Groups
+    live_consumers: int
+    closed: bool
+
+    def __init__(self) -> None:
+        self.consumers = ReferenceInterest()
+        self.by_node: dict[int, ReferenceSubscription] = {}
+
+    def remove(self, message: Stored, reason: str | None = None) -> None:
+        raise NotImplementedError
+
+    def listed(self, state: int) -> list[ReferenceSubscription]:
+        return [self.by_node[node] for node in self.consumers.listed(state)]
+
+    def free(self, group: Any) -> None:
+        """A group is nobody's: its messages may be for another, the first or, if nobody may have that, a later one."""
+        waiting = [m for m in self.order.stored if m.state == AVAILABLE and group is not None]
+        any(self.offer(message) for message in waiting if self.groups.of(message) == group)
+
+    def tell_browsers(self, message: Stored) -> None:
+        """It is new to every browser, or to those that may see it again."""
+        for browser in self.listed(NON_ACQUIRING):
+            if message.state == AVAILABLE and browser.wants(message) and message.number not in browser.passed:
+                self.notify(browser)
+
+    def offer(self, message: Stored) -> bool:
+        """A message became available: tell one who may acquire it; False: nobody was told."""
+        for consumer in self.listed(INTERESTED):
+            if message.state != AVAILABLE:
+                break
+            if consumer.wants(message):
+                if self.notify(consumer):
+                    return True
+                if not self.no_higher_priority(consumer, message):
+                    break
+        return False
+
+    def notify(self, consumer: ReferenceSubscription) -> bool:
+        if consumer.acquires:
+            message = self.next_available(consumer)
+            if message is None or not self.no_higher_priority(consumer, message):
+                return False
+            if not self.consumers.notify(consumer.node):
+                return False
+        consumer.notify()
+        return True
+
+    def no_higher_priority(self, consumer: ReferenceSubscription, message: Stored) -> bool:
+        """Nobody more important would take this message."""
+        return not any(
+            other.priority > consumer.priority
+            and other.desired
+            and other.acquires
+            and other.wants(message)
+            and self.next_available(other) is not None
+            for other in (self.by_node[node] for node in self.consumers.all())
+        )
+
+    def hand_over(self) -> None:
+        """A consumer is not interested any more: somebody else may have to do its work."""
+        highest = self.consumers.highest_notified()
+        for consumer in self.listed(INTERESTED):
+            if consumer.priority < highest or self.notify(consumer):
+                break
+
+    def recompute(self, consumer: ReferenceSubscription) -> None:
+        """Move a consumer to where it belongs by what it wishes, its credit, and the limit on live ones."""
+        desired = consumer.desired
+        if self.consumers.set(consumer.node, desired):
+            if desired:
+                self.notify(consumer)
+            else:
+                self.hand_over()
+
+    def next_available(self, consumer: ReferenceSubscription) -> Stored | None:
+        while True:
+            if consumer.acquires:
+                message = self.order.first(lambda m: self.takeable(consumer, m))
+            else:
+                message = self.order.browse(lambda m: self.visible(consumer, m))
+            if message is None or not self.expired(message):
+                return message
+            self.remove(message, "expired")
+
+    def ready(self, message: Stored) -> bool:
+        """Nobody has it, and its time has come."""
+        if message.state == HELD and message.not_before is not None and message.not_before < self.clock():
+            message.state = AVAILABLE
+            self.order.due(message)
+        return message.state == AVAILABLE
+
+    def come_due(self) -> list[Stored]:
+        """What was held until now, first due first."""
+        held = [message for message in self.order.stored if message.state == HELD]
+        return [m for m in sorted(held, key=lambda m: (m.not_before, m.number)) if self.ready(m)]
+
+    def expired(self, message: Stored) -> bool:
+        return message.state == AVAILABLE and message.expiry is not None and self.clock() > message.expiry
+
+    def takeable(self, consumer: ReferenceSubscription, message: Stored) -> bool:
+        """It would be the consumer's, or is found to have expired."""
+        if not self.ready(message):
+            return False
+        return self.expired(message) or (consumer.wants(message) and self.groups.allow(consumer, message))
+
+    def visible(self, browser: ReferenceSubscription, message: Stored) -> bool:
+        """A browser sees a message once, or never, if it could not when it came to it."""
+        if message.number in browser.passed:
+            return False
+        if self.ready(message) and (self.expired(message) or browser.wants(message)):
+            return True
+        browser.passed.add(message.number)
+        return False
+
+    def subscribe(
+        self,
+        name: str | None = None,
+        *,
+        priority: int = 0,
+        acquires: bool = True,
+        sees_requeues: bool = False,
+        exclusive: bool = False,
+        filter: Callable[[Any], Any] | None = None,
+        credit: int | None = None,
+        on_work: Callable[[Any], Any] | None = None,
+        interested: bool = True,
+    ) -> ReferenceSubscription:
+        if self.closed:
+            raise ShutDown("the queue is closed")
+        self.check_exclusive(exclusive)
+        check_priority(priority)
+        check_callable("filter", filter)
+        check_callable("on_work", on_work)
+        consumer = ReferenceSubscription(cast(Any, self), name or "", priority, acquires, sees_requeues)
+        consumer.name = name or f"subscription-{consumer.node}"
+        consumer.exclusive, consumer.filter, consumer.on_work = exclusive, filter, on_work
+        consumer.credit = credit  # moves nothing yet: the node is not registered
+        consumer.wishes = interested
+        consumer.live = not self.live_consumers or self.count_live() < self.live_consumers
+        self.by_node[consumer.node] = consumer
+        self.consumers.add(consumer.node, consumer.desired)
+        if consumer.desired:
+            self.notify(consumer)
+        return consumer
+
+    def check_exclusive(self, exclusive: bool) -> None:
+        others = [consumer.name for consumer in self.by_node.values()]
+        if any(consumer.exclusive for consumer in self.by_node.values()):
+            raise FairschedError(f"the queue has an exclusive consumer: {others[0]!r}")
+        if exclusive and others:
+            raise FairschedError(f"a consumer cannot be exclusive beside others: {', '.join(others)}")
+
+    def count_live(self) -> int:
+        return sum(consumer.live for consumer in self.by_node.values())
+
+    def cancel(self, consumer: ReferenceSubscription) -> None:
+        if not consumer.open:
+            return
+        consumer.open = False
+        was_desired = self.consumers.set(consumer.node, False)
+        self.consumers.remove(consumer.node)
+        del self.by_node[consumer.node]
+        for group in self.groups.clear(consumer):
+            self.free(group)
+        waiting = (self.by_node[node] for node in self.consumers.all())
+        following = next((other for other in waiting if not other.live), None)
+        if consumer.live and following is not None:
+            following.live = True
+            self.recompute(following)
+        if was_desired:
+            self.hand_over()

@@ -1,0 +1,59 @@
+"""What the documents show, runs."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fairsched
+import fairsched.prefetch
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", ["Dwrr", "FairQueue", "PullQueue", "Target", "AckLedger", "CoDel"])
+def test_examples_in_docstrings(name: str) -> None:
+    docstring = getattr(fairsched, name).__doc__
+    test = doctest.DocTestParser().get_doctest(docstring, dict(vars(fairsched)), name, None, None)
+    assert test.examples
+    outcome = doctest.DocTestRunner(verbose=False).run(test)
+    assert outcome.failed == 0
+
+
+def test_examples_of_the_prefetch_module() -> None:
+    outcome = doctest.testmod(fairsched.prefetch)
+    assert outcome.attempted
+    assert outcome.failed == 0
+
+
+def test_the_readme_example_that_needs_no_broker() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    code = next(block for block in blocks if "FairQueue" in block)
+    *lines, last = code.strip().splitlines()
+    expression, _, expected = last.partition("#")
+    scope: dict[str, Any] = {}
+    exec("\n".join(lines), scope)
+    assert repr(eval(expression, scope)) == "(" + expected.strip() + ")"
+
+
+def test_what_the_page_on_pulling_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each example prints what stands beside it."""
+    page = (ROOT / "docs/howto/pulling.md").read_text(encoding="utf-8")
+    examples = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(examples) >= 5
+    for code in examples:
+        exec(code, {})
+        expected = [text for line in code.splitlines() for text in re.findall(r"^(?:print.*)?# (.*)$", line)]
+        assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_links_between_documents() -> None:
+    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    pages += (page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"

@@ -1,0 +1,43 @@
+"""Building what is shipped, as users build it: an sdist from a copy of the tree, a wheel from the sdist."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*command: object, cwd: Path) -> None:
+    """Run a command without the switches of this build and the way to this tree; show what it says if it fails."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("FAIRSCHED_", "PYTHONPATH"))
+    }
+    done = subprocess.run(
+        [str(word) for word in command], cwd=cwd, env=environment, capture_output=True, text=True, check=False,
+        timeout=580,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def build_sdist(folder: Path) -> Path:
+    """Build an sdist from a copy of the tree, as dirty as the tree is: built modules must not slip in."""
+    tree = folder / "fairsched"
+    ignored = shutil.ignore_patterns(".venv", ".git", "build", "dist", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT, tree, ignore=ignored)
+    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", "out", ".", cwd=tree)
+    [archive] = (tree / "out").glob("*.tar.gz")
+    return archive
+
+
+def build_wheel(sdist: Path, folder: Path) -> Path:
+    """Compile and build the wheel of an sdist; takes minutes."""
+    run(
+        sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, sdist,
+        cwd=folder,
+    )  # fmt: skip
+    [wheel] = folder.glob("*.whl")
+    return wheel

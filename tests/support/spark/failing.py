@@ -1,0 +1,24 @@
+"""Queries that are to fail, and what they say then."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from support.rabbitmq import eventually
+from support.spark.queries import Rows, query
+
+
+def failure(frame: Any, checkpoint: Path, why: str, rows: Rows | None = None) -> str:
+    """Run a query until it fails, and return what it says."""
+    with query(frame, checkpoint, rows or Rows()) as running:
+        return failure_of(running, why)
+
+
+def failure_of(running: Any, why: str) -> str:
+    """Wait until a running query fails, and return what it says."""
+    eventually(lambda: running.exception() is not None, 120)
+    said = str(running.exception())
+    assert re.search(why, said), said
+    return said
