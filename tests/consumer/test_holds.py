@@ -51,12 +51,12 @@ class Workshop:
         settings = make_settings(URL, {"a": 2, "b": 1}, prefetch={"a": 10, "b": 10}, **options)
         self.backlog = {"a": True, "b": True}
         self.timers, self.lanes, self.measurements = Timers(), Lanes(settings), Measurements()
-        self.found = {name: self.subscription(name) for name in ("a", "b")}
+        self.found = {name: self.channel(name) for name in ("a", "b")}
         self.backlogged = BackloggedSlots(
             self.timers, settings, self.measurements, self.lanes, lambda: iter(self.found.values())
         )
 
-    def subscription(self, name: str) -> Any:
+    def channel(self, name: str) -> Any:
         return SimpleNamespace(queue=name, window=10, asking=False, backlogged=lambda may_ask: self.backlog[name])
 
     def held(self) -> set[object]:

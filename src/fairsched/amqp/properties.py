@@ -14,6 +14,8 @@ from fairsched._contents import PROPERTY_NAMES, read_properties
 from fairsched.amqp.fieldtables import read_table
 from fairsched.errors import DecodingError
 
+__all__ = ["PROPERTY_NAMES", "ReceivedProperties", "decode"]
+
 _ALL = tuple(range(len(PROPERTY_NAMES)))
 #: Octets of a content header before the properties: class, weight, size of the body.
 _BEFORE = 12
