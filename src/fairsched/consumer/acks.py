@@ -68,10 +68,6 @@ class AckPolicy:
         limit = self._small_limit if 2 * pending >= window else self._limit
         return self._pending >= limit or self.period > PERIOD
 
-    def is_due_after(self, elapsed: int) -> bool:
-        """Say whether it is time to send because a handler took so many nanoseconds."""
-        return elapsed > LONG
-
     def arrived(self, count: int) -> None:
         """Note deliveries."""
         self._set_here(self._here + count)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fairsched.amqp.urls import endpoint
+from fairsched.consumer.acks import LONG
 from fairsched.consumer.counters import Counters
 from fairsched.consumer.io_thread import FORKED, IOThread, Listener
 from fairsched.consumer.lanes import Lanes
@@ -305,7 +306,7 @@ class Client(Listener):
         self._handled += 1
         if self._handled == _LOOK_AFTER:
             self._look_at_windows()
-        if self.io_thread.acks.is_due_after(elapsed):
+        if elapsed > LONG:
             self.io_thread.request_flush()
         if message.deferred:
             self._deferring = True

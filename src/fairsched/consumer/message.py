@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from pika.spec import Basic, BasicProperties
 
 
+#: Looked up once: every message is settled.
+_ACK = AckLedger.ACK
+
+
 class Origin(Protocol):
     """Where a message came from and where its settlement goes: one channel."""
 
@@ -90,7 +94,6 @@ class Message:
         delivery: Basic.Deliver | bytes,
         properties: BasicProperties | bytes,
         origin: Origin,
-        *,
         arrived: float = 0.0,
     ) -> None:
         self.body = body
@@ -241,7 +244,8 @@ class Message:
                 self.nack()
                 raise
         if not (self.settled or self.deferred):
-            self._settle(AckLedger.ACK)
+            self.settled = True
+            self._origin.settle(self.delivery_tag, _ACK)
 
     def fail(self, error: BaseException) -> None:
         """Settle the message as the consumer's ``on_error`` says; what an exception of the handler means.
