@@ -17,7 +17,7 @@ from intruders import BRIEF, Number, Script, Step, intruder, play, scripts, walk
 from threads import result_of, start
 
 from fairsched import HashRing, jump_hash_many
-from fairsched._rabbitmqhash import phash2
+from fairsched._routing import phash2
 
 MEMBERS = 4
 

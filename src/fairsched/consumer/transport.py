@@ -17,7 +17,7 @@ from typing import Any
 import pika
 from pika import frame as pika_frame
 
-from fairsched._deliveries import give_deliveries
+from fairsched._amqp import give_deliveries
 from fairsched.consumer.properties import ReceivedProperties
 
 _log = logging.getLogger(__name__)
