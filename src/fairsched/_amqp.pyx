@@ -13,15 +13,15 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 
-from fairsched.core.ackledger cimport (
+from fairsched.core.amqp.ackledger cimport (
     AckLedger as Ledger, Frame, ackledger_ack, ackledger_clear, ackledger_deliver, ackledger_flush, ackledger_init,
     ackledger_is_outstanding, ackledger_refuse, ackledger_unsettled,
 )
-from fairsched.core.contents cimport (
+from fairsched.core.amqp.contents cimport (
     PROPERTIES, PROPERTY_DELIVERY_MODE, PROPERTY_HEADERS, PROPERTY_PRIORITY, PROPERTY_TIMESTAMP, Properties,
     contents_find,
 )
-from fairsched.core.frames cimport FOUND_OTHER, FOUND_WHOLE, Delivery, Found, frames_find, frames_number
+from fairsched.core.amqp.frames cimport FOUND_OTHER, FOUND_WHOLE, Delivery, Found, frames_find, frames_number
 
 cdef enum:
     ACK = 0

@@ -11,12 +11,12 @@ from libc.math cimport INFINITY, NAN, floor
 from libc.stdint cimport int64_t, uint8_t
 
 from fairsched._numbers cimport as_int64
-from fairsched.core.codel cimport (
+from fairsched.core.delay.codel cimport (
     CODEL_AGAIN, CODEL_COUNT_MAX, CODEL_LINUX, CODEL_LINUX_Q16, CODEL_Q16_ONE, CODEL_QUEUEING_CONSUMER, CODEL_RFC,
     CodelParams, CodelVars, codel_elapsed, codel_found_nothing, codel_init, codel_reset, codel_should_return,
     codel_spare, codel_tick, codel_unit,
 )
-from fairsched.core.estimator cimport (
+from fairsched.core.delay.estimator cimport (
     NOTHING, Estimator as Header, estimator_add, estimator_count, estimator_init, estimator_mean, estimator_minimum,
     estimator_quantile,
 )

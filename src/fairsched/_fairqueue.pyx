@@ -31,19 +31,19 @@ from libc.string cimport memset
 from fairsched._core cimport NamedSlots, clear_t, slot_find, slot_pin, slot_unpin, slots_disown
 from fairsched._numbers cimport as_amount, as_count, as_int64, as_priority
 from fairsched._waitingroom cimport Seat, WaitingRoom
-from fairsched.core.anticipation cimport (
+from fairsched.core.schedule.anticipation cimport (
     anticipation_awaits, anticipation_cost, anticipation_end_wait, anticipation_left, anticipation_set,
 )
-from fairsched.core.consumernode cimport NOTIFIED, node_state
-from fairsched.core.dwrr cimport (
+from fairsched.core.schedule.dwrr cimport (
     dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_retire_empty, dwrr_set_quantum, dwrr_turn,
 )
-from fairsched.core.entrypool cimport Entry
-from fairsched.core.slots cimport (
+from fairsched.core.schedule.entrypool cimport Entry
+from fairsched.core.schedule.slots cimport (
     AWAITED_SLOT, HELD, HELD_ONLY, NOT_AWAITED, NOT_HELD, NO_SLOT, TRANSIENT, Slot, SlotTable, slots_first,
     slots_report_idle, slots_unlink_head,
 )
-from fairsched.core.wakeup cimport wakeup_higher, wakeup_possible
+from fairsched.core.waiting.node cimport NOTIFIED, node_state
+from fairsched.core.waiting.wakeup cimport wakeup_higher, wakeup_possible
 
 import queue
 

@@ -13,13 +13,13 @@ from libcpp.atomic cimport atomic
 
 from fairsched._waitingroom cimport WaitingRoom
 from fairsched.core.atomics cimport CACHE_LINE
-from fairsched.core.groups cimport Grouping
-from fairsched.core.interest cimport interest_clear
-from fairsched.core.message cimport Message
-from fairsched.core.order cimport Kind, order_after
-from fairsched.core.queue cimport queue_clear, queue_init
-from fairsched.core.queuestate cimport Queue, QueueConsumer, queue_delete, queue_lock, queue_unlock, queue_unref
-from fairsched.core.reclaim cimport Garbage, Pin
+from fairsched.core.queue.groups cimport Grouping
+from fairsched.core.queue.message cimport Message
+from fairsched.core.queue.order cimport Kind, order_after
+from fairsched.core.queue.queue cimport queue_clear, queue_init
+from fairsched.core.queue.state cimport Queue, QueueConsumer, queue_delete, queue_lock, queue_unlock, queue_unref
+from fairsched.core.waiting.interest cimport interest_clear
+from fairsched.core.waiting.reclaim cimport Garbage, Pin
 
 cdef enum:
     THRESHOLD = 100  # dead entries that a list of consumers keeps

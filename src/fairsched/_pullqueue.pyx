@@ -1,4 +1,4 @@
-"""Consumers that pull: a queue, what is put into it, and who may take it; the face of core/queue.pxd.
+"""Consumers that pull: a queue, what is put into it, and who may take it; the face of core/queue/queue.pxd.
 
 In this file, in this order. What callers see:
 
@@ -30,40 +30,44 @@ from libcpp.atomic cimport atomic
 
 from fairsched._numbers cimport as_count, as_credit, as_int64, as_priority, natural
 from fairsched._waitingroom cimport Seat, WaitingRoom
-from fairsched.core.answers cimport Answers, answers_add, answers_clear, answers_find, answers_init, answers_reserve
-from fairsched.core.consumernode cimport ConsumerNode, node_retire
-from fairsched.core.groups cimport GROUPS_NONE, GROUPS_SHARED, GROUPS_STANDARD
-from fairsched.core.interest cimport interest_enter, interest_leave
-from fairsched.core.interestwalk cimport (
-    LIST_ALL, LIST_INTERESTED, LIST_NON_ACQUIRING, LIST_NOTIFIED, LIST_NOT_INTERESTED, InterestList, InterestWalk,
-    interestwalk_init, interestwalk_next,
+from fairsched.core.queue.answers cimport (
+    Answers, answers_add, answers_clear, answers_find, answers_init, answers_reserve,
 )
-from fairsched.core.message cimport MESSAGE_ACQUIRED, REASON_CLOSED, REASON_DELIVERIES, REASON_EXPIRED, Message
-from fairsched.core.order cimport (
-    KIND_FAIR, KIND_LAST_VALUE, KIND_PRIORITY, KIND_SORTED, KIND_STANDARD, LEVELS_MAX, order_after,
-)
-from fairsched.core.overflow cimport OVERFLOW_FLOW, OVERFLOW_NONE, OVERFLOW_REJECT, OVERFLOW_RING, overflow_resumes
-from fairsched.core.queue cimport PUT_CLOSED, PUT_DONE, PUT_FULL, PUT_NO_MEMORY, Admittance, Offer, queue_put
-from fairsched.core.queuecredit cimport consumer_set_credit
-from fairsched.core.queuemembers cimport (
+from fairsched.core.queue.consumercredit cimport consumer_set_credit
+from fairsched.core.queue.groups cimport GROUPS_NONE, GROUPS_SHARED, GROUPS_STANDARD
+from fairsched.core.queue.members cimport (
     ADMISSION_CLOSED, ADMISSION_EXCLUSIVE_EXISTS, ADMISSION_OTHERS_EXIST, ADMITTED, Admission, consumer_init,
     consumer_is_live, queue_cancel, queue_first_idle, queue_set_credit, queue_set_wish, queue_subscribe,
 )
-from fairsched.core.queuepull cimport PULL_ASK, queue_pull
-from fairsched.core.queuequestion cimport Question, queue_question, queue_question_for
-from fairsched.core.queuering cimport queue_trim
-from fairsched.core.queuesettle cimport (
+from fairsched.core.queue.message cimport MESSAGE_ACQUIRED, REASON_CLOSED, REASON_DELIVERIES, REASON_EXPIRED, Message
+from fairsched.core.queue.order cimport (
+    KIND_FAIR, KIND_LAST_VALUE, KIND_PRIORITY, KIND_SORTED, KIND_STANDARD, LEVELS_MAX, order_after,
+)
+from fairsched.core.queue.overflow cimport (
+    OVERFLOW_FLOW, OVERFLOW_NONE, OVERFLOW_REJECT, OVERFLOW_RING, overflow_resumes,
+)
+from fairsched.core.queue.pull cimport PULL_ASK, queue_pull
+from fairsched.core.queue.question cimport Question, queue_question, queue_question_for
+from fairsched.core.queue.queue cimport PUT_CLOSED, PUT_DONE, PUT_FULL, PUT_NO_MEMORY, Admittance, Offer, queue_put
+from fairsched.core.queue.ring cimport queue_trim
+from fairsched.core.queue.settle cimport (
     SETTLE_ACK, SETTLE_REJECT, SETTLE_RELEASE, SETTLE_UNDO, Verdict, queue_release_all, queue_settle, queue_show_again,
     settle_credit,
 )
-from fairsched.core.queuestate cimport (
+from fairsched.core.queue.state cimport (
     OWED_HAND_OVER, OWED_PASS_ON, WISH_USER, Call, Pulled, Queue, QueueConsumer, call_init, consumer_desired,
     queue_lock, queue_unlock,
 )
-from fairsched.core.queuetime cimport queue_due, queue_sweep, queue_unhold
-from fairsched.core.queuewake cimport queue_drop, queue_give_back, queue_hand_over, queue_offer, queue_pass_on
-from fairsched.core.reclaim cimport Pin, reclaim_flush
-from fairsched.core.slots cimport NO_SLOT, slots_add
+from fairsched.core.queue.time cimport queue_due, queue_sweep, queue_unhold
+from fairsched.core.queue.wake cimport queue_drop, queue_give_back, queue_hand_over, queue_offer, queue_pass_on
+from fairsched.core.schedule.slots cimport NO_SLOT, slots_add
+from fairsched.core.waiting.interest cimport interest_enter, interest_leave
+from fairsched.core.waiting.node cimport ConsumerNode, node_retire
+from fairsched.core.waiting.reclaim cimport Pin, reclaim_flush
+from fairsched.core.waiting.walk cimport (
+    LIST_ALL, LIST_INTERESTED, LIST_NON_ACQUIRING, LIST_NOTIFIED, LIST_NOT_INTERESTED, InterestList, InterestWalk,
+    interestwalk_init, interestwalk_next,
+)
 
 import logging
 import math
@@ -993,8 +997,9 @@ cdef class Entry:
         return f"<Entry of {self.owner.name if self.owner is not None else None!r}, {state}>"
 
 
-# Source: seed 001, and Qpid Broker-J's multi-queue consumers. The order is that of core/target.pxd; waiting is as in
-# Subscription.get, in one room for all: each subscription calls `heard` when its queue tells it that there is work.
+# Source: seed 001, and Qpid Broker-J's multi-queue consumers. The order is that of core/connection/target.pxd; waiting
+# is as in Subscription.get, in one room for all: each subscription calls `heard` when its queue tells it that there is
+# work.
 #
 # Exclusion. Flags and the room are used with the exclusion held (the GIL, or the target's critical section). Nothing is
 # held while a queue is used, since that runs filters and callbacks: a thread that finds another at a subscription

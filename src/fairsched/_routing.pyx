@@ -18,19 +18,19 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from fairsched._numbers cimport as_amount, as_buckets
-from fairsched.core.arrow cimport ArrowArray, ArrowArrayStream, ArrowSchema, arrow_column
-from fairsched.core.exs1024 cimport rabbitmq_bucket as bucket_of_rabbitmq
-from fairsched.core.hashring cimport (
-    HashRing as Ring, hashring_build, hashring_clear, hashring_init, hashring_owner, hashring_owners, hashring_place,
-)
-from fairsched.core.jump cimport jump_bucket, jump_buckets
-from fairsched.core.keycolumn cimport (
+from fairsched.core.hashing.arrow cimport ArrowArray, ArrowArrayStream, ArrowSchema, arrow_column
+from fairsched.core.hashing.exs1024 cimport rabbitmq_bucket as bucket_of_rabbitmq
+from fairsched.core.hashing.jump cimport jump_bucket, jump_buckets
+from fairsched.core.hashing.keycolumn cimport (
     KEYS_HASHED, KEYS_PADDED, KEYS_SIGNED, KEYS_UNSIGNED, KeyColumn, keycolumn_hash, keycolumn_integer, keycolumn_valid,
 )
-from fairsched.core.phash2 cimport (
+from fairsched.core.hashing.phash2 cimport (
     phash2_atom, phash2_binary, phash2_float, phash2_integer, phash2_list_end, phash2_pair, phash2_range,
 )
-from fairsched.core.xxh64 cimport xxh64 as hash_bytes, xxh64_integer
+from fairsched.core.hashing.ring cimport (
+    HashRing as Ring, hashring_build, hashring_clear, hashring_init, hashring_owner, hashring_owners, hashring_place,
+)
+from fairsched.core.hashing.xxh64 cimport xxh64 as hash_bytes, xxh64_integer
 
 import numpy as np
 
