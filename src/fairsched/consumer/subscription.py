@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pika.exceptions
 
-from fairsched._ackledger import AckLedger
+from fairsched._amqp import AckLedger
 from fairsched.consumer.ladder import Ladder
 from fairsched.consumer.message import Message
 from fairsched.consumer.properties import ReceivedProperties
