@@ -13,10 +13,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fairsched.consumer.arguments import made_by
+from fairsched.consumer.client import DROPPED, Client
+from fairsched.consumer.handler_thread import HandlerThread
 from fairsched.consumer.handlers import is_coroutine_handler
-from fairsched.consumer.handlerthread import HandlerThread
-from fairsched.consumer.machine import DROPPED, Machine
 from fairsched.consumer.settings import Settings, make_settings
+from fairsched.consumer.settlement import call_async
 from fairsched.errors import ShutDown
 
 if TYPE_CHECKING:
@@ -63,11 +64,11 @@ class Consumer:
 
     @made_by(make_settings)
     def __init__(self, settings: Settings) -> None:
-        self._machine = machine = Machine(settings)
+        self._client = client = Client(settings)
         alive = weakref.ref(self)
-        machine.orphaned = lambda: _why_orphaned(alive())
+        client.orphaned = lambda: _why_orphaned(alive())
         changed = weakref.WeakMethod(self._on_change)
-        machine.on_change = lambda: _call_if_alive(changed)
+        client.on_change = lambda: _call_if_alive(changed)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = asyncio.Event()
         self._left = asyncio.Event()
@@ -75,7 +76,7 @@ class Consumer:
     async def __aenter__(self) -> Consumer:
         self._loop = asyncio.get_running_loop()
         try:
-            problem = await self._in_thread(self._machine.start)
+            problem = await self._in_thread(self._client.start)
             if problem is not None:
                 raise problem
         except BaseException as error:
@@ -91,7 +92,7 @@ class Consumer:
 
     async def _close(self, reason: BaseException | None) -> None:
         """Close because of an exception, or None; what cancels this meanwhile is raised when all is closed."""
-        closing = self._in_thread(lambda: self._machine.close(at_once=reason is not None))
+        closing = self._in_thread(lambda: self._client.close(at_once=reason is not None))
         if isinstance(reason, GeneratorExit):
             return  # Nobody may be waited for in a coroutine that is closed.
         cancelled: asyncio.CancelledError | None = None
@@ -100,7 +101,7 @@ class Consumer:
                 await asyncio.shield(closing)
             except asyncio.CancelledError as error:
                 cancelled = error
-                self._machine.abandon()
+                self._client.abandon()
         problem = cancelled or closing.result()
         if problem is not None:
             raise problem
@@ -130,9 +131,9 @@ class Consumer:
         return called
 
     def __del__(self) -> None:
-        machine = getattr(self, "_machine", None)
-        if machine is not None:
-            machine.warn_if_running()
+        client = getattr(self, "_client", None)
+        if client is not None:
+            client.warn_if_running()
 
     def _on_change(self) -> None:
         self._call(self._look)
@@ -145,9 +146,9 @@ class Consumer:
                 loop.call_soon_threadsafe(function)
 
     def _look(self) -> None:
-        if self._machine.stopping.is_set():
+        if self._client.stopping.is_set():
             self._stopped.set()
-        if self._machine.abandoned:
+        if self._client.abandoned:
             self._left.set()
 
     async def get(self) -> Message:
@@ -177,39 +178,39 @@ class Consumer:
         O(1). Cancelling it loses no message.
         """
         self._check_usable()
-        return await self._next(self._machine.lanes.only())
+        return await self._next(self._client.lanes.only())
 
     def _check_usable(self) -> None:
         if self._loop is None:
             raise RuntimeError("consume inside 'async with consumer:', which connects and closes")
-        self._machine.check_process()
-        self._machine.check_open()
+        self._client.check_process()
+        self._client.check_open()
 
     async def _next(self, lane: FairQueue, priority: int = 0) -> Message:
         """Return the next message of a lane, waiting for it."""
-        machine = self._machine
+        client = self._client
         try:
-            message = machine.try_get(lane, priority)
+            message = client.try_get(lane, priority)
             return await self._wait(lane, priority) if message is None else message
         except ShutDown:
-            if machine.error is not None:
-                raise machine.error from None
+            if client.error is not None:
+                raise client.error from None
             raise
 
     async def _wait(self, lane: FairQueue, priority: int) -> Message:
         """Wait among a lane's getters, whom a put wakes one by one; the loop is told by the thread that puts."""
-        machine = self._machine
+        client = self._client
         turn = asyncio.Event()
         waiter = lane.call_when_ready(lambda: self._call(turn.set), priority=priority)
         try:
             while True:
                 # The broker may be waiting too, for what is settled but not sent.
-                machine.pump.request_flush()
+                client.io_thread.request_flush()
                 # Messages may be here while the turn is another queue's, which is waited for, but not for ever.
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(turn.wait(), lane.anticipated())
                 turn.clear()
-                message = machine.try_get(lane, priority)
+                message = client.try_get(lane, priority)
                 if message is not None:
                     return message
                 waiter.again()
@@ -219,7 +220,7 @@ class Consumer:
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Yield messages in fair order until `stop`; the caller settles each, or uses it in a ``with``."""
         self._check_usable()
-        lane = self._machine.lanes.only()
+        lane = self._client.lanes.only()
         while True:
             try:
                 message = await self._next(lane)
@@ -259,12 +260,12 @@ class Consumer:
         """
         awaited = is_coroutine_handler(handler)
         self._check_usable()
-        machine = self._machine
-        priorities = machine.settings.priorities
+        client = self._client
+        priorities = client.settings.priorities
         threads = [] if awaited else [HandlerThread(handler, f"fairsched-worker-{n}") for n in range(len(priorities))]
         calls: Sequence[Any] = threads or [handler] * len(priorities)
         tasks = [
-            asyncio.ensure_future(self._work(call, machine.lanes.of_worker(number), priority))
+            asyncio.ensure_future(self._work(call, client.lanes.of_worker(number), priority))
             for number, (call, priority) in enumerate(zip(calls, priorities, strict=True))
         ]
         work = asyncio.gather(*tasks)
@@ -275,10 +276,10 @@ class Consumer:
         finally:
             deadline.cancel()
             finished = work.done()
-            if deadline.done() and not machine.abandoned and not finished:
+            if deadline.done() and not client.abandoned and not finished:
                 _log.warning(
                     "%d handlers did not finish within the shutdown timeout of %g s: they are cancelled, and their "
-                    "messages requeued", sum(not task.done() for task in tasks), machine.settings.shutdown_timeout,
+                    "messages requeued", sum(not task.done() for task in tasks), client.settings.shutdown_timeout,
                 )  # fmt: skip
             work.cancel()
             for thread in threads:
@@ -286,33 +287,25 @@ class Consumer:
             results = await asyncio.gather(work, return_exceptions=True)
         if finished and isinstance(results[0], Exception):
             raise results[0]
-        if self._machine.error is not None:
-            raise self._machine.error
+        if self._client.error is not None:
+            raise self._client.error
 
     async def _deadline(self) -> None:
         """Return when a stopped consumer has used up its time."""
         await self._stopped.wait()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._left.wait(), self._machine.remaining())
+            await asyncio.wait_for(self._left.wait(), self._client.remaining())
 
     async def _work(self, handler: Callable[[Message], Awaitable[object]], lane: FairQueue, priority: int) -> None:
-        machine = self._machine
+        client = self._client
         while True:
             try:
                 message = await self._next(lane, priority)
             except ShutDown:
                 return
             begin = time.perf_counter_ns()
-            try:
-                result = await handler(message)
-            except Exception as error:
-                machine.settle_failure(message, error)
-            except BaseException:
-                message.nack()
-                raise
-            else:
-                machine.settle_success(message, result)
-            machine.handled(lane, message, time.perf_counter_ns() - begin)
+            await call_async(handler, message)
+            client.handled(lane, message, time.perf_counter_ns() - begin)
             # A handler that never waits would otherwise keep other tasks from running.
             await asyncio.sleep(0)
 
@@ -332,11 +325,11 @@ class Consumer:
         -----
         Returns at once. Safe from any thread, and from a handler.
         """
-        self._machine.stop(now)
+        self._client.stop(now)
 
     def stats(self) -> dict[str, Any]:
         """Return the figures of this consumer, as `fairsched.Consumer.stats` does."""
-        return self._machine.stats()
+        return self._client.stats()
 
 
 def _why_orphaned(consumer: Consumer | None) -> str:

@@ -40,7 +40,7 @@ def masked(value: Any, *, address: bool = False) -> Any:
 
     What was given as an address is masked even if it is no URL.
     """
-    from fairsched.consumer.urls import mask_address, mask_url  # they need pika, not to be loaded just to read a file
+    from fairsched.amqp.urls import mask_address, mask_url  # they need pika, not to be loaded just to read a file
 
     if isinstance(value, str | bytes):
         return (mask_address if address else mask_url)(value)
@@ -58,7 +58,7 @@ def matches(pattern: str, text: str) -> bool:
 
 
 def _urls(value: Any) -> tuple[str, ...]:
-    from fairsched.consumer.urls import check_urls
+    from fairsched.amqp.urls import check_urls
 
     if isinstance(value, str):
         # A comma is legal in a password, so it separates only in front of another URL.

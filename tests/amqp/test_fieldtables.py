@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pika.data import decode_table, encode_table
 from support.wiretables import LATE, LATIN, field, nested, table
 
-from fairsched.fieldtables import MAX_DEPTH, read_table
+from fairsched.amqp.fieldtables import MAX_DEPTH, read_table
 
 text = st.text(max_size=20)
 values = st.recursive(

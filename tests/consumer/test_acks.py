@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from types import SimpleNamespace
 
 import pytest
 
 from fairsched.consumer.acks import PERIOD, SLOWEST_PERIOD, AckPolicy
-from fairsched.consumer.counters import Counters
-from fairsched.consumer.gauge import Gauge
-from fairsched.consumer.subscription import Subscription
-from fairsched.consumer.window import default_windows
+from fairsched.consumer.channel import ChannelCallbacks, ConsumerChannel
+from fairsched.consumer.prefetch.arithmetic import default_windows
+from fairsched.consumer.prefetch.measure import Measurements
 
 
 class Wire:
@@ -23,20 +21,31 @@ class Wire:
     def __init__(self, windows: list[int]) -> None:
         self.frames = self.writes = 0
         self.acks = AckPolicy(sum(windows))
-        self.counters, self.gauge = Counters(), Gauge()
-        self.unsent: set[Subscription] = set()
+        self.unsent: set[ConsumerChannel] = set()
         self.sinks: dict[int, object] = {}
-        self.is_forked = False
-        self.intake = SimpleNamespace(add=lambda message: None)
-        self.note_fill = lambda found: None
         self.connection = self
-        self.queues = [Subscription(self, f"q-{number}", window) for number, window in enumerate(windows)]
+        self.queues = [self.channel(f"q-{number}", window) for number, window in enumerate(windows)]
         self.settled = [0] * len(windows)
         for found in self.queues:
             found._channel = self
             self.deliver(found)
 
-    def deliver(self, found: Subscription) -> None:
+    def channel(self, queue: str, window: int) -> ConsumerChannel:
+        callbacks = ChannelCallbacks(
+            delivered=lambda *_: None,
+            filled=lambda _: None,
+            settled=self.note_settlement,
+            changed=lambda *_: None,
+            failed=lambda *_: None,
+        )
+        return ConsumerChannel(queue, window, callbacks, Measurements())
+
+    def note_settlement(self, found: ConsumerChannel, _verdict: int | None) -> None:
+        self.unsent.add(found)
+        if self.acks.settled(2 * found.ledger.pending >= found.window):
+            self.request_flush()
+
+    def deliver(self, found: ConsumerChannel) -> None:
         count = found.window - found.unsettled
         for _ in range(count):
             found._on_delivery(found.ledger.delivered + 1, False, b"", b"", b"")
@@ -92,7 +101,7 @@ def test_queues_that_are_alone_with_work_are_told_before_they_are_dry(active: in
     """The other queues are empty, so the whole window is never here: half of one's own is enough."""
     wire = Wire([5] * active)
     wire.acks.count(5 * active, 500)
-    wire.queues += [Subscription(wire, f"idle-{number}", 5) for number in range(95)]
+    wire.queues += [wire.channel(f"idle-{number}", 5) for number in range(95)]
     for _ in range(1000):
         wire.run(1, *range(active))
         assert sum(found.ledger.outstanding for found in wire.queues) >= 2 * active

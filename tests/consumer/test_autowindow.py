@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.consumer.autowindow import MEMORY, PATIENCE, PAUSE, AutoWindow, byte_window, start_windows, total_window
+from fairsched.consumer.prefetch.auto import (
+    MEMORY,
+    PATIENCE,
+    PAUSE,
+    AutoWindow,
+    byte_window,
+    start_windows,
+    total_window,
+)
 from fairsched.prefetch import recommend
 
 seconds = st.floats(1e-5, 2.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairsched.consumer.backoff import Backoff
+from fairsched.amqp.backoff import Backoff
 
 
 class Clock:

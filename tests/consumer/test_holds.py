@@ -1,4 +1,4 @@
-"""Holds: which slots are held, and which of them are waited for."""
+"""BackloggedSlots: which slots are held, and which of them are waited for."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.consumer.gauge import Gauge
-from fairsched.consumer.holds import (
+from fairsched.consumer.lanes import Lanes
+from fairsched.consumer.prefetch.hold import (
     LEAST_PATIENCE,
     LONGEST_PENALTY,
     MOST_ASKED,
     MOST_PATIENCE,
     PERIOD,
-    Holds,
+    BackloggedSlots,
     _Penalty,
     patience,
 )
-from fairsched.consumer.lanes import Lanes
+from fairsched.consumer.prefetch.measure import Measurements
 from fairsched.consumer.settings import make_settings
 
 URL = "amqp://guest:guest@localhost/"
@@ -50,9 +50,11 @@ class Workshop:
     def __init__(self, **options: Any) -> None:
         settings = make_settings(URL, {"a": 2, "b": 1}, prefetch={"a": 10, "b": 10}, **options)
         self.backlog = {"a": True, "b": True}
-        self.timers, self.lanes, self.gauge = Timers(), Lanes(settings), Gauge()
+        self.timers, self.lanes, self.measurements = Timers(), Lanes(settings), Measurements()
         self.found = {name: self.subscription(name) for name in ("a", "b")}
-        self.holds = Holds(self.timers, settings, self.gauge, self.lanes, lambda: iter(self.found.values()))
+        self.holds = BackloggedSlots(
+            self.timers, settings, self.measurements, self.lanes, lambda: iter(self.found.values())
+        )
 
     def subscription(self, name: str) -> Any:
         return SimpleNamespace(queue=name, window=10, asking=False, backlogged=lambda may_ask: self.backlog[name])
@@ -99,7 +101,7 @@ def test_a_few_of_many_queues_are_asked_about_in_a_period_and_all_in_turn() -> N
     names = [f"q-{number}" for number in range(100)]
     settings = make_settings(URL, names)
     found = [doubtful(name) for name in names]
-    holds = Holds(shop.timers, settings, shop.gauge, Lanes(settings), lambda: iter(found))
+    holds = BackloggedSlots(shop.timers, settings, shop.measurements, Lanes(settings), lambda: iter(found))
     for one in found:
         holds.note_fill(one)
     for period in range(1, 26):

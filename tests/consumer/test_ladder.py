@@ -1,4 +1,4 @@
-"""Ladder: a window that changes, with a broker that answers when the test says."""
+"""ResizableWindow: a window that changes, with a broker that answers when the test says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched._amqp import AckLedger
-from fairsched.consumer.ladder import MOST, Ladder, kept
+from fairsched.consumer.prefetch.resize import MOST, ResizableWindow, kept
 
 windows = st.integers(1, 60)
 
@@ -26,7 +26,7 @@ class Broker:
         self.live: set[str] = set()
         self.requests: list[Callable[[], None]] = []
         self.channel: Any = SimpleNamespace(is_open=True)
-        self.ladder = Ladder(self.ledger, self.start, self.stop, lambda: None)
+        self.resizable = ResizableWindow(self.ledger, self.start, self.stop, lambda: None)
         self._numbers = itertools.count()
 
     def start(self, _channel: object, window: int, confirmed: Callable[[Any], None]) -> str:
@@ -75,7 +75,7 @@ class Broker:
 def finish(broker: Broker, target: int) -> None:
     """Let handlers work and the broker answer until nothing changes any more."""
     for _ in range(400):
-        broker.ladder.move(broker.channel, target)
+        broker.resizable.move(broker.channel, target)
         broker.answer()
         broker.deliver()
         broker.settle(1)
@@ -101,24 +101,24 @@ def test_a_narrower_one_cancels_what_does_not_fit() -> None:
 def test_a_replacement_waits_until_there_is_no_overshoot() -> None:
     broker = Broker()
     finish(broker, 26)
-    broker.ladder.move(broker.channel, 10)
+    broker.resizable.move(broker.channel, 10)
     broker.answer()
-    assert (broker.ladder.window, broker.ladder.leftover()) == (0, 26)
+    assert (broker.resizable.window, broker.resizable.leftover()) == (0, 26)
     broker.settle(9)
-    broker.ladder.move(broker.channel, 10)
+    broker.resizable.move(broker.channel, 10)
     assert not broker.requests
     broker.settle(1)
-    broker.ladder.move(broker.channel, 10)
+    broker.resizable.move(broker.channel, 10)
     broker.answer()
     broker.deliver()
-    assert (broker.ladder.window, broker.ladder.leftover(), broker.total()) == (10, 16, 26)
+    assert (broker.resizable.window, broker.resizable.leftover(), broker.total()) == (10, 16, 26)
 
 
 def test_a_window_of_nothing_takes_nothing_in() -> None:
     broker = Broker()
     finish(broker, 20)
     finish(broker, 0)
-    assert (broker.live, broker.total(), broker.ladder.consumers) == (set(), 0, 0)
+    assert (broker.live, broker.total(), broker.resizable.consumers) == (set(), 0, 0)
     finish(broker, 5)
     assert broker.total() == 5
 
@@ -128,11 +128,11 @@ def test_a_consumer_that_the_broker_cancelled_is_opened_again() -> None:
     finish(broker, 20)
     (tag,) = broker.live
     broker.live.clear()
-    broker.ladder.lost(tag)
-    assert broker.ladder.consumers == 0
-    broker.ladder.move(broker.channel, 20)
+    broker.resizable.lost(tag)
+    assert broker.resizable.consumers == 0
+    broker.resizable.move(broker.channel, 20)
     broker.answer()
-    assert broker.ladder.window == 20
+    assert broker.resizable.window == 20
 
 
 @given(st.lists(windows, max_size=MOST), windows, st.integers(1, MOST))
@@ -150,7 +150,7 @@ def test_as_much_as_possible_stays(sizes: list[int], target: int, most: int) -> 
 def test_whatever_is_asked_for_is_reached_without_overshoot(data: st.DataObject) -> None:
     """Targets change, the broker answers and delivers, handlers settle, in any order.
 
-    There is never more unsettled than the widest window since the ladder was last where it was to be.
+    There is never more unsettled than the widest window since the consumers was last where it was to be.
     """
     broker = Broker()
     target = widest = data.draw(windows)
@@ -165,11 +165,11 @@ def test_whatever_is_asked_for_is_reached_without_overshoot(data: st.DataObject)
             broker.deliver()
         elif action == "settle":
             broker.settle(data.draw(st.integers(1, 20)))
-        broker.ladder.move(broker.channel, target)
+        broker.resizable.move(broker.channel, target)
         broker_allows = sum(broker.prefetch[tag] for tag in broker.live)
         leaving = sum(len(numbers) for tag, numbers in broker.unsettled.items() if tag not in broker.live)
         assert broker.total() <= broker_allows + leaving <= widest
         assert len(broker.live) <= MOST
     finish(broker, target)
-    assert broker.ladder.window == sum(broker.prefetch[tag] for tag in broker.live) == target
+    assert broker.resizable.window == sum(broker.prefetch[tag] for tag in broker.live) == target
     assert broker.total() == target

@@ -34,7 +34,7 @@ class Origin:
 
 def make(body: bytes = b"body", *, tag: int = 7, origin: Origin | None = None, **properties: object) -> Message:
     method = Basic.Deliver("consumer", tag, False, "exchange", "key")
-    return Message(body, tag, False, method, BasicProperties(**properties), origin or Origin(), "q")
+    return Message(body, tag, False, method, BasicProperties(**properties), origin or Origin())
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_raw_method_and_properties_are_decoded_on_demand() -> None:
     method = b"".join(Basic.Deliver("consumer", 7, True, "exchange", "key").encode())
     properties = b"".join(BasicProperties(headers={"a": 1}, app_id="app", priority=3).encode())
     raw = b"\x00\x3c\x00\x3c" + method, b"\x00\x3c\x00\x00" + (4).to_bytes(8, "big") + properties
-    message = Message(b"body", 7, True, *raw, Origin(), "q")
+    message = Message(b"body", 7, True, *raw, Origin())
     assert (message.exchange, message.routing_key, message.delivery.redelivered) == ("exchange", "key", True)
     assert (message.headers, message.properties.app_id, message.properties.priority) == ({"a": 1}, "app", 3)
     assert message.properties is message.properties

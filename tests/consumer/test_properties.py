@@ -16,10 +16,10 @@ from pika.spec import Basic, BasicProperties
 from support.wiretables import LATE, LATIN, Encoded, field, nested, table
 
 from fairsched import DecodingError
+from fairsched.amqp.properties import ReceivedProperties
 from fairsched.consumer.keys import key_function
+from fairsched.consumer.log_limit import PAUSE, LogLimit
 from fairsched.consumer.message import Message
-from fairsched.consumer.properties import ReceivedProperties
-from fairsched.consumer.sparing import PAUSE, Sparing
 
 text = st.text(max_size=20)
 numbers = st.integers(0, 255)
@@ -49,7 +49,7 @@ def header(given_: BasicProperties) -> bytes:
 
 
 def message(raw: bytes) -> Message:
-    return Message(b"body", 7, False, b"", raw, Origin(), "gold")
+    return Message(b"body", 7, False, b"", raw, Origin())
 
 
 @given(properties)
@@ -122,7 +122,7 @@ def test_properties_of_which_nothing_can_be_decoded() -> None:
 
 def test_names_of_the_method_that_are_no_utf8() -> None:
     method = b"\0\x3c\0\x3c" + b"".join(Basic.Deliver("c", 7, False, "ex", "key?").encode()).replace(b"?", b"\xe9")
-    assert Message(b"", 7, False, method, b"", Origin(), "q").routing_key == "key\ufffd"
+    assert Message(b"", 7, False, method, b"", Origin()).routing_key == "key\ufffd"
 
 
 # Keys -------------------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def test_nan_is_one_key() -> None:
 
 def test_what_is_said_is_said_again_after_a_minute() -> None:
     now = [0.0]
-    sparing = Sparing(lambda: now[0])
+    sparing = LogLimit(lambda: now[0])
     assert [sparing.due("a"), sparing.due("b"), sparing.due("a")] == [True, True, False]
     now[0] = PAUSE - 0.001
     assert not sparing.due("a")

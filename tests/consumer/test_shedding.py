@@ -59,9 +59,8 @@ class Bench:
             self.tag += 1
             content = b"%d" % self.tag if body is None else body
             message = Message(
-                content, self.tag, redelivered, b"", BasicProperties(**properties), self.origin, slot,
+                content, self.tag, redelivered, b"", BasicProperties(**properties), self.origin, arrived=self.now,
             )  # fmt: skip
-            message.arrived = self.now
             self.lane.put(slot, message)
 
     def pull(self) -> tuple[list[int], int | None]:
@@ -197,7 +196,7 @@ def test_a_budget_for_each_message(properties: dict[str, Any], kept: bool) -> No
 
 
 def message(body: bytes, redelivered: bool = True, queue: str = "q") -> Message:
-    return Message(body, 1, redelivered, b"", BasicProperties(message_id="m"), Origin(queue), "s")
+    return Message(body, 1, redelivered, b"", BasicProperties(message_id="m"), Origin(queue))
 
 
 def test_a_classic_queue_does_not_count_so_we_do() -> None:
@@ -215,22 +214,22 @@ def test_properties_as_they_were_received() -> None:
     raw = bytes(12) + b"".join(BasicProperties(message_id="m", headers={"k": 1}).encode())
     budget = Budget(3)
     for redelivered in (False, True, True):
-        assert budget.grant(Message(b"a", 1, redelivered, b"", raw, Origin(), "s"))
-    assert not budget.grant(Message(b"a", 1, True, b"", raw, Origin(), "s"))
+        assert budget.grant(Message(b"a", 1, redelivered, b"", raw, Origin()))
+    assert not budget.grant(Message(b"a", 1, True, b"", raw, Origin()))
     other = bytes(12) + b"".join(BasicProperties(message_id="n", headers={"k": 1}).encode())
-    assert not budget.grant(Message(b"a", 1, True, b"", other, Origin(), "s"))
+    assert not budget.grant(Message(b"a", 1, True, b"", other, Origin()))
 
 
 def test_a_count_that_never_grows_does_not_grant_for_ever() -> None:
     budget = Budget(3)
-    forged = [Message(b"a", tag, True, b"", BasicProperties(headers={"x-delivery-count": 1}), Origin(), "s")
+    forged = [Message(b"a", tag, True, b"", BasicProperties(headers={"x-delivery-count": 1}), Origin())
               for tag in range(9)]  # fmt: skip
     assert [budget.grant(one) for one in forged] == [True] * 3 + [False] * 6
 
 
 def test_headers_that_cannot_be_decoded_grant_nothing() -> None:
     broken = bytes(12) + b"\x20\x00" + b"\x00\x00\x00\x04\x01k?!"
-    assert not Budget(3).grant(Message(b"a", 1, True, b"", broken, Origin(), "s"))
+    assert not Budget(3).grant(Message(b"a", 1, True, b"", broken, Origin()))
 
 
 def test_only_the_latest_returns_are_remembered() -> None:
@@ -263,7 +262,7 @@ def test_no_message_is_granted_more_than_its_budget(limit: int, events: list[tup
 def test_an_object_for_properties_is_remembered_as_well_as_bytes() -> None:
     one, other = message(b"a"), message(b"a")
     assert one.raw_properties == other.raw_properties != b""
-    assert Message(b"", 1, False, b"", b"raw", Origin(), "s").raw_properties == b"raw"
+    assert Message(b"", 1, False, b"", b"raw", Origin()).raw_properties == b"raw"
 
 
 def test_many_tenants_leave_no_laws_behind() -> None:

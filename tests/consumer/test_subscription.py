@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched import AckLedger
-from fairsched.consumer.subscription import acks_first
+from fairsched.consumer.channel import acks_first
 
 ACK, REQUEUE, REJECT = AckLedger.ACK, AckLedger.REQUEUE, AckLedger.REJECT
 

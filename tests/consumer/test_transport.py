@@ -11,8 +11,8 @@ from pika import ConnectionParameters, exceptions, frame
 from pika.channel import ContentFrameAssembler
 from pika.spec import Basic, BasicProperties
 
+from fairsched.amqp.transport import Transport
 from fairsched.consumer.message import Message
-from fairsched.consumer.transport import Transport
 
 OURS, THEIRS = 1, 2
 FRAME_MAX = 4096
@@ -40,7 +40,7 @@ class Wire(Transport):
         self._assemblers = {OURS: ContentFrameAssembler(), THEIRS: ContentFrameAssembler()}
 
     def _sink(self, tag: int, redelivered: int, delivery: bytes, properties: bytes, body: bytes) -> None:
-        message = Message(body, tag, bool(redelivered), delivery, properties, Origin(), "q")
+        message = Message(body, tag, bool(redelivered), delivery, properties, Origin())
         self.shortcuts += 1
         self.got.append((OURS, tag, message.redelivered, message.routing_key, message.properties.headers, body))
 

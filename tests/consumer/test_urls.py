@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fairsched import ConfigurationError
+from fairsched.amqp import urls
 from fairsched.config import Settings
-from fairsched.consumer import urls
 from fairsched.consumer.settings import make_settings
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched import ConfigurationError
-from fairsched.consumer import window
+from fairsched.consumer.prefetch import arithmetic as window
 
 TEN = {f"p{number}": 4 * (number + 1) for number in range(10)}
 

@@ -75,15 +75,15 @@ class Journal:
 
 def cut(consumer: Consumer) -> None:
     """Reset the connection, as a broken network or a load balancer does."""
-    pump = consumer._machine.pump
+    io_thread = consumer._client.io_thread
 
     def reset() -> None:
-        connection = pump._link.connection
+        connection = io_thread._connection.transport
         if connection is not None:
             connection._transport._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection._transport._sock.shutdown(socket.SHUT_RDWR)
 
-    pump._loop.add_callback_threadsafe(reset)
+    io_thread._loop.add_callback_threadsafe(reset)
 
 
 @pytest.mark.slow
@@ -140,7 +140,7 @@ def test_order_while_the_broker_believes_in_a_lost_connection(
         order.append(int(message.body))
 
     def lose() -> None:
-        connection = consumer._machine.pump._link.connection
+        connection = consumer._client.io_thread._connection.transport
         # Nothing is said to the broker: the socket is put aside, open.
         connection._transport._deactivate()
         sockets.append(connection._transport._sock)
@@ -150,7 +150,7 @@ def test_order_while_the_broker_believes_in_a_lost_connection(
     thread.start()
     try:
         eventually(lambda: len(order) == 5 and consumer.stats()["received"] >= 50)
-        consumer._machine.pump._loop.add_callback_threadsafe(lose)
+        consumer._client.io_thread._loop.add_callback_threadsafe(lose)
         eventually(lambda: consumer.stats()["reconnects"] == 1)
         lost.set()
         if arguments is None:

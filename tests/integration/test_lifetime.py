@@ -84,7 +84,7 @@ def test_an_error_in_the_io_thread_reaches_the_user_and_frees_what_was_delivered
         message.defer()
         kept.append(message)
         if len(kept) == 50:
-            consumer._machine.pump._loop.add_callback_threadsafe(error)
+            consumer._client.io_thread._loop.add_callback_threadsafe(error)
 
     gc.disable()  # the socket is closed, not collected
     try:

@@ -51,7 +51,7 @@ class Staff:
 
     @property
     def lane(self) -> FairQueue:
-        return self.consumer._machine.lanes.only()
+        return self.consumer._client.lanes.only()
 
 
 HIGH = {"fairsched-worker-0", "fairsched-worker-1"}
@@ -100,7 +100,7 @@ def test_coroutines_in_pools(broker: Node, new_queue: Declare) -> None:
         async with aio.Consumer(broker.url, [queue], workers=POOLS) as consumer:
             released = asyncio.Event()
             running = asyncio.create_task(consumer.run(lambda message: released.wait()))
-            lane = consumer._machine.lanes.only()
+            lane = consumer._client.lanes.only()
             await asyncio.to_thread(eventually, lambda: lane.waiting() == IDLE)
             for count in range(1, 6):
                 await asyncio.to_thread(broker.publish, queue, [b"x"])

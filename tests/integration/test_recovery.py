@@ -89,9 +89,9 @@ def test_what_a_lost_channel_delivered_is_settled_without_effect(broker: Node, n
     thread.start()
     try:
         eventually(lambda: len(first) == 5)
-        pump = consumer._machine.pump
-        lost = pump._current[queue]
-        pump._loop.add_callback_threadsafe(lambda: lost._channel.basic_ack(10**9))
+        io_thread = consumer._client.io_thread
+        lost = io_thread._current[queue]
+        io_thread._loop.add_callback_threadsafe(lambda: lost._channel.basic_ack(10**9))
         eventually(lambda: len(again) == 5)
         assert not any(message.alive for message in first)
         assert [message.ack() for message in first] == [False] * 5
@@ -144,7 +144,7 @@ def test_a_link_that_is_cut_within_the_first_windows_makes_progress(
         proxy.allowance = 400_000
         with Running(behind(proxy, broker.url), names, prefetch=400) as running:
             eventually(lambda: len(running.processed) == 400, what="all messages are handled")
-            # What was acked on a link that was then cut may come once more.
+            # What was acked on a connection that was then cut may come once more.
             proxy.allowance = None
             proxy.cut()
             eventually(lambda: broker.left(*names) == 0)
@@ -158,7 +158,7 @@ def test_a_link_that_is_cut_while_queues_are_subscribed_makes_progress(broker: N
         proxy.allowance = 200_000
         with Running(behind(proxy, broker.url), names) as running:
             eventually(lambda: len(running.processed) == 150, what="all messages are handled")
-            # What was acked on a link that was then cut may come once more.
+            # What was acked on a connection that was then cut may come once more.
             proxy.allowance = None
             proxy.cut()
             eventually(lambda: broker.left(*names) == 0)

@@ -15,7 +15,7 @@ from support.rabbitmq import Node, eventually, numbered
 from support.running import Running
 
 from fairsched import App, CoDel, ConfigurationError, aio
-from fairsched.consumer import Consumer, census
+from fairsched.consumer import Consumer, consumer_counts
 
 Declare = Callable[..., str]
 
@@ -25,8 +25,8 @@ LAW = CoDel(0.1, 0.1)
 
 @pytest.fixture(autouse=True)
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(census, "PERIOD", 0.1)
-    monkeypatch.setattr(census, "FIRST", 0.05)
+    monkeypatch.setattr(consumer_counts, "PERIOD", 0.1)
+    monkeypatch.setattr(consumer_counts, "FIRST", 0.05)
 
 
 def deliveries(*consumers: Running) -> Counter[bytes]:
@@ -39,14 +39,14 @@ def deliveries(*consumers: Running) -> Counter[bytes]:
 
 
 def connection_of(running: Running) -> object:
-    return running.consumer._machine.pump._link.connection
+    return running.consumer._client.io_thread._connection.transport
 
 
-def asking(running: Running) -> census.Census:
-    """The census of a consumer that has begun to ask."""
-    machine = running.consumer._machine
-    eventually(lambda: hasattr(machine, "pump") and machine.pump.census._channel is not None)
-    return machine.pump.census
+def asking(running: Running) -> consumer_counts.ConsumerCounts:
+    """The counts of a consumer that has begun to ask."""
+    client = running.consumer._client
+    eventually(lambda: hasattr(client, "io_thread") and client.io_thread.consumer_counts._channel is not None)
+    return client.io_thread.consumer_counts
 
 
 def in_company(queue: str, *consumers: Running) -> None:
@@ -90,13 +90,13 @@ def test_no_message_is_returned_more_often_than_its_budget(broker: Node, new_que
     received: Counter[bytes] = Counter()
 
     def counting(running: Running) -> None:
-        take = running.consumer._machine.lanes.put_many
+        take = running.consumer._client.lanes.put_many
 
         def put_many(slots: object, messages: list[object], costs: object = None) -> None:
             received.update(message.body for message in messages)
             take(slots, messages, costs)
 
-        running.consumer._machine.lanes.put_many = put_many
+        running.consumer._client.lanes.put_many = put_many
 
     one = Running(broker.url, [queue], work=0.02, prefetch=40, codel=LAW, codel_budget=budget)
     other = Running(broker.url, [queue], work=0.02, prefetch=40, codel=LAW, codel_budget=budget)
@@ -157,7 +157,7 @@ def test_company_that_comes_later_is_noticed_and_so_is_its_going(broker: Node, n
             eventually(lambda: not alone(queue))
 
 
-def test_a_queue_that_vanishes_costs_the_census_its_channel_only(broker: Node, new_queue: Declare) -> None:
+def test_a_queue_that_vanishes_costs_the_counting_its_channel_only(broker: Node, new_queue: Declare) -> None:
     queue, other = new_queue("vanishing"), new_queue("staying")
     with Running(broker.url, [queue, other], codel=LAW) as running:
         seen = asking(running)
@@ -204,7 +204,7 @@ def test_the_iterator_sheds_too(broker: Node, new_queue: Declare) -> None:
     pause = threading.Event()
     with Running(broker.url, [queue], prefetch=50) as quick:
         with Consumer(broker.url, [queue], prefetch=50, codel=LAW) as consumer:
-            eventually(lambda: not consumer._machine.pump.census.alone(queue))
+            eventually(lambda: not consumer._client.io_thread.consumer_counts.alone(queue))
             broker.publish(queue, numbered(100))
             for message in consumer:
                 with message:
@@ -230,7 +230,7 @@ def test_coroutines(broker: Node, new_queue: Declare) -> None:
                 if consumer.stats()["shed"] or handled == 100:
                     consumer.stop(now=True)
 
-            seen = consumer._machine.pump.census
+            seen = consumer._client.io_thread.consumer_counts
             await asyncio.to_thread(eventually, lambda: not seen.alone(queue))
             await asyncio.to_thread(broker.publish, queue, numbered(100))
             await consumer.run(handler)
@@ -255,8 +255,8 @@ def test_an_app(broker: Node, new_queue: Declare) -> None:
         thread = threading.Thread(target=app.run)
         thread.start()
         try:
-            eventually(lambda: app._consumer is not None and hasattr(app._consumer._machine, "pump"))
-            eventually(lambda: not app._consumer._machine.pump.census.alone(queue))
+            eventually(lambda: app._consumer is not None and hasattr(app._consumer._client, "io_thread"))
+            eventually(lambda: not app._consumer._client.io_thread.consumer_counts.alone(queue))
             broker.publish(queue, numbered(200))
             eventually(lambda: app.stats()["shed"] > 0)
             eventually(lambda: app.stats()["acked"] + quick.acked == 200)
@@ -320,9 +320,11 @@ def story(broker: Node, queue: str, law: CoDel | None) -> Iterator[float]:
         thread.start()
     try:
         eventually(
-            lambda: all(hasattr(one._machine, "pump") and one._machine.pump._gathering.done for one in (slow, quick))
+            lambda: all(
+                hasattr(one._client, "io_thread") and one._client.io_thread._startup.done for one in (slow, quick)
+            )
         )
-        eventually(lambda: law is None or not slow._machine.pump.census.alone(queue))
+        eventually(lambda: law is None or not slow._client.io_thread.consumer_counts.alone(queue))
         with broker.connect() as channel:
             for body in numbered(count):
                 sent[body] = time.monotonic()

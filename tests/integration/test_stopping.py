@@ -106,7 +106,7 @@ def test_stop_before_a_connection_exists() -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    eventually(lambda: hasattr(consumer._machine, "pump") and consumer._machine.pump.last_error)
+    eventually(lambda: hasattr(consumer._client, "io_thread") and consumer._client.io_thread.last_error)
     consumer.stop()
     thread.join(10)
     assert not thread.is_alive()
@@ -143,7 +143,7 @@ class Deferred:
 
     def _settle(self) -> None:
         assert self.idle.wait(30)
-        eventually(lambda: self.consumer._machine._closed, what="the consumer has nothing left but to wait for these")
+        eventually(lambda: self.consumer._client._closed, what="the consumer has nothing left but to wait for these")
         for ack in self.kept:
             ack()
 
@@ -235,7 +235,7 @@ def test_another_stop_does_not_wait_for_deferred_messages(broker: Node, new_queu
     runs = threading.Thread(target=deferred.by_run, args=(broker.url, queue))
     runs.start()
     assert deferred.idle.wait(30)
-    eventually(lambda: deferred.consumer._machine._closed)
+    eventually(lambda: deferred.consumer._client._closed)
     begin = time.monotonic()
     deferred.consumer.stop()
     runs.join(30)

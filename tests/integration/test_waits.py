@@ -11,7 +11,7 @@ from support.rabbitmq import Node, eventually, numbered
 from support.running import Running
 
 Declare = Callable[..., str]
-#: Seconds of a handler; and what a link lasts, so that it counts as one that lasts.
+#: Seconds of a handler; and what a connection lasts, so that it counts as one that lasts.
 SERVICE, LIFE = 0.1, 5.5
 
 
@@ -50,7 +50,7 @@ def test_a_queue_that_counts_deliveries_is_warned_about(
 def test_what_was_never_handled_does_not_reach_the_delivery_limit(
     broker: Node, new_queue: Declare, prefetch: str | None
 ) -> None:
-    """Four links, each of which lasts a while, and a limit of two: nothing is dead-lettered that no handler saw."""
+    """Four connections that last a while each, and a limit of two: nothing is dead-lettered that no handler saw."""
     queue, dead = limited(broker, new_queue)
     with (
         Proxy(broker.port) as proxy,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import click
 
+from fairsched.amqp.urls import check_urls, mask_url
 from fairsched.cli import exits
 from fairsched.cli.broker import Session
 from fairsched.cli.loading import load_app
@@ -16,7 +17,6 @@ from fairsched.cli.parameters import Duration, compared_bindings_option, config_
 from fairsched.config import Settings
 from fairsched.consumer import App
 from fairsched.consumer.settings import make_settings
-from fairsched.consumer.urls import check_urls, mask_url
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 from fairsched.settingvalues import masked
 

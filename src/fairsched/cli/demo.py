@@ -55,8 +55,8 @@ def demo(url: str | None, messages: int, service_time: float, prefetch: int, as_
     where = "in process"
     experiment: Callable[[Plan, Watch], Meter] = run_in_process
     if url is not None:
+        from fairsched.amqp.urls import endpoint
         from fairsched.cli.brokerexperiment import on_broker
-        from fairsched.consumer.urls import endpoint
 
         (checked,) = Settings(url=(url,)).url
         where, experiment = f"on {endpoint(checked)}", on_broker(checked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import pika
@@ -28,39 +28,40 @@ class ExchangeSession(Session):
 
     def declare_exchange(self, name: str, kind: str) -> None:
         """Create an exchange that goes with its last binding."""
-        self._on_channel(
-            lambda done: self._channel.exchange_declare(name, kind, auto_delete=True, durable=False, callback=done)
-        )
+        self.ask("exchange_declare", name, kind, auto_delete=True, durable=False)
 
     def declare_exclusive(self, queue: str) -> None:
         """Create a queue that goes with this connection."""
-        self._on_channel(lambda done: self._channel.queue_declare(queue, exclusive=True, callback=done))
+        self.ask("queue_declare", queue, exclusive=True)
 
     def bind(self, queue: str, exchange: str, key: str) -> None:
         """Bind a queue."""
-        self._on_channel(lambda done: self._channel.queue_bind(queue, exchange, key, callback=done))
+        self.ask("queue_bind", queue, exchange, key)
 
     def publish_to(self, exchange: str, keys: Iterable[str]) -> None:
         """Publish each routing key under itself."""
+        channel = self.usable_channel()
         for key in keys:
-            self._channel.basic_publish(exchange, key, key.encode())
+            channel.basic_publish(exchange, key, key.encode())
 
     def take(self, queue: str) -> list[str]:
         """Take everything out of a queue.
 
         Until it is empty: the broker counts a queue before it has taken in what was published before.
         """
-        bodies: list[str] = []
-        self._channel.add_callback(self._on_empty, [pika.spec.Basic.GetEmpty], one_shot=True)
-        while (body := self._on_channel(lambda done: self._get(queue, done))) is not None:
-            bodies.append(body.decode())
-        return bodies
+        channel = self.usable_channel()
+        answers: list[bytes | None] = []
 
-    def _get(self, queue: str, done: Callable[[bytes | None], None]) -> None:
-        self._channel.basic_get(queue, lambda *got: done(got[3]), auto_ack=True)
+        def note(body: bytes | None) -> None:
+            answers.append(body)
+            self.stop()
 
-    def _on_empty(self, _frame: object) -> None:
-        self._done(None)
+        channel.add_callback(lambda _frame: note(None), [pika.spec.Basic.GetEmpty], one_shot=True)
+        while not answers or answers[-1] is not None:
+            known = len(answers)
+            channel.basic_get(queue, lambda *got: note(got[3]), auto_ack=True)
+            self.run(lambda known=known: len(answers) > known, self._timeout, "basic.get")  # type: ignore[misc]
+        return [body.decode() for body in answers if body is not None]
 
 
 def compare(url: str, timeout: float, bindings: Iterable[tuple[str, str]]) -> list[Mismatch]:

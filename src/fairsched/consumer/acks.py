@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pika.adapters.select_connection import IOLoop
+
+    from fairsched.consumer.channel import ConsumerChannel
+
 #: Settlements leave when they are this part of all windows together: early enough that the broker refills before the
 #: rest is handled, late enough that many share a frame and a write.
 PART = 4
@@ -35,7 +43,7 @@ class AckPolicy:
     * They are a quarter of all windows together.
     * They are a sixteenth of what is here, and half of one queue's window is settled: others may still keep the workers
       busy, but the broker soon gives no more of that one.
-    * A worker is about to wait for a message (`Machine.get`, `aio.Consumer`).
+    * A worker is about to wait for a message (`Client.get`, `aio.Consumer`).
     * A handler took longer than `LONG`, or nothing was settled for a while before.
     * `PERIOD` is over.
 
@@ -61,6 +69,10 @@ class AckPolicy:
         self._pending += 1
         return self._pending >= (self._small_limit if half else self._limit) or self.period > PERIOD
 
+    def is_due_after(self, elapsed: int) -> bool:
+        """Say whether it is time to send because a handler took so many nanoseconds."""
+        return elapsed > LONG
+
     def arrived(self, count: int) -> None:
         """Note deliveries."""
         self._set_here(self._here + count)
@@ -85,3 +97,61 @@ class AckPolicy:
     def wake(self) -> None:
         """Look often again."""
         self.period = PERIOD
+
+
+class FlushTimer:
+    """FlushTimer(loop, policy, channels, flush)
+    --
+
+    Sends what is settled in time. The timer runs only while messages are out, so an idle consumer sleeps.
+
+    Parameters
+    ----------
+    loop : pika IOLoop
+        Whose timers they are.
+    policy : AckPolicy
+        Says how often to look.
+    channels : callable
+        Iterates over the current channels.
+    flush : callable
+        Sends what is settled, and says whether anything was.
+
+    Notes
+    -----
+    For the I/O thread alone.
+    """
+
+    def __init__(
+        self,
+        loop: IOLoop,
+        policy: AckPolicy,
+        channels: Callable[[], Iterator[ConsumerChannel]],
+        flush: Callable[[], bool],
+    ) -> None:
+        self._loop = loop
+        self._policy = policy
+        self._channels = channels
+        self._flush = flush
+        self._timer: object = None
+
+    def defer(self, function: Callable[[], None]) -> None:
+        """Call `function` at the end of this turn of the loop, because deliveries came."""
+        self._loop.call_later(0, function)
+        self.wake()
+
+    def wake(self) -> None:
+        """Look in time, because deliveries came or something was settled."""
+        if self._timer is not None and self._policy.resting:
+            self._loop.remove_timeout(self._timer)
+            self._timer = None
+        self._policy.wake()
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._policy.period, self._tick)
+
+    def _tick(self) -> None:
+        # While long handlers run nothing is settled, and looking two hundred times a second would be for nothing.
+        self._policy.looked(self._flush())
+        alive = [one for one in self._channels() if one.alive]
+        here = sum(one.unsettled for one in alive)
+        self._policy.count(here, sum(one.window for one in alive))
+        self._timer = self._loop.call_later(self._policy.period, self._tick) if here else None

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fairsched.amqp.urls import URL_VARIABLES, default_url
 from fairsched.consumer.consumer import Consumer
 from fairsched.consumer.handlers import check_plain
 from fairsched.consumer.signals import graceful
-from fairsched.consumer.urls import URL_VARIABLES, default_url
 from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:

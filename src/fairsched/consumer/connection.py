@@ -1,409 +1,171 @@
-"""The I/O thread: the connection, a channel per queue, deliveries in and settlements out."""
+"""One pika connection at a time: made, lost, and made again."""
 
 from __future__ import annotations
 
 import logging
-import random
-import threading
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from pika.adapters.select_connection import IOLoop
-
-from fairsched.consumer.acks import AckPolicy
-from fairsched.consumer.backoff import Backoff
-from fairsched.consumer.census import Census
-from fairsched.consumer.gathering import Gathering
-from fairsched.consumer.gauge import Gauge
-from fairsched.consumer.holds import Holds
-from fairsched.consumer.intake import Intake
-from fairsched.consumer.link import Link, describe
-from fairsched.consumer.pace import Pace
-from fairsched.consumer.regulator import Regulator
-from fairsched.consumer.subscription import FORKED, Subscription, is_missing
-from fairsched.consumer.urls import mask_url
-from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
+from fairsched.amqp.backoff import Backoff
+from fairsched.amqp.errors import describe, is_refusal
+from fairsched.amqp.transport import Transport
+from fairsched.amqp.urls import endpoint, mask_url, parameters
+from fairsched.errors import ConnectionFailed
 
 if TYPE_CHECKING:
-    from fairsched.consumer.counters import Counters
-    from fairsched.consumer.lanes import Lanes
-    from fairsched.consumer.listener import Listener
-    from fairsched.consumer.message import Message
-    from fairsched.consumer.settings import Settings
-    from fairsched.consumer.transport import Sink, Transport
-
-__all__ = ["FORKED", "Pump"]
+    from pika.adapters.select_connection import IOLoop
 
 _log = logging.getLogger(__name__)
 
-#: How often it is asked whether somebody can use the consumer, in seconds, and how long its end may take if not.
-_WATCH_PERIOD, _LONGEST_END = 1.0, 5.0
-#: Seconds between two queues that are subscribed on a link of which not much is hoped, and for all of them at most.
-_STAGGER, _LONGEST_STAGGER = 0.01, 2.0
-#: Longest time that a worker gives way to the I/O thread, in seconds.
-_COURTESY = 0.001
+#: Seconds that a connection has to finish opening once nobody wants it any more.
+_GRACE = 1.0
 
 
-class Pump:
-    """Pump(settings, lanes, counters, listener, on_error)
-    --
-
-    Runs pika in a thread of its own and moves messages between the broker and the lanes.
+class Connection:
+    """Keeps one connection to one of several brokers.
 
     Parameters
     ----------
-    settings : Settings
-        URLs, windows, key and cost.
-    lanes : Lanes
-        Receives what is delivered.
-    counters : Counters
-        Shared with the owner.
-    listener : Listener
-        Told about the pump's life.
-    on_error : callable
-        Settles a message whose handler raised.
+    loop : pika IOLoop
+        Shared by all connections, one after the other, so that other threads always know where to call.
+    urls : tuple of str
+        Tried in turn. Only a whole round of failures is followed by a pause.
+    connected : callable
+        ``connected(transport, again)``: a connection is open; `again` if it is not the first.
+    disconnected : callable
+        ``disconnected()``: it is gone.
+    refused : callable
+        ``refused(error)``: the broker refused the connection, and no other attempt is made.
+    closed : callable
+        ``closed()``: it ended because `close` was called.
 
     Notes
     -----
-    Handlers never run in this thread, so they cannot delay heartbeats. `start`, `request_flush`, `give_way`,
-    `stop_intake`, `close`, `round_trip`, `window`, `unsettled`, `ended` and `last_error` are safe from any thread;
-    everything else belongs to the I/O thread. None of them waits for the network except `close`.
-
-    However the thread ends, by an error too, it closes its socket, so that the broker has back what is unsettled. It
-    refers to its owner weakly (`Listener.orphan`): a consumer that was dropped, or whose event loop was closed, ends.
+    For the I/O thread alone, except `last_error`.
     """
 
     def __init__(
         self,
-        settings: Settings,
-        lanes: Lanes,
-        counters: Counters,
-        listener: Listener,
-        on_error: Callable[[Message, Exception], None],
+        loop: IOLoop,
+        urls: tuple[str, ...],
+        *,
+        connected: Callable[[Transport, bool], None],
+        disconnected: Callable[[], None],
+        refused: Callable[[ConnectionFailed], None],
+        closed: Callable[[], None],
     ) -> None:
-        self.counters = counters
-        self.on_error = on_error
-        #: Where deliveries go, per channel of the present connection.
-        self.sinks: dict[int, Sink] = {}
-        #: Subscriptions with settlements not yet sent; any thread adds, the I/O thread takes out.
-        self.unsent: set[Subscription] = set()
-        self.flush_requested = False
-        self.acks = AckPolicy(sum(settings.windows.values()))
-        self.gauge = Gauge()
-        #: Whether this is a copy in a child process.
-        self.is_forked = False
-        self._settings = settings
-        self._listener = listener
-        self._loop = IOLoop()
-        self._link = Link(self._loop, settings.urls, self)
-        self._pace = Pace(self._loop, self.acks, self._subscriptions, self._send)
-        self._holds = Holds(self._loop, settings, self.gauge, lanes, self._subscriptions)
-        self._regulator = Regulator(self._loop, settings, self.gauge, self._subscriptions, listener.service)
-        self.intake = Intake(
-            lanes, counters, key=settings.key, cost=settings.cost, defer=self._pace.defer, note=self.acks.arrived
-        )
-        self.note_fill = self._holds.note_fill
-        self.census = Census(self._loop, settings.asked, lambda name: self._current[name].ladder.consumers)
-        self._flushed = threading.Event()
-        self._current: dict[str, Subscription] = {}
-        self._backoffs = {name: Backoff() for name in settings.windows}
-        #: Queues that were never consumed: that one of them is missing is a mistake, later it is something to wait for.
-        self._unconfirmed = set(settings.windows)
-        self._cancelling: set[Subscription] = set()
-        self._gathering = Gathering(self._loop, self._subscriptions, self._begin)
-        self._stopping = self._intake_closed = False
-        self._launched, self._ended = False, threading.Event()
-        self._thread = threading.Thread(target=self._run, name="fairsched-io", daemon=True)
-
-    # From any thread ---------------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Start the thread; it connects at once."""
-        # An interrupt in the midst of this leaves a thread of which `threading` does not yet say that it is alive.
-        self._launched = True
-        self._thread.start()
+        self.address = ""
+        self.last_error: str | None = None
+        self._loop = loop
+        self._urls = urls
+        self._connected = connected
+        self._disconnected = disconnected
+        self._refused = refused
+        self._closed = closed
+        self._backoff = Backoff()
+        self._attempts = 0
+        self._transport: Transport | None = None
+        self._was_open = self._wanted = self._closing = False
 
     @property
-    def last_error(self) -> str | None:
-        """Why there was no connection, the last time there was none."""
-        return self._link.last_error
+    def transport(self) -> Transport | None:
+        """The connection if it is open."""
+        found = self._transport
+        return found if found is not None and found.is_open else None
 
-    def request_flush(self) -> None:
-        """Have settlements sent as soon as the I/O thread can; one request at a time."""
-        if self.unsent and not self.flush_requested:
-            self._flushed.clear()
-            self.flush_requested = True
-            self._loop.add_callback_threadsafe(self._flush)
+    def connect(self) -> None:
+        """Connect, and go on trying until `close` or `give_up`."""
+        self._wanted = True
+        self._attempt()
 
-    def give_way(self) -> None:
-        """Let the I/O thread send what was asked for, waiting a millisecond at most.
+    def give_up(self) -> None:
+        """Make no further attempt; an open connection stays."""
+        self._wanted = False
 
-        A handler that computes in Python keeps the GIL for a whole switch interval, five milliseconds, while the
-        I/O thread needs it several times per exchange with the broker. Without this, local buffers run dry.
-        """
-        if self.flush_requested:
-            self._flushed.wait(_COURTESY)
-
-    def stop_intake(self, timeout: float) -> None:
-        """Cancel every consumer; the listener hears when deliveries have ended, after `timeout` seconds at most."""
-
-        def stop() -> None:
-            self._stop_intake()
-            if not self._intake_closed:
-                self._loop.call_later(timeout, lambda: self._end_unconfirmed(timeout))
-
-        self._loop.add_callback_threadsafe(stop)
-
-    def forked(self) -> None:
-        """Let no message of this copy in a child process be settled: the sockets belong to the parent."""
-        self.is_forked = True
-        self.unsent = set()
-        self.flush_requested = False
-        for found in list(self._current.values()):
-            found.alive = False
-
-    def close(self, timeout: float) -> None:
-        """Send what is settled, close the connection and end the thread, waiting `timeout` seconds at most."""
-        if not self._launched:
+    def close(self) -> None:
+        """Close the connection; `closed` is called when it is."""
+        self._wanted = False
+        if self._closing:
             return
-        self._loop.add_callback_threadsafe(self._close)
-        if not self._ended.wait(timeout):
-            _log.warning(
-                "the broker did not confirm the close within %.3g s; leaving without its answer. "
-                "What was settled last may come again", timeout,
-            )  # fmt: skip
-            self._loop.add_callback_threadsafe(self._loop.stop)
-        if self._ended.wait(1.0):
-            self._thread.join(1.0)
+        self._closing = True
+        if self._transport is None or self._transport.is_closed:
+            self._closed()
+        elif self._transport.is_open:
+            self._transport.close()
+        elif not self._transport.is_closing:
+            # Closing while it opens trips an assertion in pika 1.4: let it open or fail, but not for long.
+            self._loop.call_later(_GRACE, self._closed)
 
-    def round_trip(self) -> float | None:
-        """Return the round trip from a settlement to its refill, in seconds, as far as it is known."""
-        return self.gauge.round_trip()
+    def drop(self) -> None:
+        """Close the socket, if there is one, without a word: for when the loop has ended."""
+        self._wanted = False
+        connection, self._transport = self._transport, None
+        if connection is not None:
+            connection.drop()
 
-    def window(self) -> int:
-        """Return the unsettled messages that all present consumers may have."""
-        return sum(found.window for found in list(self._current.values()))
+    def useful(self) -> None:
+        """Note that the connection was of use, however short it lasted."""
+        self._backoff.useful()
 
-    def unsettled(self) -> int:
-        """Return the number of messages that are here and can still be settled."""
-        return sum(found.ledger.outstanding for found in list(self._current.values()) if found.alive)
-
-    @property
-    def ended(self) -> bool:
-        """Whether the thread is done."""
-        return self._ended.is_set()
-
-    # The thread --------------------------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        failure: BaseException | None = None
+    def _attempt(self) -> None:
+        if not self._wanted:
+            return
+        url = self._urls[self._attempts % len(self._urls)]
+        self._attempts += 1
+        self.address = endpoint(url)
+        _log.debug("connecting to %s", mask_url(url))
         try:
-            self._watch()
-            self._link.connect()
-            self._loop.start()
-        except BaseException as error:  # SystemExit of a key function too, which would end a thread without a word
-            failure = error
-        try:
-            self._finish(failure)
-        finally:
-            self._loop.close()
-            self._ended.set()
-
-    def _finish(self, failure: BaseException | None) -> None:
-        self._link.drop()
-        self._stopping = self._intake_closed = True
-        if failure is not None:
-            _log.critical("the I/O thread ended by %s", type(failure).__name__, exc_info=failure)
-            self._listener.failed(failure)
-        self.link_down()
-        self._listener.intake_closed()
-        self._listener.settled()
-
-    def _watch(self) -> None:
-        """End if nobody can use the consumer any more."""
-        if self._listener.orphan():
-            self._close()
-            self._loop.call_later(_LONGEST_END, self._loop.stop)
-        else:
-            self._loop.call_later(_WATCH_PERIOD, self._watch)
-
-    def _subscriptions(self) -> Iterator[Subscription]:
-        return iter(self._current.values())
-
-    def _flush(self) -> None:
-        """Send what is settled, because that was asked for."""
-        if self._send() and self.acks.resting:
-            self._pace.wake()
-
-    def _send(self) -> bool:
-        """Send what is settled; say whether there was anything."""
-        found = bool(self.unsent)
-        self.flush_requested = False
-        self.acks.sending()
-        connection = self._link.connection
-        if connection is None:
-            self.unsent.clear()
-        else:
-            with connection:
-                while self.unsent:
-                    self.unsent.pop().flush()
-        self._flushed.set()
-        self._look_if_settled()
-        return found
-
-    def _look_if_settled(self) -> None:
-        if self._intake_closed and self.unsettled() == 0:
-            self._listener.settled()
-
-    # The connection ----------------------------------------------------------------------------------------------
-
-    def link_up(self, connection: Transport, again: bool) -> None:
-        """Open a channel for every queue."""
-        if again:
-            self.counters.add("reconnects")
-        limit, queues = connection.params.channel_max, len(self._settings.windows)
-        if limit and (wanted := queues + bool(self._settings.asked)) > limit:
-            error = (
-                f"{queues} queues need {wanted} channels, but {self._link.address} allows {limit} on one "
-                "connection (channel_max); consume fewer queues per consumer or raise the limit"
+            self._transport = Transport(
+                parameters(url),
+                on_open_callback=self._on_open,
+                on_open_error_callback=self._on_open_error,
+                on_close_callback=self._on_close,
+                custom_ioloop=self._loop,
             )
-            self._fail(ConfigurationError(error))
+        except Exception as error:
+            self._on_open_error(None, error)
+
+    def _on_open(self, connection: Any) -> None:
+        if not self._wanted:
+            connection.close()
             return
-        self.sinks = connection.sinks
-        self._regulator.link_up()
-        names = list(self._settings.windows)
-        if self._regulator.is_careful:
-            # One after the other, or the first messages of all queues would use the link up; not always the same first.
-            random.shuffle(names)
-            pause = min(_STAGGER, _LONGEST_STAGGER / len(names))
+        connection.open_shortcut()
+        connection.add_on_connection_blocked_callback(self._on_blocked)
+        connection.add_on_connection_unblocked_callback(self._on_unblocked)
+        self._backoff.succeeded()
+        _log.info("connected to %s", self.address)
+        again, self._was_open = self._was_open, True
+        self._connected(connection, again)
+
+    def _on_open_error(self, _connection: Any, error: BaseException) -> None:
+        self._transport = None
+        self.last_error = f"{self.address}: {mask_url(describe(error))}"
+        if self._closing:
+            self._closed()
+        elif not self._was_open and is_refusal(error):
+            self._wanted = False
+            self._refused(ConnectionFailed(f"the broker refused the connection: {self.last_error}"))
         else:
-            pause = 0.0
-        for number, name in enumerate(names):
-            self._open_channel(connection, name, number * pause)
-        self.census.link_up(connection)
+            self._retry()
 
-    def link_down(self) -> None:
-        """Forget what was delivered: the broker delivers it again."""
-        answered = any(found.answered for found in self._current.values())
-        if answered:
-            self._link.useful()
-        self._regulator.link_down(answered)
-        for found in self._current.values():
-            found.abandon()
-        self.census.link_down()
-        self._gathering.hurry()
-        if self._stopping:
-            self._end_intake()
-            self._look_if_settled()
-
-    def link_refused(self, error: ConnectionFailed) -> None:
-        """Give up."""
-        self._fail(error)
-
-    def link_closed(self) -> None:
-        """End the thread."""
-        self._loop.stop()
-
-    # Subscriptions -----------------------------------------------------------------------------------------------
-
-    def _open_channel(self, connection: Transport, name: str, delay: float = 0.0) -> None:
-        found = self._current[name] = Subscription(self, name, self._regulator.window(name))
-
-        def open_it() -> None:
-            if found.alive and connection.is_open and not (delay and self._stopping):
-                connection.channel(on_open_callback=found.opened)
-
-        if delay:
-            self._loop.call_later(delay, open_it)
+    def _on_close(self, _connection: Any, error: BaseException) -> None:
+        self._transport = None
+        self._disconnected()
+        if self._closing:
+            self._closed()
         else:
-            open_it()
+            self.last_error = f"{self.address}: {mask_url(describe(error))}"
+            self._retry()
 
-    def subscribed(self, found: Subscription) -> None:
-        """Note that the broker confirmed a consumer."""
-        self._backoffs[found.queue].succeeded()
-        self._unconfirmed.discard(found.queue)
-        if self._stopping:
-            self._cancel(found)
-        else:
-            self._gathering.subscribed()
+    def _retry(self) -> None:
+        if self._wanted:
+            another = self._attempts % len(self._urls) != 0
+            delay = 0.0 if another else self._backoff.failed()
+            _log.warning("no connection, trying again in %.2f s: %s", delay, self.last_error)
+            self._loop.call_later(delay, self._attempt)
 
-    def _begin(self) -> None:
-        self._regulator.start()
-        self._listener.ready()
+    def _on_blocked(self, _connection: Any, frame: Any) -> None:
+        _log.warning("%s blocked the connection: %s; consuming goes on", self.address, frame.method.reason)
 
-    def cancelled(self, found: Subscription) -> None:
-        """Consume again, on the same channel, a queue whose consumer the broker cancelled."""
-        if self._stopping:
-            self._cancel_done(found)
-        else:
-            self._loop.call_later(self._backoffs[found.queue].failed(), found.consume)
-
-    def channel_lost(self, found: Subscription, reason: BaseException) -> None:
-        """Open another channel for a queue whose channel the broker closed."""
-        if self._link.connection is None:
-            return
-        if self._stopping:
-            self._cancel_done(found)
-            self._look_if_settled()
-        elif found.queue in self._unconfirmed:
-            kind = QueueNotFound if is_missing(reason) else ConnectionFailed
-            what = "does not exist" if is_missing(reason) else "cannot be consumed"
-            self._fail(kind(f"queue {found.queue!r} {what} on {self._link.address}: {mask_url(describe(reason))}"))
-        else:
-            delay = self._backoffs[found.queue].failed()
-            _log.warning("channel of queue %r lost, another in %.2f s: %s", found.queue, delay, describe(reason))
-            self._loop.call_later(delay, lambda: self._reopen(found))
-
-    def _reopen(self, lost: Subscription) -> None:
-        connection = self._link.connection
-        # A new connection meanwhile has opened every channel itself.
-        if connection is not None and not self._stopping and self._current[lost.queue] is lost:
-            self._regulator.renew(lost.queue)
-            self._open_channel(connection, lost.queue)
-
-    # The end -----------------------------------------------------------------------------------------------------
-
-    def _fail(self, error: Exception) -> None:
-        self._listener.failed(error)
-        self._close()
-
-    def _stop_intake(self) -> None:
-        if self._stopping:
-            return
-        self._stopping = True
-        self._link.give_up()
-        for found in list(self._current.values()):
-            self._cancel(found)
-        if not self._cancelling:
-            self._end_intake()
-
-    def _cancel(self, found: Subscription) -> None:
-        if found.cancel(lambda: self._cancel_done(found)):
-            self._cancelling.add(found)
-
-    def _cancel_done(self, found: Subscription) -> None:
-        self._cancelling.discard(found)
-        if not self._cancelling:
-            self._end_intake()
-
-    def _end_intake(self) -> None:
-        if not self._intake_closed:
-            self._intake_closed = True
-            self.intake.drain()
-            self._listener.intake_closed()
-            self._look_if_settled()
-
-    def _end_unconfirmed(self, waited: float) -> None:
-        if not self._intake_closed:
-            _log.warning(
-                "the broker did not confirm within %.3g s that deliveries ended; what still comes returns to its queue",
-                waited,
-            )
-            self._end_intake()
-
-    def _close(self) -> None:
-        self._stop_intake()
-        self._flush()
-        # What still comes is dropped by pika, whole: the broker takes it back with the channel.
-        self.sinks.clear()
-        self._link.close()
+    def _on_unblocked(self, _connection: Any, _frame: Any) -> None:
+        _log.info("%s unblocked the connection", self.address)

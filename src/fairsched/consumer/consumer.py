@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fairsched.consumer.arguments import made_by
+from fairsched.consumer.client import DROPPED, Client
 from fairsched.consumer.handlers import check_plain
-from fairsched.consumer.machine import DROPPED, Machine
 from fairsched.consumer.settings import Settings, make_settings
 from fairsched.consumer.workers import WorkerThreads
 from fairsched.errors import ShutDown
@@ -106,26 +106,26 @@ class Consumer:
 
     @made_by(make_settings)
     def __init__(self, settings: Settings) -> None:
-        self._machine = machine = Machine(settings)
+        self._client = client = Client(settings)
         alive = weakref.ref(self)
-        machine.orphaned = lambda: "" if alive() is not None else DROPPED
+        client.orphaned = lambda: "" if alive() is not None else DROPPED
         self._workers: WorkerThreads | None = None
         self._entered = False
 
     def __enter__(self) -> Consumer:
-        self._machine.start()
+        self._client.start()
         self._entered = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._machine.close(at_once=kind is not None)
+        self._client.close(at_once=kind is not None)
 
     def __del__(self) -> None:
-        machine = getattr(self, "_machine", None)
-        if machine is not None:
-            machine.warn_if_running()
+        client = getattr(self, "_client", None)
+        if client is not None:
+            client.warn_if_running()
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages in fair order until `stop`; the caller settles each, or uses it in a ``with``.
@@ -146,24 +146,24 @@ class Consumer:
         Leaving the ``with`` block after a `stop` waits for the messages that were handed out and are not settled.
         Leaving it without one, or by an exception, does not: they return to their queues.
         """
-        machine = self._machine
-        machine.check_process()
-        machine.check_open()
+        client = self._client
+        client.check_process()
+        client.check_open()
         if not self._entered:
             raise RuntimeError("iterate inside 'with consumer:', which connects and closes")
-        lane, pump = machine.lanes.only(), machine.pump
-        while not (machine.stopping.is_set() and machine.remaining() == 0.0):
+        lane, io_thread = client.lanes.only(), client.io_thread
+        while not (client.stopping.is_set() and client.remaining() == 0.0):
             try:
-                message = machine.get(lane, _SLICE)
+                message = client.get(lane, _SLICE)
             except ShutDown:
                 break
             if message is None:
                 continue
             yield message
-            if pump.flush_requested:
-                pump.give_way()
-        if machine.error is not None:
-            raise machine.error
+            if io_thread.flush_requested:
+                io_thread.give_way()
+        if client.error is not None:
+            raise client.error
 
     def run(self, handler: Callable[[Message], object]) -> None:
         """run(handler)
@@ -193,25 +193,25 @@ class Consumer:
         -----
         Connects first unless the consumer was entered as a context manager. Blocks; signals are handled meanwhile.
         """
-        machine = self._machine
-        machine.check_process()
-        machine.check_open()
+        client = self._client
+        client.check_process()
+        client.check_open()
         check_plain(handler, "handler")
         if not self._entered:
-            self._machine.start()
-        self._workers = WorkerThreads(machine, handler, machine.settings.priorities)
-        machine.on_change = self._on_change
+            self._client.start()
+        self._workers = WorkerThreads(client, handler, client.settings.priorities)
+        client.on_change = self._on_change
         try:
             self._workers.start()
             self._workers.wait()
-            machine.close()
+            client.close()
         finally:
-            machine.close(at_once=True)
-        if machine.error is not None:
-            raise machine.error
+            client.close(at_once=True)
+        if client.error is not None:
+            raise client.error
 
     def _on_change(self) -> None:
-        if self._machine.abandoned and self._workers is not None:
+        if self._client.abandoned and self._workers is not None:
             self._workers.release()
 
     def stop(self, now: bool = False) -> None:
@@ -238,7 +238,7 @@ class Consumer:
 
         Safe from any thread and from handlers. From a signal handler use `fairsched.consumer.signals`.
         """
-        self._machine.stop(now)
+        self._client.stop(now)
 
     def stats(self) -> dict[str, Any]:
         """stats()
@@ -259,4 +259,4 @@ class Consumer:
         -----
         O(number of slots).
         """
-        return self._machine.stats()
+        return self._client.stats()

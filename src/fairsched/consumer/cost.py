@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from fairsched.consumer.handlers import check_plain, check_result
-from fairsched.consumer.sparing import Sparing
+from fairsched.consumer.log_limit import LogLimit
 from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class FunctionCost(ConstantCost):
 
     def __init__(self, function: Callable[[Message], int]) -> None:
         self._function = function
-        self._reports = Sparing()
+        self._reports = LogLimit()
 
     def estimate(self, message: Message) -> int:
         """Return the function's answer, or 1 if it is not a possible cost."""

@@ -1,4 +1,4 @@
-"""From pika's delivery callback into the lanes, one put per batch of deliveries."""
+"""From deliveries to messages in the lanes, one put per batch."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from fairsched.consumer.lanes import Refused
+from fairsched.consumer.message import Message
 
 if TYPE_CHECKING:
+    from pika.spec import Basic, BasicProperties
+
     from fairsched.consumer.cost import ConstantCost
     from fairsched.consumer.counters import Counters
     from fairsched.consumer.keys import Key
     from fairsched.consumer.lanes import Lanes
-    from fairsched.consumer.message import Message
+    from fairsched.consumer.message import Origin
 
 _log = logging.getLogger(__name__)
 
@@ -67,17 +70,25 @@ class Intake:
         self._slots: list[Hashable] = []
         self._now = 0.0
 
-    def add(self, message: Message) -> None:
+    def add(
+        self,
+        origin: Origin,
+        tag: int,
+        redelivered: int,
+        delivery: Basic.Deliver | bytes,
+        properties: BasicProperties | bytes,
+        body: bytes,
+    ) -> None:
         """Take one delivery."""
-        if not self._plain:
-            if self._key is not None:
-                message.slot = self._key(message)
-            message.cost = self._cost.estimate(message)
         if not self._messages:
             # One reading of the clock for all that one turn of the loop brings.
             self._now = time.monotonic()
             self._defer(self.drain)
-        message.arrived = self._now
+        message = Message(body, tag, bool(redelivered), delivery, properties, origin, arrived=self._now)
+        if not self._plain:
+            if self._key is not None:
+                message.slot = self._key(message)
+            message.cost = self._cost.estimate(message)
         self._messages.append(message)
         self._slots.append(message.slot)
 

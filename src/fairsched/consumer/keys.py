@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from fairsched.consumer.handlers import check_plain, check_result
-from fairsched.consumer.sparing import Sparing
+from fairsched.consumer.log_limit import LogLimit
 from fairsched.errors import ConfigurationError, DecodingError
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class _Guarded:
     def __init__(self, function: Callable[[Message], object], option: str) -> None:
         self._function = function
         self._option = option
-        self._reports = Sparing()
+        self._reports = LogLimit()
 
     def __call__(self, message: Message) -> Hashable:
         try:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pika import spec
 
 from fairsched._amqp import AckLedger
-from fairsched.consumer.properties import decode
+from fairsched.amqp.properties import decode
+from fairsched.consumer.handlers import check_result
+from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pika.spec import Basic, BasicProperties
@@ -88,7 +90,8 @@ class Message:
         delivery: Basic.Deliver | bytes,
         properties: BasicProperties | bytes,
         origin: Origin,
-        slot: Hashable,
+        *,
+        arrived: float = 0.0,
     ) -> None:
         self.body = body
         self.delivery_tag = delivery_tag
@@ -97,9 +100,9 @@ class Message:
         self._properties = properties
         self._decoded: BasicProperties | None = None
         self._origin = origin
-        self.slot = slot
+        self.slot: Hashable = origin.queue
         self.cost = 1
-        self.arrived = 0.0
+        self.arrived = arrived
         self.settled = False
         self.deferred = False
 
@@ -227,10 +230,37 @@ class Message:
         """
         self.deferred = True
 
-    def finish(self) -> None:
-        """Ack the message unless it was settled or deferred; what returning from a handler means."""
+    def finish(self, result: object = None) -> None:
+        """Ack the message unless it was settled or deferred; what returning from a handler means.
+
+        Parameters
+        ----------
+        result : object
+            What the handler returned.
+
+        Raises
+        ------
+        ConfigurationError
+            If that is a coroutine or a generator, of which nothing ran. The message is requeued.
+        """
+        if result is not None:
+            try:
+                check_result(result, "handler")
+            except ConfigurationError:
+                self.nack()
+                raise
         if not (self.settled or self.deferred):
             self._settle(AckLedger.ACK)
+
+    def fail(self, error: BaseException) -> None:
+        """Settle the message as the consumer's ``on_error`` says; what an exception of the handler means.
+
+        Ctrl-C, a cancelled task, a closed generator: none of them says anything about the message, which is requeued.
+        """
+        if isinstance(error, Exception):
+            self._origin.failed(self, error)
+        else:
+            self.nack()
 
     def _settle(self, verdict: int) -> bool:
         if self.settled:
@@ -246,11 +276,8 @@ class Message:
     ) -> None:
         if error is None:
             self.finish()
-        elif isinstance(error, Exception):
-            self._origin.failed(self, error)
         else:
-            # Ctrl-C, a cancelled task, a closed generator: none of them says anything about the message.
-            self.nack()
+            self.fail(error)
 
     def __repr__(self) -> str:
         # Bodies may be large or secret: never shown.

@@ -7,13 +7,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fairsched.consumer.autowindow import start_windows
+from fairsched.amqp.urls import check_urls
 from fairsched.consumer.cost import ConstantCost, cost_model
 from fairsched.consumer.handlers import check_plain
 from fairsched.consumer.keys import Key, key_function
+from fairsched.consumer.prefetch.arithmetic import normalise, windows_for
+from fairsched.consumer.prefetch.auto import start_windows
 from fairsched.consumer.shedding import SheddingRules, shedding_rules
-from fairsched.consumer.urls import check_urls
-from fairsched.consumer.window import normalise, windows_for
 from fairsched.errors import ConfigurationError
 from fairsched.pools import Pool, Workers, as_pools
 

@@ -7,24 +7,24 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from fairsched.consumer.acks import LONG
+from fairsched.consumer.settlement import call
 from fairsched.errors import ShutDown
 
 if TYPE_CHECKING:
     from fairsched._fairqueue import FairQueue
-    from fairsched.consumer.machine import Machine
+    from fairsched.consumer.client import Client
     from fairsched.consumer.message import Message
 
 
 class WorkerThreads:
-    """WorkerThreads(machine, handler, priorities)
+    """WorkerThreads(client, handler, priorities)
     --
 
     Threads that take messages in fair order, each from its lane, run the handler and settle.
 
     Parameters
     ----------
-    machine : Machine
+    client : Client
         Where messages come from.
     handler : callable
         Called with one message at a time in each thread. Returning acks, raising settles by ``on_error``.
@@ -37,8 +37,8 @@ class WorkerThreads:
     process from leaving after the shutdown timeout; its message returns to the broker with the connection.
     """
 
-    def __init__(self, machine: Machine, handler: Callable[[Message], object], priorities: Sequence[int]) -> None:
-        self._machine = machine
+    def __init__(self, client: Client, handler: Callable[[Message], object], priorities: Sequence[int]) -> None:
+        self._client = client
         self._handler = handler
         self._left = len(priorities)
         self._guard = threading.Lock()
@@ -55,10 +55,10 @@ class WorkerThreads:
 
     def wait(self) -> None:
         """Wait until the threads have left, or the consumer is abandoned, or its shutdown timeout is over."""
-        machine = self._machine
-        machine.stopping.wait()
-        in_time = self._all_left.wait(0 if machine.abandoned else machine.remaining())
-        if in_time and not machine.abandoned:
+        client = self._client
+        client.stopping.wait()
+        in_time = self._all_left.wait(0 if client.abandoned else client.remaining())
+        if in_time and not client.abandoned:
             for thread in self._threads:
                 thread.join()
 
@@ -68,21 +68,21 @@ class WorkerThreads:
 
     def _work(self, number: int, priority: int) -> None:
         try:
-            self._serve(self._machine.lanes.of_worker(number), priority)
+            self._serve(self._client.lanes.of_worker(number), priority)
         except BaseException as error:
             # SystemExit, KeyboardInterrupt, or a fault of our own: the consumer ends with it.
-            self._machine.failed(error)
+            self._client.failed(error)
         finally:
             with self._guard:
                 self._left -= 1
                 last = self._left == 0
             if last:
-                self._machine.stopping.set()
+                self._client.stopping.set()
                 self._all_left.set()
 
     def _serve(self, lane: FairQueue, priority: int) -> None:
-        machine, handler, clock = self._machine, self._handler, time.perf_counter_ns
-        get, handled, pump, settle_success = machine.get, machine.handled, machine.pump, machine.settle_success
+        client, handler, clock = self._client, self._handler, time.perf_counter_ns
+        get, handled, io_thread = client.get, client.handled, client.io_thread
         while True:
             try:
                 message = get(lane, None, priority)
@@ -91,18 +91,7 @@ class WorkerThreads:
             if message is None:
                 continue
             begin = clock()
-            try:
-                result = handler(message)
-            except Exception as error:
-                machine.settle_failure(message, error)
-            except BaseException:
-                message.nack()
-                raise
-            else:
-                settle_success(message, result)
-            elapsed = clock() - begin
-            handled(lane, message, elapsed)
-            if elapsed > LONG:
-                pump.request_flush()
-            if pump.flush_requested:
-                pump.give_way()
+            call(handler, message)
+            handled(lane, message, clock() - begin)
+            if io_thread.flush_requested:
+                io_thread.give_way()

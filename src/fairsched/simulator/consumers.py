@@ -196,7 +196,9 @@ class ConsumerSpec:
             The queues that it consumes, with their quanta.
         """
         if self.prefetch_total is not None:
-            from fairsched.consumer.window import split  # with it comes pika, which nothing else here needs
+            from fairsched.consumer.prefetch.arithmetic import (
+                split,  # with it comes pika, which nothing else here needs
+            )
 
             return split(self.prefetch_total, quanta)
         if isinstance(self.prefetch, int):

@@ -17,10 +17,9 @@ from typing import Any, TypeVar
 import pika
 from pika.adapters.select_connection import IOLoop
 
-from fairsched.consumer.backoff import Backoff
-from fairsched.consumer.link import describe
-from fairsched.consumer.subscription import is_missing
-from fairsched.consumer.urls import endpoint, mask_url, parameters
+from fairsched.amqp.backoff import Backoff
+from fairsched.amqp.errors import describe, is_missing
+from fairsched.amqp.urls import endpoint, mask_url, parameters
 from fairsched.errors import ConnectionFailed, FairschedError, QueueNotFound
 from fairsched.spark._collected import Collected, close_channel
 from fairsched.spark._scan import ScanningTransport

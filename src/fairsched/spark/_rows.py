@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from fairsched._amqp import PROPERTY_NAMES, read_methods, read_properties
+from fairsched.amqp.fieldtables import read_table
 from fairsched.errors import ConfigurationError
-from fairsched.fieldtables import read_table
 from fairsched.spark._options import SourceOptions
 
 _INSTANT = pa.timestamp("us", tz="UTC")

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from fairsched._amqp import take_deliveries
-from fairsched.consumer.transport import Transport
+from fairsched.amqp.transport import Transport
 
 if TYPE_CHECKING:
     from fairsched.spark._collected import Collected

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fairsched._arrays import AMOUNT_MAX
-from fairsched.consumer.urls import check_urls
+from fairsched.amqp.urls import check_urls
 from fairsched.durations import parse_duration
 from fairsched.errors import ConfigurationError
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from fairsched.consumer.window import HEADROOM, LARGEST, split
+from fairsched.consumer.prefetch.arithmetic import HEADROOM, LARGEST, split
 from fairsched.prefetch import recommend
 
 #: The windows that a consumer starts with add up to this for each worker.

@@ -16,8 +16,8 @@ FACTOR, SLACK = 2.0, 0.02
 LEAST_SERVICE = 20e-6
 
 
-class Gauge:
-    """Gauge(clock=time.monotonic)
+class Measurements:
+    """Measurements(clock=time.monotonic)
     --
 
     Round trips and handler times of the last seconds.

@@ -11,8 +11,8 @@ from typing import Any
 from pika.spec import BasicProperties
 
 from fairsched._amqp import PROPERTY_NAMES, read_properties
+from fairsched.amqp.fieldtables import read_table
 from fairsched.errors import DecodingError
-from fairsched.fieldtables import read_table
 
 _ALL = tuple(range(len(PROPERTY_NAMES)))
 #: Octets of a content header before the properties: class, weight, size of the body.

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
 
-    from fairsched.consumer.gauge import Gauge
+    from fairsched.consumer.channel import ConsumerChannel
     from fairsched.consumer.lanes import Lanes
+    from fairsched.consumer.prefetch.measure import Measurements
     from fairsched.consumer.settings import Settings
-    from fairsched.consumer.subscription import Subscription
 
 #: How often a held slot has to show that more of it waits at the broker, in seconds.
 PERIOD = 0.05
@@ -48,11 +48,11 @@ def patience(*round_trips: float | None) -> float:
     return min(MOST_PATIENCE, max(LEAST_PATIENCE, ROUND_TRIPS * longest))
 
 
-class Holds:
-    """Holds(loop, settings, gauge, lanes, subscriptions)
+class BackloggedSlots:
+    """BackloggedSlots(loop, settings, measurements, lanes, channels)
     --
 
-    Holds the slots of queues that are backlogged at the broker, and lets go of them when they no longer are.
+    BackloggedSlots the slots of queues that are backlogged at the broker, and lets go of them when they no longer are.
 
     Parameters
     ----------
@@ -61,12 +61,12 @@ class Holds:
     settings : Settings
         How long a turn is waited for, if that was said; the weights; and whether slots are queues: otherwise a full
         window says nothing about a slot, and nothing is held.
-    gauge : Gauge
+    measurements : Measurements
         Knows the round trip.
     lanes : Lanes
         Whose slots are held.
-    subscriptions : callable
-        Iterates over the current subscriptions.
+    channels : callable
+        Iterates over the current channels.
 
     Notes
     -----
@@ -84,20 +84,20 @@ class Holds:
         self,
         loop: IOLoop,
         settings: Settings,
-        gauge: Gauge,
+        measurements: Measurements,
         lanes: Lanes,
-        subscriptions: Callable[[], Iterator[Subscription]],
+        channels: Callable[[], Iterator[ConsumerChannel]],
     ) -> None:
         self._loop = loop
         self._settings = settings
-        self._gauge = gauge
+        self._measurements = measurements
         self._lanes = lanes
-        self._subscriptions = subscriptions
+        self._channels = channels
         self._held: dict[str, _Penalty] = {}
         #: The first queue to ask about, when its number comes.
         self._turn = 0
 
-    def note_fill(self, found: Subscription) -> None:
+    def note_fill(self, found: ConsumerChannel) -> None:
         """Hold a queue that filled its window: more are on the way when its messages here run out."""
         if self._settings.key is not None or found.queue in self._held:
             return
@@ -108,10 +108,12 @@ class Holds:
         self._lanes.hold(found.queue, True, self._is_awaited(found))
 
     def _set_patience(self) -> None:
-        chosen, gauge = self._settings.anticipation, self._gauge
-        self._lanes.anticipate(chosen if chosen is not None else patience(gauge.round_trip(), gauge.refill()))
+        chosen, measurements = self._settings.anticipation, self._measurements
+        self._lanes.anticipate(
+            chosen if chosen is not None else patience(measurements.round_trip(), measurements.refill())
+        )
 
-    def _is_awaited(self, found: Subscription) -> bool:
+    def _is_awaited(self, found: ConsumerChannel) -> bool:
         return found.window >= self._settings.units[found.queue]
 
     def _review(self) -> None:
@@ -134,9 +136,9 @@ class Holds:
         if self._held:
             self._loop.call_later(PERIOD, self._review)
 
-    def _in_turn(self) -> list[Subscription]:
-        """Return the subscriptions, beginning with others each time."""
-        found = list(self._subscriptions())
+    def _in_turn(self) -> list[ConsumerChannel]:
+        """Return the channels, beginning with others each time."""
+        found = list(self._channels())
         self._turn = (self._turn + MOST_ASKED) % len(found) if len(found) > MOST_ASKED else 0
         return found[self._turn :] + found[: self._turn]
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
 
-    from fairsched.consumer.subscription import Subscription
+    from fairsched.consumer.channel import ConsumerChannel
 
 #: How often, in seconds, and how many times at most a start looks whether first deliveries still come in.
 _LOOK, _LOOKS = 0.01, 20
 
 
-class Gathering:
-    """Gathering(loop, subscriptions, ready)
+class Startup:
+    """Startup(loop, channels, ready)
     --
 
     Waits, once, until every queue is consumed and its first deliveries have come.
@@ -24,27 +24,27 @@ class Gathering:
     ----------
     loop : pika IOLoop
         Whose timers it uses.
-    subscriptions : callable
-        Iterates over the current subscriptions.
+    channels : callable
+        Iterates over the current channels.
     ready : callable
         Called when consuming has begun.
 
     Notes
     -----
     Queues are subscribed one after the other. A handler that starts with the first would serve a whole window of it
-    before the others have a message here, and every start would favour whoever was named first. A link that is lost
-    meanwhile may not last for a whole window next time either: then it begins with whatever comes.
+    before the others have a message here, and every start would favour whoever was named first. A connection that
+    is lost meanwhile may not last for a whole window next time either: then it begins with whatever comes.
 
     For the I/O thread alone.
     """
 
     def __init__(
-        self, loop: IOLoop, subscriptions: Callable[[], Iterator[Subscription]], ready: Callable[[], None]
+        self, loop: IOLoop, channels: Callable[[], Iterator[ConsumerChannel]], ready: Callable[[], None]
     ) -> None:
         #: Whether consuming has begun.
         self.done = False
         self._loop = loop
-        self._subscriptions = subscriptions
+        self._channels = channels
         self._ready = ready
         self._hurried = False
 
@@ -66,11 +66,11 @@ class Gathering:
         self._ready()
 
     def _all_consuming(self) -> bool:
-        return all(found.consuming for found in self._subscriptions())
+        return all(found.consuming for found in self._channels())
 
     def _look(self, before: int, looks: int) -> None:
-        here = sum(found.ledger.outstanding for found in self._subscriptions())
-        full = all(found.full for found in self._subscriptions())
+        here = sum(found.ledger.outstanding for found in self._channels())
+        full = all(found.full for found in self._channels())
         if self.done or not self._all_consuming():
             return
         if full or here == before or looks == 0:

@@ -18,7 +18,7 @@ import pika
 from pika import frame as pika_frame
 
 from fairsched._amqp import give_deliveries
-from fairsched.consumer.properties import ReceivedProperties
+from fairsched.amqp.properties import ReceivedProperties
 
 _log = logging.getLogger(__name__)
 

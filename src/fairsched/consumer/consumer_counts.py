@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pika.frame import Method
     from pika.spec import Queue
 
-    from fairsched.consumer.transport import Transport
+    from fairsched.amqp.transport import Transport
 
 _log = logging.getLogger(__name__)
 
@@ -20,8 +20,8 @@ _log = logging.getLogger(__name__)
 PERIOD, FIRST = 2.0, 0.5
 
 
-class Census:
-    """Census(loop, queues, own)
+class ConsumerCounts:
+    """ConsumerCounts(loop, queues, own)
     --
 
     Knows whether others consume our queues.
@@ -55,13 +55,13 @@ class Census:
         """Whether nobody else is known to consume a queue."""
         return self._others.get(queue, 0) <= 0
 
-    def link_up(self, connection: Transport) -> None:
+    def connected(self, connection: Transport) -> None:
         """Use a new connection."""
         if self._queues:
             self._connection = connection
             self._again(FIRST)
 
-    def link_down(self) -> None:
+    def disconnected(self) -> None:
         """Know nothing any more."""
         self._connection = self._channel = None
         self._others = {}

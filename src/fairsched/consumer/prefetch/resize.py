@@ -1,8 +1,8 @@
 """A window that can change: several consumers of one queue on one channel, opened and cancelled one at a time.
 
-The prefetch of a live consumer cannot change in AMQP 0-9-1. So a queue's window is a ladder of consumers, whose
-prefetches add up to it. To widen it, another consumer is opened with the difference. To narrow it, those are cancelled
-that do not fit, and if need be one is opened with what is then missing.
+The prefetch of a live consumer cannot change in AMQP 0-9-1. So a queue has several consumers if need be, whose
+prefetches add up to its window. To widen it, another consumer is opened with the difference. To narrow it, those are
+cancelled that do not fit, and if need be one is opened with what is then missing.
 
 * Overshoot. What a cancelled consumer holds unsettled stays until it is settled, beside the windows of the others. A
   consumer is opened only when all of it together is no more than the wider of the old and the new window.
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 MOST = 5
 
 
-class _Rung(NamedTuple):
+class _Consumer(NamedTuple):
     tag: str
     window: int
 
 
-class _Leaving(NamedTuple):
+class _Cancelled(NamedTuple):
     """What a cancelled consumer may still hold: so many at most, none newer than that delivery."""
 
     window: int
@@ -76,8 +76,8 @@ def kept(windows: list[int], target: int, most: int) -> list[int]:
     return list(chosen)
 
 
-class Ladder:
-    """Ladder(ledger, start, stop, changed)
+class ResizableWindow:
+    """ResizableWindow(ledger, start, stop, changed)
     --
 
     The consumers of one queue on one channel.
@@ -116,22 +116,22 @@ class Ladder:
         self._start = start
         self._stop = stop
         self._changed = changed
-        self._rungs: list[_Rung] = []
-        self._leaving: list[_Leaving] = []
+        self._consumers: list[_Consumer] = []
+        self._cancelled: list[_Cancelled] = []
         self._ceiling = 0
 
     @property
     def consumers(self) -> int:
         """Number of consumers there are."""
-        return len(self._rungs)
+        return len(self._consumers)
 
     def leftover(self) -> int:
         """Return how many unsettled messages of cancelled consumers there are at most."""
-        if not self._leaving:
+        if not self._cancelled:
             return 0
         unsettled = self._ledger.unsettled
-        held = [(min(one.window, unsettled(one.last)), one) for one in self._leaving]
-        self._leaving = [one for count, one in held if count]
+        held = [(min(one.window, unsettled(one.last)), one) for one in self._cancelled]
+        self._cancelled = [one for count, one in held if count]
         return sum(count for count, _ in held)
 
     def move(self, channel: Channel, target: int) -> None:
@@ -141,33 +141,33 @@ class Ladder:
             self._ceiling = max(self.window + self.leftover(), target)
         if self.busy or self.window == target or not channel.is_open:
             return
-        windows = [rung.window for rung in self._rungs]
+        windows = [consumer.window for consumer in self._consumers]
         staying = kept(windows, target, MOST - 1)
         going = [index for index in range(len(windows)) if index not in staying]
         missing = target - sum(windows[index] for index in staying)
         if going:
-            self._cancel(channel, self._rungs[going[0]])
+            self._cancel(channel, self._consumers[going[0]])
         elif self.window + self.leftover() + missing <= self._ceiling:
             self._open(channel, missing)
 
     def _open(self, channel: Channel, window: int) -> None:
         def confirmed(_frame: Method[Basic.ConsumeOk]) -> None:
-            self._have([*self._rungs, _Rung(tag, window)])
+            self._have([*self._consumers, _Consumer(tag, window)])
             self._settled(channel)
 
         self.busy = True
         tag = self._start(channel, window, confirmed)
 
-    def _cancel(self, channel: Channel, rung: _Rung) -> None:
+    def _cancel(self, channel: Channel, consumer: _Consumer) -> None:
         def confirmed(_frame: Method[Basic.CancelOk]) -> None:
             # Unless the broker cancelled it at the same time.
-            if rung in self._rungs:
-                self._have([one for one in self._rungs if one is not rung])
-                self._leaving.append(_Leaving(rung.window, self._ledger.delivered))
+            if consumer in self._consumers:
+                self._have([one for one in self._consumers if one is not consumer])
+                self._cancelled.append(_Cancelled(consumer.window, self._ledger.delivered))
             self._settled(channel)
 
         self.busy = True
-        self._stop(channel, rung.tag, confirmed)
+        self._stop(channel, consumer.tag, confirmed)
 
     def _settled(self, channel: Channel) -> None:
         self.busy = False
@@ -176,7 +176,7 @@ class Ladder:
 
     def lost(self, tag: str) -> None:
         """Note that the broker cancelled a consumer."""
-        self._have([rung for rung in self._rungs if rung.tag != tag])
+        self._have([consumer for consumer in self._consumers if consumer.tag != tag])
 
-    def _have(self, rungs: list[_Rung]) -> None:
-        self._rungs, self.window = rungs, sum(rung.window for rung in rungs)
+    def _have(self, consumers: list[_Consumer]) -> None:
+        self._consumers, self.window = consumers, sum(consumer.window for consumer in consumers)

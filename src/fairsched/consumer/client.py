@@ -1,4 +1,4 @@
-"""What the blocking and the asyncio consumer share: start, settlement of failures, stop, figures."""
+"""What the blocking and the asyncio consumer share: start, taking messages, stop, figures."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fairsched.consumer.connection import FORKED, Pump
+from fairsched.amqp.urls import endpoint
 from fairsched.consumer.counters import Counters
-from fairsched.consumer.handlers import check_result
+from fairsched.consumer.io_thread import FORKED, IOThread, Listener
 from fairsched.consumer.lanes import Lanes
-from fairsched.consumer.listener import Listener
+from fairsched.consumer.prefetch.arithmetic import busying, shortfall
 from fairsched.consumer.settings import Settings
+from fairsched.consumer.settlement import FailurePolicy
 from fairsched.consumer.shedding import Shedding
-from fairsched.consumer.tracebacks import Tracebacks
-from fairsched.consumer.urls import endpoint
 from fairsched.consumer.waits import SLOW, Waits
-from fairsched.consumer.window import busying, shortfall
-from fairsched.errors import ConfigurationError, ConnectionFailed, ShutDown
+from fairsched.errors import ConnectionFailed, ShutDown
 
 if TYPE_CHECKING:
     from fairsched._fairqueue import FairQueue
@@ -44,14 +42,11 @@ _CLOSE_LEAST = 0.5
 DROPPED = "nobody refers to it"
 
 #: Started consumers of this process, which a child process has to be kept from using.
-_started: weakref.WeakSet[Machine] = weakref.WeakSet()
+_started: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
-class Machine(Listener):
-    """Machine(settings)
-    --
-
-    One consumer without a face: lanes, I/O thread, counters and the way they begin and end.
+class Client(Listener):
+    """What the sync and asyncio consumers share: lanes, I/O thread, counters and the way they begin and end.
 
     Parameters
     ----------
@@ -71,12 +66,12 @@ class Machine(Listener):
         self.settings = settings
         self.lanes = Lanes(settings)
         self.counters = Counters()
-        self._tracebacks = Tracebacks()
+        self._failures = FailurePolicy(settings.on_error, self.counters)
         self._waits = Waits(settings.workers, self._unsettled, self._smaller)
         rules = settings.shedding
         self._shedding = rules and Shedding(rules, self.counters, self._is_alone, self._advice)
         #: Made by `start`: it owns sockets, and a consumer that is never started should own nothing.
-        self.pump: Pump
+        self.io_thread: IOThread
         #: What made consuming impossible, if anything did.
         self.error: BaseException | None = None
         #: Whether what is buffered goes back to its queues, and nothing more is handed out.
@@ -109,18 +104,18 @@ class Machine(Listener):
             # A close finds nothing that was started, and then nothing starts any more, or a thread that it can end.
             with self._guard:
                 self._check_new()
-                self.pump = Pump(self.settings, self.lanes, self.counters, self, self.settle_failure)
+                self.io_thread = IOThread(self.settings, self.lanes, self.counters, self, self._failures.settle)
                 self._started = mine = True
                 _started.add(self)
-                self.pump.start()
+                self.io_thread.start()
             if self.stopping.is_set():
-                self.pump.stop_intake(self._answer_timeout())
+                self.io_thread.stop_intake(self._answer_timeout())
             in_time = self._begun.wait(self.settings.connect_timeout)
             if not in_time:
                 hosts = ", ".join(endpoint(url) for url in self.settings.urls)
                 self.error = ConnectionFailed(
                     f"no connection to {hosts} within {self.settings.connect_timeout:g} s; "
-                    f"last error: {self.pump.last_error or 'no answer'}"
+                    f"last error: {self.io_thread.last_error or 'no answer'}"
                 )
             if self.error is not None:
                 raise self.error
@@ -178,7 +173,7 @@ class Machine(Listener):
 
     def warn_if_running(self) -> None:
         """Warn that a consumer is dropped which nobody closed; its I/O thread finds that out and ends."""
-        if self._started and not (self._closed or self._forked or self.pump.ended):
+        if self._started and not (self._closed or self._forked or self.io_thread.ended):
             text = f"Consumer of {self._queue_names()} was dropped while it consumes; use it in a 'with'"
             warnings.warn(text, ResourceWarning, stacklevel=3)
 
@@ -199,7 +194,7 @@ class Machine(Listener):
         # Whoever held it does not exist here.
         self._guard = threading.Lock()
         self.counters.forked()
-        self.pump.forked()
+        self.io_thread.forked()
 
     def _changed(self) -> None:
         if self.on_change is not None:
@@ -239,7 +234,7 @@ class Machine(Listener):
             if message is not None:
                 return message
             # About to wait: the broker may be waiting too, for what is settled but not sent.
-            self.pump.request_flush()
+            self.io_thread.request_flush()
             try:
                 slot, message = lane.get(True, timeout, priority=priority)
             except queue.Empty:
@@ -258,11 +253,11 @@ class Machine(Listener):
         return False
 
     def _is_alone(self, queue: str) -> bool:
-        return self.pump.census.alone(queue)
+        return self.io_thread.consumer_counts.alone(queue)
 
     def _advice(self) -> str:
         """Say what window would do for a handler as fast as this one."""
-        round_trip = self.pump.round_trip()
+        round_trip = self.io_thread.round_trip()
         if round_trip is None or self._service <= 0:
             return "A smaller prefetch leaves messages at the broker"
         workers = self.settings.workers
@@ -271,7 +266,7 @@ class Machine(Listener):
         return (
             f"A prefetch of {enough} in all would keep {'the handler' if workers == 1 else 'all handlers'} busy "
             f"(round trip {round_trip * 1e3:.3g} ms, {service * 1e3:.3g} ms a message), "
-            f"it is {self.pump.window()}"
+            f"it is {self.io_thread.window()}"
         )
 
     def service(self) -> float | None:
@@ -282,7 +277,7 @@ class Machine(Listener):
         return self._service * 1e-9 / self.settings.workers if self._handled and not self._deferring else None
 
     def _unsettled(self) -> int:
-        return self.pump.unsettled()
+        return self.io_thread.unsettled()
 
     def _smaller(self) -> str:
         """Say how to have fewer messages here."""
@@ -304,12 +299,14 @@ class Machine(Listener):
         if cost.measures:
             self.charge(lane, message.slot, cost.correction(message, elapsed))
         if self.settings.target_delay is not None:
-            self.pump.gauge.served(elapsed)
+            self.io_thread.measurements.served(elapsed)
         # Several workers may lose an update here; the mean and the moment of the look need not be exact.
         self._service += (elapsed - self._service) / min(100, self._handled + 1)
         self._handled += 1
         if self._handled == _LOOK_AFTER:
             self._look_at_windows()
+        if self.io_thread.acks.is_due_after(elapsed):
+            self.io_thread.request_flush()
         if message.deferred:
             self._deferring = True
         elif elapsed > SLOW:
@@ -317,53 +314,12 @@ class Machine(Listener):
 
     def _look_at_windows(self) -> None:
         """Say once, with the arithmetic, if the windows are too small for what was measured."""
-        round_trip = self.pump.round_trip()
+        round_trip = self.io_thread.round_trip()
         if self.settings.key is None and self.settings.target_delay is None and round_trip is not None:
             service = self._service * 1e-9 / self.settings.workers
             reason = shortfall(self.settings.windows, self.settings.units, round_trip, service)
             if reason:
                 _log.warning("shares will flatten under load: %s; raise prefetch=", reason)
-
-    def settle_success(self, message: Message, result: object) -> None:
-        """Settle a message whose handler returned `result`.
-
-        Raises
-        ------
-        ConfigurationError
-            If that is a coroutine or a generator, of which nothing ran. The message is requeued.
-        """
-        if result is not None:
-            try:
-                check_result(result, "handler")
-            except ConfigurationError:
-                message.nack()
-                raise
-        message.finish()
-
-    def settle_failure(self, message: Message, error: Exception) -> None:
-        """Settle a message whose handler raised, as ``on_error`` says; log it once, without its body."""
-        self.counters.add("errors")
-        policy = self.settings.on_error
-        what = policy if isinstance(policy, str) else "on_error function"
-        trace = (type(error), error, error.__traceback__) if self._tracebacks.due(message, error) else None
-        _log.error(
-            "handler failed on message %d of queue %r (%s: %s); settled by: %s",
-            message.delivery_tag, message.queue, type(error).__name__, error, what, exc_info=trace,
-        )  # fmt: skip
-        if callable(policy):
-            try:
-                result = policy(message, error)
-                if result is not None:
-                    check_result(result, "on_error")
-            except Exception:
-                _log.exception("on_error function failed; message %d is requeued", message.delivery_tag)
-            except BaseException:
-                message.nack()
-                raise
-            if not (message.settled or message.deferred):
-                message.nack()
-        else:
-            message.nack(requeue=policy == "requeue")
 
     # End ---------------------------------------------------------------------------------------------------------
 
@@ -390,7 +346,7 @@ class Machine(Listener):
         with self._guard:
             started = self._started
         if started:
-            self.pump.stop_intake(self._answer_timeout())
+            self.io_thread.stop_intake(self._answer_timeout())
         if returning or not started:
             self.lanes.shutdown()
         if returning:
@@ -431,12 +387,12 @@ class Machine(Listener):
                 self._wait_for_settlements()
             self.abandon()
         finally:  # whatever interrupts this: the thread must not be left behind, nor what it consumes
-            self.pump.close(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
+            self.io_thread.close(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
 
     def _wait_for_settlements(self) -> None:
         if self._settled.wait(self.remaining()):
             return
-        missing = self.pump.unsettled() - self.lanes.qsize()
+        missing = self.io_thread.unsettled() - self.lanes.qsize()
         if missing > 0:
             _log.warning(
                 "%d messages that were handed out were not settled within the shutdown timeout of %g s; "
@@ -450,8 +406,8 @@ class Machine(Listener):
 
 
 def _in_child() -> None:
-    for machine in list(_started):
-        machine.forked()
+    for client in list(_started):
+        client.forked()
 
 
 if hasattr(os, "register_at_fork"):

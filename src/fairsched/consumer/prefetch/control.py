@@ -1,4 +1,4 @@
-"""Turns measurements into windows while a consumer runs: ``prefetch="auto"``, ``max_buffer_bytes``, and short links."""
+"""From measurements to windows while a consumer runs: ``prefetch="auto"``, ``max_buffer_bytes``, lost connections."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from fairsched.consumer.autowindow import AutoWindow, byte_window
-from fairsched.consumer.window import LARGEST, measured_windows
+from fairsched.consumer.prefetch.arithmetic import LARGEST, measured_windows
+from fairsched.consumer.prefetch.auto import AutoWindow, byte_window
 
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
 
-    from fairsched.consumer.gauge import Gauge
+    from fairsched.consumer.channel import ConsumerChannel
+    from fairsched.consumer.prefetch.measure import Measurements
     from fairsched.consumer.settings import Settings
-    from fairsched.consumer.subscription import Subscription
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ PING_PERIOD = 0.5
 RESUME = 0.5
 #: How slowly the size of large messages is forgotten, per look.
 DECAY = 0.99
-#: A link that lasts for so many seconds may fill the windows.
+#: A connection that lasts for so many seconds may fill the windows.
 TRIAL = 5.0
 #: How often it is looked whether handlers became faster, so that narrow default windows starve them; in seconds.
 REVIEW = 2.0
@@ -36,8 +36,8 @@ REVIEW = 2.0
 NARROWING = 8
 
 
-class Regulator:
-    """Regulator(loop, settings, gauge, subscriptions, service, *, clock=time.monotonic)
+class WindowControl:
+    """WindowControl(loop, settings, measurements, channels, service, *, clock=time.monotonic)
     --
 
     Looks at every queue now and then, and changes its window.
@@ -48,10 +48,10 @@ class Regulator:
         Whose timer it uses.
     settings : Settings
         Windows, weights, bounds.
-    gauge : Gauge
+    measurements : Measurements
         What was measured.
-    subscriptions : callable
-        Iterates over the current subscriptions.
+    channels : callable
+        Iterates over the current channels.
     service : callable
         Returns the seconds that one message occupies the workers, or None if that is not known.
     clock : callable
@@ -66,15 +66,15 @@ class Regulator:
         self,
         loop: IOLoop,
         settings: Settings,
-        gauge: Gauge,
-        subscriptions: Callable[[], Iterator[Subscription]],
+        measurements: Measurements,
+        channels: Callable[[], Iterator[ConsumerChannel]],
         service: Callable[[], float | None],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._loop = loop
-        self._gauge = gauge
-        self._subscriptions = subscriptions
+        self._measurements = measurements
+        self._channels = channels
         self._clock = clock
         self._service = service
         self._settings = settings
@@ -93,16 +93,16 @@ class Regulator:
         self._closed: set[str] = set()
         self._pinged_at = 0.0
         self._turn = 0
-        #: What no window exceeds while links do not last.
+        #: What no window exceeds while connections do not last.
         self._limit: int | None = None
         self._up_since: float | None = None
 
     @property
     def is_careful(self) -> bool:
-        """Whether links do not last, so that windows are narrow."""
+        """Whether connections do not last, so that windows are narrow."""
         return self._limit is not None
 
-    def link_up(self) -> None:
+    def connected(self) -> None:
         """Note a new connection; if it lasts, the windows get as large as they are wanted."""
         began = self._up_since = self._clock()
         self.renew(*self._windows)
@@ -121,7 +121,7 @@ class Regulator:
         service, settings = self._service(), self._settings
         if not service:
             return dict(settings.windows)
-        round_trip, workers, lanes = self._gauge.round_trip(), settings.workers, settings.lanes
+        round_trip, workers, lanes = self._measurements.round_trip(), settings.workers, settings.lanes
         return measured_windows(settings.windows, settings.units, round_trip, service, workers, lanes)
 
     def _review(self, began: float) -> None:
@@ -132,7 +132,7 @@ class Regulator:
         if self._up_since != began:
             return
         wanted = self._measured()
-        for one in self._subscriptions():
+        for one in self._channels():
             if one.alive and wanted[one.queue] >= 2 * self._windows[one.queue]:
                 self._windows[one.queue] = wanted[one.queue]
                 one.resize(self._bounded(one))
@@ -141,15 +141,15 @@ class Regulator:
     def _widen(self, began: float) -> None:
         if self._up_since == began:
             self._limit = None
-            for one in self._subscriptions():
+            for one in self._channels():
                 if one.alive:
                     one.resize(self._bounded(one))
 
-    def link_down(self, answered: bool) -> None:
+    def disconnected(self, answered: bool) -> None:
         """Note that a connection ended, and whether any settlement reached the broker.
 
-        A link that is cut before a whole window has come would bring the same one again and again, if nothing of it
-        can be settled before the cut. So the windows narrow until something can.
+        A connection that is cut before a whole window has come would bring the same one again and again, if nothing of
+        it can be settled before the cut. So the windows narrow until something can.
         """
         began, self._up_since = self._up_since, None
         if began is not None and not answered and self._clock() - began < TRIAL:
@@ -170,12 +170,12 @@ class Regulator:
 
     def _look(self) -> None:
         now = self._clock()
-        found = [one for one in self._subscriptions() if one.alive]
-        round_trip = self._gauge.round_trip()
+        found = [one for one in self._channels() if one.alive]
+        round_trip = self._measurements.round_trip()
         if self._auto is not None:
             self._ping(found, now)
             limited = [one.queue for one in found if self._is_limited(one, now, round_trip or 0.0)]
-            wanted = self._auto.update(now, round_trip, self._gauge.service(), limited)
+            wanted = self._auto.update(now, round_trip, self._measurements.service(), limited)
             if wanted != self._windows:
                 _log.debug("windows: %s, at a round trip of %s s", wanted, round_trip)
                 self._windows = wanted
@@ -184,19 +184,19 @@ class Regulator:
         busy = any(one.busy for one in found)
         self._loop.call_later(PERIOD if busy else IDLE_PERIOD, self._look)
 
-    def _ping(self, found: list[Subscription], now: float) -> None:
+    def _ping(self, found: list[ConsumerChannel], now: float) -> None:
         if found and now - self._pinged_at >= PING_PERIOD:
             self._pinged_at = now
             self._turn += 1
             found[self._turn % len(found)].ping()
 
-    def _is_limited(self, one: Subscription, now: float, round_trip: float) -> bool:
+    def _is_limited(self, one: ConsumerChannel, now: float, round_trip: float) -> bool:
         usage = self._usage.get(one.queue)
         if usage is None or usage.subscription is not one:
             usage = self._usage[one.queue] = _Usage(one)
         return usage.is_limited(now, 1.5 * round_trip + PERIOD)
 
-    def _bounded(self, one: Subscription) -> int:
+    def _bounded(self, one: ConsumerChannel) -> int:
         """Return a queue's window, narrowed so that its bytes stay within its part of the bound."""
         budget, queue = self._budgets.get(one.queue), one.queue
         if budget is not None:
@@ -217,7 +217,7 @@ class _Usage:
     has come, the window, and not the publishers, is what limits the flow.
     """
 
-    def __init__(self, subscription: Subscription) -> None:
+    def __init__(self, subscription: ConsumerChannel) -> None:
         self.subscription = subscription
         self._allowed: deque[tuple[float, int]] = deque()
         self._before = 0

@@ -5,67 +5,83 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pika.exceptions
-
 from fairsched._amqp import AckLedger
-from fairsched.consumer.ladder import Ladder
-from fairsched.consumer.message import Message
-from fairsched.consumer.properties import ReceivedProperties
+from fairsched.amqp.properties import ReceivedProperties
+from fairsched.consumer.prefetch.resize import ResizableWindow
 
 if TYPE_CHECKING:
     from pika.channel import Channel
     from pika.frame import Method
     from pika.spec import Basic, BasicProperties, Queue
 
-    from fairsched.consumer.connection import Pump
+    from fairsched.consumer.message import Message
+    from fairsched.consumer.prefetch.measure import Measurements
 
 _log = logging.getLogger(__name__)
 
 #: Verdict, delivery tag, and whether it holds for all before.
 _Frame = tuple[int, int, bool]
 
-_VERDICTS = {AckLedger.ACK: "acked", AckLedger.REQUEUE: "nacked", AckLedger.REJECT: "rejected"}
-
-#: What a child process is told.
-FORKED = (
-    "this consumer was started before a fork and belongs to the parent process: in a child there is no thread that "
-    "talks to the broker. Make another consumer in the child"
-)
-
 #: A window counts as full when a quarter of it is left, or this many.
 _SLACK = 32
 
 
-class Subscription:
-    """Subscription(pump, queue, window)
-    --
+@dataclass(frozen=True, slots=True)
+class ChannelCallbacks:
+    """What a channel tells the I/O thread.
 
-    One queue on one channel of its own, so that messages are popped in the order of their tags, a contiguous prefix
+    Attributes
+    ----------
+    delivered : callable
+        ``delivered(channel, tag, redelivered, delivery, properties, body)``: a message came.
+    filled : callable
+        ``filled(channel)``: deliveries have filled the window.
+    settled : callable
+        ``settled(channel, verdict)``, from any thread: a message was settled; None if the channel was gone before.
+    changed : callable
+        ``changed(channel, reason)``: the broker confirmed its consumer, cancelled it, or closed the channel; which of
+        these, `ConsumerChannel.consuming` and `alive` say. The reason is an exception, or None.
+    failed : callable
+        ``failed(message, error)``, from any thread: the handler of a message raised.
+    """
+
+    delivered: Callable[[ConsumerChannel, int, int, Basic.Deliver | bytes, BasicProperties | bytes, bytes], None]
+    filled: Callable[[ConsumerChannel], None]
+    settled: Callable[[ConsumerChannel, int | None], None]
+    changed: Callable[[ConsumerChannel, BaseException | None], None]
+    failed: Callable[[Message, Exception], None]
+
+
+class ConsumerChannel:
+    """One queue on one channel of its own, so that messages are popped in the order of their tags, a contiguous prefix
     can be acked by one frame, and a channel error hurts one queue only.
 
     Parameters
     ----------
-    pump : Pump
-        The I/O thread that this belongs to.
     queue : str
         The queue's name.
     window : int
         Unsettled messages that the broker may send.
+    callbacks : ChannelCallbacks
+        Told what happens.
+    measurements : Measurements
+        Told of round trips.
 
     Notes
     -----
-    `settle` and `failed` are safe from any thread, the rest is for the I/O thread. A subscription lives as long as
-    its channel; after that it is only remembered by its undelivered messages, whose settlement it ignores.
+    `settle` and `failed` are safe from any thread, the rest is for the I/O thread. An object lives as long as its
+    channel; after that it is only remembered by its unsettled messages, whose settlement it ignores.
     """
 
-    def __init__(self, pump: Pump, queue: str, window: int) -> None:
+    def __init__(self, queue: str, window: int, callbacks: ChannelCallbacks, measurements: Measurements) -> None:
         self.queue = queue
-        #: Unsettled messages that the broker may send, in the end: the ladder may be on its way there.
+        #: Unsettled messages that the broker may send, in the end: `prefetch` may be on its way there.
         self.window = window
         self.ledger = AckLedger()
-        self.ladder = Ladder(self.ledger, self._start, self._stop, self._on_change)
+        self.prefetch = ResizableWindow(self.ledger, self._start, self._stop, self._on_change)
         #: Cleared when the channel is gone: what it delivered belongs to the broker again.
         self.alive = True
         #: Whether the broker confirmed the consumer and has not cancelled it since.
@@ -78,7 +94,10 @@ class Subscription:
         self.ready: int | None = None
         #: Whether the broker was asked and has not answered.
         self.asking = False
-        self._pump = pump
+        self.failed = callbacks.failed
+        self._callbacks = callbacks
+        self._delivered = callbacks.delivered
+        self._measurements = measurements
         self._channel: Channel | None = None
         self._ending: Callable[[], None] | None = None
         #: Whether the broker cancelled the last consumer, and it is not time to consume again.
@@ -86,8 +105,6 @@ class Subscription:
         #: The delivery that a settlement on its way will bring, and when that was sent.
         self._due, self._sent = 0, 0.0
         self.resize(window)
-        self._take = pump.intake.add
-        self._note = pump.note_fill
 
     # Opening -----------------------------------------------------------------------------------------------------
 
@@ -96,7 +113,7 @@ class Subscription:
         self._channel = channel
         channel.add_on_close_callback(self._on_close)
         channel.add_on_cancel_callback(self._on_cancel)
-        self._pump.sinks[channel.channel_number] = self._on_delivery
+        channel.connection.sinks[channel.channel_number] = self._on_delivery
         self.consume()
 
     def consume(self) -> None:
@@ -104,7 +121,7 @@ class Subscription:
         channel = self._channel
         self._sent_away = False
         if self.alive and self._ending is None and channel is not None and channel.is_open:
-            self.ladder.move(channel, self.window)
+            self.prefetch.move(channel, self.window)
 
     def resize(self, window: int) -> None:
         """Change the window; 0 takes in nothing more until it is changed again."""
@@ -117,19 +134,19 @@ class Subscription:
         """Return the newest delivery that the broker may send, once it knows of `more` settlements than it does."""
         ledger = self.ledger
         told = ledger.delivered - ledger.outstanding - ledger.pending
-        return told + more + self.ladder.window + self.ladder.leftover()
+        return told + more + self.prefetch.window + self.prefetch.leftover()
 
     def ping(self) -> None:
         """Measure the round trip of this channel, unless it waits for an answer already."""
         channel = self._channel
-        if self.consuming and not (self.ladder.busy or self.asking) and channel is not None and channel.is_open:
+        if self.consuming and not (self.prefetch.busy or self.asking) and channel is not None and channel.is_open:
             self._set_window(channel, max(1, self.window))
 
     def _set_window(self, channel: Channel, window: int) -> None:
         """Set what later consumers may have unsettled, and take the time: the live ones are not affected."""
         asked = time.monotonic()
-        gauge = self._pump.gauge
-        channel.basic_qos(prefetch_count=window, callback=lambda _frame: gauge.pinged(time.monotonic() - asked))
+        pinged = self._measurements.pinged
+        channel.basic_qos(prefetch_count=window, callback=lambda _frame: pinged(time.monotonic() - asked))
 
     def _start(self, channel: Channel, window: int, confirmed: Callable[[Method[Basic.ConsumeOk]], None]) -> str:
         self._set_window(channel, window)
@@ -144,15 +161,15 @@ class Subscription:
         if isinstance(cancelled, set):
             cancelled.discard(tag)
         else:
-            self._pump.sinks.pop(channel.channel_number, None)
+            channel.connection.sinks.pop(channel.channel_number, None)
 
     def _on_change(self) -> None:
-        first, self.consuming = not self.consuming and self.ladder.consumers > 0, self.ladder.consumers > 0
+        first, self.consuming = not self.consuming and self.prefetch.consumers > 0, self.prefetch.consumers > 0
         if self._ending is not None:
-            if not self.consuming and not self.ladder.busy:
+            if not self.consuming and not self.prefetch.busy:
                 self._ending()
         elif first:
-            self._pump.subscribed(self)
+            self._callbacks.changed(self, None)
 
     @property
     def full(self) -> bool:
@@ -172,7 +189,7 @@ class Subscription:
     @property
     def answered(self) -> bool:
         """Whether the broker has certainly heard of a settlement: it sent more than it may without."""
-        return self.ledger.delivered > self.ladder.window + self.ladder.leftover()
+        return self.ledger.delivered > self.prefetch.window + self.prefetch.leftover()
 
     def backlogged(self, may_ask: bool = True) -> bool:
         """Whether more of the queue presumably waits at the broker; to be called now and then, since it looks back."""
@@ -213,34 +230,24 @@ class Subscription:
         self.ledger.deliver(tag, len(body))
         self.arrived = True
         if tag == self._due:
-            self._pump.gauge.refilled(time.monotonic() - self._sent)
+            self._measurements.refilled(time.monotonic() - self._sent)
             self._due = 0
-        self._take(Message(body, tag, bool(redelivered), delivery, properties, self, self.queue))
+        self._delivered(self, tag, redelivered, delivery, properties, body)
         if not self.filled and self.full:
             self.filled = True
-            self._note(self)
+            self._callbacks.filled(self)
 
     # Settlement --------------------------------------------------------------------------------------------------
 
     def settle(self, tag: int, verdict: int) -> bool:
         """Note a settlement, and see to it that it is sent soon; False if it has no effect."""
-        pump = self._pump
         if not self.alive:
-            if pump.is_forked:
-                raise RuntimeError(FORKED)
-            pump.counters.add("stale_settlements")
+            self._callbacks.settled(self, None)
             return False
         if not self.ledger.settle(tag, verdict):
             return False
-        pump.counters.add(_VERDICTS[verdict])
-        pump.unsent.add(self)
-        if pump.acks.settled(2 * self.ledger.pending >= self.window):
-            pump.request_flush()
+        self._callbacks.settled(self, verdict)
         return True
-
-    def failed(self, message: Message, error: Exception) -> None:
-        """Settle a message whose handler raised."""
-        self._pump.on_error(message, error)
 
     def flush(self) -> None:
         """Send what was settled since the last call, in as few frames as are exact."""
@@ -274,26 +281,26 @@ class Subscription:
         if not self.alive or not self.consuming or channel is None or not channel.is_open:
             return False
         self._ending = done
-        self.ladder.move(channel, 0)
+        self.prefetch.move(channel, 0)
         return True
 
     def abandon(self) -> None:
         """Forget the channel: it is gone."""
         if self.alive and self._channel is not None:
-            self._pump.sinks.pop(self._channel.channel_number, None)
+            self._channel.connection.sinks.pop(self._channel.channel_number, None)
         self.alive = self.consuming = False
 
     def _on_cancel(self, frame: Method[Basic.Cancel]) -> None:
         # Sent by the broker when the queue is deleted or moves. What was delivered can still be settled.
-        self.ladder.lost(frame.method.consumer_tag)
-        if self.consuming and not self.ladder.consumers:
+        self.prefetch.lost(frame.method.consumer_tag)
+        if self.consuming and not self.prefetch.consumers:
             self.consuming, self._sent_away = False, True
             _log.warning("the broker cancelled the consumer of queue %r; consuming again shortly", self.queue)
-            self._pump.cancelled(self)
+            self._callbacks.changed(self, None)
 
     def _on_close(self, _channel: Channel, reason: Any) -> None:
         self.abandon()
-        self._pump.channel_lost(self, reason)
+        self._callbacks.changed(self, reason)
 
 
 def acks_first(frames: list[_Frame]) -> list[_Frame]:
@@ -323,8 +330,3 @@ def acks_first(frames: list[_Frame]) -> list[_Frame]:
         return frames
     covered = max((tag for verdict, tag, multiple in frames if multiple), default=0)
     return sorted(frames, key=lambda frame: frame[0] != AckLedger.ACK and frame[1] > covered)
-
-
-def is_missing(reason: BaseException) -> bool:
-    """Whether a channel was closed because its queue does not exist."""
-    return isinstance(reason, pika.exceptions.ChannelClosedByBroker) and reason.reply_code == 404

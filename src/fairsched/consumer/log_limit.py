@@ -9,8 +9,8 @@ from collections.abc import Callable
 PAUSE = 60.0
 
 
-class Sparing:
-    """Sparing(clock=time.monotonic)
+class LogLimit:
+    """LogLimit(clock=time.monotonic)
     --
 
     Says whether it is time for another line.

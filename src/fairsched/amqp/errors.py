@@ -1,0 +1,53 @@
+"""What pika's exceptions mean, and what may be shown of them."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+
+import pika.exceptions
+
+#: Answers that no retry will change.
+_REFUSALS = (
+    pika.exceptions.AuthenticationError,
+    pika.exceptions.ProbableAuthenticationError,
+    pika.exceptions.ProbableAccessDeniedError,
+    pika.exceptions.IncompatibleProtocolError,
+    ssl.SSLCertVerificationError,
+)
+
+
+def describe(error: BaseException) -> str:
+    """Return what went wrong in words.
+
+    Parameters
+    ----------
+    error : BaseException
+        Of pika, whose exceptions often wrap the one that says something.
+
+    Returns
+    -------
+    str
+        Type and text of the innermost exception that has a text. It may quote a URL: see `urls.mask_url`.
+    """
+    causes = [one for one in _causes(error) if str(one)]
+    return f"{type(causes[-1]).__name__}: {causes[-1]}" if causes else repr(error)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Tell whether the broker refused the connection, so that no retry will change its answer."""
+    return any(isinstance(one, _REFUSALS) for one in _causes(error))
+
+
+def is_missing(error: BaseException) -> bool:
+    """Tell whether a channel was closed because its queue does not exist."""
+    return isinstance(error, pika.exceptions.ChannelClosedByBroker) and error.reply_code == 404
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and those it wraps: pika nests them in `exceptions`, `exception` and `args`."""
+    yield error
+    nested = [*getattr(error, "exceptions", ()), getattr(error, "exception", None), *error.args]
+    for one in nested:
+        if isinstance(one, BaseException):
+            yield from _causes(one)

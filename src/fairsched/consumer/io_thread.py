@@ -1,0 +1,468 @@
+"""The I/O thread: the connection, a channel per queue, deliveries in and settlements out."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from pika.adapters.select_connection import IOLoop
+
+from fairsched._amqp import AckLedger
+from fairsched.amqp.backoff import Backoff
+from fairsched.amqp.errors import describe, is_missing
+from fairsched.amqp.urls import mask_url
+from fairsched.consumer.acks import AckPolicy, FlushTimer
+from fairsched.consumer.channel import ChannelCallbacks, ConsumerChannel
+from fairsched.consumer.connection import Connection
+from fairsched.consumer.consumer_counts import ConsumerCounts
+from fairsched.consumer.intake import Intake
+from fairsched.consumer.prefetch.control import WindowControl
+from fairsched.consumer.prefetch.hold import BackloggedSlots
+from fairsched.consumer.prefetch.measure import Measurements
+from fairsched.consumer.startup import Startup
+from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
+
+if TYPE_CHECKING:
+    from fairsched.amqp.transport import Transport
+    from fairsched.consumer.counters import Counters
+    from fairsched.consumer.lanes import Lanes
+    from fairsched.consumer.message import Message
+    from fairsched.consumer.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+#: What a child process is told.
+FORKED = (
+    "this consumer was started before a fork and belongs to the parent process: in a child there is no thread that "
+    "talks to the broker. Make another consumer in the child"
+)
+
+#: Counter of each verdict.
+_VERDICTS = {AckLedger.ACK: "acked", AckLedger.REQUEUE: "nacked", AckLedger.REJECT: "rejected"}
+
+#: How often it is asked whether somebody can use the consumer, in seconds, and how long its end may take if not.
+_WATCH_PERIOD, _LONGEST_END = 1.0, 5.0
+#: Seconds between two queues that are consumed after connections that did not last, and for all of them at most.
+_STAGGER, _LONGEST_STAGGER = 0.01, 2.0
+#: Longest time that a worker gives way to the I/O thread, in seconds.
+_COURTESY = 0.001
+
+
+class Listener:
+    """What the I/O thread tells the client, and asks it; every method is called in the I/O thread."""
+
+    def ready(self) -> None:
+        """Every queue is being consumed, for the first time."""
+
+    def failed(self, error: BaseException) -> None:
+        """Consuming cannot begin, or cannot go on."""
+
+    def intake_closed(self) -> None:
+        """No more deliveries will come."""
+
+    def settled(self) -> None:
+        """No more deliveries will come, and all that came on a living channel are settled."""
+
+    def orphan(self) -> bool:
+        """Whether nobody can use the consumer any more; asked now and then."""
+        return False
+
+    def service(self) -> float | None:
+        """Return the seconds for which a message occupies the workers, as far as that is known."""
+        return None
+
+
+class IOThread:
+    """IOThread(settings, lanes, counters, listener, on_error)
+    --
+
+    Runs pika in a thread of its own and moves messages between the broker and the lanes.
+
+    Parameters
+    ----------
+    settings : Settings
+        URLs, windows, key and cost.
+    lanes : Lanes
+        Receives what is delivered.
+    counters : Counters
+        Shared with the owner.
+    listener : Listener
+        Told how it begins and ends.
+    on_error : callable
+        Settles a message whose handler raised.
+
+    Notes
+    -----
+    Handlers never run in this thread, so they cannot delay heartbeats. `start`, `request_flush`, `give_way`,
+    `stop_intake`, `close`, `round_trip`, `window`, `unsettled`, `ended` and `last_error` are safe from any thread;
+    everything else belongs to the I/O thread. None of them waits for the network except `close`.
+
+    However the thread ends, by an error too, it closes its socket, so that the broker has back what is unsettled. It
+    refers to its owner weakly (`Listener.orphan`): a consumer that was dropped, or whose event loop was closed, ends.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        lanes: Lanes,
+        counters: Counters,
+        listener: Listener,
+        on_error: Callable[[Message, Exception], None],
+    ) -> None:
+        self.counters = counters
+        #: Subscriptions with settlements not yet sent; any thread adds, the I/O thread takes out.
+        self.unsent: set[ConsumerChannel] = set()
+        self.flush_requested = False
+        self.acks = AckPolicy(sum(settings.windows.values()))
+        self.measurements = Measurements()
+        #: Whether this is a copy in a child process.
+        self.is_forked = False
+        self._settings = settings
+        self._listener = listener
+        self._loop = IOLoop()
+        self._connection = Connection(
+            self._loop,
+            settings.urls,
+            connected=self._on_connected,
+            disconnected=self._on_disconnected,
+            refused=self._fail,
+            closed=self._loop.stop,
+        )
+        self._flush_timer = FlushTimer(self._loop, self.acks, self._channels, self._send)
+        self._backlogged = BackloggedSlots(self._loop, settings, self.measurements, lanes, self._channels)
+        self._window_control = WindowControl(self._loop, settings, self.measurements, self._channels, listener.service)
+        self._intake = Intake(
+            lanes, counters, key=settings.key, cost=settings.cost, defer=self._flush_timer.defer, note=self.acks.arrived
+        )
+        self._callbacks = ChannelCallbacks(
+            delivered=self._intake.add,
+            filled=self._backlogged.note_fill,
+            settled=self._on_settlement,
+            changed=self._on_channel_change,
+            failed=on_error,
+        )
+        self.consumer_counts = ConsumerCounts(
+            self._loop, settings.asked, lambda name: self._current[name].prefetch.consumers
+        )
+        self._flushed = threading.Event()
+        self._current: dict[str, ConsumerChannel] = {}
+        self._backoffs = {name: Backoff() for name in settings.windows}
+        #: Queues that were never consumed: that one of them is missing is a mistake, later it is something to wait for.
+        self._unconfirmed = set(settings.windows)
+        self._cancelling: set[ConsumerChannel] = set()
+        self._startup = Startup(self._loop, self._channels, self._begin)
+        self._stopping = self._intake_closed = False
+        self._launched, self._ended = False, threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fairsched-io", daemon=True)
+
+    # From any thread ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread; it connects at once."""
+        # An interrupt in the midst of this leaves a thread of which `threading` does not yet say that it is alive.
+        self._launched = True
+        self._thread.start()
+
+    @property
+    def last_error(self) -> str | None:
+        """Why there was no connection, the last time there was none."""
+        return self._connection.last_error
+
+    def _on_settlement(self, found: ConsumerChannel, verdict: int | None) -> None:
+        """Count a settlement, and see to it that it is sent in time."""
+        if verdict is None:
+            if self.is_forked:
+                raise RuntimeError(FORKED)
+            self.counters.add("stale_settlements")
+            return
+        self.counters.add(_VERDICTS[verdict])
+        self.unsent.add(found)
+        if self.acks.settled(2 * found.ledger.pending >= found.window):
+            self.request_flush()
+
+    def request_flush(self) -> None:
+        """Have settlements sent as soon as the I/O thread can; one request at a time."""
+        if self.unsent and not self.flush_requested:
+            self._flushed.clear()
+            self.flush_requested = True
+            self._loop.add_callback_threadsafe(self._flush)
+
+    def give_way(self) -> None:
+        """Let the I/O thread send what was asked for, waiting a millisecond at most.
+
+        A handler that computes in Python keeps the GIL for a whole switch interval, five milliseconds, while the
+        I/O thread needs it several times per exchange with the broker. Without this, local buffers run dry.
+        """
+        if self.flush_requested:
+            self._flushed.wait(_COURTESY)
+
+    def stop_intake(self, timeout: float) -> None:
+        """Cancel every consumer; the listener hears when deliveries have ended, after `timeout` seconds at most."""
+
+        def stop() -> None:
+            self._stop_intake()
+            if not self._intake_closed:
+                self._loop.call_later(timeout, lambda: self._end_unconfirmed(timeout))
+
+        self._loop.add_callback_threadsafe(stop)
+
+    def forked(self) -> None:
+        """Let no message of this copy in a child process be settled: the sockets belong to the parent."""
+        self.is_forked = True
+        self.unsent = set()
+        self.flush_requested = False
+        for found in list(self._current.values()):
+            found.alive = False
+
+    def close(self, timeout: float) -> None:
+        """Send what is settled, close the connection and end the thread, waiting `timeout` seconds at most."""
+        if not self._launched:
+            return
+        self._loop.add_callback_threadsafe(self._close)
+        if not self._ended.wait(timeout):
+            _log.warning(
+                "the broker did not confirm the close within %.3g s; leaving without its answer. "
+                "What was settled last may come again", timeout,
+            )  # fmt: skip
+            self._loop.add_callback_threadsafe(self._loop.stop)
+        if self._ended.wait(1.0):
+            self._thread.join(1.0)
+
+    def round_trip(self) -> float | None:
+        """Return the round trip from a settlement to its refill, in seconds, as far as it is known."""
+        return self.measurements.round_trip()
+
+    def window(self) -> int:
+        """Return the unsettled messages that all present consumers may have."""
+        return sum(found.window for found in list(self._current.values()))
+
+    def unsettled(self) -> int:
+        """Return the number of messages that are here and can still be settled."""
+        return sum(found.ledger.outstanding for found in list(self._current.values()) if found.alive)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the thread is done."""
+        return self._ended.is_set()
+
+    # The thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        failure: BaseException | None = None
+        try:
+            self._watch()
+            self._connection.connect()
+            self._loop.start()
+        except BaseException as error:  # SystemExit of a key function too, which would end a thread without a word
+            failure = error
+        try:
+            self._finish(failure)
+        finally:
+            self._loop.close()
+            self._ended.set()
+
+    def _finish(self, failure: BaseException | None) -> None:
+        self._connection.drop()
+        self._stopping = self._intake_closed = True
+        if failure is not None:
+            _log.critical("the I/O thread ended by %s", type(failure).__name__, exc_info=failure)
+            self._listener.failed(failure)
+        self._on_disconnected()
+        self._listener.intake_closed()
+        self._listener.settled()
+
+    def _watch(self) -> None:
+        """End if nobody can use the consumer any more."""
+        if self._listener.orphan():
+            self._close()
+            self._loop.call_later(_LONGEST_END, self._loop.stop)
+        else:
+            self._loop.call_later(_WATCH_PERIOD, self._watch)
+
+    def _channels(self) -> Iterator[ConsumerChannel]:
+        return iter(self._current.values())
+
+    def _flush(self) -> None:
+        """Send what is settled, because that was asked for."""
+        if self._send() and self.acks.resting:
+            self._flush_timer.wake()
+
+    def _send(self) -> bool:
+        """Send what is settled; say whether there was anything."""
+        found = bool(self.unsent)
+        self.flush_requested = False
+        self.acks.sending()
+        transport = self._connection.transport
+        if transport is None:
+            self.unsent.clear()
+        else:
+            with transport:
+                while self.unsent:
+                    self.unsent.pop().flush()
+        self._flushed.set()
+        self._look_if_settled()
+        return found
+
+    def _look_if_settled(self) -> None:
+        if self._intake_closed and self.unsettled() == 0:
+            self._listener.settled()
+
+    # The connection ----------------------------------------------------------------------------------------------
+
+    def _on_connected(self, transport: Transport, again: bool) -> None:
+        """Open a channel for every queue."""
+        if again:
+            self.counters.add("reconnects")
+        limit, queues = transport.params.channel_max, len(self._settings.windows)
+        if limit and (wanted := queues + bool(self._settings.asked)) > limit:
+            error = (
+                f"{queues} queues need {wanted} channels, but {self._connection.address} allows {limit} on one "
+                "connection (channel_max); consume fewer queues per consumer or raise the limit"
+            )
+            self._fail(ConfigurationError(error))
+            return
+        self._window_control.connected()
+        names = list(self._settings.windows)
+        if self._window_control.is_careful:
+            # One after the other, or the first messages of all would fill a slow line; not always the same first.
+            random.shuffle(names)
+            pause = min(_STAGGER, _LONGEST_STAGGER / len(names))
+        else:
+            pause = 0.0
+        for number, name in enumerate(names):
+            self._open_channel(transport, name, number * pause)
+        self.consumer_counts.connected(transport)
+
+    def _on_disconnected(self) -> None:
+        """Forget what was delivered: the broker delivers it again."""
+        answered = any(found.answered for found in self._current.values())
+        if answered:
+            self._connection.useful()
+        self._window_control.disconnected(answered)
+        for found in self._current.values():
+            found.abandon()
+        self.consumer_counts.disconnected()
+        self._startup.hurry()
+        if self._stopping:
+            self._end_intake()
+            self._look_if_settled()
+
+    # Channels ----------------------------------------------------------------------------------------------------
+
+    def _open_channel(self, transport: Transport, name: str, delay: float = 0.0) -> None:
+        found = self._current[name] = ConsumerChannel(
+            name, self._window_control.window(name), self._callbacks, self.measurements
+        )
+
+        def open_it() -> None:
+            if found.alive and transport.is_open and not (delay and self._stopping):
+                transport.channel(on_open_callback=found.opened)
+
+        if delay:
+            self._loop.call_later(delay, open_it)
+        else:
+            open_it()
+
+    def _on_channel_change(self, found: ConsumerChannel, reason: BaseException | None) -> None:
+        if reason is not None:
+            self._on_channel_lost(found, reason)
+        elif found.consuming:
+            self._on_consuming(found)
+        else:
+            self._on_cancelled(found)
+
+    def _on_consuming(self, found: ConsumerChannel) -> None:
+        """Note that the broker confirmed a consumer."""
+        self._backoffs[found.queue].succeeded()
+        self._unconfirmed.discard(found.queue)
+        if self._stopping:
+            self._cancel(found)
+        else:
+            self._startup.subscribed()
+
+    def _begin(self) -> None:
+        self._window_control.start()
+        self._listener.ready()
+
+    def _on_cancelled(self, found: ConsumerChannel) -> None:
+        """Consume again, on the same channel, a queue whose consumer the broker cancelled."""
+        if self._stopping:
+            self._cancel_done(found)
+        else:
+            self._loop.call_later(self._backoffs[found.queue].failed(), found.consume)
+
+    def _on_channel_lost(self, found: ConsumerChannel, reason: BaseException) -> None:
+        """Open another channel for a queue whose channel the broker closed."""
+        if self._connection.transport is None:
+            return
+        if self._stopping:
+            self._cancel_done(found)
+            self._look_if_settled()
+        elif found.queue in self._unconfirmed:
+            kind = QueueNotFound if is_missing(reason) else ConnectionFailed
+            what = "does not exist" if is_missing(reason) else "cannot be consumed"
+            self._fail(
+                kind(f"queue {found.queue!r} {what} on {self._connection.address}: {mask_url(describe(reason))}")
+            )
+        else:
+            delay = self._backoffs[found.queue].failed()
+            _log.warning("channel of queue %r lost, another in %.2f s: %s", found.queue, delay, describe(reason))
+            self._loop.call_later(delay, lambda: self._reopen(found))
+
+    def _reopen(self, lost: ConsumerChannel) -> None:
+        transport = self._connection.transport
+        # A new connection meanwhile has opened every channel itself.
+        if transport is not None and not self._stopping and self._current[lost.queue] is lost:
+            self._window_control.renew(lost.queue)
+            self._open_channel(transport, lost.queue)
+
+    # The end -----------------------------------------------------------------------------------------------------
+
+    def _fail(self, error: Exception) -> None:
+        self._listener.failed(error)
+        self._close()
+
+    def _stop_intake(self) -> None:
+        if self._stopping:
+            return
+        self._stopping = True
+        self._connection.give_up()
+        for found in list(self._current.values()):
+            self._cancel(found)
+        if not self._cancelling:
+            self._end_intake()
+
+    def _cancel(self, found: ConsumerChannel) -> None:
+        if found.cancel(lambda: self._cancel_done(found)):
+            self._cancelling.add(found)
+
+    def _cancel_done(self, found: ConsumerChannel) -> None:
+        self._cancelling.discard(found)
+        if not self._cancelling:
+            self._end_intake()
+
+    def _end_intake(self) -> None:
+        if not self._intake_closed:
+            self._intake_closed = True
+            self._intake.drain()
+            self._listener.intake_closed()
+            self._look_if_settled()
+
+    def _end_unconfirmed(self, waited: float) -> None:
+        if not self._intake_closed:
+            _log.warning(
+                "the broker did not confirm within %.3g s that deliveries ended; what still comes returns to its queue",
+                waited,
+            )
+            self._end_intake()
+
+    def _close(self) -> None:
+        self._stop_intake()
+        self._flush()
+        # What still comes is dropped by pika, whole: the broker takes it back with the channel.
+        if (transport := self._connection.transport) is not None:
+            transport.sinks.clear()
+        self._connection.close()

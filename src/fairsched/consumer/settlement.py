@@ -1,0 +1,103 @@
+"""What becomes of a message when its handler returns or raises: the same in a worker, a coroutine and a test."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from fairsched.consumer.handlers import check_result
+from fairsched.consumer.tracebacks import Tracebacks
+
+if TYPE_CHECKING:
+    from fairsched.consumer.counters import Counters
+    from fairsched.consumer.message import Message
+
+_log = logging.getLogger(__name__)
+
+#: What ``on_error`` may be.
+OnError = str | Callable[["Message", Exception], object]
+
+
+def call(handler: Callable[[Message], object], message: Message) -> None:
+    """Call a plain handler, and settle the message by what comes of that; nothing is raised that is an `Exception`.
+
+    Raises
+    ------
+    ConfigurationError
+        If the handler returns a coroutine or a generator.
+    BaseException
+        What the handler raised, if it is no `Exception`.
+    """
+    try:
+        result = handler(message)
+    except Exception as error:
+        message.fail(error)
+    except BaseException as error:
+        message.fail(error)
+        raise
+    else:
+        message.finish(result)
+
+
+async def call_async(handler: Callable[[Message], Awaitable[object]], message: Message) -> None:
+    """Await a coroutine handler, and settle the message, as `call` does."""
+    try:
+        result = await handler(message)
+    except Exception as error:
+        message.fail(error)
+    except BaseException as error:
+        message.fail(error)
+        raise
+    else:
+        message.finish(result)
+
+
+class FailurePolicy:
+    """Settles messages whose handlers raised.
+
+    Parameters
+    ----------
+    on_error : "requeue", "reject", "dead-letter" or callable
+        As `Consumer` documents it.
+    counters : Counters
+        Counts ``errors``.
+
+    Notes
+    -----
+    Safe from any thread.
+    """
+
+    def __init__(self, on_error: OnError, counters: Counters) -> None:
+        self._on_error = on_error
+        self._counters = counters
+        self._tracebacks = Tracebacks()
+
+    def settle(self, message: Message, error: Exception) -> None:
+        """Settle a message as ``on_error`` says; log the failure once, without the body."""
+        self._counters.add("errors")
+        policy = self._on_error
+        what = policy if isinstance(policy, str) else "on_error function"
+        trace = (type(error), error, error.__traceback__) if self._tracebacks.due(message, error) else None
+        _log.error(
+            "handler failed on message %d of queue %r (%s: %s); settled by: %s",
+            message.delivery_tag, message.queue, type(error).__name__, error, what, exc_info=trace,
+        )  # fmt: skip
+        if callable(policy):
+            self._ask(policy, message, error)
+        else:
+            message.nack(requeue=policy == "requeue")
+
+    def _ask(self, function: Callable[[Message, Exception], object], message: Message, error: Exception) -> None:
+        """Have the user's function settle a message, which is requeued if it does not."""
+        try:
+            result = function(message, error)
+            if result is not None:
+                check_result(result, "on_error")
+        except Exception:
+            _log.exception("on_error function failed; message %d is requeued", message.delivery_tag)
+        except BaseException:
+            message.nack()
+            raise
+        if not (message.settled or message.deferred):
+            message.nack()
