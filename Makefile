@@ -16,6 +16,10 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 # What the extension is made of. A change of any of these rebuilds it; a change of Python code needs nothing.
 SOURCES := setup.py $(shell find src tests/probes -name '*.pyx' -o -name '*.pxd')
 UNIT := not integration and not slow and not stress
+# Most tests wait: for a broker, for Spark, for a timer. So there are as many processes as cores, each with a broker of
+# its own; tests/conftest.py says what stays together.
+WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
+PYTEST := $(PY) -m pytest --numprocesses $(WORKERS) --no-loadscope-reorder
 
 .PHONY: help demo test test-quick bench lint sanitize coverage wheel docs build venv servers format clean distclean
 
@@ -26,10 +30,10 @@ demo: $(STAMPS)/built  ## ten weighted queues, and the share each of them got
 	$(VENV)/bin/fairsched demo
 
 test: build servers  ## every test, RabbitMQ included
-	$(PY) -m pytest tests
+	$(PYTEST) tests
 
 test-quick: build  ## the tests that need no server, in under three minutes
-	$(PY) -m pytest -m "$(UNIT)" tests
+	$(PYTEST) -m "$(UNIT)" tests
 
 bench: build servers $(STAMPS)/group-bench  ## the benchmarks beside their peers; numbers to build/benchmarks.json
 	mkdir -p build

@@ -5,16 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from fairsched._ackledger import AckLedger
+from fairsched._amqp import AckLedger
 from fairsched._codel import CoDel
 from fairsched._core import Dwrr
-from fairsched._entry import Entry
 from fairsched._fairqueue import FairQueue
-from fairsched._jumphash import jump_hash, jump_hash_many
-from fairsched._pullqueue import PullQueue
-from fairsched._routing import HashRing
-from fairsched._subscription import Subscription
-from fairsched._target import Target
+from fairsched._pullqueue import Entry, PullQueue, Subscription, Target
+from fairsched._routing import HashRing, jump_hash, jump_hash_many
 from fairsched.batch import Batch
 from fairsched.codelstats import CoDelStats
 from fairsched.errors import (

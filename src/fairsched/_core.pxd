@@ -3,8 +3,8 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t
 
-from fairsched.core.slotnames cimport SlotName, SlotNames, slotnames_first
-from fairsched.core.slots cimport NO_SLOT, SlotTable, slots_report_idle
+from fairsched.core.schedule.names cimport SlotName, SlotNames, slotnames_first
+from fairsched.core.schedule.slots cimport NO_SLOT, SlotTable, slots_report_idle
 
 
 cdef class NamedSlots:

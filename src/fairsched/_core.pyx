@@ -9,14 +9,14 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from fairsched._numbers cimport as_amount, as_count, as_int64, as_token
-from fairsched.core.dwrr cimport (
+from fairsched.core.schedule.dwrr cimport (
     AMOUNT_MAX, dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_settle,
 )
-from fairsched.core.entrypool cimport prefetch
-from fairsched.core.slotnames cimport (
+from fairsched.core.schedule.entrypool cimport prefetch
+from fairsched.core.schedule.names cimport (
     SlotNames, slotnames_clear, slotnames_first, slotnames_init, slotnames_put, slotnames_reserve, slotnames_take,
 )
-from fairsched.core.slots cimport (
+from fairsched.core.schedule.slots cimport (
     NO_SLOT, Slot, slots_add, slots_clear, slots_has, slots_init, slots_remove, slots_take_idle, slots_unlink_head,
 )
 

@@ -5,7 +5,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fairsched._core import NamedSlots
-from fairsched._waiter import Waiter
 from fairsched.batch import Batch
 from fairsched.slotstats import SlotStats
 
@@ -47,3 +46,8 @@ class FairQueue(NamedSlots):
     def anticipate(self, seconds: float) -> None: ...
     def anticipated(self) -> float | None: ...
     def stats(self) -> dict[Any, SlotStats]: ...
+
+@final
+class Waiter:
+    def again(self) -> None: ...
+    def leave(self) -> None: ...

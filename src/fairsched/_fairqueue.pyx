@@ -1,46 +1,58 @@
 """A thread-safe, blocking queue of Python objects, served by deficit weighted round robin.
 
+In this file, in this order:
+
+    FairQueue             what callers see: put, get, and the rest
+    who may go on         what a put or a get may do at this moment, and how it waits until it may
+    many items at once    put_many and get_many
+    Waiter                who waits without blocking a thread, as an event loop does
+    garbage collection    the references that entries own
+
 Exclusion. Everything but the waiting happens with the GIL held (on free-threaded builds: inside the object's critical
 section). It is lost not only in a wait and around a wake-up, but wherever Python code may run: looking up a name may
 call its __hash__ and __eq__, whatever allocates an object may call finalizers, and each of them may use this queue,
 or let another thread do so. So every method converts its arguments first, looks the slot up, and does then, in one
 stretch, what belongs together: finds room and puts, finds an item and takes it, finds a tenant idle and forgets it.
 What may run Python code again (waking others, letting go of a name, an exception) comes after that. tests/reentrancy
-lets others in at each of these points. How threads wait is in _fairwaiting.pyx, event loops in _waiter.pyx, many
-items at once in _batching.pyx.
+lets others in at each of these points.
 
 Ownership. The token of an entry is a pointer to the queued object, and the entry owns one reference to it. The
 garbage collector is shown those references by the traverse function at the end of this file.
 """
 
 cimport cython
-from cpython.list cimport PyList_GET_ITEM, PyList_New
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM
 from cpython.object cimport PyObject, visitproc
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
 
-from fairsched._batching cimport store_many, take_many
 from fairsched._core cimport NamedSlots, clear_t, slot_find, slot_pin, slot_unpin, slots_disown
-from fairsched._fairwaiting cimport (
-    READY, READY_AFTER_WAIT, Verdict, as_nanoseconds, hand_over, hand_room_over, has_room, is_awaiting, may_take,
-    raise_verdict, wait_for_item, wait_for_room, wanted,
-)
 from fairsched._numbers cimport as_amount, as_count, as_int64, as_priority
-from fairsched._waiter cimport waiter_of
-from fairsched._waitingroom cimport WaitingRoom
-from fairsched.core.anticipation cimport anticipation_left, anticipation_set
-from fairsched.core.dwrr cimport dwrr_hold, dwrr_pop, dwrr_push, dwrr_retire_empty, dwrr_set_quantum
-from fairsched.core.entrypool cimport Entry
-from fairsched.core.slots cimport (
-    HELD, HELD_ONLY, NOT_HELD, TRANSIENT, Slot, SlotTable, slots_report_idle, slots_unlink_head,
+from fairsched._waitingroom cimport Seat, WaitingRoom
+from fairsched.core.schedule.anticipation cimport (
+    anticipation_awaits, anticipation_cost, anticipation_end_wait, anticipation_left, anticipation_set,
 )
-from fairsched.core.wakeup cimport wakeup_possible
+from fairsched.core.schedule.dwrr cimport (
+    dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_retire_empty, dwrr_set_quantum, dwrr_turn,
+)
+from fairsched.core.schedule.entrypool cimport Entry
+from fairsched.core.schedule.slots cimport (
+    AWAITED_SLOT, HELD, HELD_ONLY, NOT_AWAITED, NOT_HELD, NO_SLOT, TRANSIENT, Slot, SlotTable, slots_first,
+    slots_report_idle, slots_unlink_head,
+)
+from fairsched.core.waiting.node cimport NOTIFIED, node_state
+from fairsched.core.waiting.wakeup cimport wakeup_higher, wakeup_possible
+
+import queue
 
 import numpy as np
 
 from fairsched._arrays import as_costs
 from fairsched._core import checked_quanta
 from fairsched.batch import Batch
+from fairsched.errors import ShutDown
 
 ctypedef int (*traverse_t)(PyObject*, visitproc, void*) noexcept
 cdef extern from "Python.h":
@@ -50,6 +62,15 @@ cdef extern from "Python.h":
 
 cdef enum:
     LONGEST_TURN = 3600  # seconds
+    NAME_CACHE = 16      # names of put_many that are known by identity
+
+cdef enum Verdict:  # on what a call may do at this moment
+    VERDICT_ERROR = -1
+    READY
+    READY_AFTER_WAIT  # what is left is to be handed over
+    TOO_LATE
+    IS_SHUT_DOWN
+    WAIT
 
 
 @cython.final
@@ -97,6 +118,14 @@ cdef class FairQueue(NamedSlots):
     >>> [tenants.get() for _ in range(5)]
     [('gold', 0), ('gold', 1), ('gold', 2), ('free', 0), ('gold', 3)]
     """
+
+    cdef WaitingRoom getters
+    cdef WaitingRoom putters
+    cdef int64_t anticipating     # getters that wait for the slot whose turn it is, and look again in time
+    cdef int64_t maxsize
+    cdef int64_t default_quantum  # 0: unknown slots are errors
+    cdef bint is_shut_down
+    cdef object __weakref__
 
     def __cinit__(self, quanta=None, *, maxsize=0, default_quantum=None, anticipation=0.0, clock=None):
         if clock is not None and not callable(clock):
@@ -591,9 +620,364 @@ cdef class FairQueue(NamedSlots):
             return self.all_stats()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Garbage collection. Cython shows the collector a class's Python attributes; the references in the entries are ours to
-# show. Both functions are called with every other Python thread stopped or waiting for the GIL.
+# Who may go on, and how the others wait: for items, for room, for the slot whose turn it is ---------------------------
+#
+# Threads that wait are consumers, of items or of room, each kind in a `WaitingRoom`. All of this is called with the
+# queue's exclusion held. It is given up while a thread waits, collects a permit or wakes others, and whenever Python
+# code runs: a clock of the caller's own, a finalizer that the collector calls, an exception being made. So the verdict
+# on a wait is found last, and holds until the caller does something that gives the exclusion up: it takes its items, or
+# puts them, at once; exceptions are raised after the seat was left. Who waited hands over what is left, once he has
+# taken his own or has given up.
+
+
+cdef inline int64_t as_nanoseconds(double seconds) noexcept:
+    """Of any clock: what is no number becomes 0, and what is too large 4e9 seconds, twice which is within 64 bits."""
+    return <int64_t> (min(max(seconds, -4e9), 4e9) * 1e9) if seconds == seconds else 0
+
+
+cdef inline bint is_awaiting(FairQueue q) noexcept:
+    """True when items are queued, but the turn of an empty slot is waited for, as the last look found, and still is."""
+    cdef SlotTable* table = &q.table
+    cdef Slot* slot
+    if table.queued == 0 or table.awaited_since == NOT_AWAITED:
+        return False
+    slot = &table.slots[slots_first(table)]
+    return slot.head == NULL and slot.deficit >= anticipation_cost(slot) and anticipation_awaits(table, slot)
+
+
+cdef inline int64_t wanted(FairQueue q) noexcept:
+    """Items that getters are to be woken for: none while one of them sees to the slot whose turn it is."""
+    return 0 if q.anticipating and is_awaiting(q) else q.table.queued
+
+
+cdef inline bint has_room(FairQueue q, int64_t count) noexcept:
+    """True when `count` more items may be put."""
+    return not q.is_shut_down and (not q.maxsize or q.table.queued + count <= q.maxsize)
+
+
+cdef inline bint is_outranked(FairQueue q, int32_t rank) noexcept:
+    """True when a getter of a higher priority is to have what is queued."""
+    return wakeup_higher(&q.getters.interest, rank) and q.getters.outranked(rank)
+
+
+cdef inline int may_take(FairQueue q, int32_t rank) except -1:
+    """1 when something is queued, no getter of a higher priority is to have it, and no slot is waited for."""
+    if q.table.queued == 0 or is_outranked(q, rank):
+        return 0
+    return q.table.patience == 0 or (is_due(q) and q.table.queued != 0 and not is_outranked(q, rank))
+
+
+cdef int is_due(FairQueue q) except -1:
+    """1 when the slot whose turn it is has an item; turns that were waited for long enough pass."""
+    cdef SlotTable* table = &q.table
+    cdef int64_t now
+    if dwrr_turn(table) != AWAITED_SLOT and table.awaited_since == NOT_AWAITED:
+        return 1
+    now = as_nanoseconds(q.getters.clock())  # a clock of the caller's own may run anything
+    while table.queued and dwrr_turn(table) == AWAITED_SLOT:
+        if anticipation_left(table, now) > 0:
+            return 0
+    if table.awaited_since != NOT_AWAITED:
+        anticipation_end_wait(table, now)
+    return table.queued != 0
+
+
+cdef Verdict item_verdict(FairQueue q, int32_t rank) except VERDICT_ERROR:
+    if may_take(q, rank):
+        return READY
+    return IS_SHUT_DOWN if q.is_shut_down and q.table.queued == 0 else WAIT
+
+
+cdef Verdict room_verdict(FairQueue q, int64_t count) noexcept:
+    if has_room(q, count):
+        return READY
+    return IS_SHUT_DOWN if q.is_shut_down else WAIT
+
+
+cdef Verdict wait_for_item(FairQueue q, bint block, object deadline, int32_t rank, int64_t limit) except VERDICT_ERROR:
+    """Wait until something may be taken, or say why nothing will be."""
+    cdef Verdict verdict = item_verdict(q, rank)
+    if verdict == WAIT:
+        verdict = wait_as_getter(q, deadline, rank, limit) if block else TOO_LATE
+    if verdict > READY_AFTER_WAIT:
+        q.forget_idle()
+    return verdict
+
+
+cdef Verdict wait_as_getter(FairQueue q, object deadline, int32_t rank, int64_t limit) except VERDICT_ERROR:
+    """Be one of the getters that wait; who gives up hands over."""
+    cdef Seat* seat = q.getters.sit(rank, limit)
+    cdef Verdict verdict = WAIT
+    cdef bint in_time
+    try:
+        while verdict == WAIT:
+            in_time = wait_for_turn(q, seat, deadline)
+            verdict = item_verdict(q, rank)
+            if is_told_late(q.getters, seat):
+                verdict = item_verdict(q, rank)
+            if verdict == WAIT and not in_time:
+                verdict = TOO_LATE
+            if verdict == WAIT:
+                q.getters.stay(seat)
+                if not is_awaiting(q):  # else this getter sees to it
+                    hand_over(q)
+    except BaseException:
+        q.getters.leave(seat)
+        hand_over(q)
+        raise
+    q.getters.leave(seat)
+    if verdict == READY:
+        return READY_AFTER_WAIT
+    hand_over(q)
+    return verdict
+
+
+cdef bint is_told_late(WaitingRoom room, Seat* seat) noexcept:
+    """Whether a seat was claimed after its wait was over. Its permit is collected: what was found before may be over.
+
+    After this, leaving the seat does not give the exclusion up.
+    """
+    return node_state(&seat.node) == NOTIFIED and not seat.has_permit and room.collect(seat)
+
+
+cdef bint wait_for_turn(FairQueue q, Seat* seat, object deadline) except -1:
+    """Wait to be claimed, or until the turn passes that is waited for; False when the deadline passed."""
+    cdef bint woken
+    cdef double until
+    if not is_awaiting(q):
+        return q.getters.wait(seat, deadline)
+    until = q.getters.clock()
+    if not is_awaiting(q):  # the clock may have run anything
+        return True
+    until += anticipation_left(&q.table, as_nanoseconds(until)) * 1e-9
+    q.anticipating += 1
+    try:
+        woken = q.getters.wait(seat, until if deadline is None else min(until, <double> deadline))
+    finally:
+        q.anticipating -= 1
+    return woken or deadline is None or q.getters.clock() < deadline
+
+
+cdef void hand_over(FairQueue q) noexcept:
+    """Wake getters for what is left, after one that waited has taken its items or has given up."""
+    if q.table.queued:
+        q.getters.wake(wanted(q))
+    elif q.is_shut_down:
+        q.getters.wake_all()
+
+
+cdef bint wait_for_room(FairQueue q, int64_t count, bint block, object timeout) except -1:
+    """Return once `count` more items fit, or raise why they will not. The caller has pinned the slots they are for.
+
+    True: it was waited for, and what room is left is to be handed over.
+    """
+    cdef object deadline = q.putters.deadline(block, timeout)
+    cdef Verdict verdict = room_verdict(q, count)
+    if verdict == WAIT:
+        verdict = wait_as_putter(q, deadline, count) if block else TOO_LATE
+    if verdict > READY_AFTER_WAIT:
+        raise_verdict(verdict, False)
+    return verdict == READY_AFTER_WAIT
+
+
+cdef Verdict wait_as_putter(FairQueue q, object deadline, int64_t count) except VERDICT_ERROR:
+    """Be one of the putters that wait; who gives up hands over."""
+    cdef Seat* seat = q.putters.sit(0, count)
+    cdef Verdict verdict = WAIT
+    cdef bint in_time
+    try:
+        while verdict == WAIT:
+            in_time = q.putters.wait(seat, deadline)
+            verdict = room_verdict(q, count)
+            if verdict == WAIT and not in_time:
+                verdict = TOO_LATE
+            if verdict == WAIT:
+                q.putters.stay(seat)
+                hand_room_over(q)
+    except BaseException:
+        q.putters.leave(seat)
+        hand_room_over(q)
+        raise
+    q.putters.leave(seat)
+    if verdict == READY:
+        return READY_AFTER_WAIT
+    hand_room_over(q)
+    return verdict
+
+
+cdef void hand_room_over(FairQueue q) noexcept:
+    """Wake putters for the room that is left."""
+    q.putters.wake(q.maxsize - q.table.queued)
+
+
+cdef int raise_verdict(Verdict verdict, bint for_item) except -1:
+    """Raise what a call that cannot go on has to."""
+    if verdict == TOO_LATE:
+        raise queue.Empty if for_item else queue.Full
+    raise ShutDown("the queue is shut down and has no item left" if for_item else "the queue is shut down")
+
+
+# Many items at once: put, all or none of them, and taken out into lists -----------------------------------------------
+#
+# Called with the queue's exclusion held. What may run Python code, as looking up a slot's name, comes first; slots that
+# were found are pinned, so that nobody forgets them meanwhile. Then all items move in one stretch.
+
+
+cdef int store_many(
+    FairQueue q, object slot, list names, list objects, const int64_t* costs, bint block, object timeout
+) except -1:
+    """Find the slots (`names`, or the one `slot`), wait for room, then push: no Python code runs from then on."""
+    cdef Py_ssize_t i, size = len(objects), slots = 1 if names is None else size, found = 0
+    cdef uint32_t remembered[NAME_CACHE]
+    cdef uint32_t* indices = <uint32_t*> malloc(slots * sizeof(uint32_t))
+    if indices == NULL:
+        raise MemoryError()
+    memset(remembered, 0xFF, sizeof(remembered))  # NO_SLOT
+    try:
+        while found < slots:
+            if names is not None and found >= PyList_GET_SIZE(names):
+                raise RuntimeError("the slots changed while they were looked up")
+            indices[found] = find_pinned(
+                q, slot if names is None else <object> PyList_GET_ITEM(names, found), remembered
+            )
+            found += 1
+        if not has_room(q, size):
+            wait_for_room(q, size, block, timeout)
+        if PyList_GET_SIZE(objects) != size:
+            raise RuntimeError("the items changed while their slots were looked up")
+        if not dwrr_reserve(&q.table, size):
+            raise MemoryError()
+        for i in range(size):
+            Py_INCREF(<object> PyList_GET_ITEM(objects, i))
+            dwrr_push(
+                &q.table, indices[0 if names is None else i], <uint64_t> <uintptr_t> PyList_GET_ITEM(objects, i),
+                1 if costs == NULL else costs[i],
+            )
+    finally:
+        for i in range(found):
+            slot_unpin(q, indices[i])
+        free(indices)
+        if q.maxsize:
+            hand_room_over(q)
+        if q.table.idle_count:
+            q.forget_idle()
+    return 0
+
+
+cdef inline uint32_t find_pinned(FairQueue q, object name, uint32_t* remembered) except? 0xFFFFFFFF:
+    """Find, or add, a slot, which is not forgotten until it is unpinned; those found last are known by identity."""
+    cdef uintptr_t identity = <uintptr_t> <PyObject*> name
+    cdef uint32_t* last = &remembered[(identity >> 4) % NAME_CACHE]
+    cdef int64_t hash
+    cdef long index = last[0]
+    if index == NO_SLOT or q.names.names[index].name != <void*> identity:  # pinned: the index is good
+        index = slot_find(q, name, &hash)
+        if index < 0:
+            index = q.admit(name, hash)
+        last[0] = index
+    slot_pin(q, index)
+    return index
+
+
+cdef int64_t take_many(FairQueue q, list names, list items, int64_t size) noexcept:
+    """Serve up to `size` items into new lists and return how many: no Python code runs in here."""
+    cdef uint64_t token = 0
+    cdef uint32_t index
+    cdef int64_t i, taken = 0
+    for i in range(size):
+        index = dwrr_pop(&q.table, &token)
+        if index >= AWAITED_SLOT:
+            Py_INCREF(None)
+            PyList_SET_ITEM(names, i, None)
+            Py_INCREF(None)
+            PyList_SET_ITEM(items, i, None)
+            continue
+        taken += 1
+        Py_INCREF(<object> PyList_GET_ITEM(q.name_of, index))
+        PyList_SET_ITEM(names, i, <object> PyList_GET_ITEM(q.name_of, index))
+        PyList_SET_ITEM(items, i, <object> <PyObject*> <uintptr_t> token)  # with the entry's reference
+    return taken
+
+
+# Event loops ----------------------------------------------------------------------------------------------------------
+#
+# Who waits for an item without blocking a thread.
+
+
+@cython.final
+cdef class Waiter:
+    """Who waits for an item of a `FairQueue` with a callback; made by `FairQueue.call_when_ready`.
+
+    Notes
+    -----
+    Thread safety: any thread. Complexity: O(1). It leaves, too, when it is no longer used.
+    """
+
+    cdef FairQueue queue
+    cdef object callback
+    cdef Seat* seat
+
+    def __del__(self):
+        self.leave()
+
+    def again(self):
+        """again($self)
+        --
+
+        Wait on, behind all others of this priority, after a call that found nothing. The callback is called again. If
+        `FairQueue.anticipated` is not None, try again after so many seconds without being called, too.
+
+        Raises
+        ------
+        RuntimeError
+            The waiter has left.
+        """
+        if self.queue is None:
+            raise RuntimeError("the waiter has left")
+        with cython.critical_section(self.queue):
+            if self.seat == NULL:
+                raise RuntimeError("the waiter has left")
+            self.queue.getters.stay(self.seat)
+            if not is_awaiting(self.queue):  # else nobody else could take an item either
+                hand_over(self.queue)
+
+    def leave(self):
+        """leave($self)
+        --
+
+        Wait no longer; whoever is next is woken for what is left. Does nothing the second time.
+        """
+        cdef Seat* seat
+        if self.queue is None:  # not made by call_when_ready
+            return
+        with cython.critical_section(self.queue):
+            seat = self.seat
+            self.seat = NULL
+            if seat != NULL:
+                self.queue.getters.leave(seat)
+                hand_over(self.queue)
+
+
+cdef Waiter waiter_of(FairQueue q, object callback, object priority):
+    """Take a seat for a callback."""
+    cdef int32_t rank = as_priority(priority)
+    cdef Waiter waiter
+    if not callable(callback):
+        raise ValueError(f"callback must be callable, got {callback!r}")
+    waiter = Waiter.__new__(Waiter)
+    waiter.queue = q
+    waiter.callback = callback
+    with cython.critical_section(q):
+        waiter.seat = q.getters.sit(rank, 1, <PyObject*> callback)
+        if not is_awaiting(q):
+            hand_over(q)  # it may be the one that is to have what is queued
+    return waiter
+
+
+# Garbage collection ---------------------------------------------------------------------------------------------------
+#
+# Cython shows the collector a class's Python attributes; the references in the entries are ours to show. Both functions
+# are called with every other Python thread stopped or waiting for the GIL.
 
 cdef traverse_t base_traverse = (<PyTypeObject*> FairQueue).tp_traverse
 cdef clear_t base_clear = (<PyTypeObject*> FairQueue).tp_clear

@@ -1,24 +1,59 @@
-"""Consistent hashing: the ring, and the hash that puts keys on it. Pickled rings name this module."""
+"""Which queue, or whatever else, a key goes to: consistent hashing, and the hashes that put keys where they belong.
+
+In this file, in this order:
+
+    HashRing                       members on a ring, each key with the nearest above its hash. Pickled rings name this
+                                   module
+    jump_hash, jump_hash_many      buckets without a table
+    phash2, rabbitmq_bucket        what RabbitMQ's consistent-hash exchange does with a routing key
+    xxh64                          the hash of keys by itself
+    one key, many keys, placing    keys in whatever form Python has them: one by one with the GIL, or as columns in
+                                   somebody's memory without it
+"""
 
 cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from fairsched._keys cimport Column, as_seed, columns_of, hash_key, hashes_of, place_all
-from fairsched._numbers cimport as_amount
-from fairsched.core.hashring cimport (
+from fairsched._numbers cimport as_amount, as_buckets
+from fairsched.core.hashing.arrow cimport ArrowArray, ArrowArrayStream, ArrowSchema, arrow_column
+from fairsched.core.hashing.exs1024 cimport rabbitmq_bucket as bucket_of_rabbitmq
+from fairsched.core.hashing.jump cimport jump_bucket, jump_buckets
+from fairsched.core.hashing.keycolumn cimport (
+    KEYS_HASHED, KEYS_PADDED, KEYS_SIGNED, KEYS_UNSIGNED, KeyColumn, keycolumn_hash, keycolumn_integer, keycolumn_valid,
+)
+from fairsched.core.hashing.phash2 cimport (
+    phash2_atom, phash2_binary, phash2_float, phash2_integer, phash2_list_end, phash2_pair, phash2_range,
+)
+from fairsched.core.hashing.ring cimport (
     HashRing as Ring, hashring_build, hashring_clear, hashring_init, hashring_owner, hashring_owners, hashring_place,
 )
+from fairsched.core.hashing.xxh64 cimport xxh64 as hash_bytes, xxh64_integer
 
 import numpy as np
 
 from fairsched.ringarcs import arcs_of, moved_between
 
 cdef extern from "Python.h":
+    bint PyUnicode_CheckExact(object o) noexcept
+    const char* PyUnicode_AsUTF8AndSize(object o, Py_ssize_t* size) except NULL
+    bint PyBytes_CheckExact(object o) noexcept
+    bint PyLong_CheckExact(object o) noexcept
+    int64_t PyLong_AsLongLongAndOverflow(object o, int* overflow) except? -1
+    uint64_t PyLong_AsUnsignedLongLong(object o) except? 0xFFFFFFFFFFFFFFFF
     PyObject* PyTuple_GET_ITEM(object tuple, Py_ssize_t index) noexcept
 
 cdef enum:
     POINTS_MAX = 1 << 27
+    BLOCK = 1024  # keys that are hashed and placed together
+
+# Places a block of hashes, `where` being a ring or a number of buckets.
+ctypedef void (*Place)(const void* where, const uint64_t* hashes, int32_t* out, int64_t n) noexcept nogil
+
+
+# The ring -------------------------------------------------------------------------------------------------------------
 
 
 cdef void place_on_ring(const void* where, const uint64_t* hashes, int32_t* out, int64_t n) noexcept nogil:
@@ -491,6 +526,189 @@ cdef class HashRing:
         return moved_between(self._points(), other._points())
 
 
+# Jump consistent hash: a bucket for a key, without a table ------------------------------------------------------------
+
+
+cdef void place_by_jump(const void* where, const uint64_t* hashes, int32_t* out, int64_t n) noexcept nogil:
+    jump_buckets(hashes, out, n, (<const int64_t*> where)[0])
+
+
+def jump_hash(key, buckets):
+    """jump_hash(key, buckets)
+    --
+
+    Bucket of a key by jump consistent hash.
+
+    Going from n to n + 1 buckets moves one key in n + 1, all of them into the new bucket. Only the last bucket can be
+    taken away so cheaply; members that come and go belong on a `HashRing`.
+
+    Parameters
+    ----------
+    key : int, str, bytes or None
+        An integer is used as it is (its 64 bits); anything else by its XXH64.
+    buckets : int
+        1 to 2**31 - 1.
+
+    Returns
+    -------
+    int
+        0 to ``buckets - 1``.
+
+    Raises
+    ------
+    ValueError
+        `buckets` is not an integer of at least 1 and at most 2**31 - 1.
+    TypeError
+        The key is of no such type.
+    OverflowError
+        An integer key lies outside -2**63 to 2**64 - 1.
+
+    Notes
+    -----
+    Complexity O(log buckets). Thread safety: a pure function.
+
+    Source: Lamping and Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm", 2014.
+
+    Examples
+    --------
+    >>> jump_hash(256, 1024)
+    520
+    """
+    cdef int64_t count = as_buckets(buckets)
+    cdef uint64_t hashed = 0
+    hash_key(key, 0, True, &hashed)
+    return jump_bucket(hashed, count)
+
+
+def jump_hash_many(keys, buckets):
+    """jump_hash_many(keys, buckets)
+    --
+
+    Buckets of many keys by jump consistent hash.
+
+    Parameters
+    ----------
+    keys : sequence of keys, numpy.ndarray, or Arrow array
+        As for `HashRing.route_many`; integers are used as they are.
+    buckets : int
+        1 to 2**31 - 1.
+
+    Returns
+    -------
+    numpy.ndarray of int32, shape (n,)
+
+    Raises
+    ------
+    ValueError, TypeError, OverflowError
+        As by `jump_hash`.
+
+    Notes
+    -----
+    Complexity O(n log buckets). The GIL is released once for each array.
+    """
+    cdef int64_t count = as_buckets(buckets)
+    return place_all(columns_of(keys, 0, True), 0, True, place_by_jump, &count)
+
+
+# RabbitMQ's consistent-hash exchange: Erlang's phash2, and the bucket that a number falls to --------------------------
+
+
+cdef uint32_t phash2_atom_of(uint32_t state, bytes name) noexcept:
+    return phash2_atom(state, <const uint8_t*> PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+
+
+cdef int phash2_term(object value, uint32_t* state) except -1:
+    """Take a term into the hash so far."""
+    cdef uint32_t so_far = state[0]
+    cdef bytes data
+    if value is None:
+        state[0] = phash2_atom_of(so_far, b"undefined")
+    elif isinstance(value, bool):
+        state[0] = phash2_atom_of(so_far, b"true" if value else b"false")
+    elif isinstance(value, (str, bytes)):
+        data = str.encode(value) if isinstance(value, str) else bytes.__getitem__(value, slice(None))
+        state[0] = phash2_binary(so_far, <const uint8_t*> PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+    elif isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            raise OverflowError(f"an AMQP integer must lie in -2**63 to 2**63 - 1, got {value!r}")
+        state[0] = phash2_integer(so_far, value)
+    elif isinstance(value, float):
+        state[0] = phash2_float(so_far, value)
+    else:
+        raise TypeError(f"a value to hash must be str, bytes, int, float, bool or None, got {value!r}")
+    return 0
+
+
+def phash2(value, *, tag=None, listed=False):
+    """phash2(value, *, tag=None, listed=False)
+    --
+
+    Erlang's `erlang:phash2/1` of a value as RabbitMQ holds it.
+
+    Parameters
+    ----------
+    value : str, bytes, int, float, bool or None
+        A binary, an integer, a float, or one of the atoms `true`, `false` and `undefined`.
+    tag : str, optional
+        Hash the pair of this atom and the value, as `longstr` and a header's value were before RabbitMQ 3.13.
+    listed : bool
+        Hash a list of the one value, as a routing key was before RabbitMQ 3.7.8.
+
+    Returns
+    -------
+    int
+        0 to 2**27 - 1.
+
+    Raises
+    ------
+    TypeError
+        The value is of no such type.
+    OverflowError
+        An integer does not fit AMQP's 64 bits.
+
+    Notes
+    -----
+    Complexity O(length). Thread safety: a pure function.
+    """
+    cdef uint32_t state = 0
+    if tag is not None:
+        state = phash2_atom_of(phash2_pair(0), tag.encode("ascii"))
+    phash2_term(value, &state)
+    return phash2_range(phash2_list_end(state) if listed else state)
+
+
+def rabbitmq_bucket(key, buckets):
+    """rabbitmq_bucket(key, buckets)
+    --
+
+    Bucket that RabbitMQ's consistent-hash exchange, since 3.7.8, gives an integer key.
+
+    Parameters
+    ----------
+    key : int
+        A `phash2`, or the value of an integer header itself; its lowest 21 bits count.
+    buckets : int
+        1 to 2**31 - 1.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    ValueError
+        `buckets` is out of range.
+
+    Notes
+    -----
+    Complexity O(log buckets). Thread safety: a pure function.
+    """
+    return bucket_of_rabbitmq(<uint64_t> (key & 0xFFFFFFFFFFFFFFFF), as_buckets(buckets))
+
+
+# One key --------------------------------------------------------------------------------------------------------------
+
+
 def xxh64(data, seed=0):
     """xxh64(data, seed=0)
     --
@@ -506,3 +724,291 @@ def xxh64(data, seed=0):
         raise TypeError(f"data must be str or bytes, got {data!r}")
     hash_key(data, as_seed(seed), False, &hashed)
     return hashed
+
+
+cdef inline int hash_key(object key, uint64_t seed, bint raw, uint64_t* out) except -1:
+    """Hash one key; `raw` leaves an integer as it is."""
+    cdef Py_ssize_t size
+    cdef const char* text
+    if PyUnicode_CheckExact(key):
+        text = PyUnicode_AsUTF8AndSize(key, &size)
+        out[0] = hash_bytes(<const uint8_t*> text, size, seed)
+        return 0
+    return hash_other(key, seed, raw, out)
+
+
+cdef int integer_word(object key, uint64_t* word) except -1:
+    """The 64 bits of an integer."""
+    cdef int overflow = 0
+    cdef int64_t small = PyLong_AsLongLongAndOverflow(key, &overflow)
+    if overflow == 0:
+        word[0] = <uint64_t> small
+    elif overflow > 0 and key <= 0xFFFFFFFFFFFFFFFF:
+        word[0] = PyLong_AsUnsignedLongLong(key)
+    else:
+        raise OverflowError(f"an integer key must lie in -2**63 to 2**64 - 1, got {key!r}")
+    return 0
+
+
+cdef int hash_other(object key, uint64_t seed, bint raw, uint64_t* out) except -1:
+    """Hash what is no plain str."""
+    cdef const uint8_t[::1] view
+    if key is None:
+        out[0] = seed
+    elif PyBytes_CheckExact(key):
+        out[0] = hash_bytes(<const uint8_t*> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), seed)
+    elif isinstance(key, (bytes, bytearray, memoryview)):
+        view = memoryview(key).cast("B")
+        out[0] = hash_bytes(&view[0] if view.shape[0] else NULL, view.shape[0], seed)
+    elif isinstance(key, str):
+        return hash_key(str.__str__(key), seed, raw, out)
+    elif not isinstance(key, (bool, np.bool_)) and hasattr(type(key), "__index__"):
+        integer_word(key if PyLong_CheckExact(key) else key.__index__(), out)
+        if not raw:
+            out[0] = xxh64_integer(out[0], seed)
+    else:
+        raise TypeError(f"a key must be str, bytes, int or None, got {key!r}")
+    return 0
+
+
+cdef uint64_t as_seed(object seed) except? 0:
+    """Convert a seed."""
+    if isinstance(seed, bool) or not hasattr(type(seed), "__index__"):
+        raise ValueError(f"seed must be an integer from 0 to 2**64 - 1, got {seed!r}")
+    if not 0 <= seed <= 0xFFFFFFFFFFFFFFFF:
+        raise OverflowError(f"seed must be an integer from 0 to 2**64 - 1, got {seed!r}")
+    return seed
+
+
+# Many keys ------------------------------------------------------------------------------------------------------------
+
+
+@cython.final
+cdef class Chunk:
+    """One array out of an Arrow stream, released with this object."""
+
+    cdef ArrowArray array
+
+    def __cinit__(self):
+        self.array.release = NULL
+
+    def __dealloc__(self):
+        if self.array.release != NULL:
+            self.array.release(&self.array)
+
+
+@cython.final
+cdef class StreamSchema:
+    """The schema of an Arrow stream, released with this object."""
+
+    cdef ArrowSchema schema
+
+    def __cinit__(self):
+        self.schema.release = NULL
+
+    def __dealloc__(self):
+        if self.schema.release != NULL:
+            self.schema.release(&self.schema)
+
+
+@cython.final
+cdef class Column:
+    """A column of keys in somebody's memory, and what keeps that memory."""
+
+    cdef KeyColumn keys
+    cdef Column dictionary  # the keys are indices into it
+    cdef object owner       # keeps the memory
+
+
+cdef Column arrow_view(const ArrowSchema* schema, const ArrowArray* array, object owner):
+    """See an Arrow array as a column."""
+    cdef Column column = Column()
+    if not arrow_column(schema, array, &column.keys):
+        raise TypeError(f"keys must be strings, binaries or integers, got the Arrow type {schema.format.decode()!r}")
+    column.owner = owner
+    if schema.dictionary != NULL:
+        column.dictionary = arrow_view(schema.dictionary, array.dictionary, owner)
+    return column
+
+
+cdef list stream_columns(object capsule):
+    """See the chunks of an Arrow stream as columns."""
+    cdef ArrowArrayStream* stream = <ArrowArrayStream*> PyCapsule_GetPointer(capsule, "arrow_array_stream")
+    cdef StreamSchema schema = StreamSchema()
+    cdef Chunk chunk
+    columns = []
+    if stream.get_schema(stream, &schema.schema):
+        raise ValueError(f"the Arrow stream has no schema: {stream_error(stream)}")
+    while True:
+        chunk = Chunk()
+        if stream.get_next(stream, &chunk.array):
+            raise ValueError(f"the Arrow stream broke off: {stream_error(stream)}")
+        if chunk.array.release == NULL:
+            return columns
+        columns.append(arrow_view(&schema.schema, &chunk.array, (schema, chunk)))
+
+
+cdef str stream_error(ArrowArrayStream* stream):
+    cdef const char* text = stream.get_last_error(stream)
+    return "no reason given" if text == NULL else text.decode("utf-8", "replace")
+
+
+cdef Column array_column(object array):
+    """See a numpy array as a column; None for a dtype that has to go key by key."""
+    cdef Column column = Column()
+    cdef size_t address
+    kind = array.dtype.kind
+    if array.ndim != 1:
+        raise ValueError(f"keys must be one-dimensional, got {array.ndim} dimensions")
+    if kind not in ("S", "i", "u"):
+        return None
+    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    address = array.ctypes.data
+    column.keys.kind = KEYS_PADDED if kind == "S" else KEYS_SIGNED if kind == "i" else KEYS_UNSIGNED
+    column.keys.width = array.dtype.itemsize
+    column.keys.length = array.shape[0]
+    column.keys.data = <const uint8_t*> address
+    column.owner = array
+    return column
+
+
+cdef Column hashed_column(object keys, uint64_t seed, bint raw):
+    """Hash Python objects one by one."""
+    cdef Column column = Column()
+    cdef uint64_t[::1] view
+    cdef Py_ssize_t i = 0
+    if isinstance(keys, (str, bytes, bytearray)):
+        raise TypeError(f"keys must be a sequence of keys, got one key: {keys!r}")
+    keys = keys if isinstance(keys, (list, tuple)) else list(keys)
+    column.owner = hashes = np.empty(len(keys), dtype=np.uint64)
+    view = hashes
+    for key in keys:
+        if i == view.shape[0]:
+            break
+        hash_key(key, seed, raw, &view[i])
+        i += 1
+    if i != view.shape[0] or i != len(keys):
+        raise ValueError("keys must not change while they are hashed")  # converting one may run Python code
+    column.keys.kind = KEYS_HASHED
+    column.keys.length = view.shape[0]
+    column.keys.data = <const uint8_t*> &view[0] if view.shape[0] else NULL
+    return column
+
+
+cdef list columns_of(object keys, uint64_t seed, bint raw):
+    """See any keys as columns, one for each chunk."""
+    cdef Column column = None
+    if isinstance(keys, np.ndarray):
+        column = array_column(keys)
+        keys = keys if column is not None else keys.tolist()
+    elif hasattr(keys, "__arrow_c_array__"):
+        schema, array = keys.__arrow_c_array__()
+        column = arrow_view(
+            <const ArrowSchema*> PyCapsule_GetPointer(schema, "arrow_schema"),
+            <const ArrowArray*> PyCapsule_GetPointer(array, "arrow_array"),
+            (schema, array),
+        )
+    elif hasattr(keys, "__arrow_c_stream__"):
+        capsule = keys.__arrow_c_stream__()
+        return stream_columns(capsule)
+    return [hashed_column(keys, seed, raw) if column is None else column]
+
+
+# Placing --------------------------------------------------------------------------------------------------------------
+
+
+cdef void place_column(
+    const KeyColumn* keys, uint64_t seed, bint raw, Place place, const void* where, int32_t* out
+) noexcept nogil:
+    """Hash and place a column, block by block: what is in work stays in the first-level cache."""
+    cdef uint64_t hashes[BLOCK]
+    cdef int64_t i, n, start
+    raw = raw and (keys.kind == KEYS_SIGNED or keys.kind == KEYS_UNSIGNED)
+    start = 0
+    while start < keys.length:
+        n = min(<int64_t> BLOCK, keys.length - start)
+        if raw:
+            for i in range(n):
+                hashes[i] = keycolumn_integer(keys, keys.first + start + i)
+                if not keycolumn_valid(keys, keys.first + start + i):
+                    hashes[i] = seed
+        else:
+            keycolumn_hash(keys, start, n, seed, hashes)
+        place(where, hashes, out + start, n)
+        start += n
+
+
+cdef void gather(const KeyColumn* indices, const int32_t* placed, int32_t null, int32_t* out) noexcept nogil:
+    """Look indices up among the places of a dictionary."""
+    cdef int64_t i
+    for i in range(indices.length):
+        if keycolumn_valid(indices, indices.first + i):
+            out[i] = placed[keycolumn_integer(indices, indices.first + i)]
+        else:
+            out[i] = null
+
+
+cdef int place_keys(Column column, uint64_t seed, bint raw, Place place, const void* where, int32_t* out) except -1:
+    """Place one column; a dictionary's keys only once."""
+    cdef int32_t[::1] placed
+    cdef int32_t null = 0
+    if column.dictionary is None:
+        with nogil:
+            place_column(&column.keys, seed, raw, place, where, out)
+        return 0
+    placed = np.empty(column.dictionary.keys.length + 1, dtype=np.int32)
+    place_keys(column.dictionary, seed, raw, place, where, &placed[0])
+    place(where, &seed, &null, 1)
+    with nogil:
+        gather(&column.keys, &placed[0], null, out)
+    return 0
+
+
+cdef object place_all(list columns, uint64_t seed, bint raw, Place place, const void* where):
+    """Place all chunks into one array."""
+    cdef int32_t[::1] out
+    cdef Column column
+    cdef int64_t size = 0
+    for column in columns:
+        size += column.keys.length
+    result = np.empty(size, dtype=np.int32)
+    if size == 0:
+        return result
+    out = result
+    size = 0
+    for column in columns:
+        if column.keys.length:
+            place_keys(column, seed, raw, place, where, &out[size])
+            size += column.keys.length
+    return result
+
+
+cdef object hashes_of(Column column, uint64_t seed):
+    """Array of a column's hashes."""
+    cdef uint64_t[::1] view
+    cdef KeyColumn* keys = &column.keys
+    hashes = np.empty(keys.length, dtype=np.uint64)
+    view = hashes
+    if keys.length == 0:
+        return hashes
+    if column.dictionary is not None:
+        return gathered_hashes(column, seed)
+    with nogil:
+        keycolumn_hash(keys, 0, keys.length, seed, &view[0])
+    return hashes
+
+
+cdef object gathered_hashes(Column column, uint64_t seed):
+    """Array of the hashes of a dictionary-encoded column."""
+    cdef uint64_t[::1] view
+    cdef const uint64_t[::1] known = hashes_of(column.dictionary, seed)
+    cdef int64_t i, index
+    hashes = np.empty(column.keys.length, dtype=np.uint64)
+    view = hashes
+    for i in range(view.shape[0]):
+        index = column.keys.first + i
+        if keycolumn_valid(&column.keys, index):
+            view[i] = known[<Py_ssize_t> keycolumn_integer(&column.keys, index)]
+        else:
+            view[i] = seed
+    return hashes

@@ -5,24 +5,24 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint32_t
 from libc.string cimport memcpy
 
-from fairsched.core.codel cimport CODEL_LINUX, CODEL_LINUX_Q16, CODEL_QUEUEING_CONSUMER, CODEL_RFC, codel_init
-from fairsched.core.eventtree cimport eventtree_set
-from fairsched.core.histogram cimport HISTOGRAM_BUCKETS, HISTOGRAM_OCTAVES, Histogram, histogram_middle
-from fairsched.core.simarrivals cimport (
+from fairsched.core.delay.codel cimport CODEL_LINUX, CODEL_LINUX_Q16, CODEL_QUEUEING_CONSUMER, CODEL_RFC, codel_init
+from fairsched.core.delay.histogram cimport HISTOGRAM_BUCKETS, HISTOGRAM_OCTAVES, Histogram, histogram_middle
+from fairsched.core.simulation.arrivals cimport (
     ARRIVALS_BURSTS, ARRIVALS_CONSTANT, ARRIVALS_NONE, ARRIVALS_POISSON, ARRIVALS_RANDOM_BURSTS, ARRIVALS_TRACE,
     Arrivals,
 )
-from fairsched.core.simmodel cimport (
+from fairsched.core.simulation.eventtree cimport eventtree_set
+from fairsched.core.simulation.loop cimport sim_run, sim_start
+from fairsched.core.simulation.model cimport (
     CHANGE_ARRIVALS, CHANGE_DELAY, CHANGE_FAIL, CHANGE_GAP, CHANGE_JOIN, CHANGE_LEAVE, CHANGE_QUANTUM, CHANGE_SERVICE,
     CHANGE_WINDOW, FRAME_COLUMNS, RECORD_COLUMNS, Sim, SimChange, SimConsumer, SimCounts, SimQueue, SimSlot,
 )
-from fairsched.core.simqueue cimport stock_init, stock_ready
-from fairsched.core.simsetup cimport sim_allocate, sim_clear, sim_init
-from fairsched.core.simulation cimport sim_run, sim_start
-from fairsched.core.variate cimport (
+from fairsched.core.simulation.queue cimport stock_init, stock_ready
+from fairsched.core.simulation.setup cimport sim_allocate, sim_clear, sim_init
+from fairsched.core.simulation.variate cimport (
     NEVER as NO_MOMENT, VARIATE_CONSTANT, VARIATE_EXPONENTIAL, VARIATE_LOGNORMAL, VARIATE_UNIFORM, Variate,
 )
-from fairsched.core.xoshiro cimport Xoshiro
+from fairsched.core.simulation.xoshiro cimport Xoshiro
 
 import numpy as np
 

@@ -3,10 +3,10 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t
 
-from fairsched.core.consumernode cimport ConsumerNode
-from fairsched.core.interest cimport Interest
-from fairsched.core.parking cimport Parking
-from fairsched.core.reclaim cimport Pin
+from fairsched.core.waiting.interest cimport Interest
+from fairsched.core.waiting.node cimport ConsumerNode
+from fairsched.core.waiting.parking cimport Parking
+from fairsched.core.waiting.reclaim cimport Pin
 
 
 cdef struct Seat:

@@ -1,8 +1,8 @@
-"""Threads of one kind that wait for one thing: consumers of it, in the lists of core/interest.pxd.
+"""Threads of one kind that wait for one thing: consumers of it, in the lists of core/waiting/interest.pxd.
 
 A waiting thread has a seat: a node, and a semaphore to sleep on; who must not sleep, as an event loop, has one with a
 callback. What they wait for is work, in some unit: items for getters, room for putters. Whom to wake is said by
-core/wakeup.pxd, and what its callers owe is done here:
+core/waiting/wakeup.pxd, and what its callers owe is done here:
 
     waiter   deadline -> sit (interested) -> wait -> looks -> takes it -> leave -> the owner wakes for what is left
                                               ^        `-> stay (interested again; the owner wakes for what is left)
@@ -21,7 +21,7 @@ one step, so a claimed waiter stays notified until it takes or leaves.
     Each list of seats has a link of its own. Seats are freed with the room only, since a waker may still be inside
     unpark when the woken thread has left.
 
-Complexity: O(1), where the priorities are few (core/interest.pxd); wake O(waiters on their way + woken).
+Complexity: O(1), where the priorities are few (core/waiting/interest.pxd); wake O(waiters on their way + woken).
 Memory: a seat for each of the most threads that ever waited at once, and SPARE: steady waiting allocates nothing.
 """
 
@@ -31,18 +31,18 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.stdlib cimport free, malloc
 
-from fairsched.core.consumernode cimport ConsumerNode, NOTIFIED, REMOVED, node_init, node_state
-from fairsched.core.interest cimport (
+from fairsched.core.waiting.interest cimport (
     MOVED, NO_MEMORY, interest_clear, interest_done, interest_enter, interest_first, interest_init, interest_leave,
     interest_notify, interest_set,
 )
-from fairsched.core.interestwalk cimport (
+from fairsched.core.waiting.membership cimport interest_add, interest_remove
+from fairsched.core.waiting.node cimport ConsumerNode, NOTIFIED, REMOVED, node_init, node_state
+from fairsched.core.waiting.parking cimport Parking
+from fairsched.core.waiting.reclaim cimport Pin
+from fairsched.core.waiting.wakeup cimport Wants, wakeup_higher, wakeup_one, wakeup_outranked, wakeup_possible
+from fairsched.core.waiting.walk cimport (
     LIST_INTERESTED, LIST_NOTIFIED, InterestWalk, interestwalk_init, interestwalk_next,
 )
-from fairsched.core.membership cimport interest_add, interest_remove
-from fairsched.core.parking cimport Parking
-from fairsched.core.reclaim cimport Pin
-from fairsched.core.wakeup cimport Wants, wakeup_higher, wakeup_one, wakeup_outranked, wakeup_possible
 
 import threading
 import time

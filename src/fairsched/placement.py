@@ -6,8 +6,7 @@ from bisect import bisect_left, bisect_right
 from itertools import accumulate
 from typing import Protocol
 
-from fairsched._rabbitmqhash import rabbitmq_bucket
-from fairsched._routing import xxh64
+from fairsched._routing import rabbitmq_bucket, xxh64
 from fairsched.errors import ConfigurationError
 
 #: Points of the ring lie on 0 to 2**27 - 1, where `phash2` puts its hashes.

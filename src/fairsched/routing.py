@@ -7,7 +7,7 @@ import datetime as dt
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from fairsched._rabbitmqhash import phash2
+from fairsched._routing import phash2
 from fairsched.bindingkey import LARGEST, weight_of
 from fairsched.placement import Buckets, Placement, SeedRing
 

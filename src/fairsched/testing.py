@@ -8,7 +8,7 @@ from typing import Any
 
 from pika.spec import Basic, BasicProperties
 
-from fairsched._ackledger import AckLedger
+from fairsched._amqp import AckLedger
 from fairsched.consumer.counters import Counters
 from fairsched.consumer.handlers import check_plain
 from fairsched.consumer.message import Message

@@ -1,4 +1,4 @@
-"""core/workset.pxd and the handshake of core/scheduler.pxd, step by step."""
+"""core/connection/workset.pxd and the handshake of core/connection/scheduler.pxd, step by step."""
 
 from __future__ import annotations
 

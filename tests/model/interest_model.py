@@ -1,4 +1,4 @@
-"""core/interest.pxd and core/levels.pxd, step by step: a node that several threads move, and the bitmap of levels.
+"""The lists of core/waiting/interest.pxd, step by step: a node that several threads move, and the bitmap of levels.
 
 The lists themselves are atomic here; nodelist_model.py opens them up.
 """

@@ -1,4 +1,4 @@
-"""core/nodelist.pxd and core/reclaim.pxd, step by step: what may happen between any two accesses to shared memory.
+"""core/waiting/nodelist.pxd and reclaim.pxd, step by step: what may happen between any two accesses to shared memory.
 
 An entry that is freed stays, and touching it is the fault. Each guard can be taken away.
 """

@@ -1,6 +1,6 @@
 """Threads that wait as consumers, step by step: waiters, wakers, time-outs, priorities and a shutdown.
 
-The steps are those of _waitingroom.pyx and _fairwaiting.pyx: what they do with the exclusion held is one step, and what
+The steps are those of _waitingroom.pyx and _fairqueue.pyx: what they do with the exclusion held is one step, and what
 they do without it (park, unpark) is one step each. The lists are atomic here, since they are only touched with the
 exclusion held; interest_model.py and nodelist_model.py open them up.
 """

@@ -1,4 +1,4 @@
-"""The chain in plain Python, one thread: the oracle for core/target, core/session and core/connection."""
+"""The chain in plain Python, one thread: the oracle for target, session and connection in core/connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The consumers' lists in plain Python, one operation at a time: the oracle for core/nodelist and core/interest."""
+"""The consumers' lists in plain Python, one operation at a time: the oracle for core/waiting (nodelist, interest)."""
 
 from __future__ import annotations
 

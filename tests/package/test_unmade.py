@@ -94,12 +94,12 @@ def test_what_was_only_allocated_does_not_crash(name: str) -> None:
 
 #: How to set up those that are made by calling their class: arguments that are right, and some that fail half-way.
 MADE = {
-    "fairsched._ackledger:AckLedger": ("()", "()"),
+    "fairsched._amqp:AckLedger": ("()", "()"),
     "fairsched._codel:CoDel": ("()", "(0.005, 0.1, 'rfc')"),
-    "fairsched._estimator:Estimator": ("(1.0,)", "(Odd(),)"),
+    "fairsched._codel:Estimator": ("(1.0,)", "(Odd(),)"),
     "fairsched._pullqueue:PullQueue": ("()", "('fair',)"),
     "fairsched._routing:HashRing": ("({'a': 1},)", "({'a': 0},)"),
-    "fairsched._target:Target": ("([fairsched.PullQueue().subscribe()],)", "([None],)"),
+    "fairsched._pullqueue:Target": ("([fairsched.PullQueue().subscribe()],)", "([None],)"),
 }
 
 

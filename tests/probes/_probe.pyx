@@ -3,8 +3,8 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
-from fairsched.core.dwrr cimport dwrr_hold, dwrr_pop, dwrr_push, dwrr_settle
-from fairsched.core.slots cimport NO_SLOT, SlotTable, slots_add, slots_clear, slots_init, slots_valid
+from fairsched.core.schedule.dwrr cimport dwrr_hold, dwrr_pop, dwrr_push, dwrr_settle
+from fairsched.core.schedule.slots cimport NO_SLOT, SlotTable, slots_add, slots_clear, slots_init, slots_valid
 
 cdef extern from *:
     """

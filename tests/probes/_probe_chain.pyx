@@ -5,20 +5,21 @@ from libc.stdlib cimport calloc, free
 from libcpp.atomic cimport atomic
 
 from fairsched.core.atomics cimport thread_yield
-from fairsched.core.chain cimport Connection, ConnectionActions, Session, SessionActions, Target, TargetActions, Task
-from fairsched.core.connection cimport (
+from fairsched.core.connection.chain cimport (
+    Connection, ConnectionActions, Session, SessionActions, Target, TargetActions, Task,
+)
+from fairsched.core.connection.connection cimport (
     PASS_MORE, connection_close, connection_init, connection_notify, connection_pass, connection_release,
     connection_retain, connection_step, connection_submit, target_forget, target_notify, task_init,
 )
-from fairsched.core.scheduler cimport (
+from fairsched.core.connection.scheduler cimport (
     Scheduler, scheduler_clear, scheduler_init, scheduler_resume, scheduler_run, scheduler_stop, scheduler_threads,
 )
-from fairsched.core.session cimport session_close, session_init
-from fairsched.core.target cimport (
-    target_attach, target_close, target_desired, target_detach, target_hinder, target_init, target_resume,
-    target_start,
+from fairsched.core.connection.session cimport session_close, session_init
+from fairsched.core.connection.target cimport (
+    target_attach, target_close, target_desired, target_detach, target_hinder, target_init, target_resume, target_start,
 )
-from fairsched.core.workset cimport (
+from fairsched.core.connection.workset cimport (
     WorkItem, Workset, workitem_init, workitem_scheduled, workset_add, workset_init, workset_ready, workset_take,
 )
 

@@ -2,12 +2,12 @@
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from fairsched.core.codel cimport (
+from fairsched.core.delay.codel cimport (
     CODEL_LINUX, CODEL_LINUX_Q16, CODEL_Q16_ONE, CODEL_QUEUEING_CONSUMER, CODEL_RFC, CodelLaw, CodelParams, CodelVars,
     codel_init, codel_newton, codel_reset, codel_should_return,
 )
-from fairsched.core.dwrr cimport dwrr_pop, dwrr_push
-from fairsched.core.slots cimport SlotTable, slots_add, slots_clear, slots_init
+from fairsched.core.schedule.dwrr cimport dwrr_pop, dwrr_push
+from fairsched.core.schedule.slots cimport SlotTable, slots_add, slots_clear, slots_init
 
 cdef extern from *:
     """

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint64_t
 
-from fairsched.core.credit cimport (
+from fairsched.core.queue.credit cimport (
     CREDIT_REFUSED, CREDIT_REGAINED, CREDIT_SPENT, CreditManager, credit_has, credit_init, credit_restore,
     credit_set_limits, credit_use,
 )

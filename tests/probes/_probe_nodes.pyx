@@ -5,24 +5,24 @@ from libc.stdlib cimport free, malloc, realloc
 from libcpp.atomic cimport atomic
 
 from fairsched.core.atomics cimport thread_yield
-from fairsched.core.consumernode cimport ConsumerNode, node_init, node_retire, node_state
-from fairsched.core.interest cimport (
+from fairsched.core.waiting.interest cimport (
     Interest, interest_clear, interest_done, interest_enter, interest_first, interest_highest_notified, interest_init,
     interest_leave, interest_notify, interest_set,
 )
-from fairsched.core.interestwalk cimport (
-    InterestList, InterestWalk, interest_count, interest_physical, interest_size,
-    interest_valid, interestwalk_init, interestwalk_next,
-)
-from fairsched.core.membership cimport interest_add, interest_remove
-from fairsched.core.nodelist cimport (
+from fairsched.core.waiting.membership cimport interest_add, interest_remove
+from fairsched.core.waiting.node cimport ConsumerNode, node_init, node_retire, node_state
+from fairsched.core.waiting.nodelist cimport (
     NodeIterator, NodeList, nodeiterator_has_next, nodeiterator_init, nodeiterator_next, nodelist_append,
     nodelist_delete, nodelist_init, nodelist_size, nodelist_tidy,
 )
-from fairsched.core.nodelistcheck cimport nodelist_physical, nodelist_valid
-from fairsched.core.reclaim cimport (
+from fairsched.core.waiting.nodelistcheck cimport nodelist_physical, nodelist_valid
+from fairsched.core.waiting.reclaim cimport (
     Garbage, NodeEntry, Pin, Reclaim, reclaim_clear, reclaim_enter, reclaim_flush, reclaim_init, reclaim_leave,
     reclaim_take,
+)
+from fairsched.core.waiting.walk cimport (
+    InterestList, InterestWalk, interest_count, interest_physical, interest_size, interest_valid, interestwalk_init,
+    interestwalk_next,
 )
 
 cdef extern from *:

@@ -5,26 +5,26 @@ from libc.stdlib cimport calloc, free, realloc
 from libcpp.atomic cimport atomic
 
 from fairsched._pullqueue cimport PullQueue
-from fairsched.core.answers cimport Answers, answers_add, answers_clear, answers_find, answers_init, answers_reserve
 from fairsched.core.atomics cimport spin_wait
-from fairsched.core.consumernode cimport node_retire
-from fairsched.core.groups cimport Grouping
-from fairsched.core.interest cimport interest_enter, interest_leave
-from fairsched.core.interestwalk cimport InterestList, interest_count, interest_size, interest_valid
-from fairsched.core.message cimport Late, Message, Rejection
-from fairsched.core.order cimport KIND_FAIR, Kind, order_after
-from fairsched.core.queue cimport PUT_DONE, Offer, queue_clear, queue_init, queue_put
-from fairsched.core.queuecredit cimport consumer_set_credit
-from fairsched.core.queuemembers cimport consumer_init, queue_cancel, queue_set_wish, queue_subscribe
-from fairsched.core.queuepull cimport PULL_ASK, queue_pull
-from fairsched.core.queuequestion cimport Question, queue_question
-from fairsched.core.queuesettle cimport SETTLE_ACK, SETTLE_REJECT, SETTLE_RELEASE, Verdict, queue_settle
-from fairsched.core.queuestate cimport (
-    WISH_USER, Call, Pulled, Queue, QueueConsumer, call_init, queue_forget,
+from fairsched.core.queue.answers cimport (
+    Answers, answers_add, answers_clear, answers_find, answers_init, answers_reserve,
 )
-from fairsched.core.queuewake cimport queue_drop, queue_offer
-from fairsched.core.reclaim cimport Garbage, Pin, reclaim_flush
-from fairsched.core.slots cimport slots_add
+from fairsched.core.queue.consumercredit cimport consumer_set_credit
+from fairsched.core.queue.groups cimport Grouping
+from fairsched.core.queue.members cimport consumer_init, queue_cancel, queue_set_wish, queue_subscribe
+from fairsched.core.queue.message cimport Late, Message, Rejection
+from fairsched.core.queue.order cimport KIND_FAIR, Kind, order_after
+from fairsched.core.queue.pull cimport PULL_ASK, queue_pull
+from fairsched.core.queue.question cimport Question, queue_question
+from fairsched.core.queue.queue cimport PUT_DONE, Offer, queue_clear, queue_init, queue_put
+from fairsched.core.queue.settle cimport SETTLE_ACK, SETTLE_REJECT, SETTLE_RELEASE, Verdict, queue_settle
+from fairsched.core.queue.state cimport WISH_USER, Call, Pulled, Queue, QueueConsumer, call_init, queue_forget
+from fairsched.core.queue.wake cimport queue_drop, queue_offer
+from fairsched.core.schedule.slots cimport slots_add
+from fairsched.core.waiting.interest cimport interest_enter, interest_leave
+from fairsched.core.waiting.node cimport node_retire
+from fairsched.core.waiting.reclaim cimport Garbage, Pin, reclaim_flush
+from fairsched.core.waiting.walk cimport InterestList, interest_count, interest_size, interest_valid
 
 cdef extern from *:
     """
@@ -115,7 +115,7 @@ def consumer_bytes():
 
 def kept(PullQueue queue):
     """What a pull queue's messages keep: how many are in memory, what browsers are to see of them, and who refused."""
-    cdef Queue* q = &queue.hall.queue
+    cdef Queue* q = &queue.memory.queue
     cdef int64_t late = 0, notes = 0
     cdef Message* m = order_after(&q.order, NULL)
     cdef Late* each

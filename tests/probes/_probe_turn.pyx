@@ -3,14 +3,14 @@
 from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport calloc, free
 
-from fairsched.core.groups cimport GROUPS_SHARED, groups_assign
-from fairsched.core.interest cimport interest_enter, interest_leave
-from fairsched.core.message cimport Message, message_reject
-from fairsched.core.order cimport KIND_FAIR
-from fairsched.core.queue cimport Offer, queue_clear, queue_init, queue_put
-from fairsched.core.queueturn cimport turn_look, turn_reach, turn_wanted
-from fairsched.core.queuestate cimport Call, Queue, QueueConsumer, call_init
-from fairsched.core.slots cimport slots_activate, slots_add, slots_first
+from fairsched.core.queue.groups cimport GROUPS_SHARED, groups_assign
+from fairsched.core.queue.message cimport Message, message_reject
+from fairsched.core.queue.order cimport KIND_FAIR
+from fairsched.core.queue.queue cimport Offer, queue_clear, queue_init, queue_put
+from fairsched.core.queue.state cimport Call, Queue, QueueConsumer, call_init
+from fairsched.core.queue.turn cimport turn_look, turn_reach, turn_wanted
+from fairsched.core.schedule.slots cimport slots_activate, slots_add, slots_first
+from fairsched.core.waiting.interest cimport interest_enter, interest_leave
 
 cdef enum Standing:  # of a message
     WANTED

@@ -4,15 +4,15 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libcpp.atomic cimport atomic
 
-from fairsched.core.consumernode cimport ConsumerNode, NOTIFIED, node_init, node_state
-from fairsched.core.interest cimport (
+from fairsched.core.waiting.interest cimport (
     MOVED, Interest, interest_clear, interest_done, interest_enter, interest_init, interest_leave, interest_notify,
     interest_set,
 )
-from fairsched.core.interestwalk cimport interest_valid
-from fairsched.core.membership cimport interest_add
-from fairsched.core.reclaim cimport Pin
-from fairsched.core.wakeup cimport Wants, wakeup_notify, wakeup_one, wakeup_outranked, wakeup_possible
+from fairsched.core.waiting.membership cimport interest_add
+from fairsched.core.waiting.node cimport ConsumerNode, NOTIFIED, node_init, node_state
+from fairsched.core.waiting.reclaim cimport Pin
+from fairsched.core.waiting.wakeup cimport Wants, wakeup_notify, wakeup_one, wakeup_outranked, wakeup_possible
+from fairsched.core.waiting.walk cimport interest_valid
 
 cdef extern from *:
     """

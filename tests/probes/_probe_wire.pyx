@@ -5,26 +5,28 @@ from libc.stdlib cimport calloc, free
 from libcpp.atomic cimport atomic
 
 from fairsched.core.atomics cimport cpu_pause, spin_wait
-from fairsched.core.chain cimport Connection, ConnectionActions, Session, Target, TargetActions
-from fairsched.core.connection cimport (
+from fairsched.core.connection.chain cimport Connection, ConnectionActions, Session, Target, TargetActions
+from fairsched.core.connection.connection cimport (
     connection_close, connection_init, connection_notify, target_forget, target_notify,
 )
-from fairsched.core.consumernode cimport node_retire
-from fairsched.core.groups cimport GROUPS_NONE
-from fairsched.core.interest cimport interest_enter, interest_leave
-from fairsched.core.interestwalk cimport interest_count, interest_valid
-from fairsched.core.order cimport KIND_STANDARD
-from fairsched.core.queue cimport Offer, queue_clear, queue_init, queue_put
-from fairsched.core.queuecredit cimport consumer_set_credit
-from fairsched.core.queuemembers cimport consumer_init, queue_cancel, queue_set_wish, queue_subscribe
-from fairsched.core.queuepull cimport queue_pull
-from fairsched.core.queuequestion cimport Question
-from fairsched.core.queuesettle cimport SETTLE_ACK, SETTLE_RELEASE, queue_settle
-from fairsched.core.queuestate cimport WISH_USER, Call, Pulled, Queue, QueueConsumer, call_init, queue_forget
-from fairsched.core.reclaim cimport Garbage, Pin, reclaim_flush
-from fairsched.core.scheduler cimport Scheduler, scheduler_clear, scheduler_init, scheduler_run, scheduler_stop
-from fairsched.core.session cimport session_init
-from fairsched.core.target cimport target_attach, target_init, target_start
+from fairsched.core.connection.scheduler cimport (
+    Scheduler, scheduler_clear, scheduler_init, scheduler_run, scheduler_stop,
+)
+from fairsched.core.connection.session cimport session_init
+from fairsched.core.connection.target cimport target_attach, target_init, target_start
+from fairsched.core.queue.consumercredit cimport consumer_set_credit
+from fairsched.core.queue.groups cimport GROUPS_NONE
+from fairsched.core.queue.members cimport consumer_init, queue_cancel, queue_set_wish, queue_subscribe
+from fairsched.core.queue.order cimport KIND_STANDARD
+from fairsched.core.queue.pull cimport queue_pull
+from fairsched.core.queue.question cimport Question
+from fairsched.core.queue.queue cimport Offer, queue_clear, queue_init, queue_put
+from fairsched.core.queue.settle cimport SETTLE_ACK, SETTLE_RELEASE, queue_settle
+from fairsched.core.queue.state cimport WISH_USER, Call, Pulled, Queue, QueueConsumer, call_init, queue_forget
+from fairsched.core.waiting.interest cimport interest_enter, interest_leave
+from fairsched.core.waiting.node cimport node_retire
+from fairsched.core.waiting.reclaim cimport Garbage, Pin, reclaim_flush
+from fairsched.core.waiting.walk cimport interest_count, interest_valid
 
 cdef extern from *:
     """

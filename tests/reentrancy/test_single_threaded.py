@@ -16,9 +16,8 @@ from support.intruders import BRIEF, Number, Script, Step, Visit, intruder, play
 from support.threads import result_of, start
 
 from fairsched import CoDel
-from fairsched._ackledger import AckLedger
-from fairsched._deliveries import give_deliveries
-from fairsched._estimator import Estimator
+from fairsched._amqp import AckLedger, give_deliveries
+from fairsched._codel import Estimator
 
 
 class Claiming(float):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fairsched import ConfigurationError, ConsistentHashExchange, RabbitMQHash
-from fairsched._rabbitmqhash import phash2, rabbitmq_bucket
+from fairsched._routing import phash2, rabbitmq_bucket
 from fairsched.bindingkey import weight_of
 from fairsched.routing import MISSING
 

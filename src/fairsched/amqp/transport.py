@@ -2,7 +2,7 @@
 
 Everything but complete deliveries still runs through pika: handshake, tuning, heartbeats, channel life. The short cut
 takes a delivery whose frames all lie in the buffer, slices the body out of it and leaves method and properties
-undecoded until somebody asks (core/frames.pxd); one that is not all here yet waits for the next read. pika spends
+undecoded until somebody asks (core/amqp/frames.pxd); one that is not all here yet waits for the next read. pika spends
 about 15 us of CPU on the three frames of a small message, most of it on objects that a handler never looks at.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import pika
 from pika import frame as pika_frame
 
-from fairsched._deliveries import give_deliveries
+from fairsched._amqp import give_deliveries
 from fairsched.amqp.properties import ReceivedProperties
 
 _log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fairsched._ackledger import AckLedger
+from fairsched._amqp import AckLedger
 from fairsched.amqp.properties import ReceivedProperties
 from fairsched.consumer.prefetch.resize import ResizableWindow
 

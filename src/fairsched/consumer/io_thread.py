@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pika.adapters.select_connection import IOLoop
 
-from fairsched._ackledger import AckLedger
+from fairsched._amqp import AckLedger
 from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.errors import describe, is_missing
 from fairsched.amqp.urls import mask_url

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pika import spec
 
-from fairsched._ackledger import AckLedger
+from fairsched._amqp import AckLedger
 from fairsched.amqp.properties import decode
 from fairsched.consumer.handlers import check_result
 from fairsched.errors import ConfigurationError

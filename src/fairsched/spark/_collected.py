@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pika.compat import as_bytes
 
-from fairsched._ackledger import AckLedger
+from fairsched._amqp import AckLedger
 from fairsched.spark._rows import Delivery
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fairsched._ackledger import AckLedger
+from fairsched._amqp import AckLedger
 from fairsched.errors import ConnectionFailed
 from fairsched.spark._amqp import Retries, Session, open_session
 from fairsched.spark._collected import LARGEST_WINDOW, Collected

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fairsched._contents import PROPERTY_NAMES, read_methods, read_properties
+from fairsched._amqp import PROPERTY_NAMES, read_methods, read_properties
 from fairsched.amqp.fieldtables import read_table
 from fairsched.errors import ConfigurationError
 from fairsched.spark._options import SourceOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from fairsched._deliveries import take_deliveries
+from fairsched._amqp import take_deliveries
 from fairsched.amqp.transport import Transport
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from fairsched._ackledger import AckLedger
+from fairsched._amqp import AckLedger
 from fairsched.errors import ConfigurationError, ConnectionFailed
 from fairsched.spark._amqp import Session, over_session
 from fairsched.spark._collected import Collected

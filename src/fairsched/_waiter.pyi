@@ -1,6 +1,0 @@
-from typing import final
-
-@final
-class Waiter:
-    def again(self) -> None: ...
-    def leave(self) -> None: ...

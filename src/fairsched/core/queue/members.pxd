@@ -1,0 +1,218 @@
+"""Consumers of a queue: how they come, go, and become ready or not.
+
+A consumer is desired when it wants to be, is live, and has credit. These wishes are flags of one word, changed under
+the queue's lock; whoever changed one then has the node follow (`queue_follow`): move, look again, and move again if the
+wishes have changed meanwhile. So the last one to change them sees to it that the node is where they say, and a wish is
+flipped before anybody is judged by it: the seed's stall (a consumer that has spent its credit, and is still counted as
+ready while another is looked for) cannot come about.
+
+Source: seed 001, Qpid Broker-J's AbstractQueue. Thread safety: any, pinned, without the queue's lock; one consumer is
+added or removed by one thread. Complexity: O(1); removing O(groups), O(consumers) when a place among live ones becomes
+free, and O(messages) for one that has refused any.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+
+from fairsched.core.queue.consumercredit cimport consumer_set_credit, consumer_wish
+from fairsched.core.queue.credit cimport credit_init
+from fairsched.core.queue.cursor cimport cursor_begin, cursor_end, cursors_unblock
+from fairsched.core.queue.groups cimport GROUPS_NONE, groups_owned, groups_vacate
+from fairsched.core.queue.keymap cimport KeyEntry
+from fairsched.core.queue.message cimport Message, message_unreject
+from fairsched.core.queue.order cimport order_after
+from fairsched.core.queue.state cimport (
+    OWED_HAND_OVER, OWED_PASS_ON, WALK_STEPS, WISH_CREDIT, WISH_LIVE, WISH_USER, Call, Queue, QueueConsumer,
+    consumer_desired, queue_lock, queue_unlock, queue_unref,
+)
+from fairsched.core.queue.wake cimport queue_consider, queue_owe
+from fairsched.core.waiting.interest cimport MOVED, NO_MEMORY, interest_set
+from fairsched.core.waiting.membership cimport interest_add, interest_remove
+from fairsched.core.waiting.node cimport node_init
+from fairsched.core.waiting.walk cimport LIST_ALL, InterestWalk, interestwalk_init, interestwalk_next
+
+cdef enum Admission:
+    ADMITTED = 1
+    ADMISSION_CLOSED = 2
+    ADMISSION_EXCLUSIVE_EXISTS = 3   # an exclusive consumer has the queue to itself
+    ADMISSION_OTHERS_EXIST = 4       # exclusive is asked for, and there are others
+    ADMISSION_NO_MEMORY = 5
+
+cdef inline void consumer_init(QueueConsumer* c, int32_t priority, bint acquires) noexcept nogil:
+    """An interested consumer with unlimited credit; what else it is, the caller sets before queue_subscribe."""
+    node_init(&c.node, 0, priority, acquires)
+    c.id = 0
+    c.filtered = c.sees_requeues = c.exclusive = c.walks = c.refused = False
+    c.owner = NULL
+    c.last = c.match = NULL
+    c.late = NULL
+    c.next_walker = c.prev_walker = NULL
+    credit_init(&c.credit, 0, 0)
+    c.unsettled = 0
+    c.wishes.store(WISH_USER | WISH_CREDIT)
+    c.gone.store(0)
+    c.told.store(0)
+
+cdef inline void queue_follow(Call* call, QueueConsumer* c) noexcept nogil:
+    """Have a consumer's node go where its wishes say, and see to the work."""
+    cdef bint desired
+    while True:
+        desired = consumer_desired(c)
+        if interest_set(&call.queue.interest, call.pin, &c.node, desired) == MOVED:
+            if desired:
+                queue_consider(call, c)
+            else:
+                queue_owe(call, OWED_HAND_OVER)
+        if consumer_desired(c) == desired:
+            return
+
+cdef inline void queue_set_wish(Call* call, QueueConsumer* c, uint32_t wish, bint wished) noexcept nogil:
+    """Change a wish, and follow it."""
+    queue_lock(call.queue)
+    consumer_wish(c, wish, wished)
+    queue_unlock(call.queue)
+    queue_follow(call, c)
+
+cdef inline void queue_set_credit(Call* call, QueueConsumer* c, int64_t messages) noexcept nogil:
+    """As consumer_set_credit; then the consumer is where it belongs, and told if there is work for it."""
+    queue_lock(call.queue)
+    consumer_set_credit(c, messages)
+    queue_unlock(call.queue)
+    queue_follow(call, c)
+
+cdef inline Admission queue_admit(Queue* q, QueueConsumer* c) noexcept nogil:
+    """Locked. Count a consumer in, unless it may not come."""
+    if q.closed.load():
+        return ADMISSION_CLOSED
+    if q.exclusive != 0:
+        return ADMISSION_EXCLUSIVE_EXISTS
+    if c.exclusive and q.consumers != 0:
+        return ADMISSION_OTHERS_EXIST
+    q.ids += 1
+    c.id = q.ids
+    q.consumers += 1
+    if c.exclusive:
+        q.exclusive = c.id
+    if q.live_limit == 0 or q.live < q.live_limit:
+        q.live += 1
+        c.wishes.fetch_or(WISH_LIVE)
+    if c.filtered or not c.node.acquires or q.groups.kind != GROUPS_NONE:
+        cursor_begin(q, c)
+    return ADMITTED
+
+cdef inline int64_t queue_dismiss(Queue* q, QueueConsumer* c) noexcept nogil:
+    """Locked. Count a consumer out; how many groups have become free for others who went past them."""
+    cdef uint64_t at = 0
+    cdef KeyEntry* group = groups_owned(&q.groups, c.id, &at)
+    cdef Message* skipped
+    cdef int64_t unblocked = 0
+    while group != NULL:
+        skipped = groups_vacate(&q.groups, group)
+        if skipped != NULL:
+            cursors_unblock(q, skipped)
+            unblocked += 1
+        group = groups_owned(&q.groups, c.id, &at)
+    cursor_end(q, c)
+    q.consumers -= 1
+    if q.exclusive == c.id:
+        q.exclusive = 0
+    if c.wishes.load() & WISH_LIVE:
+        q.live -= 1
+        consumer_wish(c, WISH_LIVE, False)
+    return unblocked
+
+cdef inline void queue_unreject(Queue* q, uint64_t consumer) noexcept nogil:
+    """Have all messages forget that a consumer, which is gone, has refused them."""
+    cdef int steps = 0
+    cdef Message* past = NULL  # referenced
+    cdef Message* m
+    queue_lock(q)
+    m = order_after(&q.order, NULL)
+    while m != NULL:
+        message_unreject(m, consumer)
+        steps += 1
+        if steps % WALK_STEPS == 0:
+            m.references += 1
+            if past != NULL:
+                queue_unref(q, past)
+            past = m
+            queue_unlock(q)  # others have their turn
+            queue_lock(q)
+        m = order_after(&q.order, m)
+    if past != NULL:
+        queue_unref(q, past)
+    queue_unlock(q)
+
+cdef inline bint consumer_is_live(QueueConsumer* c) noexcept nogil:
+    return c.wishes.load() & WISH_LIVE != 0
+
+cdef inline QueueConsumer* queue_first_idle(Call* call) noexcept nogil:
+    """The first consumer that is not live, good inside; NULL: there is none."""
+    cdef InterestWalk w
+    cdef QueueConsumer* c
+    interestwalk_init(&w, &call.queue.interest, call.pin, LIST_ALL)
+    c = <QueueConsumer*> interestwalk_next(&w)
+    while c != NULL and (consumer_is_live(c) or c.gone.load()):
+        c = <QueueConsumer*> interestwalk_next(&w)
+    return c
+
+cdef inline void queue_promote(Call* call) noexcept nogil:
+    """Make the first consumer that is not live so, while there is room."""
+    cdef Queue* q = call.queue
+    cdef QueueConsumer* c = queue_first_idle(call)
+    cdef bint room = True
+    while c != NULL and room:
+        queue_lock(q)
+        room = q.live < q.live_limit
+        if room and not c.gone.load() and not consumer_is_live(c):
+            q.live += 1
+            consumer_wish(c, WISH_LIVE, True)
+        queue_unlock(q)
+        if room:
+            queue_follow(call, c)
+            c = queue_first_idle(call)
+
+cdef inline Admission queue_subscribe(Call* call, QueueConsumer* c) noexcept nogil:
+    """Register a consumer that is complete, and tell it if there is work for it."""
+    cdef Queue* q = call.queue
+    cdef Admission admission
+    if q.nondestructive:
+        c.node.acquires = c.sees_requeues = False
+    queue_lock(q)
+    admission = queue_admit(q, c)
+    queue_unlock(q)
+    if admission != ADMITTED:
+        return admission
+    if interest_add(&q.interest, call.pin, &c.node, consumer_desired(c)) == NO_MEMORY:
+        queue_lock(q)
+        queue_dismiss(q, c)
+        queue_unlock(q)
+        return ADMISSION_NO_MEMORY
+    if consumer_desired(c):
+        queue_consider(call, c)
+    queue_follow(call, c)
+    if q.live_limit != 0:
+        queue_promote(call)  # a place may have become free before this one could be found
+    return ADMITTED
+
+cdef inline bint queue_cancel(Call* call, QueueConsumer* c) noexcept nogil:
+    """Take a consumer out; what it has acquired stays acquired. False: it was gone. Then node_retire."""
+    cdef Queue* q = call.queue
+    cdef int64_t unblocked
+    cdef bint leaves
+    if c.gone.exchange(1):
+        return False
+    leaves = interest_set(&q.interest, call.pin, &c.node, False) == MOVED
+    interest_remove(&q.interest, call.pin, &c.node)
+    queue_lock(q)
+    unblocked = queue_dismiss(q, c)
+    queue_unlock(q)
+    if c.refused:
+        queue_unreject(q, c.id)
+    while unblocked > 0:
+        queue_owe(call, OWED_PASS_ON)
+        unblocked -= 1
+    if q.live_limit != 0:
+        queue_promote(call)
+    if leaves:
+        queue_owe(call, OWED_HAND_OVER)
+    return True

@@ -1,0 +1,255 @@
+"""One message of a queue, and the memory of many.
+
+States. AVAILABLE and HELD (not deliverable before its time) both count as available. ACQUIRED is one consumer's, until
+it settles; STEALABLE likewise, but the queue may take it back. DELETED has left the queue; its memory stays linked
+while somebody stands on it (`references`: cursors, and who acquired it), so that a walk can go on from there.
+
+Who acquired a message holds a lease: settling names the lease, so that a settlement that comes after the message was
+taken back, and perhaps given to another, does nothing.
+
+Thread safety: none; everything but key and token, which are fixed, is read and written under the queue's lock.
+Complexity: O(1), except that one call in CHUNK_MAX allocates a chunk. Memory: 192 bytes a message, and its key.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memcpy
+
+from fairsched.core.atomics cimport CACHE_LINE, rarely
+from fairsched.core.schedule.entrypool cimport prefetch
+
+cdef enum MessageState:
+    MESSAGE_AVAILABLE
+    MESSAGE_HELD
+    MESSAGE_ACQUIRED
+    MESSAGE_STEALABLE
+    MESSAGE_DELETED
+
+cdef enum Reason:  # why a message left the queue without having been acknowledged
+    REASON_EXPIRED
+    REASON_OVERFLOW
+    REASON_SUPERSEDED
+    REASON_DELIVERIES
+    REASON_CLOSED
+
+cdef enum HeapPlace:
+    HEAP_NONE
+    HEAP_RETURNED
+    HEAP_HELD
+
+cdef enum:
+    MESSAGES_MIN = 32
+    MESSAGES_MAX = 4096
+    MESSAGES_RETAIN = 16384  # an empty pool larger than this gives its memory back
+
+cdef struct MessageKey:  # the bytes follow
+    uint64_t hash
+    uint64_t length
+
+cdef struct Rejection:
+    Rejection* next
+    uint64_t consumer
+
+cdef struct Message
+
+cdef struct Late:  # a browser is to see that message, though it has gone past its place: late.pxd
+    Late* child          # in the heap of its browser
+    Late* sibling
+    Late* before
+    Late* next           # of the same message
+    Late** root          # the heap
+    Message* message
+
+cdef struct Message:
+    # The line that first in, first out touches.
+    Message* next           # in its level, in the order of service (of arrival, if the queue is fair); or in the pool
+    Message* prev
+    uint64_t token
+    uint64_t sequence       # of arrival, from 1
+    int64_t size
+    uint64_t holder         # the consumer that has it
+    uint32_t state
+    uint32_t references
+    uint32_t level          # 0 is served first
+    uint32_t lease          # acquisitions so far
+    # The line of what comes back, waits or expires.
+    Message* child          # in a heap (heap.pxd); the next of those removed in one call
+    Message* sibling
+    Message* before
+    int64_t expiry          # nanoseconds; 0: never
+    int64_t not_before      # nanoseconds; 0: at once
+    MessageKey* key         # NULL: none
+    Rejection* rejections
+    int32_t deliveries      # failed so far; -1: never acquired
+    uint8_t heap            # HeapPlace
+    uint8_t passed          # the front of its level has gone past it
+    uint8_t redelivered
+    uint8_t superseded      # a newer message has its key
+    # The line of the kinds that need more.
+    Message* left           # in a tree (ordertree.pxd)
+    Message* right
+    uint32_t weight
+    uint32_t slot           # in a fair queue
+    uint32_t reason
+    uint32_t paid           # whether it took credit of its holder
+    Message* due            # the next of those that have become due
+    Late* late              # of browsers that are to see it behind their cursors
+    char padding[16]
+
+cdef struct MessageChunk:
+    MessageChunk* next
+    void* block
+
+cdef struct MessagePool:
+    Message* free
+    MessageChunk* chunks
+    int64_t capacity
+    int64_t used
+
+cdef inline void messagepool_init(MessagePool* pool) noexcept nogil:
+    pool.free = NULL
+    pool.chunks = NULL
+    pool.capacity = pool.used = 0
+
+cdef inline void messagepool_clear(MessagePool* pool) noexcept nogil:
+    """Free every chunk; messages handed out are gone too."""
+    cdef MessageChunk* chunk = pool.chunks
+    cdef MessageChunk* following
+    while chunk != NULL:
+        following = chunk.next
+        free(chunk.block)
+        chunk = following
+    messagepool_init(pool)
+
+cdef inline bint messagepool_grow(MessagePool* pool) noexcept nogil:
+    """Add a chunk as large as all before it; False when memory is exhausted."""
+    cdef int64_t size = min(max(pool.capacity, <int64_t> MESSAGES_MIN), <int64_t> MESSAGES_MAX), i
+    cdef void* block = malloc(<size_t> (size + 1) * sizeof(Message) + CACHE_LINE)
+    cdef MessageChunk* chunk
+    cdef Message* messages
+    if block == NULL:
+        return False
+    chunk = <MessageChunk*> ((<uintptr_t> block + CACHE_LINE - 1) & ~<uintptr_t> (CACHE_LINE - 1))
+    chunk.block = block
+    chunk.next = pool.chunks
+    pool.chunks = chunk
+    messages = <Message*> chunk + 1
+    for i in range(size):
+        messages[i].next = &messages[i + 1] if i < size - 1 else pool.free
+    pool.free = messages
+    pool.capacity += size
+    return True
+
+cdef inline Message* messagepool_take(MessagePool* pool) noexcept nogil:
+    """A message that was never acquired, has no key, and stands nowhere; NULL when memory is exhausted."""
+    cdef Message* m = pool.free
+    if rarely(m == NULL):
+        if not messagepool_grow(pool):
+            return NULL
+        m = pool.free
+    pool.free = m.next
+    prefetch(pool.free)  # the next put writes there
+    pool.used += 1
+    # Links are written by whoever links it; the rest of what is missing here, by queue_create.
+    m.state = MESSAGE_AVAILABLE
+    m.references = m.lease = 0
+    m.holder = 0
+    m.key = NULL
+    m.rejections = NULL
+    m.late = NULL
+    m.deliveries = -1
+    m.heap = HEAP_NONE
+    m.passed = m.redelivered = m.superseded = False
+    return m
+
+cdef inline void message_strip(Message* m) noexcept nogil:
+    """Free what a message has besides its own memory."""
+    cdef Rejection* rejection = m.rejections
+    while rejection != NULL:
+        m.rejections = rejection.next
+        free(rejection)
+        rejection = m.rejections
+    free(m.key)
+
+cdef inline void messagepool_give(MessagePool* pool, Message* m) noexcept nogil:
+    """Take back a message that stands nowhere."""
+    if rarely(m.key != NULL or m.rejections != NULL):
+        message_strip(m)
+    m.next = pool.free
+    pool.free = m
+    pool.used -= 1
+    if rarely(pool.used == 0 and pool.capacity > MESSAGES_RETAIN):
+        messagepool_clear(pool)
+
+cdef inline MessageKey* messagekey_create(const char* data, uint64_t length, uint64_t hash) noexcept nogil:
+    """A copy; NULL when memory is exhausted."""
+    cdef MessageKey* key = <MessageKey*> malloc(sizeof(MessageKey) + length)
+    if key != NULL:
+        key.hash = hash
+        key.length = length
+        memcpy(key + 1, data, length)
+    return key
+
+cdef inline bint messagekey_equal(const MessageKey* a, const MessageKey* b) noexcept nogil:
+    return a.hash == b.hash and a.length == b.length and memcmp(a + 1, b + 1, a.length) == 0
+
+cdef inline int messagekey_compare(const MessageKey* a, const MessageKey* b) noexcept nogil:
+    """Below, at or above zero; a missing key comes first."""
+    cdef int difference
+    if a == NULL or b == NULL:
+        return <int> (a != NULL) - <int> (b != NULL)
+    difference = memcmp(a + 1, b + 1, min(a.length, b.length))
+    if difference == 0:
+        difference = <int> (a.length > b.length) - <int> (a.length < b.length)
+    return difference
+
+cdef inline bint message_before(const Message* a, const Message* b) noexcept nogil:
+    """Whether `a` is served before `b`, other things being equal. Only a sorted queue's messages differ by key."""
+    cdef int difference
+    if a.level != b.level:
+        return a.level < b.level
+    if a.weight != 0:  # in a tree, so sorted
+        difference = messagekey_compare(a.key, b.key)
+        if difference != 0:
+            return difference < 0
+    return a.sequence < b.sequence
+
+cdef inline bint message_taken(const Message* m) noexcept nogil:
+    return m.state == <uint32_t> MESSAGE_ACQUIRED or m.state == <uint32_t> MESSAGE_STEALABLE
+
+cdef inline bint message_rejected(const Message* m, uint64_t consumer) noexcept nogil:
+    """Whether that consumer has rejected it. O(rejections)."""
+    cdef const Rejection* rejection = m.rejections
+    while rejection != NULL:
+        if rejection.consumer == consumer:
+            return True
+        rejection = rejection.next
+    return False
+
+cdef inline bint message_reject(Message* m, uint64_t consumer) noexcept nogil:
+    """Note that a consumer does not want to see it again; False when memory is exhausted."""
+    cdef Rejection* rejection = <Rejection*> malloc(sizeof(Rejection))
+    if rejection == NULL:
+        return False
+    rejection.consumer = consumer
+    rejection.next = m.rejections
+    m.rejections = rejection
+    return True
+
+cdef inline void message_unreject(Message* m, uint64_t consumer) noexcept nogil:
+    """That consumer is gone: nobody will ask. O(rejections)."""
+    cdef Rejection** link = &m.rejections
+    cdef Rejection* rejection = link[0]
+    while rejection != NULL:
+        if rejection.consumer == consumer:
+            link[0] = rejection.next
+            free(rejection)
+        else:
+            link = &rejection.next
+        rejection = link[0]
+
+cdef inline bint message_expired(const Message* m, int64_t now) noexcept nogil:
+    return m.expiry != 0 and now > m.expiry
+
+cdef inline bint message_held(const Message* m, int64_t now) noexcept nogil:
+    return m.not_before != 0 and m.not_before >= now

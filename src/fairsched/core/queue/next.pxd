@@ -1,0 +1,89 @@
+"""What is next for a consumer of a queue: the first message, in the order of service, that it may have and wants.
+
+Who has no cursor may have whatever is first. Who has one walks, and remembers what its filter has said: a refused
+message is gone past, an accepted one kept in mind until it is taken, by this consumer or another. Filters are asked
+outside (wake.pxd); where one has not been asked, `known` says so. In a fair queue nobody walks: what is next is a
+matter of turns (turn.pxd), which a look does not use up.
+
+Thread safety: queue_next_for any, pinned, without the queue's lock; the others under it.
+Complexity: O(1) without a cursor, besides the order; else O(messages gone past), each once; a fair queue as in
+turn.pxd.
+"""
+
+from libc.stdint cimport uint32_t
+
+from fairsched.core.queue.cursor cimport cursor_match, cursor_seek, cursor_set, cursor_takes
+from fairsched.core.queue.message cimport MESSAGE_AVAILABLE, REASON_EXPIRED, Message, message_expired
+from fairsched.core.queue.order cimport KIND_FAIR, order_first, order_look
+from fairsched.core.queue.state cimport (
+    WALK_STEPS, Call, Queue, QueueConsumer, queue_accepts, queue_lock, queue_remove, queue_unlock,
+)
+from fairsched.core.queue.turn cimport turn_further, turn_look
+
+cdef inline Message* queue_next(Call* call, bint serving) noexcept nogil:
+    """Locked. The next message that anybody could take; what has expired goes."""
+    cdef Queue* q = call.queue
+    cdef Message* m = order_first(&q.order) if serving else order_look(&q.order)
+    while m != NULL and message_expired(m, call.now):
+        queue_remove(q, call, m, REASON_EXPIRED)
+        m = order_first(&q.order) if serving else order_look(&q.order)
+    return m
+
+cdef inline Message* next_turn(Call* call, QueueConsumer* c, bint* known) noexcept nogil:
+    """Locked. The next message of a fair queue for a consumer that acquires."""
+    cdef Queue* q = call.queue
+    cdef Message* m = turn_further(call, c) if c.walks else NULL
+    if m != NULL:
+        known[0] = False
+        return m
+    while True:
+        known[0] = True
+        m = order_look(&q.order) if q.order.returned != NULL and not c.walks else turn_look(call, c, known)
+        if m == NULL or not message_expired(m, call.now):
+            return m
+        queue_remove(q, call, m, REASON_EXPIRED)
+
+cdef inline Message* next_walking(Call* call, QueueConsumer* c, int* steps, bint* known) noexcept nogil:
+    """Locked. The next message for a consumer with a cursor that walks; as queue_next_for."""
+    cdef Queue* q = call.queue
+    cdef Message* m = c.match
+    cdef int answer
+    if m != NULL:
+        if m.state == <uint32_t> MESSAGE_AVAILABLE and not message_expired(m, call.now) and (
+            not c.node.acquires or cursor_takes(q, c, m)
+        ):
+            return m
+        cursor_match(q, c, NULL)
+    m = cursor_seek(q, call, c, steps)
+    while m != NULL:
+        answer = queue_accepts(call, c, m)
+        if answer == -1:
+            known[0] = False
+            return m
+        if answer == 1:
+            if c.filtered:
+                cursor_match(q, c, m)
+            return m
+        cursor_set(q, c, m)
+        m = cursor_seek(q, call, c, steps)
+    return NULL
+
+cdef inline Message* queue_next_for(Call* call, QueueConsumer* c, bint* known) noexcept nogil:
+    """The next message for a consumer, referenced; NULL: there is none. `known`: its filter has been asked."""
+    cdef Queue* q = call.queue
+    cdef Message* m = NULL
+    cdef int steps = 0
+    known[0] = True
+    while m == NULL and steps == 0:
+        steps = WALK_STEPS
+        queue_lock(q)
+        if q.order.kind == KIND_FAIR and c.node.acquires:
+            m = next_turn(call, c, known)
+        elif c.walks:
+            m = next_walking(call, c, &steps, known)
+        else:
+            m = queue_next(call, False)
+        if m != NULL:
+            m.references += 1
+        queue_unlock(q)
+    return m

@@ -1,0 +1,244 @@
+"""What a queue is made of, its lock, and what leaves it: the ground under queue.pxd.
+
+Three kinds of state, in the order in which they may be entered (never the other way round):
+  - who is to be told of work: the lists of waiting/interest.pxd, without a lock, inside a pin;
+  - what there is to do: messages, their order, groups, keys, cursors, under the queue's lock. It is held for a few
+    instructions (a walk lets go of it every WALK_STEPS), never across a call that could block, tell anybody, or run
+    Python code;
+  - credit, which has a lock of its own.
+Counters are written under the lock and read by anybody.
+
+Thread safety: as each function says; `_locked` ones need the lock. Complexity: O(1), unless said.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libcpp.atomic cimport atomic, memory_order_release
+
+from fairsched.core.atomics cimport rarely, spin_wait
+from fairsched.core.queue.credit cimport CreditManager
+from fairsched.core.queue.groups cimport GROUPS_NONE, Groups, groups_settle
+from fairsched.core.queue.keymap cimport KeyEntry, KeyMap, keymap_find, keymap_remove
+from fairsched.core.queue.late cimport late_forget
+from fairsched.core.queue.message cimport (
+    MESSAGE_AVAILABLE, MESSAGE_DELETED, MESSAGE_HELD, Late, Message, MessagePool, Reason, message_taken,
+    messagepool_give,
+)
+from fairsched.core.queue.order cimport KIND_LAST_VALUE, Order, order_taken, order_unlink
+from fairsched.core.queue.overflow cimport Overflow
+from fairsched.core.waiting.interest cimport NO_PRIORITY, Interest
+from fairsched.core.waiting.node cimport ConsumerNode
+from fairsched.core.waiting.reclaim cimport Pin
+
+cdef enum:
+    WALK_STEPS = 64
+
+cdef enum Wish:  # why a consumer is desired: all of them, or it is not
+    WISH_USER = 1    # it wants to be
+    WISH_LIVE = 2    # the limit on live consumers allows it
+    WISH_CREDIT = 4  # it has credit
+    WISH_ALL = 7
+
+cdef enum Owed:
+    OWED_HAND_OVER = 1
+    OWED_PASS_ON = 2
+
+cdef struct QueueConsumer:
+    ConsumerNode node          # must be first
+    # Fixed once it is registered:
+    uint64_t id                # from 1; never used again
+    bint filtered              # has a filter, which its owner evaluates
+    bint sees_requeues
+    bint exclusive
+    void* owner
+    # Under the queue's lock:
+    bint walks                 # has a cursor: a filter, something it rejected, groups, or it browses
+    Message* last              # the cursor: the message last gone past, referenced; NULL: before the first
+    Message* match             # what its filter accepted, and it has not acquired; referenced
+    Late* late                 # a heap: what it is to see behind the cursor
+    QueueConsumer* next_walker
+    QueueConsumer* prev_walker
+    CreditManager credit       # also under its own lock, which nobody wants meanwhile
+    bint refused               # there are messages that say so
+    int64_t unsettled          # messages that it has, and that took its credit
+    # Atomic:
+    atomic[uint32_t] wishes    # written under the queue's lock, read by anybody
+    atomic[uint32_t] gone      # 1: removed, or being removed
+    atomic[uint64_t] told      # notifications so far
+
+cdef struct Queue:
+    Interest interest
+    atomic[uint32_t] busy      # 1 while a thread has the lock
+    atomic[uint32_t] closed
+    atomic[uint32_t] walkers   # acquiring consumers with a cursor
+    atomic[uint32_t] timed     # messages with an expiry, or held
+    atomic[int64_t] depth      # messages, acquired ones included
+    atomic[int64_t] available  # of those, neither acquired nor gone
+    atomic[int64_t] bytes
+    Order order
+    MessagePool pool
+    KeyMap latest              # of a last-value queue
+    Groups groups
+    Overflow overflow
+    QueueConsumer* walking     # consumers with a cursor, browsers included
+    uint64_t ids
+    uint32_t live_limit        # 0: none
+    uint32_t live
+    uint64_t exclusive         # id of the consumer that has it to itself, or 0
+    int64_t consumers
+    int64_t max_deliveries     # 0: no limit
+    bint nondestructive
+    bint drains                # closed, and what comes back leaves
+
+cdef struct Pulled:  # a message as it was when it was pulled: it may be another's before anybody looks
+    Message* message           # referenced
+    uint64_t token
+    uint64_t holder
+    uint32_t lease
+    int32_t deliveries
+    bint redelivered
+    bint paid                  # whether it took credit of who pulled
+
+cdef struct Stand:  # where the questions of one call have come to (question.pxd): hints, which may be out of date
+    # NULL, or checked by the owner whenever it comes back inside: the one is gone, then it is NULL.
+    QueueConsumer* asked       # the consumer, or browser, that the walk has come to
+    QueueConsumer* above       # and who would outrank it
+    # Compared only, or kept by the owner:
+    Message* about             # what that walk is about
+    QueueConsumer* below       # who may be outranked,
+    Message* offered           # where it is offered that
+    uint64_t refuser           # whose filter was asked last,
+    Message* refused           # about that; referenced as long as it stands here; NULL: none was asked
+
+cdef struct Call:  # one call into a queue: whom to tell how, and what left the queue meanwhile
+    Pin* pin
+    Queue* queue
+    int64_t now                # nanoseconds of the queue's clock; needed while `timed` is not 0
+    void (*tell)(Call* call, QueueConsumer* c) noexcept nogil  # NULL: `told` is enough
+    void (*keep)(uint64_t token) noexcept nogil  # keeps what was pulled alive; NULL: something else does
+    # What a consumer's filter says: 1, 0, or -1: it has not been asked. NULL: filters accept everything.
+    int (*accepts)(Call* call, QueueConsumer* c, Message* m) noexcept nogil
+    void* context
+    Message* about             # what has become available, and is announced; NULL: whatever there is
+    Message* work              # what is offered to the consumer asked last; referenced
+    bint known                 # and its filter has been asked about that
+    int32_t rank               # priority of the consumer that it was offered to last
+    int32_t floor              # below that priority nobody is offered anything
+    uint64_t newest            # sequence number of what was put
+    Message* removed           # chained by `child`, each referenced: queue_forget is due
+    # With filters to be asked first (`accepts`), some telling is left to the caller: queue_owe says which.
+    uint32_t owed
+    Message* back              # what was given back, and is not announced yet; referenced
+    bint unblocked             # and its group has become free by that
+    Stand stand
+
+cdef inline void call_init(Call* call, Queue* q, int64_t now) noexcept nogil:
+    """A call that tells nobody; its pin is still to be had."""
+    call.pin = NULL
+    call.queue = q
+    call.now = now
+    call.tell = NULL
+    call.keep = NULL
+    call.accepts = NULL
+    call.context = NULL
+    call.about = call.work = call.removed = NULL
+    call.rank = 0
+    call.known = True
+    call.owed = 0
+    call.newest = 0
+    call.back = NULL
+    call.unblocked = False
+    call.floor = NO_PRIORITY
+    call.stand.asked = call.stand.above = NULL
+    call.stand.refused = NULL
+
+cdef inline int queue_accepts(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
+    """What a consumer's filter says: 1, 0, or -1: it has not been asked."""
+    if not c.filtered or call.accepts == NULL:
+        return True
+    return call.accepts(call, c, m)
+
+cdef inline void queue_lock_later(Queue* q) noexcept nogil:
+    """Wait for the lock, and take it."""
+    cdef unsigned int spins = 0
+    while True:
+        while q.busy.load():
+            spin_wait(&spins)
+        if not q.busy.exchange(1):  # A8: pairs with R8
+            return
+
+cdef inline void queue_lock(Queue* q) noexcept nogil:
+    if rarely(q.busy.exchange(1)):  # A8: pairs with R8
+        queue_lock_later(q)
+
+cdef inline void queue_unlock(Queue* q) noexcept nogil:
+    # R8 (unlock): pairs with A8; all that the lock guards was written before.
+    q.busy.store(0, memory_order_release)
+
+cdef inline void queue_count(atomic[int64_t]* counter, int64_t change) noexcept nogil:
+    """Locked. Nobody else writes, so no locked instruction is needed; readers need no more than some recent value."""
+    # R9 (count): pairs with A9, whoever reads a counter.
+    counter.store(counter.load() + change, memory_order_release)
+
+cdef inline void queue_unref(Queue* q, Message* m) noexcept nogil:
+    """Locked. Let go of a message; the last one to do so frees it, when it has left the queue."""
+    m.references -= 1
+    if m.references == 0 and m.state == <uint32_t> MESSAGE_DELETED:
+        order_unlink(&q.order, m)
+        messagepool_give(&q.pool, m)
+
+cdef inline void queue_unkey(Queue* q, Message* m) noexcept nogil:
+    """Locked. Forget the key of a message that leaves, if it was the latest of it."""
+    cdef KeyEntry* entry
+    if q.order.kind == KIND_LAST_VALUE and m.key != NULL:
+        entry = keymap_find(&q.latest, m.key)
+        if entry != NULL and entry.latest == m:
+            keymap_remove(&q.latest, entry)
+
+cdef inline Message* queue_settled(Queue* q, Message* m) noexcept nogil:
+    """Locked. An acquired message is its consumer's no longer: what was skipped for its group, with the reference."""
+    if q.groups.kind == GROUPS_NONE:
+        return NULL
+    return groups_settle(&q.groups, m, m.holder)
+
+cdef inline void queue_delete_taken(Queue* q, Message* m) noexcept nogil:
+    """Locked. As queue_delete, of a message that is not to be found any more."""
+    queue_unkey(q, m)
+    if rarely(m.late != NULL):
+        late_forget(m)
+    if m.expiry != 0 or m.not_before != 0:
+        q.timed.fetch_sub(1)
+    queue_count(&q.depth, -1)
+    queue_count(&q.bytes, -m.size)
+    m.state = MESSAGE_DELETED
+
+cdef inline void queue_delete(Queue* q, Message* m) noexcept nogil:
+    """Locked. Take a message out of the queue; the caller has a reference to it, and its group is settled."""
+    if m.state == <uint32_t> MESSAGE_AVAILABLE or m.state == <uint32_t> MESSAGE_HELD:
+        order_taken(&q.order, m, False)
+        queue_count(&q.available, -1)
+    elif not message_taken(m):
+        return
+    queue_delete_taken(q, m)
+
+cdef inline void queue_remove(Queue* q, Call* call, Message* m, Reason reason) noexcept nogil:
+    """Locked. Take a message out that nobody has acknowledged: the caller of the call is to see to it."""
+    m.references += 1
+    queue_delete(q, m)
+    m.reason = reason
+    m.child = call.removed
+    call.removed = m
+
+cdef inline void queue_forget(Queue* q, Call* call) noexcept nogil:
+    """What was removed has been seen to."""
+    cdef Message* m
+    if call.removed == NULL:
+        return
+    queue_lock(q)
+    while call.removed != NULL:
+        m = call.removed
+        call.removed = m.child
+        queue_unref(q, m)
+    queue_unlock(q)
+
+cdef inline bint consumer_desired(QueueConsumer* c) noexcept nogil:
+    return c.wishes.load() == WISH_ALL

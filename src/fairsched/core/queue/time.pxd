@@ -1,0 +1,85 @@
+"""What time does to a queue: messages become due, and expire.
+
+Consumers see to what they meet. What nobody meets is housekeeping's: queue_sweep. A message is held while its time is
+not past, and expired when its time is past: both strictly, as in Qpid Broker-J. A held message does not expire.
+
+Thread safety: any, pinned, without the queue's lock.
+Complexity: unhold O(log held) for each message that is due; sweep O(messages).
+"""
+
+from libc.stdint cimport int64_t, uint32_t
+
+from fairsched.core.queue.cursor cimport cursors_recall
+from fairsched.core.queue.heap cimport heap_remove
+from fairsched.core.queue.message cimport (
+    HEAP_HELD, MESSAGE_AVAILABLE, REASON_EXPIRED, Message, message_expired, message_held,
+)
+from fairsched.core.queue.order cimport order_after, order_available
+from fairsched.core.queue.state cimport WALK_STEPS, Call, Queue, queue_lock, queue_remove, queue_unlock, queue_unref
+from fairsched.core.queue.wake cimport queue_offer
+
+cdef inline Message* queue_unhold(Queue* q, Call* call) noexcept nogil:
+    """Make available what has become due: chained by `due`, each referenced, to be announced; NULL: nothing is."""
+    cdef Message* first = NULL
+    cdef Message** last = &first
+    cdef Message* m
+    queue_lock(q)
+    m = q.order.held
+    while m != NULL and not message_held(m, call.now):
+        heap_remove(&q.order.held, m, HEAP_HELD)
+        m.state = MESSAGE_AVAILABLE
+        order_available(&q.order, m)
+        cursors_recall(q, m, False)
+        m.references += 1
+        m.due = NULL
+        last[0] = m
+        last = &m.due
+        m = q.order.held
+    queue_unlock(q)
+    return first
+
+cdef inline void queue_release_due(Call* call) noexcept nogil:
+    """Make available all that has become due, and announce it."""
+    cdef Message* m = queue_unhold(call.queue, call)
+    cdef Message* following
+    while m != NULL:
+        following = m.due
+        queue_offer(call, m, True)
+        m = following
+
+cdef inline int64_t queue_due(Queue* q) noexcept nogil:
+    """When the next held message is due, in nanoseconds; 0: none is held."""
+    cdef int64_t due
+    queue_lock(q)
+    due = 0 if q.order.held == NULL else q.order.held.not_before
+    queue_unlock(q)
+    return due
+
+cdef inline int64_t queue_sweep(Queue* q, Call* call) noexcept nogil:
+    """Remove all that has expired; how many."""
+    cdef int64_t expired = 0
+    cdef int steps
+    cdef Message* past = NULL  # referenced
+    cdef Message* m
+    queue_lock(q)
+    m = order_after(&q.order, NULL)
+    while m != NULL:
+        for steps in range(WALK_STEPS):
+            if m.state == <uint32_t> MESSAGE_AVAILABLE and message_expired(m, call.now):
+                queue_remove(q, call, m, REASON_EXPIRED)
+                expired += 1
+            if steps < WALK_STEPS - 1:
+                if order_after(&q.order, m) == NULL:
+                    break
+                m = order_after(&q.order, m)
+        m.references += 1
+        if past != NULL:
+            queue_unref(q, past)
+        past = m
+        queue_unlock(q)  # others have their turn
+        queue_lock(q)
+        m = order_after(&q.order, past)
+    if past != NULL:
+        queue_unref(q, past)
+    queue_unlock(q)
+    return expired

@@ -1,0 +1,7 @@
+"""Who waits for work, and whom to wake. Compiled into `_waitingroom`, and into `_pullqueue` under the queue.
+
+Read interest.pxd first: the lists a consumer moves between. Then wakeup.pxd (whom to wake), node.pxd (a consumer's
+state), membership.pxd (coming and going), levels.pxd (the priorities that have consumers), walk.pxd (going over the
+lists), nodelist.pxd (one list) and reclaim.pxd (when memory may be used again). parking.pxd is where a thread sleeps;
+nodelistcheck.pxd has the invariants of a list, for tests.
+"""
