@@ -1,4 +1,4 @@
-"""Says where messages wait here longer than goes together with what brokers allow."""
+"""Warnings of queues whose messages wait here longer than brokers allow."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def overstay(queue: str, here: int, seconds: float, counted: bool) -> str | None
     return None
 
 
-class Waits:
+class WaitWarnings:
     """Looks now and then, while handlers are slow, at how long messages wait here, and warns once for each queue.
 
     Parameters
