@@ -1,4 +1,4 @@
-"""The asyncio face of the consumer: ``async for`` and coroutine handlers."""
+"""The asyncio consumer: ``async for`` and coroutine handlers."""
 
 from __future__ import annotations
 
@@ -30,10 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Consumer:
-    """Consumer(url, queues, **options)
-    --
-
-    Consume RabbitMQ queues in weighted fair order from asyncio.
+    """Consume RabbitMQ queues in weighted fair order from asyncio.
 
     Parameters
     ----------
@@ -152,10 +149,7 @@ class Consumer:
             self._left.set()
 
     async def get(self) -> Message:
-        """get()
-        --
-
-        Return the next message in fair order, waiting for it.
+        """Return the next message in fair order, waiting for it.
 
         Returns
         -------
@@ -231,10 +225,7 @@ class Consumer:
             await asyncio.sleep(0)
 
     async def run(self, handler: Callable[[Message], object]) -> None:
-        """run(handler)
-        --
-
-        Give messages to a handler, `workers` of them at a time, until `stop`.
+        """Give messages to a handler, `workers` of them at a time, until `stop`.
 
         Parameters
         ----------
@@ -310,10 +301,7 @@ class Consumer:
             await asyncio.sleep(0)
 
     def stop(self, now: bool = False) -> None:
-        """stop(now=False)
-        --
-
-        Ask the consumer to end, as `fairsched.Consumer.stop` does.
+        """Ask the consumer to end, as `fairsched.Consumer.stop` does.
 
         Parameters
         ----------

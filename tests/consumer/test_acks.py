@@ -42,7 +42,7 @@ class Wire:
 
     def note_settlement(self, found: ConsumerChannel, _verdict: int | None) -> None:
         self.unsent.add(found)
-        if self.acks.settled(2 * found.ledger.pending >= found.window):
+        if self.acks.settled(found.ledger.pending, found.window):
             self.request_flush()
 
     def deliver(self, found: ConsumerChannel) -> None:

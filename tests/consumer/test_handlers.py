@@ -17,6 +17,7 @@ from fairsched import App, ConfigurationError, Consumer, aio, from_pika
 from fairsched.consumer.cost import cost_model
 from fairsched.consumer.handlers import check_plain, check_result, is_coroutine_handler
 from fairsched.consumer.keys import key_function
+from fairsched.testing import FakeConsumer
 
 #: Nobody listens there, and nobody is asked: what is refused is refused before.
 URL = "amqp://guest:guest@127.0.0.1:1/"
@@ -190,19 +191,15 @@ def test_options_that_are_functions_are_plain_ones(consumer: Any, option: str, f
         consumer(URL, ["q"], **{option: function})
 
 
-class Message:
-    queue = "gold"
-
-
 def test_keys_that_nothing_runs_are_no_keys(caplog: pytest.LogCaptureFixture) -> None:
     """A coroutine can be hashed: each message would be a tenant of its own."""
     for make in (coroutine, generator, async_generator):
         key = key_function(lambda message, make=make: make())
-        assert key(Message()) == ""
+        assert key(FakeConsumer().put(queue="gold")) == ""
     assert [str(record.exc_info[1]).count("key returned the") for record in caplog.records] == [1, 1, 1]
 
 
 def test_costs_that_nothing_runs_are_no_costs(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
-        assert cost_model(lambda message: coroutine()).estimate(Message()) == 1
+        assert cost_model(lambda message: coroutine()).estimate(FakeConsumer().put(queue="gold")) == 1
     assert "returned the" in caplog.text

@@ -51,12 +51,12 @@ class Workshop:
         settings = make_settings(URL, {"a": 2, "b": 1}, prefetch={"a": 10, "b": 10}, **options)
         self.backlog = {"a": True, "b": True}
         self.timers, self.lanes, self.measurements = Timers(), Lanes(settings), Measurements()
-        self.found = {name: self.subscription(name) for name in ("a", "b")}
-        self.holds = BackloggedSlots(
+        self.found = {name: self.channel(name) for name in ("a", "b")}
+        self.backlogged = BackloggedSlots(
             self.timers, settings, self.measurements, self.lanes, lambda: iter(self.found.values())
         )
 
-    def subscription(self, name: str) -> Any:
+    def channel(self, name: str) -> Any:
         return SimpleNamespace(queue=name, window=10, asking=False, backlogged=lambda may_ask: self.backlog[name])
 
     def held(self) -> set[object]:
@@ -65,20 +65,20 @@ class Workshop:
 
 def test_a_queue_is_held_from_filling_its_window_until_it_is_empty() -> None:
     shop = Workshop()
-    shop.holds.note_fill(shop.found["a"])
+    shop.backlogged.note_fill(shop.found["a"])
     assert shop.held() == {"a"}
     shop.timers.pass_a_period()
     assert shop.held() == {"a"}
     shop.backlog["a"] = False
     shop.timers.pass_a_period()
     assert (shop.held(), shop.timers.due) == (set(), [])
-    shop.holds.note_fill(shop.found["a"])
+    shop.backlogged.note_fill(shop.found["a"])
     assert shop.held() == {"a"}
 
 
 def test_tenants_are_not_held() -> None:
     shop = Workshop(key="header:tenant")
-    shop.holds.note_fill(shop.found["a"])
+    shop.backlogged.note_fill(shop.found["a"])
     assert (shop.held(), shop.timers.due) == (set(), [])
 
 
@@ -101,9 +101,9 @@ def test_a_few_of_many_queues_are_asked_about_in_a_period_and_all_in_turn() -> N
     names = [f"q-{number}" for number in range(100)]
     settings = make_settings(URL, names)
     found = [doubtful(name) for name in names]
-    holds = BackloggedSlots(shop.timers, settings, shop.measurements, Lanes(settings), lambda: iter(found))
+    backlogged = BackloggedSlots(shop.timers, settings, shop.measurements, Lanes(settings), lambda: iter(found))
     for one in found:
-        holds.note_fill(one)
+        backlogged.note_fill(one)
     for period in range(1, 26):
         shop.timers.pass_a_period()
         assert len(asked) == period * MOST_ASKED
@@ -126,7 +126,7 @@ def wait_in_vain(shop: Workshop) -> bool:
 
 def test_who_was_waited_for_in_vain_is_left_alone_longer_each_time() -> None:
     shop = Workshop(anticipation=0.001)
-    shop.holds.note_fill(shop.found["a"])
+    shop.backlogged.note_fill(shop.found["a"])
     periods = []
     for period in range(40):
         if wait_in_vain(shop):
@@ -138,14 +138,14 @@ def test_who_was_waited_for_in_vain_is_left_alone_longer_each_time() -> None:
 def test_a_window_smaller_than_a_turn_is_not_waited_for() -> None:
     shop = Workshop(anticipation=5.0)
     shop.found["a"].window = 1
-    shop.holds.note_fill(shop.found["a"])
+    shop.backlogged.note_fill(shop.found["a"])
     assert not wait_in_vain(shop)
     assert shop.held() == {"a"}
 
 
 def test_nobody_is_waited_for_where_that_is_not_wanted() -> None:
     shop = Workshop(anticipation=0.0)
-    shop.holds.note_fill(shop.found["a"])
+    shop.backlogged.note_fill(shop.found["a"])
     assert not wait_in_vain(shop)
 
 

@@ -12,29 +12,12 @@ from fairsched.consumer.adapter import from_pika
 from fairsched.consumer.cost import LARGEST, cost_model
 from fairsched.consumer.keys import key_function
 from fairsched.consumer.message import Message
+from fairsched.testing import FakeChannel
 
 
-class Origin:
-    """Stands for a subscription: remembers what was settled, and how."""
-
-    def __init__(self) -> None:
-        self.queue = "q"
-        self.alive = True
-        self.verdicts: list[tuple[int, int]] = []
-        self.failures: list[BaseException] = []
-
-    def settle(self, tag: int, verdict: int) -> bool:
-        self.verdicts.append((tag, verdict))
-        return True
-
-    def failed(self, message: Message, error: BaseException) -> None:
-        self.failures.append(error)
-        message.nack()
-
-
-def make(body: bytes = b"body", *, tag: int = 7, origin: Origin | None = None, **properties: object) -> Message:
+def make(body: bytes = b"body", *, tag: int = 7, origin: FakeChannel | None = None, **properties: object) -> Message:
     method = Basic.Deliver("consumer", tag, False, "exchange", "key")
-    return Message(body, tag, False, method, BasicProperties(**properties), origin or Origin())
+    return Message(body, tag, False, method, BasicProperties(**properties), origin or FakeChannel("q"))
 
 
 @pytest.mark.parametrize(
@@ -48,17 +31,23 @@ def make(body: bytes = b"body", *, tag: int = 7, origin: Origin | None = None, *
     ],
 )
 def test_settling_happens_once(settle: object, verdict: int) -> None:
-    origin = Origin()
+    origin = FakeChannel("q")
     message = make(origin=origin)
     assert settle(message)
     assert not settle(message)
     assert not message.ack()
     message.finish()
-    assert origin.verdicts == [(7, verdict)]
+    assert origin.settled == [(7, verdict)]
 
 
 def test_a_with_block_acks_or_fails() -> None:
-    origin = Origin()
+    failures: list[Exception] = []
+
+    def failed(message: Message, error: Exception) -> None:
+        failures.append(error)
+        message.nack()
+
+    origin = FakeChannel("q", failed)
     with make(origin=origin):
         pass
     with make(tag=8, origin=origin) as message:
@@ -69,17 +58,17 @@ def test_a_with_block_acks_or_fails() -> None:
         raise ValueError("mine")
     with pytest.raises(KeyboardInterrupt), make(tag=11, origin=origin):
         raise KeyboardInterrupt
-    assert origin.verdicts == [
+    assert origin.settled == [
         (7, AckLedger.ACK), (8, AckLedger.REJECT), (10, AckLedger.REQUEUE), (11, AckLedger.REQUEUE)
     ]  # fmt: skip
-    assert [str(error) for error in origin.failures] == ["mine"]
+    assert [str(error) for error in failures] == ["mine"]
 
 
 def test_raw_method_and_properties_are_decoded_on_demand() -> None:
     method = b"".join(Basic.Deliver("consumer", 7, True, "exchange", "key").encode())
     properties = b"".join(BasicProperties(headers={"a": 1}, app_id="app", priority=3).encode())
     raw = b"\x00\x3c\x00\x3c" + method, b"\x00\x3c\x00\x00" + (4).to_bytes(8, "big") + properties
-    message = Message(b"body", 7, True, *raw, Origin())
+    message = Message(b"body", 7, True, *raw, FakeChannel("q"))
     assert (message.exchange, message.routing_key, message.delivery.redelivered) == ("exchange", "key", True)
     assert (message.headers, message.properties.app_id, message.properties.priority) == ({"a": 1}, "app", 3)
     assert message.properties is message.properties
@@ -165,16 +154,16 @@ def test_a_cost_function_must_give_a_positive_number(caplog: pytest.LogCaptureFi
 
 
 def test_the_pika_channel_settles_its_own_message_only() -> None:
-    origin = Origin()
+    origin = FakeChannel("q")
     seen = []
     from_pika(lambda *arguments: seen.append(arguments))(make(origin=origin, app_id="app"))
     channel, method, properties, body = seen[0]
     assert (method.delivery_tag, method.routing_key, properties.app_id, body) == (7, "key", "app", b"body")
     # Returning settles nothing, as with pika.
-    assert origin.verdicts == []
+    assert origin.settled == []
     with pytest.raises(ValueError, match="delivery_tag must be 7"):
         channel.basic_ack(8)
     with pytest.raises(ValueError, match="multiple=True"):
         channel.basic_ack(7, multiple=True)
     channel.basic_reject(7)
-    assert origin.verdicts == [(7, AckLedger.REQUEUE)]
+    assert origin.settled == [(7, AckLedger.REQUEUE)]

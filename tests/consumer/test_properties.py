@@ -20,6 +20,7 @@ from fairsched.amqp.properties import ReceivedProperties
 from fairsched.consumer.keys import key_function
 from fairsched.consumer.log_limit import PAUSE, LogLimit
 from fairsched.consumer.message import Message
+from fairsched.testing import FakeChannel
 
 text = st.text(max_size=20)
 numbers = st.integers(0, 255)
@@ -39,17 +40,12 @@ properties = st.fixed_dictionaries(
 )
 
 
-class Origin:
-    queue = "gold"
-    alive = True
-
-
 def header(given_: BasicProperties) -> bytes:
     return pika.frame.Header(1, 4, given_).marshal()[7:-1]
 
 
 def message(raw: bytes) -> Message:
-    return Message(b"body", 7, False, b"", raw, Origin())
+    return Message(b"body", 7, False, b"", raw, FakeChannel("gold"))
 
 
 @given(properties)
@@ -122,7 +118,7 @@ def test_properties_of_which_nothing_can_be_decoded() -> None:
 
 def test_names_of_the_method_that_are_no_utf8() -> None:
     method = b"\0\x3c\0\x3c" + b"".join(Basic.Deliver("c", 7, False, "ex", "key?").encode()).replace(b"?", b"\xe9")
-    assert Message(b"", 7, False, method, b"", Origin()).routing_key == "key\ufffd"
+    assert Message(b"", 7, False, method, b"", FakeChannel("gold")).routing_key == "key\ufffd"
 
 
 # Keys -------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ class Shop:
         self.settings = make_settings(URL, ["a", "b"], **options)
         self.service: float | None = None
         self.due: list[tuple[float, Callable[[], None]]] = []
-        self.found = [self.subscription(name) for name in ("a", "b")]
+        self.found = [self.channel(name) for name in ("a", "b")]
         self.window_control = WindowControl(
             self, self.settings, Measurements(), lambda: iter(self.found), lambda: self.service
         )
@@ -30,7 +30,7 @@ class Shop:
     def call_later(self, delay: float, function: Callable[[], None]) -> None:
         self.due.append((delay, function))
 
-    def subscription(self, name: str) -> Any:
+    def channel(self, name: str) -> Any:
         one = SimpleNamespace(queue=name, alive=True, sizes=[], busy=True)
         one.resize = one.sizes.append
         return one

@@ -18,24 +18,9 @@ from fairsched.consumer.counters import Counters
 from fairsched.consumer.message import Message
 from fairsched.consumer.settings import make_settings
 from fairsched.consumer.shedding import MAX_RETURNS, Shedding, shedding_rules
+from fairsched.testing import FakeChannel
 
 URL = "amqp://guest:guest@localhost/"
-
-
-class Origin:
-    """A channel that notes what is settled on it."""
-
-    def __init__(self, queue: str = "q") -> None:
-        self.queue = queue
-        self.alive = True
-        self.settled: list[tuple[int, int]] = []
-
-    def settle(self, tag: int, verdict: int) -> bool:
-        self.settled.append((tag, verdict))
-        return True
-
-    def failed(self, message: Message, error: BaseException) -> None:
-        raise AssertionError(error)
 
 
 class Bench:
@@ -48,7 +33,7 @@ class Bench:
         self.now = 100.0
         self.alone = alone
         self.counters = Counters()
-        self.origin = Origin()
+        self.origin = FakeChannel("q")
         self.lane = FairQueue(default_quantum=1)
         self.tag = 0
         self.shedding = Shedding(rules, self.counters, lambda _: self.alone, lambda: "Advice", lambda: self.now)
@@ -196,7 +181,7 @@ def test_a_budget_for_each_message(properties: dict[str, Any], kept: bool) -> No
 
 
 def message(body: bytes, redelivered: bool = True, queue: str = "q") -> Message:
-    return Message(body, 1, redelivered, b"", BasicProperties(message_id="m"), Origin(queue))
+    return Message(body, 1, redelivered, b"", BasicProperties(message_id="m"), FakeChannel(queue))
 
 
 def test_a_classic_queue_does_not_count_so_we_do() -> None:
@@ -214,22 +199,22 @@ def test_properties_as_they_were_received() -> None:
     raw = bytes(12) + b"".join(BasicProperties(message_id="m", headers={"k": 1}).encode())
     budget = Budget(3)
     for redelivered in (False, True, True):
-        assert budget.grant(Message(b"a", 1, redelivered, b"", raw, Origin()))
-    assert not budget.grant(Message(b"a", 1, True, b"", raw, Origin()))
+        assert budget.grant(Message(b"a", 1, redelivered, b"", raw, FakeChannel("q")))
+    assert not budget.grant(Message(b"a", 1, True, b"", raw, FakeChannel("q")))
     other = bytes(12) + b"".join(BasicProperties(message_id="n", headers={"k": 1}).encode())
-    assert not budget.grant(Message(b"a", 1, True, b"", other, Origin()))
+    assert not budget.grant(Message(b"a", 1, True, b"", other, FakeChannel("q")))
 
 
 def test_a_count_that_never_grows_does_not_grant_for_ever() -> None:
     budget = Budget(3)
-    forged = [Message(b"a", tag, True, b"", BasicProperties(headers={"x-delivery-count": 1}), Origin())
+    forged = [Message(b"a", tag, True, b"", BasicProperties(headers={"x-delivery-count": 1}), FakeChannel("q"))
               for tag in range(9)]  # fmt: skip
     assert [budget.grant(one) for one in forged] == [True] * 3 + [False] * 6
 
 
 def test_headers_that_cannot_be_decoded_grant_nothing() -> None:
     broken = bytes(12) + b"\x20\x00" + b"\x00\x00\x00\x04\x01k?!"
-    assert not Budget(3).grant(Message(b"a", 1, True, b"", broken, Origin()))
+    assert not Budget(3).grant(Message(b"a", 1, True, b"", broken, FakeChannel("q")))
 
 
 def test_only_the_latest_returns_are_remembered() -> None:
@@ -262,7 +247,7 @@ def test_no_message_is_granted_more_than_its_budget(limit: int, events: list[tup
 def test_an_object_for_properties_is_remembered_as_well_as_bytes() -> None:
     one, other = message(b"a"), message(b"a")
     assert one.raw_properties == other.raw_properties != b""
-    assert Message(b"", 1, False, b"", b"raw", Origin()).raw_properties == b"raw"
+    assert Message(b"", 1, False, b"", b"raw", FakeChannel("q")).raw_properties == b"raw"
 
 
 def test_many_tenants_leave_no_laws_behind() -> None:

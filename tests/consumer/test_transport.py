@@ -13,15 +13,11 @@ from pika.spec import Basic, BasicProperties
 
 from fairsched.amqp.transport import Transport
 from fairsched.consumer.message import Message
+from fairsched.testing import FakeChannel
 
 OURS, THEIRS = 1, 2
 FRAME_MAX = 4096
 Content = tuple[int, int, bool, str, object, bytes]
-
-
-class Origin:
-    queue = "q"
-    alive = True
 
 
 class Wire(Transport):
@@ -40,7 +36,7 @@ class Wire(Transport):
         self._assemblers = {OURS: ContentFrameAssembler(), THEIRS: ContentFrameAssembler()}
 
     def _sink(self, tag: int, redelivered: int, delivery: bytes, properties: bytes, body: bytes) -> None:
-        message = Message(body, tag, bool(redelivered), delivery, properties, Origin())
+        message = Message(body, tag, bool(redelivered), delivery, properties, FakeChannel("q"))
         self.shortcuts += 1
         self.got.append((OURS, tag, message.redelivered, message.routing_key, message.properties.headers, body))
 

@@ -8,20 +8,22 @@ from typing import Any
 
 import pytest
 
+from fairsched import Message
 from fairsched.consumer.client import Client
 from fairsched.consumer.settings import make_settings
-from fairsched.consumer.waits import CONSUMER_TIMEOUT, COUNTED_WAIT, PAUSE, Waits, overstay
+from fairsched.consumer.waits import CONSUMER_TIMEOUT, COUNTED_WAIT, PAUSE, WaitWarnings, overstay
+from fairsched.testing import FakeConsumer
 
 
-def message(queue: str = "q", **headers: Any) -> Any:
-    return SimpleNamespace(queue=queue, redelivered=bool(headers), headers=headers)
+def message(queue: str = "q", **headers: Any) -> Message:
+    return FakeConsumer().put(queue=queue, redelivered=bool(headers), headers=headers)
 
 
 class Shop:
     def __init__(self, here: int, workers: int = 1) -> None:
         self.now = 100.0
         self.here = here
-        self.waits = Waits(workers, lambda: self.here, lambda: "Use less", clock=lambda: self.now)
+        self.waits = WaitWarnings(workers, lambda: self.here, lambda: "Use less", clock=lambda: self.now)
 
     def look(self, service: float, **arguments: Any) -> None:
         self.now += 2 * PAUSE

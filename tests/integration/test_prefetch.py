@@ -130,14 +130,14 @@ def test_order_holds_while_the_window_changes(broker: Node, new_queue: Declare) 
             seen.append((message.body, message.redelivered))
             if len(seen) % 40 == 0:
                 window = chance.choice([0, 1, 5, 26, 51, 200])
-                self.in_io_thread(lambda: self.subscription(queue).resize(window))
-                self.in_io_thread(self.subscription(queue).consume)
+                self.in_io_thread(lambda: self.channel(queue).resize(window))
+                self.in_io_thread(self.channel(queue).consume)
 
     with Recorder(broker.url, [queue], 0.0, prefetch=30, ordering_key="property:message_id") as shop:
 
         def has_come_to_the_end() -> bool:
             # A window of nothing ends only with the next one; a replacement waits for what is unsettled.
-            shop.in_io_thread(lambda: shop.subscription(queue).resize(shop.subscription(queue).window or 7))
+            shop.in_io_thread(lambda: shop.channel(queue).resize(shop.channel(queue).window or 7))
             return len(seen) == total
 
         eventually(has_come_to_the_end, 60)
@@ -154,7 +154,7 @@ def test_stopping_while_the_window_changes(broker: Node, new_queue: Declare) -> 
         with Workshop(broker.url, [queue], 0.001, prefetch=10) as shop:
             eventually(lambda shop=shop: shop.acked > 20)
             for width in widths:
-                shop.in_io_thread(lambda width=width, shop=shop, queue=queue: shop.subscription(queue).resize(width))
+                shop.in_io_thread(lambda width=width, shop=shop, queue=queue: shop.channel(queue).resize(width))
         assert broker.count(queue) + shop.acked == 300
         assert set(shop.processed.values()) == {1}
 
@@ -171,7 +171,7 @@ def test_bytes_are_bounded_and_shared_by_weight(broker: Node, new_queue: Declare
 
         def look() -> bool:
             for queue, before in most.items():
-                most[queue] = max(before, shop.subscription(queue).ledger.size)
+                most[queue] = max(before, shop.channel(queue).ledger.size)
             return shop.acked == 800
 
         eventually(look, 60)
@@ -191,7 +191,7 @@ def test_intake_stops_when_messages_turn_out_larger(broker: Node, new_queue: Dec
 
         def look() -> bool:
             if len(shop.processed) and shop.acked > 500:
-                sizes.append(shop.subscription(queue).ledger.size)
+                sizes.append(shop.channel(queue).ledger.size)
             return shop.acked == 1000
 
         eventually(look, 60)

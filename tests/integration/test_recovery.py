@@ -62,8 +62,8 @@ def test_no_message_is_lost_when_channels_fail(broker: Node, new_queue: Declare)
         for part in (1, 2, 3):
             eventually(lambda part=part: len(running.processed) >= MESSAGES * part // 5, 60)
             # The other queue alone may have come that far while this one still waits for its next channel.
-            eventually(lambda: running.subscription(queues[0]).consuming)
-            lost = running.subscription(queues[0])
+            eventually(lambda: running.channel(queues[0]).consuming)
+            lost = running.channel(queues[0])
             # The broker closes a channel on which an unknown delivery is acked.
             running.in_io_thread(lambda lost=lost: lost._channel.basic_ack(10**9))
             eventually(lambda lost=lost: not lost.alive)
@@ -109,7 +109,7 @@ def test_a_deleted_queue_is_consumed_again_when_it_is_back(broker: Node, new_que
     with Running(broker.url, [queue, other]) as running:
         eventually(lambda: running.acked == 10)
         broker.delete(queue)
-        eventually(lambda: not running.subscription(queue).consuming)
+        eventually(lambda: not running.channel(queue).consuming)
         broker.publish(other, numbered(10))
         eventually(lambda: running.acked == 20, what="the other queue goes on")
         broker.declare(queue)
@@ -203,7 +203,7 @@ def test_a_blocked_connection_goes_on_consuming(
         try:
             broker.control("set_vm_memory_high_watermark", "absolute", "1")
             # The broker blocks connections that publish, so this one does once.
-            channel = running.subscription(queue)._channel
+            channel = running.channel(queue)._channel
             running.in_io_thread(lambda: channel.basic_publish("", "no-such-queue", b"x"))
             eventually(lambda: "blocked the connection" in caplog.text)
             assert len(running.processed) < 100

@@ -162,9 +162,9 @@ def test_a_queue_that_vanishes_costs_the_counting_its_channel_only(broker: Node,
     with Running(broker.url, [queue, other], codel=LAW) as running:
         seen = asking(running)
         # A queue that is missing at the start is an error of whoever named it.
-        eventually(lambda: running.subscription(queue).consuming)
+        eventually(lambda: running.channel(queue).consuming)
         broker.delete(queue)
-        eventually(lambda: not running.subscription(queue).consuming)
+        eventually(lambda: not running.channel(queue).consuming)
         broker.publish(other, numbered(20))
         eventually(lambda: running.acked == 20)
         broker.declare(queue)

@@ -67,7 +67,7 @@ class Running:
     def acked(self) -> int:
         return self.consumer.stats()["acked"]
 
-    def subscription(self, queue: str) -> object:
+    def channel(self, queue: str) -> object:
         return self.consumer._client.io_thread._current[queue]
 
     def in_io_thread(self, function: Callable[[], object]) -> None:

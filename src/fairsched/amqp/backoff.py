@@ -13,10 +13,7 @@ LONGEST = 30.0
 
 
 class Backoff:
-    """Backoff(first=0.1, longest=30.0, *, clock=time.monotonic, uniform=random.uniform)
-    --
-
-    Delays between attempts: uniform in [0, min(longest, first * 2**n)] for the n-th failure in a row.
+    """Delays between attempts: uniform in [0, min(longest, first * 2**n)] for the n-th failure in a row.
 
     Parameters
     ----------
@@ -69,10 +66,7 @@ class Backoff:
         self._failures = 0
 
     def failed(self) -> float:
-        """failed()
-        --
-
-        Note a failure and return the delay before the next attempt, in seconds.
+        """Note a failure and return the delay before the next attempt, in seconds.
 
         Returns
         -------

@@ -32,10 +32,7 @@ _LATEST = 253_402_300_799
 
 
 def read_table(data: bytes, begin: int) -> tuple[dict[str, Any], int]:
-    """read_table(data, begin)
-    --
-
-    Decode a table.
+    """Decode a table.
 
     Parameters
     ----------

@@ -14,16 +14,15 @@ from fairsched._amqp import PROPERTY_NAMES, read_properties
 from fairsched.amqp.fieldtables import read_table
 from fairsched.errors import DecodingError
 
+__all__ = ["PROPERTY_NAMES", "ReceivedProperties", "decode"]
+
 _ALL = tuple(range(len(PROPERTY_NAMES)))
 #: Octets of a content header before the properties: class, weight, size of the body.
 _BEFORE = 12
 
 
 def decode(header: bytes) -> BasicProperties:
-    """decode(header)
-    --
-
-    Decode the properties in a content header.
+    """Decode the properties in a content header.
 
     Parameters
     ----------
@@ -84,10 +83,7 @@ class _WithoutHeaders(BasicProperties):  # type: ignore[misc,unused-ignore]
 
 
 class ReceivedProperties(BasicProperties):  # type: ignore[misc,unused-ignore]
-    """ReceivedProperties(header)
-    --
-
-    The properties in a content header that took pika's way, decoded when one is read.
+    """The properties in a content header that took pika's way, decoded when one is read.
 
     Parameters
     ----------

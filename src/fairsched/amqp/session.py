@@ -122,16 +122,20 @@ class Session:
         """Serve the connection; say whether `done()` came to be true in time."""
         deadline = time.monotonic() + seconds
         while True:
-            if self._hurried or (self.interrupted and not self._leaving):
-                raise KeyboardInterrupt
-            if self._error is not None:
-                raise self._failure(self._error) from None
+            self._check()
             if done():
                 return True
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
             self.serve(left)
+
+    def _check(self) -> None:
+        """Raise what is known to be wrong, or KeyboardInterrupt after `interrupt`."""
+        if self._hurried or (self.interrupted and not self._leaving):
+            raise KeyboardInterrupt
+        if self._error is not None:
+            raise self._failure(self._error) from None
 
     def serve(self, seconds: float) -> None:
         """Serve the connection for so long, or until `stop`."""
@@ -181,6 +185,7 @@ class Session:
             opened.append(channel)
             self._loop.stop()
 
+        self._check()
         self.transport.channel(on_open_callback=on_open)
         self.run(lambda: opened, self._timeout, "channel")
         return opened[0]
@@ -203,6 +208,7 @@ class Session:
             answers.append(frame)
             self._loop.stop()
 
+        self._check()
         count = 0
         with self.transport:
             for request in requests:

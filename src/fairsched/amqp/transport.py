@@ -40,10 +40,7 @@ Sink = Callable[[int, int, bytes, bytes, bytes], None]
 
 
 def decode_frame(data: bytes) -> tuple[int, Any]:
-    """decode_frame(data)
-    --
-
-    Decode a frame as pika does, but leave the properties in a content header for later: pika fails at some.
+    """Decode a frame as pika does, but leave the properties in a content header for later: pika fails at some.
 
     Parameters
     ----------

@@ -36,10 +36,7 @@ _PARTS = re.compile(r"(amqps?://)([^/?#]*)(.*)", re.DOTALL)
 
 
 def mask_url(url: object) -> str:
-    """mask_url(url)
-    --
-
-    Return a URL, or a list of them, as text in which passwords are replaced.
+    """Return a URL, or a list of them, as text in which passwords are replaced.
 
     Parameters
     ----------
@@ -72,10 +69,7 @@ def mask_url(url: object) -> str:
 
 
 def mask_address(value: object) -> str:
-    """mask_address(value)
-    --
-
-    Return what was given as a URL, or as a list of them, as text without passwords, even if it is no URL.
+    """Return what was given as a URL, or as a list of them, as text without passwords, even if it is no URL.
 
     Parameters
     ----------
@@ -101,10 +95,7 @@ def mask_address(value: object) -> str:
 
 
 def check_urls(url: str | Sequence[str]) -> tuple[str, ...]:
-    """check_urls(url)
-    --
-
-    Return the URLs as a tuple after checking each of them.
+    """Return the URLs as a tuple after checking each of them.
 
     Parameters
     ----------
@@ -136,10 +127,7 @@ def check_urls(url: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def parameters(url: str) -> pika.URLParameters:
-    """parameters(url)
-    --
-
-    Return fresh pika parameters for one URL.
+    """Return fresh pika parameters for one URL.
 
     Parameters
     ----------
@@ -196,10 +184,7 @@ def _reason(url: str) -> str:
 
 
 def endpoint(url: str) -> str:
-    """endpoint(url)
-    --
-
-    Return ``host:port`` of a URL.
+    """Return ``host:port`` of a URL.
 
     Parameters
     ----------
@@ -220,10 +205,7 @@ def endpoint(url: str) -> str:
 
 
 def default_url(environ: Mapping[str, str] | None = None) -> str | None:
-    """default_url(environ=None)
-    --
-
-    Return the first broker URL that the environment offers.
+    """Return the first broker URL that the environment offers.
 
     Parameters
     ----------

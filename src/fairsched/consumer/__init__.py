@@ -1,4 +1,15 @@
-"""Consuming RabbitMQ in weighted fair order: pika in a thread of its own, recovery, settlement, workers."""
+"""Consuming RabbitMQ in weighted fair order: pika in a thread of its own, recovery, settlement, workers.
+
+What happens to a message, and where:
+
+1. `io_thread` runs pika: `connection` (connected again when it is lost), a `channel` for each queue.
+2. `intake` makes a `message` of each delivery, with its `keys` and its `cost`, and puts it into one of the `lanes`.
+3. `client` takes messages out in fair order, past `shedding`, for the `workers`, an iterator (`consumer`) or coroutines
+   (`fairsched.aio`).
+4. `settlement` says what becomes of it when the handler returned or raised, `acks` when that is sent to the broker.
+
+`prefetch/` says how many messages each queue may have here; `settings` has what the user asked for.
+"""
 
 from __future__ import annotations
 

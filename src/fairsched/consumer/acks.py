@@ -25,11 +25,9 @@ LONG = 2_000_000
 
 
 class AckPolicy:
-    """AckPolicy(window)
-    --
+    """Decides when settlements leave, by the windows of the whole connection and by time.
 
-    Decides when settlements leave, by the windows of the whole connection and by time; not by any one queue's window,
-    which may be a single message where there are hundreds of queues.
+    Not by any one queue's window, which may be a single message where there are hundreds of queues.
 
     Parameters
     ----------
@@ -64,14 +62,11 @@ class AckPolicy:
         """Whether it is looked more seldom than a settlement may wait."""
         return self.period > PERIOD
 
-    def settled(self, half: bool) -> bool:
-        """Note a settlement, and whether half of its queue's window is settled; say whether it is time to send."""
+    def settled(self, pending: int, window: int) -> bool:
+        """Note a settlement, of a queue with so many that are not sent and such a window; say if it is time to send."""
         self._pending += 1
-        return self._pending >= (self._small_limit if half else self._limit) or self.period > PERIOD
-
-    def is_due_after(self, elapsed: int) -> bool:
-        """Say whether it is time to send because a handler took so many nanoseconds."""
-        return elapsed > LONG
+        limit = self._small_limit if 2 * pending >= window else self._limit
+        return self._pending >= limit or self.period > PERIOD
 
     def arrived(self, count: int) -> None:
         """Note deliveries."""
@@ -100,10 +95,7 @@ class AckPolicy:
 
 
 class FlushTimer:
-    """FlushTimer(loop, policy, channels, flush)
-    --
-
-    Sends what is settled in time. The timer runs only while messages are out, so an idle consumer sleeps.
+    """Sends what is settled in time. The timer runs only while messages are out, so an idle consumer sleeps.
 
     Parameters
     ----------

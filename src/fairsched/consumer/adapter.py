@@ -60,10 +60,7 @@ class PikaChannel:
 
 
 def from_pika(callback: Callable[[Any, Any, Any, bytes], object]) -> Callable[[Message], object]:
-    """from_pika(callback)
-    --
-
-    Make a handler of a callback written for ``pika``'s ``basic_consume``.
+    """Make a handler of a callback written for ``pika``'s ``basic_consume``.
 
     Parameters
     ----------

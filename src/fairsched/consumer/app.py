@@ -21,10 +21,7 @@ _H = TypeVar("_H", bound=Handler)
 
 
 class App:
-    """App(url=None, **options)
-    --
-
-    Queues, their weights and their handlers, gathered by decorators.
+    """Queues, their weights and their handlers, gathered by decorators.
 
     Parameters
     ----------
@@ -63,10 +60,7 @@ class App:
         self._consumer: Consumer | None = None
 
     def consumer(self, queue: str, *, weight: int = 1) -> Callable[[_H], _H]:
-        """consumer(queue, *, weight=1)
-        --
-
-        Declare the decorated function to be the handler of a queue.
+        """Declare the decorated function to be the handler of a queue.
 
         Parameters
         ----------
@@ -98,10 +92,7 @@ class App:
         return declare
 
     def make_consumer(self, url: str | Sequence[str] | None = None, **overrides: Any) -> Consumer:
-        """make_consumer(url=None, **overrides)
-        --
-
-        Return the consumer that `run` would use, not yet connected.
+        """Return the consumer that `run` would use, not yet connected.
 
         Parameters
         ----------
@@ -142,10 +133,7 @@ class App:
         return self.handlers[message.queue](message)
 
     def run(self, url: str | Sequence[str] | None = None, **overrides: Any) -> None:
-        """run(url=None, **overrides)
-        --
-
-        Consume until SIGTERM, SIGINT or `stop`.
+        """Consume until SIGTERM, SIGINT or `stop`.
 
         Parameters
         ----------

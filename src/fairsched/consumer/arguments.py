@@ -15,10 +15,7 @@ _Arguments = ParamSpec("_Arguments")
 def made_by(
     make: Callable[_Arguments, _Made],
 ) -> Callable[[Callable[[_Self, _Made], None]], Callable[Concatenate[_Self, _Arguments], None]]:
-    """made_by(make)
-    --
-
-    Decorate an ``__init__`` that takes what `make` returns, to take what `make` takes.
+    """Decorate an ``__init__`` that takes what `make` returns, to take what `make` takes.
 
     Parameters
     ----------

@@ -17,10 +17,7 @@ REMEMBERED = 16_384
 
 
 class Budget:
-    """Budget(limit)
-    --
-
-    Grants each message a number of returns.
+    """Grants each message a number of returns.
 
     Parameters
     ----------

@@ -96,7 +96,7 @@ class ConsumerChannel:
         self.asking = False
         self.failed = callbacks.failed
         self._callbacks = callbacks
-        self._delivered = callbacks.delivered
+        self._delivered, self._settled = callbacks.delivered, callbacks.settled
         self._measurements = measurements
         self._channel: Channel | None = None
         self._ending: Callable[[], None] | None = None
@@ -126,7 +126,7 @@ class ConsumerChannel:
     def resize(self, window: int) -> None:
         """Change the window; 0 takes in nothing more until it is changed again."""
         self.window = window
-        self._slack = max(1, min(_SLACK, window // 4))
+        self._nearly_full = window - max(1, min(_SLACK, window // 4))
         if not self._sent_away:
             self.consume()
 
@@ -174,7 +174,7 @@ class ConsumerChannel:
     @property
     def full(self) -> bool:
         """Whether the broker may send hardly anything before it hears from us."""
-        return self.unsettled > self.window - self._slack
+        return self.unsettled > self._nearly_full
 
     @property
     def unsettled(self) -> int:
@@ -227,13 +227,14 @@ class ConsumerChannel:
         properties: BasicProperties | bytes,
         body: bytes,
     ) -> None:
-        self.ledger.deliver(tag, len(body))
+        ledger = self.ledger
+        ledger.deliver(tag, len(body))
         self.arrived = True
         if tag == self._due:
             self._measurements.refilled(time.monotonic() - self._sent)
             self._due = 0
         self._delivered(self, tag, redelivered, delivery, properties, body)
-        if not self.filled and self.full:
+        if not self.filled and ledger.outstanding + ledger.pending > self._nearly_full:
             self.filled = True
             self._callbacks.filled(self)
 
@@ -242,11 +243,11 @@ class ConsumerChannel:
     def settle(self, tag: int, verdict: int) -> bool:
         """Note a settlement, and see to it that it is sent soon; False if it has no effect."""
         if not self.alive:
-            self._callbacks.settled(self, None)
+            self._settled(self, None)
             return False
         if not self.ledger.settle(tag, verdict):
             return False
-        self._callbacks.settled(self, verdict)
+        self._settled(self, verdict)
         return True
 
     def flush(self) -> None:
@@ -304,10 +305,7 @@ class ConsumerChannel:
 
 
 def acks_first(frames: list[_Frame]) -> list[_Frame]:
-    """acks_first(frames)
-    --
-
-    Put what is refused behind the acknowledgements, where that changes nothing else.
+    """Put what is refused behind the acknowledgements, where that changes nothing else.
 
     Parameters
     ----------

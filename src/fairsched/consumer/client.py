@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fairsched.amqp.urls import endpoint
+from fairsched.consumer.acks import LONG
 from fairsched.consumer.counters import Counters
 from fairsched.consumer.io_thread import FORKED, IOThread, Listener
 from fairsched.consumer.lanes import Lanes
@@ -20,7 +21,7 @@ from fairsched.consumer.prefetch.arithmetic import busying, shortfall
 from fairsched.consumer.settings import Settings
 from fairsched.consumer.settlement import FailurePolicy
 from fairsched.consumer.shedding import Shedding
-from fairsched.consumer.waits import SLOW, Waits
+from fairsched.consumer.waits import SLOW, WaitWarnings
 from fairsched.errors import ConnectionFailed, ShutDown
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Client(Listener):
         self.lanes = Lanes(settings)
         self.counters = Counters()
         self._failures = FailurePolicy(settings.on_error, self.counters)
-        self._waits = Waits(settings.workers, self._unsettled, self._smaller)
+        self._waits = WaitWarnings(settings.workers, self._unsettled, self._smaller)
         rules = settings.shedding
         self._shedding = rules and Shedding(rules, self.counters, self._is_alone, self._advice)
         #: Made by `start`: it owns sockets, and a consumer that is never started should own nothing.
@@ -305,7 +306,7 @@ class Client(Listener):
         self._handled += 1
         if self._handled == _LOOK_AFTER:
             self._look_at_windows()
-        if self.io_thread.acks.is_due_after(elapsed):
+        if elapsed > LONG:
             self.io_thread.request_flush()
         if message.deferred:
             self._deferring = True

@@ -1,4 +1,4 @@
-"""The blocking face: a context manager, an iterator, and worker threads."""
+"""The synchronous consumer: a context manager, an iterator, and worker threads."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ _SLICE = 1.0
 
 
 class Consumer:
-    """Consumer(url, queues, *, prefetch=None, cost=None, key=None, weights=None, ordering_key=None, workers=1, ...)
-    --
-
-    Consume RabbitMQ queues in weighted fair order.
+    """Consume RabbitMQ queues in weighted fair order.
 
     Parameters
     ----------
@@ -37,8 +34,8 @@ class Consumer:
         Unsettled messages in all, divided in proportion to the weights, or per queue. By default chosen so that
         shares do not flatten at a round trip of a millisecond: 500 in all at least, or 20 for each queue up to 5 000 in
         all; and after a lost connection, once the handler was measured, no more than a second of work or what that
-        and the workers need. "auto" measures round trip and handler time all the while, and keeps the windows as small
-        as keeps the workers busy.
+        and the workers need. "auto" measures round trip and handler time all the while, and keeps the windows the
+        smallest that keep the workers busy.
     target_delay : float, optional
         With ``prefetch="auto"``: seconds that a message may wait here beyond what keeps the workers busy; 0.1 by
         default.
@@ -166,10 +163,7 @@ class Consumer:
             raise client.error
 
     def run(self, handler: Callable[[Message], object]) -> None:
-        """run(handler)
-        --
-
-        Give messages to a handler in `workers` threads until `stop`, then close.
+        """Give messages to a handler in `workers` threads until `stop`, then close.
 
         Parameters
         ----------
@@ -215,10 +209,7 @@ class Consumer:
             self._workers.release()
 
     def stop(self, now: bool = False) -> None:
-        """stop(now=False)
-        --
-
-        Ask the consumer to end: take no more deliveries, finish what is buffered, ack, close.
+        """Ask the consumer to end: take no more deliveries, finish what is buffered, ack, close.
 
         Parameters
         ----------
@@ -241,10 +232,7 @@ class Consumer:
         self._client.stop(now)
 
     def stats(self) -> dict[str, Any]:
-        """stats()
-        --
-
-        Return the figures of this consumer.
+        """Return the figures of this consumer.
 
         Returns
         -------

@@ -21,10 +21,7 @@ PERIOD, FIRST = 2.0, 0.5
 
 
 class ConsumerCounts:
-    """ConsumerCounts(loop, queues, own)
-    --
-
-    Knows whether others consume our queues.
+    """Knows whether others consume our queues.
 
     Parameters
     ----------

@@ -55,10 +55,7 @@ class BytesCost(ConstantCost):
 
 
 class TimeCost(ConstantCost):
-    """TimeCost()
-    --
-
-    A message costs the nanoseconds its handler takes: shares are shares of working time.
+    """A message costs the nanoseconds its handler takes: shares are shares of working time.
 
     Notes
     -----
@@ -96,10 +93,7 @@ class TimeCost(ConstantCost):
 
 
 class FunctionCost(ConstantCost):
-    """FunctionCost(function)
-    --
-
-    A message costs what a function of it says.
+    """A message costs what a function of it says.
 
     Parameters
     ----------
@@ -131,10 +125,7 @@ class FunctionCost(ConstantCost):
 
 
 def cost_model(cost: str | Callable[[Message], int] | None) -> ConstantCost:
-    """cost_model(cost)
-    --
-
-    Return the model for a ``cost=`` argument.
+    """Return the model for a ``cost=`` argument.
 
     Parameters
     ----------
@@ -144,7 +135,7 @@ def cost_model(cost: str | Callable[[Message], int] | None) -> ConstantCost:
     Returns
     -------
     ConstantCost
-        The model; the class stands for the interface.
+        The model.
 
     Raises
     ------

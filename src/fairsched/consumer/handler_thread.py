@@ -19,10 +19,7 @@ _Outcome = tuple[object, BaseException | None]
 
 
 class HandlerThread:
-    """HandlerThread(handler, name)
-    --
-
-    A plain handler in the shape of a coroutine function, called in a thread of its own.
+    """A plain handler in the shape of a coroutine function, called in a thread of its own.
 
     Parameters
     ----------

@@ -20,10 +20,7 @@ _DEEPEST = 20
 
 
 def check_plain(function: Any, what: str) -> None:
-    """check_plain(function, what)
-    --
-
-    Refuse what is no function whose call does the work.
+    """Refuse what is no function whose call does the work.
 
     Parameters
     ----------
@@ -54,10 +51,7 @@ def check_plain(function: Any, what: str) -> None:
 
 
 def is_coroutine_handler(handler: Any) -> bool:
-    """is_coroutine_handler(handler)
-    --
-
-    Tell whether a handler for asyncio is a coroutine function; if not, it is a plain one.
+    """Tell whether a handler for asyncio is a coroutine function; if not, it is a plain one.
 
     Parameters
     ----------
@@ -84,10 +78,7 @@ def is_coroutine_handler(handler: Any) -> bool:
 
 
 def check_result(result: object, what: str) -> None:
-    """check_result(result, what)
-    --
-
-    Refuse what a function returned in place of doing the work.
+    """Refuse what a function returned in place of doing the work.
 
     Parameters
     ----------

@@ -23,10 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class Intake:
-    """Intake(lanes, counters, *, key, cost, defer, note)
-    --
-
-    Collects the deliveries of one turn of the I/O loop and queues them together.
+    """Collects the deliveries of one turn of the I/O loop and queues them together.
 
     Parameters
     ----------
@@ -84,7 +81,7 @@ class Intake:
             # One reading of the clock for all that one turn of the loop brings.
             self._now = time.monotonic()
             self._defer(self.drain)
-        message = Message(body, tag, bool(redelivered), delivery, properties, origin, arrived=self._now)
+        message = Message(body, tag, redelivered != 0, delivery, properties, origin, self._now)
         if not self._plain:
             if self._key is not None:
                 message.slot = self._key(message)

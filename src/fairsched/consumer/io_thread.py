@@ -76,10 +76,7 @@ class Listener:
 
 
 class IOThread:
-    """IOThread(settings, lanes, counters, listener, on_error)
-    --
-
-    Runs pika in a thread of its own and moves messages between the broker and the lanes.
+    """Runs pika in a thread of its own and moves messages between the broker and the lanes.
 
     Parameters
     ----------
@@ -113,7 +110,7 @@ class IOThread:
         on_error: Callable[[Message, Exception], None],
     ) -> None:
         self.counters = counters
-        #: Subscriptions with settlements not yet sent; any thread adds, the I/O thread takes out.
+        #: Channels with settlements not yet sent; any thread adds, the I/O thread takes out.
         self.unsent: set[ConsumerChannel] = set()
         self.flush_requested = False
         self.acks = AckPolicy(sum(settings.windows.values()))
@@ -180,7 +177,7 @@ class IOThread:
             return
         self.counters.add(_VERDICTS[verdict])
         self.unsent.add(found)
-        if self.acks.settled(2 * found.ledger.pending >= found.window):
+        if self.acks.settled(found.ledger.pending, found.window):
             self.request_flush()
 
     def request_flush(self) -> None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
+from fairsched.amqp.properties import PROPERTY_NAMES
 from fairsched.consumer.handlers import check_plain, check_result
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.errors import ConfigurationError, DecodingError
@@ -20,23 +21,7 @@ _log = logging.getLogger(__name__)
 NOBODY = ""
 
 #: Properties of a message that can serve as a key.
-PROPERTIES = frozenset(
-    {
-        "app_id",
-        "cluster_id",
-        "content_encoding",
-        "content_type",
-        "correlation_id",
-        "delivery_mode",
-        "expiration",
-        "message_id",
-        "priority",
-        "reply_to",
-        "timestamp",
-        "type",
-        "user_id",
-    }
-)
+PROPERTIES = frozenset(PROPERTY_NAMES) - {"headers"}
 
 Key = Callable[["Message"], Hashable]
 
@@ -46,10 +31,7 @@ _WITHOUT_HASH = (list, dict, bytearray)
 
 
 def key_function(spec: str | Callable[[Message], object], option: str = "key") -> Key:
-    """key_function(spec, option="key")
-    --
-
-    Return the function that names a message's tenant, or the sequence it belongs to.
+    """Return the function that names a message's tenant, or the sequence it belongs to.
 
     Parameters
     ----------
@@ -62,7 +44,7 @@ def key_function(spec: str | Callable[[Message], object], option: str = "key") -
     -------
     callable
         Message to hashable; a missing key gives ``""``. It never raises: an exception of the user's function, and
-        properties that cannot be decoded, are logged once a minute for each queue, and the message counts as nobody's.
+        properties that cannot be decoded, are logged once a minute for each queue, and the message gets the key ``""``.
 
     Raises
     ------

@@ -38,10 +38,7 @@ class Refused(ShutDown):
 
 
 class Lanes:
-    """Lanes(settings)
-    --
-
-    Where deliveries wait for workers: one fair queue for all of them, or with an ordering key one for each.
+    """Where deliveries wait for workers: one fair queue for all of them, or with an ordering key one for each.
 
     Parameters
     ----------

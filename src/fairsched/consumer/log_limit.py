@@ -10,10 +10,7 @@ PAUSE = 60.0
 
 
 class LogLimit:
-    """LogLimit(clock=time.monotonic)
-    --
-
-    Says whether it is time for another line.
+    """Says whether it is time for another line.
 
     Parameters
     ----------

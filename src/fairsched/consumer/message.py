@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from pika.spec import Basic, BasicProperties
 
 
+#: Looked up once: every message is settled.
+_ACK = AckLedger.ACK
+
+
 class Origin(Protocol):
-    """Where a message came from and where its settlement goes: one subscription on one channel."""
+    """Where a message came from and where its settlement goes: one channel."""
 
     queue: str
     alive: bool
@@ -90,7 +94,6 @@ class Message:
         delivery: Basic.Deliver | bytes,
         properties: BasicProperties | bytes,
         origin: Origin,
-        *,
         arrived: float = 0.0,
     ) -> None:
         self.body = body
@@ -160,10 +163,7 @@ class Message:
         return self._origin.alive
 
     def ack(self) -> bool:
-        """ack()
-        --
-
-        Say that the message was processed; the broker forgets it.
+        """Say that the message was processed; the broker forgets it.
 
         Returns
         -------
@@ -177,10 +177,7 @@ class Message:
         return self._settle(AckLedger.ACK)
 
     def nack(self, requeue: bool = True) -> bool:
-        """nack(requeue=True)
-        --
-
-        Give the message back.
+        """Give the message back.
 
         Parameters
         ----------
@@ -200,10 +197,7 @@ class Message:
         return self._settle(AckLedger.REQUEUE if requeue else AckLedger.REJECT)
 
     def reject(self, requeue: bool = False) -> bool:
-        """reject(requeue=False)
-        --
-
-        Refuse the message: drop it, or dead-letter it where the queue says so.
+        """Refuse the message: drop it, or dead-letter it where the queue says so.
 
         Parameters
         ----------
@@ -250,7 +244,8 @@ class Message:
                 self.nack()
                 raise
         if not (self.settled or self.deferred):
-            self._settle(AckLedger.ACK)
+            self.settled = True
+            self._origin.settle(self.delivery_tag, _ACK)
 
     def fail(self, error: BaseException) -> None:
         """Settle the message as the consumer's ``on_error`` says; what an exception of the handler means.

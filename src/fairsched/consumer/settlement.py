@@ -12,11 +12,9 @@ from fairsched.consumer.tracebacks import Tracebacks
 if TYPE_CHECKING:
     from fairsched.consumer.counters import Counters
     from fairsched.consumer.message import Message
+    from fairsched.consumer.settings import OnError
 
 _log = logging.getLogger(__name__)
-
-#: What ``on_error`` may be.
-OnError = str | Callable[["Message", Exception], object]
 
 
 def call(handler: Callable[[Message], object], message: Message) -> None:

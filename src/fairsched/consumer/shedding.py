@@ -41,10 +41,7 @@ class SheddingRules:
 def shedding_rules(
     codel: CoDel | None, requeue: bool, budget: int, when_alone: bool, *, ordered: bool
 ) -> SheddingRules | None:
-    """shedding_rules(codel, requeue, budget, when_alone, *, ordered)
-    --
-
-    Check what a consumer is told about messages that wait too long.
+    """Check what a consumer is told about messages that wait too long.
 
     Parameters
     ----------
@@ -84,10 +81,7 @@ def shedding_rules(
 
 
 class Shedding:
-    """Shedding(rules, counters, alone, advice, clock=time.monotonic)
-    --
-
-    Asks a law for each slot about every message that is taken, and returns those that go back.
+    """Asks a law for each slot about every message that is taken, and returns those that go back.
 
     Parameters
     ----------

@@ -23,10 +23,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def graceful(stop: Callable[[bool], object], signals: Collection[signal.Signals] = SIGNALS) -> Iterator[None]:
-    """graceful(stop, signals=(SIGTERM, SIGINT))
-    --
-
-    Handle SIGTERM and SIGINT within a ``with`` block.
+    """Handle SIGTERM and SIGINT within a ``with`` block.
 
     Parameters
     ----------

@@ -15,10 +15,7 @@ _LOOK, _LOOKS = 0.01, 20
 
 
 class Startup:
-    """Startup(loop, channels, ready)
-    --
-
-    Waits, once, until every queue is consumed and its first deliveries have come.
+    """Waits, once, until every queue is consumed and its first deliveries have come.
 
     Parameters
     ----------

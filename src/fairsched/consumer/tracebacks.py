@@ -14,10 +14,7 @@ _REMEMBERED = 4096
 
 
 class Tracebacks:
-    """Tracebacks()
-    --
-
-    Grants each message one traceback: one that fails again and again would bury the log under its own.
+    """Grants each message one traceback: one that fails again and again would bury the log under its own.
 
     Notes
     -----

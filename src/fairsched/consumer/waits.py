@@ -1,4 +1,4 @@
-"""Says where messages wait here longer than goes together with what brokers allow."""
+"""Warnings of queues whose messages wait here longer than brokers allow."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ SLOW, PAUSE = 5_000_000, 1.0
 
 
 def overstay(queue: str, here: int, seconds: float, counted: bool) -> str | None:
-    """overstay(queue, here, seconds, counted)
-    --
-
-    Say what becomes of messages that wait here for so long, or return None if nothing does.
+    """Say what becomes of messages that wait here for so long, or return None if nothing does.
 
     Parameters
     ----------
@@ -62,11 +59,8 @@ def overstay(queue: str, here: int, seconds: float, counted: bool) -> str | None
     return None
 
 
-class Waits:
-    """Waits(workers, here, advice)
-    --
-
-    Looks now and then, while handlers are slow, at how long messages wait here, and warns once for each queue.
+class WaitWarnings:
+    """Looks now and then, while handlers are slow, at how long messages wait here, and warns once for each queue.
 
     Parameters
     ----------

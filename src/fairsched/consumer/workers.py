@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 class WorkerThreads:
-    """WorkerThreads(client, handler, priorities)
-    --
-
-    Threads that take messages in fair order, each from its lane, run the handler and settle.
+    """Threads that take messages in fair order, each from its lane, run the handler and settle.
 
     Parameters
     ----------

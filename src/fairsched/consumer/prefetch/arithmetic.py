@@ -42,10 +42,7 @@ LARGEST = 65_535
 
 
 def normalise(weights: Mapping[str, int]) -> dict[str, int]:
-    """normalise(weights)
-    --
-
-    Divide weights by their greatest common divisor.
+    """Divide weights by their greatest common divisor.
 
     Parameters
     ----------
@@ -74,10 +71,7 @@ def normalise(weights: Mapping[str, int]) -> dict[str, int]:
 
 
 def split(total: int, weights: Mapping[str, int]) -> dict[str, int]:
-    """split(total, weights)
-    --
-
-    Divide a total window over the queues in proportion to their weights, at least 1 each.
+    """Divide a total window over the queues in proportion to their weights, at least 1 each.
 
     Parameters
     ----------
@@ -111,10 +105,7 @@ def split(total: int, weights: Mapping[str, int]) -> dict[str, int]:
 
 
 def needed(units: Mapping[str, float], round_trip: float, service: float) -> dict[str, int]:
-    """needed(units, round_trip, service)
-    --
-
-    Return the smallest windows at which shares do not flatten.
+    """Return the smallest windows at which shares do not flatten.
 
     Parameters
     ----------
@@ -140,10 +131,7 @@ def needed(units: Mapping[str, float], round_trip: float, service: float) -> dic
 
 
 def default_windows(units: Mapping[str, float]) -> dict[str, int]:
-    """default_windows(units)
-    --
-
-    Return the windows used when the user names none.
+    """Return the windows used when the user names none.
 
     Parameters
     ----------
@@ -167,10 +155,7 @@ def default_windows(units: Mapping[str, float]) -> dict[str, int]:
 
 
 def busying(round_trip: float, pace: float, workers: int, headroom: float = 1.0) -> int:
-    """busying(round_trip, pace, workers, headroom=1.0)
-    --
-
-    Return how many unsettled messages keep all workers busy.
+    """Return how many unsettled messages keep all workers busy.
 
     Parameters
     ----------
@@ -205,10 +190,7 @@ def measured_windows(
     workers: int = 1,
     lanes: int = 1,
 ) -> dict[str, int]:
-    """measured_windows(windows, units, round_trip, service, workers=1, lanes=1)
-    --
-
-    Return the windows that replace the default ones when it is known how long handlers take.
+    """Return the windows that replace the default ones when it is known how long handlers take.
 
     Parameters
     ----------
@@ -250,10 +232,7 @@ def measured_windows(
 def windows_for(
     prefetch: int | str | Mapping[str, int] | None, weights: Mapping[str, int], units: Mapping[str, float]
 ) -> dict[str, int]:
-    """windows_for(prefetch, weights, units)
-    --
-
-    Return every queue's window for a ``prefetch=`` argument.
+    """Return every queue's window for a ``prefetch=`` argument.
 
     Parameters
     ----------
@@ -289,10 +268,7 @@ def windows_for(
 
 
 def shortfall(windows: Mapping[str, int], units: Mapping[str, float], round_trip: float, service: float) -> str | None:
-    """shortfall(windows, units, round_trip, service)
-    --
-
-    Return the arithmetic by which shares will flatten, or None if they will not.
+    """Return the arithmetic by which shares will flatten, or None if they will not.
 
     Parameters
     ----------

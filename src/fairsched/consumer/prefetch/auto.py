@@ -30,10 +30,7 @@ MEMORY = 2.0
 
 
 def total_window(round_trip: float, service: float, workers: int, target_delay: float) -> tuple[int, int]:
-    """total_window(round_trip, service, workers, target_delay)
-    --
-
-    Return how many unsettled messages to have in all, and how many at most.
+    """Return how many unsettled messages to have in all, and how many at most.
 
     Parameters
     ----------
@@ -76,10 +73,7 @@ class _Window:
 
 
 class AutoWindow:
-    """AutoWindow(weights, workers, target_delay)
-    --
-
-    Decides on the windows, time after time.
+    """Decides on the windows, time after time.
 
     Parameters
     ----------
@@ -145,10 +139,7 @@ class AutoWindow:
 
 
 def start_windows(weights: Mapping[str, float], workers: int) -> dict[str, int]:
-    """start_windows(weights, workers)
-    --
-
-    Return the windows to begin with, before anything was measured.
+    """Return the windows to begin with, before anything was measured.
 
     Parameters
     ----------
@@ -171,10 +162,7 @@ def start_windows(weights: Mapping[str, float], workers: int) -> dict[str, int]:
 
 
 def byte_window(budget: float, size: float) -> int:
-    """byte_window(budget, size)
-    --
-
-    Return how many messages fit in a budget of bytes.
+    """Return how many messages fit in a budget of bytes.
 
     Parameters
     ----------

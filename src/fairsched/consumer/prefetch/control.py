@@ -37,10 +37,7 @@ NARROWING = 8
 
 
 class WindowControl:
-    """WindowControl(loop, settings, measurements, channels, service, *, clock=time.monotonic)
-    --
-
-    Looks at every queue now and then, and changes its window.
+    """Looks at every queue now and then, and changes its window.
 
     Parameters
     ----------
@@ -192,7 +189,7 @@ class WindowControl:
 
     def _is_limited(self, one: ConsumerChannel, now: float, round_trip: float) -> bool:
         usage = self._usage.get(one.queue)
-        if usage is None or usage.subscription is not one:
+        if usage is None or usage.channel is not one:
             usage = self._usage[one.queue] = _Usage(one)
         return usage.is_limited(now, 1.5 * round_trip + PERIOD)
 
@@ -211,20 +208,20 @@ class WindowControl:
 
 
 class _Usage:
-    """Whether a subscription's deliveries use up what its window allows.
+    """Whether a channel's deliveries use up what its window allows.
 
     The broker may send the window beyond what it knows to be settled. If everything that was allowed a round trip ago
     has come, the window, and not the publishers, is what limits the flow.
     """
 
-    def __init__(self, subscription: ConsumerChannel) -> None:
-        self.subscription = subscription
+    def __init__(self, channel: ConsumerChannel) -> None:
+        self.channel = channel
         self._allowed: deque[tuple[float, int]] = deque()
         self._before = 0
 
     def is_limited(self, now: float, delay: float) -> bool:
         """Look, with the time that a settlement needs to bring a delivery; to be called time after time."""
-        one = self.subscription
+        one = self.channel
         self._allowed.append((now, one.allowed()))
         while self._allowed and self._allowed[0][0] <= now - delay:
             self._before = self._allowed.popleft()[1]

@@ -25,10 +25,7 @@ ROUND_TRIPS, LEAST_PATIENCE, MOST_PATIENCE = 4, 0.02, 10.0
 
 
 def patience(*round_trips: float | None) -> float:
-    """patience(*round_trips)
-    --
-
-    Return for how long a turn is waited for.
+    """Return for how long a turn is waited for.
 
     Parameters
     ----------
@@ -49,10 +46,7 @@ def patience(*round_trips: float | None) -> float:
 
 
 class BackloggedSlots:
-    """BackloggedSlots(loop, settings, measurements, lanes, channels)
-    --
-
-    BackloggedSlots the slots of queues that are backlogged at the broker, and lets go of them when they no longer are.
+    """Holds the slots of queues that are backlogged at the broker, and lets go of them when they no longer are.
 
     Parameters
     ----------

@@ -17,10 +17,7 @@ LEAST_SERVICE = 20e-6
 
 
 class Measurements:
-    """Measurements(clock=time.monotonic)
-    --
-
-    Round trips and handler times of the last seconds.
+    """Round trips and handler times of the last seconds.
 
     Parameters
     ----------

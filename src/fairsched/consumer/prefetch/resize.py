@@ -41,10 +41,7 @@ class _Cancelled(NamedTuple):
 
 
 def kept(windows: list[int], target: int, most: int) -> list[int]:
-    """kept(windows, target, most)
-    --
-
-    Choose the consumers that stay when the window changes.
+    """Choose the consumers that stay when the window changes.
 
     Parameters
     ----------
@@ -77,10 +74,7 @@ def kept(windows: list[int], target: int, most: int) -> list[int]:
 
 
 class ResizableWindow:
-    """ResizableWindow(ledger, start, stop, changed)
-    --
-
-    The consumers of one queue on one channel.
+    """The consumers of one queue on one channel.
 
     Parameters
     ----------

@@ -1,0 +1,182 @@
+"""Testing handlers without a broker: messages in, settlements out, settled by the code that a consumer runs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from pika.spec import Basic, BasicProperties
+
+from fairsched._amqp import AckLedger
+from fairsched.consumer.counters import Counters
+from fairsched.consumer.handlers import check_plain
+from fairsched.consumer.message import Message
+from fairsched.consumer.settings import OnError, make_settings
+from fairsched.consumer.settlement import FailurePolicy, call, call_async
+
+__all__ = ["FakeChannel", "FakeConsumer"]
+
+
+class FakeChannel:
+    """Stands for the channel that the messages of one queue come on, and notes their settlements.
+
+    Parameters
+    ----------
+    queue : str
+        The queue's name.
+    failed : callable, optional
+        ``failed(message, error)`` settles a message whose handler raised; by default it is requeued.
+
+    Attributes
+    ----------
+    alive : bool
+        Set it to False, as when the connection is lost: then settling has no effect.
+    settled : list of (int, int)
+        Delivery tags and verdicts (`AckLedger.ACK`, `REQUEUE` or `REJECT`), in the order in which they came.
+    """
+
+    def __init__(self, queue: str = "test", failed: Callable[[Message, Exception], None] | None = None) -> None:
+        self.queue = queue
+        self.alive = True
+        self.settled: list[tuple[int, int]] = []
+        self._failed = failed
+
+    def settle(self, tag: int, verdict: int) -> bool:
+        """Note a settlement; False if the channel is gone."""
+        if self.alive:
+            self.settled.append((tag, verdict))
+        return self.alive
+
+    def failed(self, message: Message, error: Exception) -> None:
+        """Settle a message whose handler raised."""
+        if self._failed is None:
+            message.nack()
+        else:
+            self._failed(message, error)
+
+
+class FakeConsumer:
+    """A consumer without a broker: it gives handlers the messages that a test puts into it, one after the other.
+
+    Parameters
+    ----------
+    on_error : "requeue", "reject", "dead-letter" or callable
+        What becomes of a message whose handler raised, as for `fairsched.Consumer`.
+
+    Attributes
+    ----------
+    channels : dict of str to FakeChannel
+        By queue.
+    errors : list of (Message, Exception)
+        Messages whose handlers raised, and what.
+
+    Notes
+    -----
+    What is returned to its queue is not delivered again: `put` another message with ``redelivered=True``.
+
+    For one thread; messages may be settled in others.
+
+    Examples
+    --------
+    >>> consumer = FakeConsumer(on_error="dead-letter")
+    >>> good, bad = consumer.put(b"1"), consumer.put(b"x")
+    >>> consumer.run(lambda message: int(message.body))
+    >>> consumer.acked == [good], consumer.rejected == [bad]
+    (True, True)
+    """
+
+    def __init__(self, *, on_error: OnError = "requeue") -> None:
+        settings = make_settings("amqp://localhost", ["test"], on_error=on_error)  # which checks it
+        self.channels: dict[str, FakeChannel] = {}
+        self.errors: list[tuple[Message, Exception]] = []
+        self._failures = FailurePolicy(settings.on_error, Counters())
+        self._messages: dict[int, Message] = {}
+        self._waiting: deque[Message] = deque()
+
+    def put(
+        self,
+        body: bytes = b"",
+        *,
+        queue: str = "test",
+        headers: dict[str, Any] | None = None,
+        redelivered: bool = False,
+        exchange: str = "",
+        routing_key: str | None = None,
+        **properties: Any,
+    ) -> Message:
+        """Put a message in, to be handled by the next `run`.
+
+        Parameters
+        ----------
+        body : bytes
+            The content.
+        queue : str
+            The queue that it comes from.
+        headers : dict, optional
+            The publisher's headers.
+        redelivered : bool
+            Whether it was delivered before.
+        exchange, routing_key : str
+            Where it was published to; the queue itself by default.
+        **properties
+            Others of pika's ``BasicProperties``, such as ``message_id``.
+
+        Returns
+        -------
+        Message
+            As handlers get it.
+        """
+        channel = self.channels.get(queue)
+        if channel is None:
+            channel = self.channels[queue] = FakeChannel(queue, self._on_failure)
+        tag = len(self._messages) + 1
+        method = Basic.Deliver("fake", tag, redelivered, exchange, queue if routing_key is None else routing_key)
+        message = Message(body, tag, redelivered, method, BasicProperties(headers=headers, **properties), channel)
+        self._messages[tag] = message
+        self._waiting.append(message)
+        return message
+
+    def run(self, handler: Callable[[Message], object]) -> None:
+        """Give a plain handler all messages that were put in, as `Consumer.run` does, and return."""
+        check_plain(handler, "handler")
+        for message in self:
+            call(handler, message)
+
+    async def run_async(self, handler: Callable[[Message], Awaitable[object]]) -> None:
+        """Give a coroutine handler all messages that were put in, one after the other, and return."""
+        for message in self:
+            await call_async(handler, message)
+
+    def __iter__(self) -> Iterator[Message]:
+        """Yield the messages that were put in; the caller settles each, or uses it in a ``with``."""
+        while self._waiting:
+            yield self._waiting.popleft()
+
+    def _on_failure(self, message: Message, error: Exception) -> None:
+        self.errors.append((message, error))
+        self._failures.settle(message, error)
+
+    def _settled(self, verdict: int) -> list[Message]:
+        found = (pair for channel in self.channels.values() for pair in channel.settled)
+        return [self._messages[tag] for tag, one in found if one == verdict]
+
+    @property
+    def acked(self) -> list[Message]:
+        """Messages that were acknowledged; those of one queue in the order of their settlement, here and below."""
+        return self._settled(AckLedger.ACK)
+
+    @property
+    def requeued(self) -> list[Message]:
+        """Messages that were returned to their queues."""
+        return self._settled(AckLedger.REQUEUE)
+
+    @property
+    def rejected(self) -> list[Message]:
+        """Messages that were dropped, or dead-lettered where the queue says so."""
+        return self._settled(AckLedger.REJECT)
+
+    @property
+    def unsettled(self) -> list[Message]:
+        """Messages that were not settled: not handled yet, or deferred."""
+        return [message for message in self._messages.values() if not message.settled]
