@@ -176,7 +176,7 @@ def test_run_handles_until_a_signal(
     gold, free = new_queue(), new_queue()
     broker.publish(gold, [b"%d" % index for index in range(100)])
     broker.publish(free, [b"%d" % index for index in range(10)])
-    with Worker(tmp_path, broker, (gold, free), "--threads", "2") as worker:
+    with Worker(tmp_path, broker, (gold, free), "--workers", "2") as worker:
         eventually(lambda: worker.output.count("gold") == 100 and worker.output.count("free") == 10)
         worker.process.send_signal(number)
         assert worker.process.wait(30) == 0
@@ -214,7 +214,7 @@ def test_run_ends_with_the_application(tmp_path: Path, broker: Node, new_queue: 
     broker.publish(free, [b"leave"])
     with Worker(tmp_path, broker, (gold, free)) as worker:
         assert worker.process.wait(30) == 5
-    assert "Error: the application ended with SystemExit(7)" in worker.output
+    assert "Error: the application failed: SystemExit(7)" in worker.output
 
 
 def test_run_without_its_queue(tmp_path: Path, broker: Node, new_queue: Callable[..., str]) -> None:

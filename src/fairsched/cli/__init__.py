@@ -1,16 +1,13 @@
-"""The command line: ``fairsched demo``, ``run``, ``check``, ``prefetch`` and ``route``."""
+"""The command line, ``fairsched``: the commands are in `commands`, what they print and draw in `output`."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 
+from fairsched.cli.extra import EXTRA, REMEDY
+
 __all__ = ["main"]
-
-#: What this package needs and a plain installation of fairsched does not bring.
-EXTRA = frozenset({"click", "rich", "matplotlib"})
-
-REMEDY = "the command line needs {}: pip install 'fairsched[cli]'"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Parameters that several commands share."""
+"""Command line parameters that several commands share."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairsched.bindingkey import weight_of
+from fairsched.config import OPTIONS, Option
 from fairsched.durations import parse_duration
 from fairsched.errors import ConfigurationError
 
@@ -21,7 +22,7 @@ else:
 
 
 class Duration(_ParamType):
-    """Seconds, written as people write them.
+    """A duration, such as 100us, 4ms or 1.5s, converted to seconds.
 
     Parameters
     ----------
@@ -35,41 +36,41 @@ class Duration(_ParamType):
         self._positive = positive
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return seconds, or fail with the rule."""
+        """Return seconds, or fail with a message that says what is allowed."""
         try:
             seconds = parse_duration(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if self._positive and not seconds:
-            self.fail(f"a duration above zero is needed, got {value!r}", param, ctx)
+            self.fail(f"a duration must be more than zero, got {value!r}", param, ctx)
         return seconds
 
 
 class BindingParameter(_PairType):
-    """A queue and its binding key: NAME=WEIGHT, split at the last sign of equality."""
+    """A queue and its binding key: NAME=WEIGHT, split at the last equals sign."""
 
     name = "binding"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        """Return queue and binding key, or fail with the rule."""
+        """Return queue and binding key, or fail with a message that says what is allowed."""
         if isinstance(value, tuple):
             return value
         queue, separator, key = value.rpartition("=")
         if not separator or not queue:
-            self.fail(f"a queue and its weight are needed, as in orders=10, got {value!r}", param, ctx)
+            self.fail(f"must be a queue and its weight, such as orders=10, got {value!r}", param, ctx)
         try:
             weight_of(key)
         except ConfigurationError as error:
-            self.fail(f"{error} (of {queue})", param, ctx)
+            self.fail(f"{error} (queue {queue})", param, ctx)
         return queue, key
 
 
 def check_picture(path: Path) -> None:
-    """Refuse, before anything is computed, a path that no picture can be written to."""
+    """Check the file name of a plot before anything is computed."""
     if path.suffix.lower() != ".png":
         raise click.BadParameter(f"must end in .png, got {str(path)!r}", param_hint="'--plot'")
     if not path.parent.is_dir():
-        raise click.BadParameter(f"there is no directory {str(path.parent)!r}", param_hint="'--plot'")
+        raise click.BadParameter(f"directory {str(path.parent)!r} does not exist", param_hint="'--plot'")
 
 
 _Command = Callable[..., Any]
@@ -81,44 +82,51 @@ def config_option(command: _Command) -> _Command:
         "--config",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Read settings from FILE. Without it: fairsched.toml here, or [tool.fairsched] of pyproject.toml.",
+        help="Read settings from FILE. [default: fairsched.toml here, or [tool.fairsched] of pyproject.toml]",
     )(command)
 
 
-def urls_option(command: _Command) -> _Command:
-    """Add ``--url``, which may be repeated."""
+#: Options that may be repeated, and how the values are put together; none count as not given.
+_REPEATED: dict[str, Callable[[tuple[str, ...]], Any]] = {"url": tuple, "queues": ",".join}
+
+
+def settings_options(command: _Command) -> _Command:
+    """Add an option for each row of the table; the command gets them by keyword, None where not given."""
+    for option in reversed(OPTIONS.values()):  # decorators apply from the bottom up
+        command = _settings_option(option)(command)
+    return command
+
+
+def _settings_option(option: Option) -> Callable[[_Command], _Command]:
+    flags = ["-Q", option.flag] if option.name == "queues" else [option.flag]
+    join = _REPEATED.get(option.name)
     return click.option(
-        "--url",
-        "urls",
-        multiple=True,
-        metavar="URL",
-        help="Broker, amqp:// or amqps://. Repeat it for more brokers, tried in this order. "
-        "[env: FAIRSCHED_URL, RABBITMQ_URL, AMQP_URL, CLOUDAMQP_URL]",
-    )(command)
+        *flags,
+        option.name,
+        metavar=option.metavar,
+        multiple=join is not None,
+        callback=None if join is None else lambda _context, _parameter, given: join(given) if given else None,
+        help=f"{option.help}{' May be repeated.' if join else ''} [default: {_default(option)}]",
+    )
 
 
-def queues_option(command: _Command) -> _Command:
-    """Add ``--queues``, which may be repeated."""
-    return click.option(
-        "-Q",
-        "--queues",
-        multiple=True,
-        metavar="NAME[=WEIGHT],...",
-        help="Queues, separated by commas or repeated; all of them with weights, or none. [env: FAIRSCHED_QUEUES]",
-    )(command)
+def _default(option: Option) -> str:
+    return f"${', $'.join(option.variables)}" if len(option.variables) > 1 else option.default_text
 
 
 def bindings_option(command: _Command) -> _Command:
     """Add a required ``--binding``, which may be repeated."""
-    return _bindings(required=True, text="A queue and its weight. Repeat it, in the order of binding.")(command)
+    return _bindings(required=True, text="A queue and its weight. Repeat it for each queue, in the order of binding.")(
+        command
+    )
 
 
 def compared_bindings_option(command: _Command) -> _Command:
     """Add an optional ``--binding``, which may be repeated."""
     return _bindings(
         required=False,
-        text="Also compare where a consistent-hash exchange with these queues and weights, bound in this order, places "
-        "1000 keys with where it is computed to place them. Made of temporary queues and an exchange of their own.",
+        text="Also check that the broker's consistent-hash exchange routes 1000 keys to the queues that fairsched "
+        "computes, for these queues and weights, bound in this order. Uses a temporary exchange and temporary queues.",
     )(command)
 
 

@@ -1,28 +1,18 @@
-"""``fairsched prefetch``: how many messages to have in a client, and what that costs."""
+"""``fairsched prefetch``: recommend a prefetch count, and show utilisation and latency."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
 from fairsched.cli import exits
 from fairsched.cli.parameters import Duration, check_picture
+from fairsched.config.values import LARGEST_PREFETCH
 from fairsched.durations import format_duration
 from fairsched.prefetch import Analysis, analyse, recommend
-
-#: basic.qos carries the count in sixteen bits.
-_LARGEST = 65_535
-
-
-class Case(NamedTuple):
-    """A line of the table: what is changed, and what comes of it."""
-
-    name: str
-    figures: Analysis
 
 
 @click.command(epilog=exits.EPILOG)
@@ -30,31 +20,38 @@ class Case(NamedTuple):
     "--round-trip",
     type=Duration(),
     required=True,
-    help="From an ack to the message that replaces the acked one, without its handling: twice the one-way delay.",
+    help="Network round trip between worker and broker: from an ack to the delivery of the next message.",
 )
 @click.option(
-    "--service", type=Duration(positive=True), required=True, help="How long one message keeps the handler busy."
+    "--service", type=Duration(positive=True), required=True, help="How long the handler takes for a message."
 )
 @click.option(
-    "--prefetch", "chosen", type=click.IntRange(1, _LARGEST), help="Show this one too, and what becomes of it."
+    "--prefetch",
+    "chosen",
+    type=click.IntRange(1, LARGEST_PREFETCH),
+    help="Also show this prefetch, and use it in the second table.",
 )
 @click.option(
-    "--headroom", type=click.FloatRange(min=1), default=1.0, show_default=True, help="Factor on the recommendation."
+    "--headroom",
+    type=click.FloatRange(min=1),
+    default=1.0,
+    show_default=True,
+    help="Multiply the recommendation by this factor.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else; times in seconds.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of tables; times in seconds.")
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     metavar="FILE.png",
-    help="Draw utilisation and latency over prefetch.",
+    help="Plot utilisation and latency over prefetch.",
 )
 def prefetch(
     round_trip: float, service: float, chosen: int | None, headroom: float, as_json: bool, plot: Path | None
 ) -> None:
-    """Recommend a prefetch, and show what it does.
+    """Recommend a prefetch count.
 
-    The recommendation is the least that keeps one handler busy; several workers need so many each. The
-    second table shows what becomes of it when the network or the handler slows down.
+    The recommendation is the smallest that keeps one worker busy; multiply it by the number of workers. The first
+    table compares it with others; the second shows what happens when the network or the handler slows down.
     """
     draw = _plotter(plot) if plot else None
     recommended = recommend(round_trip, service, headroom=headroom)
@@ -70,21 +67,22 @@ def prefetch(
 
 
 def _neighbours(round_trip: float, service: float, recommended: int, chosen: int | None) -> list[int]:
-    """Choose what is worth a line: too few, just enough, one more, enough for half the speed."""
+    """Choose prefetch counts to compare: too few, just enough, one more, enough for a round trip twice as long."""
     least = recommend(round_trip, service)
     doubled = recommend(2 * round_trip, service)
     candidates = {1, least // 2, least - 1, least, least + 1, doubled, recommended, chosen or recommended}
     return sorted(one for one in candidates if one >= 1)
 
 
-def _changes(shown: int, round_trip: float, service: float) -> list[Case]:
+def _changes(shown: int, round_trip: float, service: float) -> dict[str, Analysis]:
+    """Analyse what happens when the network or the handler slows down; the keys say by how much."""
     delay = round_trip / 2
-    return [
-        Case("now", analyse(shown, delay, service)),
-        Case("round trip x 2", analyse(shown, 2 * delay, service)),
-        Case("service x 5", analyse(shown, delay, 5 * service)),
-        Case("service x 10", analyse(shown, delay, 10 * service)),
-    ]
+    return {
+        "now": analyse(shown, delay, service),
+        "round trip x 2": analyse(shown, 2 * delay, service),
+        "service x 5": analyse(shown, delay, 5 * service),
+        "service x 10": analyse(shown, delay, 10 * service),
+    }
 
 
 def _object(
@@ -93,7 +91,7 @@ def _object(
     headroom: float,
     recommended: int,
     rows: Sequence[Analysis],
-    changes: Sequence[Case],
+    changes: Mapping[str, Analysis],
 ) -> dict[str, object]:
     return {
         "round_trip": round_trip,
@@ -101,14 +99,14 @@ def _object(
         "headroom": headroom,
         "recommended": recommended,
         "rows": [row._asdict() for row in rows],
-        "changes": [{"name": case.name, **case.figures._asdict()} for case in changes],
+        "changes": [{"name": name, **figures._asdict()} for name, figures in changes.items()],
     }
 
 
-def _print(recommended: int, shown: int, rows: Sequence[Analysis], changes: Sequence[Case]) -> None:
+def _print(recommended: int, shown: int, rows: Sequence[Analysis], changes: Mapping[str, Analysis]) -> None:
     from rich.console import Console
 
-    from fairsched.cli.prefetchtable import changes_table, rows_table
+    from fairsched.cli.output.prefetch_table import changes_table, rows_table
 
     first = rows[0]
     trip, service = format_duration(2 * first.one_way_delay), format_duration(first.service_time)
@@ -116,15 +114,15 @@ def _print(recommended: int, shown: int, rows: Sequence[Analysis], changes: Sequ
     console.print(rows_table(rows, f"Round trip {trip}, service {service}", recommended, shown))
     console.print(changes_table(changes, f"Prefetch {shown} when things change"))
     click.echo(
-        f"Prefetch {first.saturating} = ({trip} + {service}) / {service}, rounded up, is the least that keeps the "
-        "handler busy; each message more waits in this process, where no other consumer can have it."
+        f"Prefetch {first.saturating} = ({trip} + {service}) / {service}, rounded up, is the smallest that keeps the "
+        "handler busy; each further message only waits in this process, where no other consumer can get it."
     )
-    if recommended > _LARGEST:
-        click.echo(f"AMQP allows {_LARGEST}: use more consumers, or more channels.", err=True)
+    if recommended > LARGEST_PREFETCH:
+        click.echo(f"AMQP allows at most {LARGEST_PREFETCH} per consumer: use more consumers.", err=True)
 
 
 def _plotter(path: Path) -> Callable[[Sequence[Analysis], int], None]:
     check_picture(path)
-    from fairsched.cli.prefetchplot import draw_prefetch
+    from fairsched.cli.output.prefetch_plot import draw_prefetch
 
     return lambda rows, shown: draw_prefetch(rows[0].one_way_delay, rows[0].service_time, shown, path)

@@ -1,8 +1,8 @@
-"""Prefetch and its consequences as tables in the terminal."""
+"""The tables of ``fairsched prefetch``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -12,14 +12,13 @@ from rich.text import Text
 from fairsched.durations import format_duration
 
 if TYPE_CHECKING:
-    from fairsched.cli.prefetch import Case
     from fairsched.prefetch import Analysis
 
 _HEADINGS = ("utilisation", "msg/s", "ahead", "buffer wait", "latency", "in buffer")
 
 
 def rows_table(rows: Sequence[Analysis], title: str, recommended: int, chosen: int) -> Table:
-    """Lay out one line for each prefetch.
+    """Lay out one row for each prefetch count.
 
     Parameters
     ----------
@@ -44,11 +43,11 @@ def rows_table(rows: Sequence[Analysis], title: str, recommended: int, chosen: i
     return table
 
 
-def changes_table(cases: Iterable[Case], title: str) -> Table:
-    """Lay out one line for each change of circumstances; see `rows_table`."""
+def changes_table(cases: Mapping[str, Analysis], title: str) -> Table:
+    """Lay out one row for each case: as given, and with a slower network or handler; see `rows_table`."""
     table = _table(title, "when")
-    for case in cases:
-        table.add_row(case.name, *_figures(case.figures))
+    for name, figures in cases.items():
+        table.add_row(name, *_figures(figures))
     return table
 
 

@@ -1,11 +1,11 @@
-"""``fairsched check``: would a worker start with this configuration?"""
+"""``fairsched check``: check that a worker would start with this configuration."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -13,47 +13,41 @@ from fairsched.amqp.urls import check_urls, mask_url
 from fairsched.cli import exits
 from fairsched.cli.broker import Session
 from fairsched.cli.loading import load_app
-from fairsched.cli.parameters import Duration, compared_bindings_option, config_option, queues_option, urls_option
+from fairsched.cli.parameters import Duration, compared_bindings_option, config_option, settings_options
 from fairsched.config import Settings
+from fairsched.config.values import masked
 from fairsched.consumer import App
-from fairsched.consumer.settings import make_settings
+from fairsched.consumer.settings import ConsumerSettings
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
-from fairsched.settingvalues import masked
 
-#: Where pika, and nearly everybody's development machine, has its broker.
+#: pika's default: a broker on the local machine.
 DEFAULT_URL = "amqp://guest:guest@localhost:5672/%2F"
 
 
 @click.command(epilog=exits.EPILOG)
 @click.argument("reference", metavar="[MODULE:APP]", required=False)
+@settings_options
 @config_option
-@urls_option
-@queues_option
 @compared_bindings_option
 @click.option(
     "--timeout",
     type=Duration(positive=True),
     default="10s",
     show_default=True,
-    help="How long a broker may take for each answer.",
+    help="How long to wait for each reply of a broker.",
 )
 def check(
-    reference: str | None,
-    config: Path | None,
-    urls: tuple[str, ...],
-    queues: tuple[str, ...],
-    bindings: tuple[tuple[str, str], ...],
-    timeout: float,
+    reference: str | None, config: Path | None, bindings: tuple[tuple[str, str], ...], timeout: float, **given: Any
 ) -> None:
     """Check the configuration, every broker, and every queue.
 
-    With MODULE:APP, what the app says counts too, as it does for "fairsched run". Prints one line for each check.
-    Nothing is consumed and nothing changed. Of several faults the first one of configuration, brokers, queues
-    decides the exit code.
+    With MODULE:APP, the app's own options and queues are checked too, as "fairsched run" would use them. Prints one
+    line for each check. Consumes nothing and changes nothing. If several checks fail, the exit code is that of the
+    configuration, else of the brokers, else of the queues.
     """
     app = load_app(reference) if reference else App()
     try:
-        settings = Settings.load({"url": urls or None, "queues": ",".join(queues) or None}, file=config)
+        settings = Settings.load(given, file=config)
         wanted = _wanted(app, settings)
     except ConfigurationError as error:
         _line(False, f"configuration: {error}")
@@ -65,14 +59,14 @@ def check(
 
 
 class _Wanted(NamedTuple):
-    """What a worker would need of brokers."""
+    """The brokers and queues that a worker would use."""
 
     urls: tuple[str, ...]
     queues: tuple[str, ...]
 
 
 def _wanted(app: App, settings: Settings) -> _Wanted:
-    """Put together what a worker would be given, and have it checked as a whole, as the worker would."""
+    """Put together what a worker would be given, and check it as the worker would."""
     urls = settings.url or check_urls(app.url or DEFAULT_URL)
     options = {**app.options, **settings.consumer_options()}
     declared = options.pop("queues", None)
@@ -80,18 +74,18 @@ def _wanted(app: App, settings: Settings) -> _Wanted:
     if app.handlers:
         queues = app._selected(queues or None)
     if queues:
-        make_settings(urls, queues, **options)
+        ConsumerSettings(urls, queues, **options)
     return _Wanted(urls, tuple(queues or ()))
 
 
 def _described(settings: Settings) -> str:
-    """List what is set, and where."""
+    """List the settings and their sources."""
     found = [f"{key}={masked(getattr(settings, key))!r} from {source}" for key, source in settings.sources.items()]
-    return ", ".join(found) or "nothing is set, all defaults"
+    return ", ".join(found) or "nothing set, all defaults"
 
 
 def _brokers(wanted: _Wanted, timeout: float, bindings: tuple[tuple[str, str], ...]) -> Iterator[int]:
-    """Look at every broker, and at the queues on the first that answers; yield exit codes."""
+    """Check every broker, and the queues on the first that answers; yield exit codes."""
     looked = False
     for url in wanted.urls:
         try:
@@ -123,13 +117,13 @@ def _placement(url: str, timeout: float, bindings: tuple[tuple[str, str], ...]) 
 
     mismatches = compare(url, timeout, bindings)
     if not mismatches:
-        _line(True, f"placement: {len(KEYS)} keys are where they are computed to be")
+        _line(True, f"placement: {len(KEYS)} keys route to the queues computed")
         return
     first = mismatches[0]
     _line(
         False,
-        f"placement: {len(mismatches)} of {len(KEYS)} keys are elsewhere; key {first.key} is in {first.found}, "
-        f"computed {first.computed}",
+        f"placement: {len(mismatches)} of {len(KEYS)} keys route to other queues than computed; key {first.key} routes "
+        f"to {first.found}, computed {first.computed}",
     )
     yield exits.PLACEMENT
 

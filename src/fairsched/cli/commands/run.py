@@ -1,0 +1,61 @@
+"""``fairsched run``: run an app's handlers until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fairsched.cli import exits
+from fairsched.cli.loading import load_app
+from fairsched.cli.parameters import config_option, settings_options
+from fairsched.config import Settings
+from fairsched.config.options import LOG_LEVEL
+from fairsched.consumer import App
+from fairsched.errors import FairschedError
+
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+@click.command(epilog=exits.EPILOG)
+@click.argument("reference", metavar="MODULE:APP")
+@settings_options
+@config_option
+def run(reference: str, config: Path | None, **given: Any) -> None:
+    """Consume with the handlers of an app until SIGTERM or SIGINT.
+
+    MODULE:APP names a fairsched.App, such as "workers.mail:app"; the current directory is importable. The first
+    signal is a warm shutdown: take no more messages, handle and acknowledge those already received, and exit. The
+    second requeues messages whose handler has not started, and waits for those that are running. The third exits at
+    once.
+
+    Settings come from the app, the configuration file, environment variables (FAIRSCHED_PREFETCH for --prefetch) and
+    these options; later ones override earlier ones. Without weights, --queues selects some of the app's queues.
+    """
+    settings = Settings.load(given, file=config)
+    _set_up_logging(settings.log_level or LOG_LEVEL.default)
+    _run(load_app(reference), settings)
+
+
+def _set_up_logging(level: str) -> None:
+    logging.basicConfig(level=level.upper(), format=_FORMAT)
+    if level != "debug":
+        # pika logs every lost connection about ten times; our own logger logs it once.
+        logging.getLogger("pika").setLevel(logging.CRITICAL)
+
+
+def _run(app: App, settings: Settings) -> None:
+    """Run an app; an exception that it lets escape becomes the exit code for a failed application."""
+    overrides = settings.consumer_options()
+    if settings.queues:
+        overrides["queues"] = settings.queues
+    try:
+        app.run(settings.url or None, **overrides)
+    except FairschedError:
+        raise
+    except (Exception, SystemExit) as error:
+        traceback.print_exc()
+        raise exits.Failure(f"the application failed: {error!r}", exits.APPLICATION) from error
