@@ -25,12 +25,12 @@ from interleave import record
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from support.rabbitmq import Node
 
-from fairsched.spark._amqp import open_session
-from fairsched.spark._messages import Messages
-from fairsched.spark._options import sink_options, source_options
-from fairsched.spark._partition import Part, PartitionReader
-from fairsched.spark._publisher import Publisher
-from fairsched.spark._spool import Spool
+from fairsched.spark.amqp.session import open_session
+from fairsched.spark.options import sink_options, source_options
+from fairsched.spark.sink.messages import Messages
+from fairsched.spark.sink.publisher import Publisher
+from fairsched.spark.source.partition import Part, PartitionReader
+from fairsched.spark.source.spool import Spool
 
 pytestmark = pytest.mark.timeout(900)
 QUEUES = 10

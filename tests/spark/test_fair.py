@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracles.dwrr import ReferenceDwrr
 
-from fairsched.spark._fair import choose, fair_order
+from fairsched.spark.source.roworder import choose, fair_order
 
 slots = st.lists(st.sampled_from("abc"), max_size=60)
 quanta = st.dictionaries(st.sampled_from("abc"), st.integers(1, 9))

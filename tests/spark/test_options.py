@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.errors import ConfigurationError
-from fairsched.spark._options import Shedding, sink_options, source_options
+from fairsched.spark.options import Shedding, sink_options, source_options
 
 URL = "amqp://app:hush@broker:5672/%2F"
 QUEUES = {"url": URL, "queues": '{"gold": 10, "free": 1}'}

@@ -19,15 +19,15 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from support.rabbitmq import Node, eventually
 from support.spark.running import Driver, bodies, options_of, schema_of, unique
 
-from fairsched.spark import _partition, streams
-from fairsched.spark._amqp import Session
-from fairsched.spark._collected import Collected
-from fairsched.spark._options import sink_options, source_options
-from fairsched.spark._publisher import Publisher
-from fairsched.spark._tail import bounds
-from fairsched.spark.batch import BatchReader
-from fairsched.spark.sink import BatchWriter
-from fairsched.spark.streams import StreamsReader
+from fairsched.spark.amqp.collected import Collected
+from fairsched.spark.amqp.session import Session
+from fairsched.spark.options import sink_options, source_options
+from fairsched.spark.sink.publisher import Publisher
+from fairsched.spark.sink.writers import BatchWriter
+from fairsched.spark.source import partition, streams
+from fairsched.spark.source.batch import BatchReader
+from fairsched.spark.source.streamrange import bounds
+from fairsched.spark.source.streams import StreamsReader
 
 #: What is done with the broker; the broker may stand still before each of these.
 STAGES = [
@@ -101,7 +101,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
         for name in names:
             monkeypatch.setattr(kind, name, watched(kind, name))
     # Several segments, and pieces of a range.
-    monkeypatch.setattr(_partition, "SEGMENT_MESSAGES", 25)
+    monkeypatch.setattr(partition, "SEGMENT_MESSAGES", 25)
     monkeypatch.setattr(streams, "SEGMENT_MESSAGES", 25)
     return found
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from fairsched.cli.pipelinereport import write_report
 from fairsched.cli.pipelinetable import view
-from fairsched.spark.progress import PipelineProgress, PipelineReport
+from fairsched.spark.pipeline.progress import PipelineProgress, PipelineReport
 
 QUANTA = {"[/gold]": 3, "free": 1}
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.spark._plan import SCALE, allocate, assign, bounded_by_bytes, divided
+from fairsched.spark.source.plan import SCALE, allocate, assign, bounded_by_bytes, divided
 
 QUANTA = {f"q{number}": 4 * (number + 1) for number in range(10)}
 names = st.lists(st.sampled_from("abcdefgh"), min_size=1, unique=True)

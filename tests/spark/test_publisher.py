@@ -15,12 +15,12 @@ from support.rabbitmq import Node, eventually
 
 from fairsched import HashRing
 from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError
-from fairsched.spark import _publisher
-from fairsched.spark._amqp import Session, open_session
-from fairsched.spark._messages import Messages
-from fairsched.spark._options import sink_options
-from fairsched.spark._publisher import Publisher, PublishFailed
-from fairsched.spark.sink import BatchWriter
+from fairsched.spark.amqp.session import Session, open_session
+from fairsched.spark.options import sink_options
+from fairsched.spark.sink import publisher as module
+from fairsched.spark.sink.messages import Messages
+from fairsched.spark.sink.publisher import Publisher, PublishFailed
+from fairsched.spark.sink.writers import BatchWriter
 
 Declare = Callable[..., list[str]]
 
@@ -84,8 +84,8 @@ def test_every_row_is_published_in_order(window: int, broker: Node, queues: Decl
 def test_large_messages_do_not_pile_up(
     broker: Node, queues: Declare, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_publisher, "_TOGETHER_BYTES", 10_000)
-    monkeypatch.setattr(_publisher, "_UNCONFIRMED", 30_000)
+    monkeypatch.setattr(module, "_TOGETHER_BYTES", 10_000)
+    monkeypatch.setattr(module, "_UNCONFIRMED", 30_000)
     [name] = queues(1)
     options = sink_options({"url": broker.url, "routingKey": name})
     publisher = Publisher(session, options)

@@ -8,7 +8,7 @@ import pika
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.spark._scan import ScanningTransport
+from fairsched.spark.amqp.transport import ScanningTransport
 
 FRAME_MAX = 4096
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairsched.cli.table import error_style
-from fairsched.spark.progress import PipelineReport
+from fairsched.spark.pipeline.progress import PipelineReport
 
 #: Names of the columns, here and on the page of a report.
 COLUMNS = ("queue", "quantum", "judged", "share", "ideal", "error", "rest", "rows")

@@ -56,7 +56,7 @@ def register(spark: SparkSession) -> None:
     -----
     Executors import fairsched themselves: the same version must be installed there (see docs/howto/spark.md).
     """
-    from fairsched.spark.source import RabbitMQDataSource
+    from fairsched.spark.datasource import RabbitMQDataSource
 
     spark.dataSource.register(RabbitMQDataSource)
 

@@ -18,14 +18,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from fairsched.errors import ConfigurationError
-from fairsched.spark._depths import DepthProbe
-from fairsched.spark._offset import QueueOffset
-from fairsched.spark._options import SourceOptions
-from fairsched.spark._partition import Part, PartitionReader
-from fairsched.spark._plan import allocate, assign, bounded_by_bytes, divided
-from fairsched.spark._spool import Segment, Spool
-from fairsched.spark._unspooled import Unspooled, open_spool
-from fairsched.spark.source import Shape
+from fairsched.spark.datasource import Shape
+from fairsched.spark.options import SourceOptions
+from fairsched.spark.source.depths import DepthProbe
+from fairsched.spark.source.offsets import QueueOffset
+from fairsched.spark.source.partition import Part, PartitionReader
+from fairsched.spark.source.plan import allocate, assign, bounded_by_bytes, divided
+from fairsched.spark.source.spool import Segment, Spool
+from fairsched.spark.source.unspooled import Unspooled, open_spool
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fairsched._codel import CoDel
 from fairsched.consumer.keys import PROPERTIES
 from fairsched.errors import ConfigurationError
-from fairsched.spark._taker import Broker, Taker, as_json
+from fairsched.spark.optionreader import Broker, Taker, as_json
 
 #: Where RabbitMQ says when it took a message, in milliseconds since 1970, if it is told to.
 TIME_HEADER = "timestamp_in_ms"

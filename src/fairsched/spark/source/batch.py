@@ -11,18 +11,18 @@ from pyspark.sql.types import StructType
 
 from fairsched._amqp import AckLedger
 from fairsched.errors import ConfigurationError, ConnectionFailed
-from fairsched.spark._amqp import Session, over_session
-from fairsched.spark._collected import Collected
-from fairsched.spark._depths import DepthProbe
-from fairsched.spark._fair import row_order
-from fairsched.spark._options import SourceOptions
-from fairsched.spark._partition import SEGMENT_MESSAGES
-from fairsched.spark._plan import allocate, assign
-from fairsched.spark._rows import Decoder
-from fairsched.spark._stale import judge
-from fairsched.spark._tail import as_offsets
-from fairsched.spark.source import Shape
-from fairsched.spark.streams import Range, ranges, read_rows
+from fairsched.spark.amqp.collected import Collected
+from fairsched.spark.amqp.session import Session, over_session
+from fairsched.spark.datasource import Shape
+from fairsched.spark.options import SourceOptions
+from fairsched.spark.source.depths import DepthProbe
+from fairsched.spark.source.partition import SEGMENT_MESSAGES
+from fairsched.spark.source.plan import allocate, assign
+from fairsched.spark.source.roworder import row_order
+from fairsched.spark.source.rows import Decoder
+from fairsched.spark.source.shedding import judge
+from fairsched.spark.source.streamrange import as_offsets
+from fairsched.spark.source.streams import Range, ranges, read_rows
 
 
 def browse(options: SourceOptions, names: Sequence[str], shares: dict[str, int]) -> Iterator[pa.RecordBatch]:

@@ -30,7 +30,7 @@ class QueueOffset:
     parts : tuple of dict
         Messages by queue, for each partition.
     carried : dict
-        What rounding still owes each queue (see `_plan.allocate`).
+        What rounding still owes each queue (see `plan.allocate`).
     sizes : dict
         Mean size of each queue's messages, in bytes, as far as it was known.
     budget : int

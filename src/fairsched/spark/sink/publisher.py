@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from fairsched.errors import FairschedError
-from fairsched.spark._amqp import Session
-from fairsched.spark._messages import Outgoing
-from fairsched.spark._options import SinkOptions
+from fairsched.spark.amqp.session import Session
+from fairsched.spark.options import SinkOptions
+from fairsched.spark.sink.messages import Outgoing
 
 #: Messages, and bytes of bodies, that are written to the socket together.
 _TOGETHER, _TOGETHER_BYTES = 100, 1 << 20

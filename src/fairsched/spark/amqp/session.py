@@ -1,8 +1,7 @@
 """A connection to the broker that its caller drives, call by call: tasks have no thread to spare for one.
 
-Only this module, `_collected` and `_scan` talk AMQP. `Session.collect` hands out deliveries undecoded, cut apart in
-compiled code; what decodes them is `_rows`. It is the seam for a delivery path that is compiled as a whole. An object
-is for one thread; between calls the connection is not served.
+`Session.collect` hands out deliveries undecoded, cut apart in compiled code; `source.rows` decodes them. An object is
+for one thread; between calls the connection is not served.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.errors import describe, is_missing
 from fairsched.amqp.urls import endpoint, mask_url, parameters
 from fairsched.errors import ConnectionFailed, FairschedError, QueueNotFound
-from fairsched.spark._collected import Collected, close_channel
-from fairsched.spark._scan import ScanningTransport
-from fairsched.spark._taker import Broker
+from fairsched.spark.amqp.collected import Collected, close_channel
+from fairsched.spark.amqp.transport import ScanningTransport
+from fairsched.spark.optionreader import Broker
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

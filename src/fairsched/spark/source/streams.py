@@ -13,13 +13,13 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from fairsched.spark._offset import StreamOffset
-from fairsched.spark._options import SourceOptions
-from fairsched.spark._partition import SEGMENT_BYTES, SEGMENT_MESSAGES
-from fairsched.spark._plan import allocate
-from fairsched.spark._rows import Decoder
-from fairsched.spark._tail import as_offsets, bounds, check_known, read_range, seen_bounds
-from fairsched.spark.source import Shape
+from fairsched.spark.datasource import Shape
+from fairsched.spark.options import SourceOptions
+from fairsched.spark.source.offsets import StreamOffset
+from fairsched.spark.source.partition import SEGMENT_BYTES, SEGMENT_MESSAGES
+from fairsched.spark.source.plan import allocate
+from fairsched.spark.source.rows import Decoder
+from fairsched.spark.source.streamrange import as_offsets, bounds, check_known, read_range, seen_bounds
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Note where the streams end now."""
         # What is not seen now is not read in this run.
-        self._target = self._tails(self._options.idle)
+        self._target = self._find_ends(self._options.idle)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return what the progress shows as latest offset: the known ends, and how far the query is behind them."""
@@ -130,7 +130,7 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ready = self._ahead(known, starts)
             if isinstance(limit, ReadMaxRows) and sum(ready.values()) >= limit.max_rows:
                 return ready
-            known = self._tails()
+            known = self._find_ends()
         self._check(known, starts)
         return self._ahead(known, starts)
 
@@ -144,7 +144,7 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options = self._options
             check_known(seen_bounds(options.broker, list(short), "last", options.idle), short, options.strict)
 
-    def _tails(self, *quiet: float) -> dict[str, int]:
+    def _find_ends(self, *quiet: float) -> dict[str, int]:
         time.sleep(max(0.0, self._looked + self._options.pace - time.monotonic()))
         self._ends = bounds(self._options.broker, list(self._options.quanta), "last", *quiet)
         self._looked = time.monotonic()

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from pika.compat import as_bytes
 
 from fairsched._amqp import AckLedger
-from fairsched.spark._rows import Delivery
+from fairsched.spark.source.rows import Delivery
 
 if TYPE_CHECKING:
-    from fairsched.spark._amqp import Session
+    from fairsched.spark.amqp.session import Session
 
 #: Most unsettled messages that basic.qos can express.
 LARGEST_WINDOW = 65_535

@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from fairsched.errors import FairschedError
-from fairsched.spark._store import Store, check, open_store, refusal
+from fairsched.spark.source.store import Store, check, open_store, refusal
 
 _log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class Spool:
     Parameters
     ----------
     location : str
-        A directory or object-store prefix (see `_store`).
+        A directory or object-store prefix (see `store`).
     epoch : str
         Names the checkpoint.
     """

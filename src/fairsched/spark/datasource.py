@@ -17,8 +17,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from fairsched.errors import ConfigurationError
-from fairsched.spark._options import SourceOptions, sink_options, source_options
-from fairsched.spark._rows import check_columns, column_names, ddl
+from fairsched.spark.options import SourceOptions, sink_options, source_options
+from fairsched.spark.source.rows import check_columns, column_names, ddl
 
 
 class RabbitMQDataSource(DataSource):
@@ -51,7 +51,7 @@ class RabbitMQDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
-        from fairsched.spark.batch import BatchReader
+        from fairsched.spark.source.batch import BatchReader
 
         return BatchReader(source_options(self.options), schema)
 
@@ -59,16 +59,16 @@ class RabbitMQDataSource(DataSource):
         """Return the reader of a streaming query."""
         options = source_options(self.options)
         if options.streams:
-            from fairsched.spark.streams import StreamsReader
+            from fairsched.spark.source.streams import StreamsReader
 
             return StreamsReader(options, schema)
-        from fairsched.spark.queues import QueuesReader
+        from fairsched.spark.source.queues import QueuesReader
 
         return QueuesReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch query."""
-        from fairsched.spark.sink import BatchWriter
+        from fairsched.spark.sink.writers import BatchWriter
 
         if overwrite:
             raise ConfigurationError("messages cannot be overwritten: use mode('append')")
@@ -76,7 +76,7 @@ class RabbitMQDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Return the writer of a streaming query."""
-        from fairsched.spark.sink import StreamWriter
+        from fairsched.spark.sink.writers import StreamWriter
 
         if overwrite:
             raise ConfigurationError("messages cannot be overwritten: use outputMode('append')")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fairsched.spark._options import SourceOptions
-from fairsched.spark._spool import Segment, Spool
+from fairsched.spark.options import SourceOptions
+from fairsched.spark.source.spool import Segment, Spool
 
 
 class Unspooled:

@@ -17,15 +17,15 @@ import pyarrow as pa
 
 from fairsched._amqp import AckLedger
 from fairsched.errors import ConnectionFailed
-from fairsched.spark._amqp import Retries, Session, open_session
-from fairsched.spark._collected import LARGEST_WINDOW, Collected
-from fairsched.spark._fair import choose, row_order
-from fairsched.spark._options import SourceOptions
-from fairsched.spark._plan import allocate
-from fairsched.spark._rows import Decoder
-from fairsched.spark._spool import Segment
-from fairsched.spark._stale import judge
-from fairsched.spark._unspooled import open_spool
+from fairsched.spark.amqp.collected import LARGEST_WINDOW, Collected
+from fairsched.spark.amqp.session import Retries, Session, open_session
+from fairsched.spark.options import SourceOptions
+from fairsched.spark.source.plan import allocate
+from fairsched.spark.source.roworder import choose, row_order
+from fairsched.spark.source.rows import Decoder
+from fairsched.spark.source.shedding import judge
+from fairsched.spark.source.spool import Segment
+from fairsched.spark.source.unspooled import open_spool
 
 _log = logging.getLogger(__name__)
 
@@ -39,8 +39,8 @@ class Part:
     """Part(index, seq, epoch, shares, sizes={}, budget=0, laws={})
     --
 
-    One partition of a batch: where it is published, how much it reads of what (see `_offset.QueueOffset`), and where
-    the law of each queue stands (see `_stale`).
+    One partition of a batch: where it is published, how much it reads of what (see `offsets.QueueOffset`), and where
+    the law of each queue stands (see `shedding`).
     """
 
     index: int

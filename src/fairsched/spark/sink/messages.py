@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from fairsched._routing import HashRing
 from fairsched.errors import FairschedError
-from fairsched.spark._options import SinkOptions
+from fairsched.spark.options import SinkOptions
 
 #: Columns that a message can be made of, and their types in Spark.
 COLUMNS: dict[str, tuple[str, ...]] = {

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from fairsched.errors import ConnectionFailed
-from fairsched.spark._amqp import Retries, Session, open_session
-from fairsched.spark._taker import Broker
+from fairsched.spark.amqp.session import Retries, Session, open_session
+from fairsched.spark.optionreader import Broker
 
 
 class DepthProbe:

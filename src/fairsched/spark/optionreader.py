@@ -54,6 +54,7 @@ class Broker:
 
 
 def as_json(text: str, name: str, shape: str) -> Any:
+    """Parse the JSON of an option; `shape` says what it should look like."""
     try:
         return json.loads(text)
     except ValueError:
@@ -78,10 +79,12 @@ class Taker:
         return [name for name in names if name.lower() in self._given]
 
     def text(self, name: str, default: T) -> str | T:
+        """Take any text."""
         self.known.append(name)
         return self._left.pop(name.lower(), default)
 
     def number(self, name: str, default: int, least: int = 1, most: int = _MOST) -> int:
+        """Take an integer between two bounds, inclusive."""
         text = self.text(name, None)
         try:
             value = default if text is None else int(text)
@@ -100,12 +103,14 @@ class Taker:
             raise ConfigurationError(f"option {name}: {error}") from None
 
     def flag(self, name: str, default: bool) -> bool:
+        """Take true or false."""
         text = str(self.text(name, default)).lower()
         if text not in ("true", "false"):
             raise ConfigurationError(f"option {name} must be true or false, got {text!r}")
         return text == "true"
 
     def choice(self, name: str, *allowed: str) -> str:
+        """Take one of several words, in any case; the first one is the default."""
         text = str(self.text(name, allowed[0])).lower()
         if text not in allowed:
             raise ConfigurationError(f"option {name} must be {' or '.join(allowed)}, got {text!r}")
@@ -123,6 +128,7 @@ class Taker:
         return found
 
     def broker(self, heartbeat: int = 60) -> Broker:
+        """Take the options that say where the broker is and how long to wait for it."""
         text = self.text("url", "")
         if not text:
             # A managed table has a path, which Spark does give.

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fairsched.errors import ConnectionFailed, FairschedError
-from fairsched.spark._amqp import Retries, Session, open_session, over_session
-from fairsched.spark._collected import ENDLESS, LARGEST_WINDOW, Collected
-from fairsched.spark._rows import Delivery, stream_offset
-from fairsched.spark._taker import Broker
+from fairsched.spark.amqp.collected import ENDLESS, LARGEST_WINDOW, Collected
+from fairsched.spark.amqp.session import Retries, Session, open_session, over_session
+from fairsched.spark.optionreader import Broker
+from fairsched.spark.source.rows import Delivery, stream_offset
 
 _log = logging.getLogger(__name__)
 

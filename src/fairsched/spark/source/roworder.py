@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairsched._core import Dwrr
-from fairsched.spark._options import SourceOptions
+from fairsched.spark.options import SourceOptions
 
 
 def fair_order(slots: Sequence[Hashable], quanta: Mapping[Any, int]) -> NDArray[np.uint64]:

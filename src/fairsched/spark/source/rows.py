@@ -17,7 +17,7 @@ import pyarrow as pa
 from fairsched._amqp import PROPERTY_NAMES, read_methods, read_properties
 from fairsched.amqp.fieldtables import read_table
 from fairsched.errors import ConfigurationError
-from fairsched.spark._options import SourceOptions
+from fairsched.spark.options import SourceOptions
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 _PROPERTIES: dict[str, pa.DataType] = {

@@ -9,7 +9,7 @@ from fairsched._amqp import take_deliveries
 from fairsched.amqp.transport import Transport
 
 if TYPE_CHECKING:
-    from fairsched.spark._collected import Collected
+    from fairsched.spark.amqp.collected import Collected
 
 #: A read costs as much as fifty messages. After one of fewer bytes the broker is given so many seconds to send more.
 _SMALL, _PAUSE = 131_072, 0.002

@@ -19,10 +19,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from fairsched.errors import ConfigurationError, ConnectionFailed
-from fairsched.spark._amqp import Retries, Session, open_session
-from fairsched.spark._messages import COLUMNS, Messages
-from fairsched.spark._options import SinkOptions
-from fairsched.spark._publisher import Publisher
+from fairsched.spark.amqp.session import Retries, Session, open_session
+from fairsched.spark.options import SinkOptions
+from fairsched.spark.sink.messages import COLUMNS, Messages
+from fairsched.spark.sink.publisher import Publisher
 
 
 class _Writer(ABC):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fairsched._codel import CoDel
 from fairsched.consumer.shedding import MAX_RETURNS
-from fairsched.spark._options import Shedding
+from fairsched.spark.options import Shedding
 from fairsched.spark.shedding import BACKLOG
 
 
