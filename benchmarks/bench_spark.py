@@ -26,9 +26,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from support.rabbitmq import Node
 
 from fairsched.spark.amqp.session import open_session
-from fairsched.spark.options import sink_options, source_options
 from fairsched.spark.sink.messages import Messages
+from fairsched.spark.sink.options import sink_options
 from fairsched.spark.sink.publisher import Publisher
+from fairsched.spark.source.options import source_options
 from fairsched.spark.source.partition import Part, PartitionReader
 from fairsched.spark.source.spool import Spool
 

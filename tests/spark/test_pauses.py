@@ -21,11 +21,12 @@ from support.spark.running import Driver, bodies, options_of, schema_of, unique
 
 from fairsched.spark.amqp.collected import Collected
 from fairsched.spark.amqp.session import Session
-from fairsched.spark.options import sink_options, source_options
+from fairsched.spark.sink.options import sink_options
 from fairsched.spark.sink.publisher import Publisher
 from fairsched.spark.sink.writers import BatchWriter
 from fairsched.spark.source import partition, streams
 from fairsched.spark.source.batch import BatchReader
+from fairsched.spark.source.options import source_options
 from fairsched.spark.source.streamrange import bounds
 from fairsched.spark.source.streams import StreamsReader
 

@@ -16,9 +16,9 @@ from support.rabbitmq import Node, eventually
 from fairsched import HashRing
 from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError
 from fairsched.spark.amqp.session import Session, open_session
-from fairsched.spark.options import sink_options
 from fairsched.spark.sink import publisher as module
 from fairsched.spark.sink.messages import Messages
+from fairsched.spark.sink.options import sink_options
 from fairsched.spark.sink.publisher import Publisher, PublishFailed
 from fairsched.spark.sink.writers import BatchWriter
 

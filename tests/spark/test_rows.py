@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.wiretables import Encoded, field, nested, table
 
 from fairsched.errors import ConfigurationError
-from fairsched.spark.options import source_options
+from fairsched.spark.source.options import source_options
 from fairsched.spark.source.rows import COLUMNS, Decoder, Delivery, check_columns, column_names, ddl, stream_offset
 
 text = st.text(max_size=20).filter(lambda value: len(value.encode()) <= 255)

@@ -20,9 +20,9 @@ from support.spark.running import Driver, bodies, options_of, unique
 from fairsched import CoDel
 from fairsched.consumer.shedding import MAX_RETURNS
 from fairsched.errors import ConfigurationError
-from fairsched.spark.options import Shedding, source_options
 from fairsched.spark.source import partition
 from fairsched.spark.source.batch import BatchReader, browse
+from fairsched.spark.source.options import Shedding, source_options
 from fairsched.spark.source.shedding import judge
 
 Declare = Callable[..., list[str]]

@@ -16,9 +16,9 @@ from support.streamprotocol import store_offset
 
 from fairsched.errors import ConnectionFailed, FairschedError
 from fairsched.spark.amqp.session import open_session
-from fairsched.spark.options import source_options
 from fairsched.spark.source import streamrange, streams
 from fairsched.spark.source.batch import BatchReader
+from fairsched.spark.source.options import source_options
 from fairsched.spark.source.streamrange import StreamTruncated, bounds, seen_bounds
 from fairsched.spark.source.streams import Range, StreamsReader, ranges
 
@@ -118,7 +118,9 @@ def test_long_ranges_are_read_in_pieces(broker: Node, queues: Declare, monkeypat
     monkeypatch.setattr(streams, "SEGMENT_MESSAGES", 64)
     names = queues(1, arguments=STREAM)
     fill(broker, names, 500)
-    one = StreamDriver(options_of(broker, names, startingOffsets="earliest", allowSplit="true", numPartitions=3))
+    one = StreamDriver(
+        options_of(broker, names, startingOffsets="earliest", queueAssignment="split-large", numPartitions=3)
+    )
     one.offset = one.plan()
     end = one.plan()
     parts = one.read(end)
@@ -173,7 +175,7 @@ def test_a_range_has_one_consumer_and_pieces_of_bounded_size(
     published(broker, name, sent)
     options = source_options(options_of(broker, [name]))
     pieces = streamrange.read_range(
-        options.broker, name, 3, 97, idle=options.idle, strict=True, most=7, most_bytes=500_000
+        options.broker, name, 3, 97, idle=options.poll_timeout, strict=True, most=7, most_bytes=500_000
     )
     found = [[delivery[2] for delivery in piece.deliveries] for piece in pieces]
     assert [one for piece in found for one in piece] == sent[3:97]
@@ -332,7 +334,7 @@ def test_ranges_are_split_only_when_allowed() -> None:
     options = {"url": "amqp://h", "streams": "a,b", "numPartitions": "4"}
     starts, ends = {"a": 10, "b": 0}, {"a": 310, "b": 100}
     assert ranges(starts, ends, source_options(options)) == [Range("a", 10, 310), Range("b", 0, 100)]
-    split = ranges(starts, ends, source_options({**options, "allowSplit": "true"}))
+    split = ranges(starts, ends, source_options({**options, "queueAssignment": "split-large"}))
     assert split == [Range("a", 10, 110), Range("a", 110, 210), Range("a", 210, 310), Range("b", 0, 100)]
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fairsched._arrays import AMOUNT_MAX
 from fairsched.amqp.urls import check_urls
 from fairsched.durations import parse_duration
 from fairsched.errors import ConfigurationError
+from fairsched.spark.broker import Broker
 
 #: Spark passes it along with everybody's options.
 FOREIGN = frozenset({"checkpointlocation"})
@@ -28,31 +28,6 @@ _BARE = re.compile(r"[-+.\d_eE\s]+")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Broker:
-    """Broker(urls, heartbeat=60, timeout=10.0, retries=3)
-    --
-
-    Where the broker is and how patiently to look for it.
-
-    Parameters
-    ----------
-    urls : tuple of str
-        Tried in turn.
-    heartbeat : int
-        Seconds; 0 switches heartbeats off.
-    timeout : float
-        Seconds for a connection, and for each answer.
-    retries : int
-        Further rounds over the URLs.
-    """
-
-    urls: tuple[str, ...] = field(repr=False)
-    heartbeat: int = 60
-    timeout: float = 10.0
-    retries: int = 3
-
-
 def as_json(text: str, name: str, shape: str) -> Any:
     """Parse the JSON of an option; `shape` says what it should look like."""
     try:
@@ -65,7 +40,7 @@ def _is_weight(value: object) -> bool:
     return type(value) is int and 0 < value <= AMOUNT_MAX
 
 
-class Taker:
+class OptionReader:
     """Takes options out of a case-insensitive mapping, and knows which are left."""
 
     def __init__(self, options: Mapping[str, str]) -> None:

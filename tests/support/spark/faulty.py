@@ -19,7 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 from fairsched.spark.datasource import RabbitMQDataSource
-from fairsched.spark.options import source_options
+from fairsched.spark.source.options import source_options
 from fairsched.spark.source.partition import PartitionReader
 from fairsched.spark.source.queues import QueuesReader
 from fairsched.spark.source.store import LocalStore

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 from support.rabbitmq import Node
 
-from fairsched.spark.options import SourceOptions, source_options
+from fairsched.spark.source.options import SourceOptions, source_options
 from fairsched.spark.source.queues import QueuesReader
 from fairsched.spark.source.rows import COLUMNS, column_names
 

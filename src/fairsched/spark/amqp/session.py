@@ -22,7 +22,7 @@ from fairsched.amqp.urls import endpoint, mask_url, parameters
 from fairsched.errors import ConnectionFailed, FairschedError, QueueNotFound
 from fairsched.spark.amqp.collected import Collected, close_channel
 from fairsched.spark.amqp.transport import ScanningTransport
-from fairsched.spark.optionreader import Broker
+from fairsched.spark.broker import Broker
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

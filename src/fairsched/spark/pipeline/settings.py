@@ -15,7 +15,8 @@ from fairsched.config import URL_VARIABLES
 from fairsched.durations import parse_duration
 from fairsched.errors import ConfigurationError
 from fairsched.frozenmapping import FrozenMapping
-from fairsched.spark.options import sink_options, source_options
+from fairsched.spark.sink.options import sink_options
+from fairsched.spark.source.options import source_options
 
 __all__ = ["PipelineSettings", "read_pipeline"]
 

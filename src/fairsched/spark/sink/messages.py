@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from fairsched._routing import HashRing
 from fairsched.errors import FairschedError
-from fairsched.spark.options import SinkOptions
+from fairsched.spark.sink.options import SinkOptions
 
 #: Columns that a message can be made of, and their types in Spark.
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -59,7 +59,7 @@ class Messages:
         self._options = options
         self._name = name
         self._row = 0
-        self._ring = HashRing(options.ring, points_per_weight=options.ring_points) if options.ring else None
+        self._ring = HashRing(options.hash_ring, points_per_weight=options.hash_points) if options.hash_ring else None
 
     def of(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
         """Yield the messages of a batch of rows."""
@@ -99,6 +99,6 @@ class Messages:
         """Return the queue of each row, chosen by the ring; null is a key like any other."""
         if self._ring is None:
             return None
-        found = pa.array(self._ring.route_many(batch.column(self._options.ring_column)))
+        found = pa.array(self._ring.route_many(batch.column(self._options.hash_column)))
         queues: list[Any] = pc.take(pa.array(self._ring.names), found).to_pylist()
         return queues

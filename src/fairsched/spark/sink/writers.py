@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 
 from fairsched.errors import ConfigurationError, ConnectionFailed
 from fairsched.spark.amqp.session import Retries, Session, open_session
-from fairsched.spark.options import SinkOptions
 from fairsched.spark.sink.messages import COLUMNS, Messages
+from fairsched.spark.sink.options import SinkOptions
 from fairsched.spark.sink.publisher import Publisher
 
 
@@ -53,10 +53,10 @@ class _Writer(ABC):
         self._options = options
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
         allowed = dict(COLUMNS)
-        if options.ring:
-            allowed.setdefault(options.ring_column, ("string", "binary", "bigint", "int"))
-            if options.ring_column not in types:
-                raise ConfigurationError(f"hashRing needs the column {options.ring_column!r} (option hashColumn)")
+        if options.hash_ring:
+            allowed.setdefault(options.hash_column, ("string", "binary", "bigint", "int"))
+            if options.hash_column not in types:
+                raise ConfigurationError(f"hashRing needs the column {options.hash_column!r} (option hashColumn)")
         for name, kind in types.items():
             if name not in allowed:
                 raise ConfigurationError(f"a message has no {name!r}; columns may be {', '.join(allowed)}")

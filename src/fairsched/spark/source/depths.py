@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from fairsched.errors import ConnectionFailed
 from fairsched.spark.amqp.session import Retries, Session, open_session
-from fairsched.spark.optionreader import Broker
+from fairsched.spark.broker import Broker
 
 
 class DepthProbe:

@@ -19,13 +19,12 @@ from fairsched._amqp import AckLedger
 from fairsched.errors import ConnectionFailed
 from fairsched.spark.amqp.collected import LARGEST_WINDOW, Collected
 from fairsched.spark.amqp.session import Retries, Session, open_session
-from fairsched.spark.options import SourceOptions
+from fairsched.spark.source.options import SourceOptions
 from fairsched.spark.source.plan import allocate
 from fairsched.spark.source.roworder import choose, row_order
 from fairsched.spark.source.rows import Decoder
 from fairsched.spark.source.shedding import judge
-from fairsched.spark.source.spool import Segment
-from fairsched.spark.source.unspooled import open_spool
+from fairsched.spark.source.spool import Segment, open_spool
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +71,9 @@ class PartitionReader:
         self._options = options
         self._part = part
         self._spool = open_spool(options, part.epoch)
-        self._decoder = Decoder(names, options.key, options.time_header, timed=options.shedding is not None)
+        self._decoder = Decoder(
+            names, options.fair_key, options.enqueue_time_header, timed=options.shedding is not None
+        )
         self._left = dict(part.shares)
         #: Mean size of a queue's messages, from earlier batches, and then from the segment before.
         self._sizes = dict(part.sizes)
@@ -130,7 +131,7 @@ class PartitionReader:
             session = self._connected()
             try:
                 shares, windows = self._windows(session)
-                return shares, session.collect(windows, idle=self._options.idle, most_bytes=self._most_bytes())
+                return shares, session.collect(windows, idle=self._options.poll_timeout, most_bytes=self._most_bytes())
             except ConnectionFailed as error:
                 self._close()
                 retries.failed(error)
@@ -141,7 +142,7 @@ class PartitionReader:
         What does not fit into the segment goes back, and a quorum queue counts that: at its delivery limit it drops a
         message. So no more is asked for than is expected to fit.
         """
-        ahead = self._options.lookahead
+        ahead = self._options.fair_lookahead
         room = max(1, SEGMENT_MESSAGES // ahead)
         known = {name: size for name, size in self._sizes.items() if self._left.get(name)}
         if known:
@@ -164,7 +165,7 @@ class PartitionReader:
         """Decode, choose, judge and order; the second result is a verdict on each delivery, None to acknowledge all."""
         columns = self._decoder.decode(collected.deliveries, collected.queues)
         places: Sequence[int] = range(len(collected.deliveries))
-        if self._options.lookahead > 1:
+        if self._options.fair_lookahead > 1:
             places = choose(columns["queue"], columns["key"], self._options.key_quanta, shares)
             columns = _taken(columns, places)
         counts, sizes, ages = _figures(columns)

@@ -97,10 +97,8 @@ def _deadline(rest: int, due: int, name: str) -> tuple[bool, int, int, str]:
     return rest <= 0, -((rest - SCALE) // max(1, due)), -due, name
 
 
-def assign(
-    shares: Mapping[str, int], partitions: int, *, split: bool = False, allow_split: bool = False
-) -> list[dict[str, int]]:
-    """assign(shares, partitions, split=False, allow_split=False)
+def assign(shares: Mapping[str, int], partitions: int, assignment: str = "affinity") -> list[dict[str, int]]:
+    """assign(shares, partitions, assignment="affinity")
     --
 
     Divide shares among partitions.
@@ -111,11 +109,10 @@ def assign(
         Messages, by queue.
     partitions : int
         At most so many partitions.
-    split : bool
-        Let every partition read a part of every queue: even, but it breaks the order within a queue.
-    allow_split : bool
-        Otherwise a queue belongs to one partition; let only those be split whose share is more than twice the mean
-        of the partitions.
+    assignment : str
+        ``"affinity"``: a queue belongs to one partition. ``"split"``: every partition reads a part of every queue,
+        which is even, but breaks the order within a queue. ``"split-large"``: only queues whose share is more than
+        twice the mean of the partitions are split.
 
     Returns
     -------
@@ -129,7 +126,8 @@ def assign(
     pieces: list[tuple[int, str]] = []
     mean = sum(shares.values()) / max(1, partitions)
     for name, share in shares.items():
-        count = min(partitions, share) if split or (allow_split and share > 2 * mean) else 1
+        is_split = assignment == "split" or (assignment == "split-large" and share > 2 * mean)
+        count = min(partitions, share) if is_split else 1
         pieces += [(share * (k + 1) // count - share * k // count, name) for k in range(count)]
     loads = [0] * partitions
     parts: list[dict[str, int]] = [{} for _ in range(partitions)]

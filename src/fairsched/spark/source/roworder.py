@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairsched._core import Dwrr
-from fairsched.spark.options import SourceOptions
+from fairsched.spark.source.options import SourceOptions
 
 
 def fair_order(slots: Sequence[Hashable], quanta: Mapping[Any, int]) -> NDArray[np.uint64]:
@@ -86,7 +86,7 @@ def row_order(options: SourceOptions, columns: Mapping[str, Sequence[Any]]) -> S
     Parameters
     ----------
     options : SourceOptions
-        Their `key`, else `fair`: fairly among keys, fairly among queues, or queue by queue.
+        Their `fair_key`, else `row_order`: fairly among keys, fairly among queues, or queue by queue.
     columns : mapping of str to sequence
         Has "key" and "queue".
 
@@ -99,8 +99,8 @@ def row_order(options: SourceOptions, columns: Mapping[str, Sequence[Any]]) -> S
     -----
     O(n); O(n log n) queue by queue. Safe from any thread.
     """
-    if options.key is not None:
+    if options.fair_key is not None:
         return fair_order(columns["key"], options.key_quanta)
-    if options.fair:
+    if options.row_order == "fair":
         return fair_order(columns["queue"], options.quanta)
     return sorted(range(len(columns["queue"])), key=columns["queue"].__getitem__)

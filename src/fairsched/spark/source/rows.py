@@ -17,7 +17,7 @@ import pyarrow as pa
 from fairsched._amqp import PROPERTY_NAMES, read_methods, read_properties
 from fairsched.amqp.fieldtables import read_table
 from fairsched.errors import ConfigurationError
-from fairsched.spark.options import SourceOptions
+from fairsched.spark.source.options import SourceOptions
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 _PROPERTIES: dict[str, pa.DataType] = {
@@ -69,10 +69,10 @@ def column_names(options: SourceOptions) -> list[str]:
         "offset": not options.streams,
         # A queue's batch is spooled with it; a stream's is read again, and must be the same.
         "received_at": options.streams,
-        "key": options.key is None,
+        "key": options.fair_key is None,
         "shed": options.shedding is None or options.shedding.action != "flag",
-        "properties": not options.properties,
-        "headers": not options.headers,
+        "properties": not options.include_properties,
+        "headers": not options.include_headers,
     }
     return [name for name in COLUMNS if not left_out.get(name, False)]
 

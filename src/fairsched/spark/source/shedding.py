@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from fairsched._codel import CoDel
 from fairsched.consumer.shedding import MAX_RETURNS
-from fairsched.spark.options import Shedding
 from fairsched.spark.shedding import BACKLOG
+from fairsched.spark.source.options import Shedding
 
 
 class Judged(NamedTuple):

@@ -17,7 +17,7 @@ from typing import Any
 from fairsched.errors import ConnectionFailed, FairschedError
 from fairsched.spark.amqp.collected import ENDLESS, LARGEST_WINDOW, Collected
 from fairsched.spark.amqp.session import Retries, Session, open_session, over_session
-from fairsched.spark.optionreader import Broker
+from fairsched.spark.broker import Broker
 from fairsched.spark.source.rows import Delivery, stream_offset
 
 _log = logging.getLogger(__name__)
