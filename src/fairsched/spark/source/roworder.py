@@ -2,47 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairsched._core import Dwrr
+from fairsched.spark.fairorder import fair_positions
 from fairsched.spark.source.options import SourceOptions
 
 
-def fair_order(slots: Sequence[Hashable], quanta: Mapping[Any, int]) -> NDArray[np.uint64]:
-    """fair_order(slots, quanta)
-    --
-
-    Return the positions of rows in the order of deficit weighted round robin.
-
-    Parameters
-    ----------
-    slots : sequence of hashable
-        Whose row each is; rows of one slot stay in their order.
-    quanta : mapping of hashable to int
-        Weights; 1 where there is none.
-
-    Returns
-    -------
-    numpy.ndarray of uint64
-        A permutation of ``range(len(slots))``.
-
-    Notes
-    -----
-    O(n). The GIL is released while the engine works. Safe from any thread.
-    """
-    number: dict[Hashable, int] = {}
-    indices = np.fromiter((number.setdefault(slot, len(number)) for slot in slots), np.int32, len(slots))
-    engine = Dwrr({index: quanta.get(slot, 1) for slot, index in number.items()})
-    engine.push_many(indices, np.arange(len(slots), dtype=np.uint64))
-    return engine.pop_many(len(slots))[1]
-
-
 def choose(
-    queues: Sequence[str], keys: Sequence[Hashable], quanta: Mapping[Any, int], shares: Mapping[str, int]
+    queues: Sequence[str], keys: Sequence[str], quanta: Mapping[str, int], shares: Mapping[str, int]
 ) -> list[int]:
     """choose(queues, keys, quanta, shares)
     --
@@ -72,7 +43,7 @@ def choose(
         rows.setdefault(queue, []).append(position)
     chosen: list[int] = []
     for queue, positions in rows.items():
-        order = fair_order([keys[position] for position in positions], quanta)[: shares.get(queue, 0)]
+        order = fair_positions([keys[position] for position in positions], quanta)[: shares.get(queue, 0)]
         chosen += [positions[int(place)] for place in order]
     return sorted(chosen)
 
@@ -100,7 +71,7 @@ def row_order(options: SourceOptions, columns: Mapping[str, Sequence[Any]]) -> S
     O(n); O(n log n) queue by queue. Safe from any thread.
     """
     if options.fair_key is not None:
-        return fair_order(columns["key"], options.key_quanta)
+        return fair_positions(columns["key"], options.key_quanta)
     if options.row_order == "fair":
-        return fair_order(columns["queue"], options.quanta)
+        return fair_positions(columns["queue"], options.quanta)
     return sorted(range(len(columns["queue"])), key=columns["queue"].__getitem__)
