@@ -25,7 +25,7 @@ from interleave import record
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from support.rabbitmq import Node
 
-from fairsched.spark.amqp.session import open_session
+from fairsched.spark.broker import open_session
 from fairsched.spark.sink.messages import Messages
 from fairsched.spark.sink.options import sink_options
 from fairsched.spark.sink.publisher import Publisher

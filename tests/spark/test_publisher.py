@@ -14,8 +14,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from support.rabbitmq import Node, eventually
 
 from fairsched import HashRing
+from fairsched.amqp.session import Session
 from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError
-from fairsched.spark.amqp.session import Session, open_session
+from fairsched.spark.broker import open_session
 from fairsched.spark.sink import publisher as module
 from fairsched.spark.sink.messages import Messages
 from fairsched.spark.sink.options import sink_options

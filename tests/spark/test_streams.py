@@ -15,7 +15,7 @@ from support.spark.running import Driver, bodies, counts, schema_of, unique
 from support.streamprotocol import store_offset
 
 from fairsched.errors import ConnectionFailed, FairschedError
-from fairsched.spark.amqp.session import open_session
+from fairsched.spark.broker import open_session
 from fairsched.spark.source import streamrange, streams
 from fairsched.spark.source.batch import BatchReader
 from fairsched.spark.source.options import source_options

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+from fairsched.amqp.session import Session
 from fairsched.errors import FairschedError
-from fairsched.spark.amqp.session import Session
 from fairsched.spark.sink.messages import Outgoing
 from fairsched.spark.sink.options import SinkOptions
 

@@ -18,8 +18,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from fairsched.amqp.session import Session
 from fairsched.errors import ConfigurationError, ConnectionFailed
-from fairsched.spark.amqp.session import Retries, Session, open_session
+from fairsched.spark.broker import Retries, open_session
 from fairsched.spark.sink.messages import COLUMNS, Messages
 from fairsched.spark.sink.options import SinkOptions
 from fairsched.spark.sink.publisher import Publisher

@@ -10,9 +10,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from fairsched._amqp import AckLedger
+from fairsched.amqp.session import Session
 from fairsched.errors import ConfigurationError, ConnectionFailed
-from fairsched.spark.amqp.collected import Collected
-from fairsched.spark.amqp.session import Session, over_session
+from fairsched.spark.broker import over_session
+from fairsched.spark.source.consuming import ConsumingChannel, collect
 from fairsched.spark.source.depths import DepthProbe
 from fairsched.spark.source.options import SourceOptions
 from fairsched.spark.source.partition import SEGMENT_MESSAGES
@@ -35,8 +36,8 @@ def browse(options: SourceOptions, names: Sequence[str], shares: dict[str, int])
     """
     decoder = Decoder(names, options.fair_key, options.enqueue_time_header, timed=options.shedding is not None)
 
-    def look(session: Session) -> Collected:
-        found = session.collect(shares, idle=options.poll_timeout)
+    def look(session: Session) -> ConsumingChannel:
+        found = collect(session, shares, idle=options.poll_timeout, most_bytes=None)
         # They go back in any case, in the end with the connection.
         with contextlib.suppress(ConnectionFailed):
             if found.deliveries:

@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
 
+from fairsched.amqp.session import Session
 from fairsched.errors import ConnectionFailed
-from fairsched.spark.amqp.session import Retries, Session, open_session
-from fairsched.spark.broker import Broker
+from fairsched.spark.broker import Broker, Retries, close_channel, open_session
+
+
+def message_counts(
+    session: Session, channel: Any, queues: Iterable[str], *, unless: Callable[[], object] = lambda: False
+) -> dict[str, int]:
+    """Messages that are ready, by queue, asked on a channel; see `Session.call` for `unless`."""
+    names = list(queues)
+    requests = [partial(channel.queue_declare, name, passive=True) for name in names]
+    answers = session.call(requests, "queue.declare", unless=unless)
+    return {name: int(answer.method.message_count) for name, answer in zip(names, answers, strict=False)}
+
+
+def depths(session: Session, queues: Iterable[str]) -> dict[str, int]:
+    """Messages that are ready, by queue; QueueNotFound if there is no such queue."""
+    channel = session.channel()
+    found = message_counts(session, channel, queues)
+    close_channel(session, channel)
+    return found
 
 
 class DepthProbe:
@@ -57,7 +77,7 @@ class DepthProbe:
         while True:
             session = self._connected()
             try:
-                return session.depths(self._queues)
+                return depths(session, self._queues)
             except ConnectionFailed as error:
                 self.close()
                 retries.failed(error)

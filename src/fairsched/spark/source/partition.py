@@ -16,9 +16,11 @@ from typing import Any
 import pyarrow as pa
 
 from fairsched._amqp import AckLedger
+from fairsched.amqp.session import Session
 from fairsched.errors import ConnectionFailed
-from fairsched.spark.amqp.collected import LARGEST_WINDOW, Collected
-from fairsched.spark.amqp.session import Retries, Session, open_session
+from fairsched.spark.broker import Retries, open_session
+from fairsched.spark.source.consuming import LARGEST_WINDOW, ConsumingChannel, collect
+from fairsched.spark.source.depths import depths
 from fairsched.spark.source.options import SourceOptions
 from fairsched.spark.source.plan import allocate
 from fairsched.spark.source.roworder import choose, row_order
@@ -124,14 +126,14 @@ class PartitionReader:
         self.reached("acknowledged")
         return segment
 
-    def _collect(self) -> tuple[dict[str, int], Collected]:
+    def _collect(self) -> tuple[dict[str, int], ConsumingChannel]:
         """Collect what the next segment is made of; over a new connection, should one be lost."""
         retries = Retries(self._options.broker)
         while True:
             session = self._connected()
             try:
                 shares, windows = self._windows(session)
-                return shares, session.collect(windows, idle=self._options.poll_timeout, most_bytes=self._most_bytes())
+                return shares, collect(session, windows, idle=self._options.poll_timeout, most_bytes=self._most_bytes())
             except ConnectionFailed as error:
                 self._close()
                 retries.failed(error)
@@ -152,8 +154,8 @@ class PartitionReader:
         shares, _ = allocate(self._left, self._part.shares, room, {})
         if ahead == 1:
             return shares, shares
-        depths = session.depths(shares)
-        windows = {name: min(share * ahead, depths[name], LARGEST_WINDOW) for name, share in shares.items()}
+        ready = depths(session, shares)
+        windows = {name: min(share * ahead, ready[name], LARGEST_WINDOW) for name, share in shares.items()}
         # As a prefetch, 0 would mean no limit.
         return shares, {name: window for name, window in windows.items() if window}
 
@@ -161,7 +163,7 @@ class PartitionReader:
         budget = self._part.budget
         return min(SEGMENT_BYTES, budget - self._bytes) if budget else SEGMENT_BYTES
 
-    def _segment(self, shares: Mapping[str, int], collected: Collected) -> tuple[Segment, list[int] | None]:
+    def _segment(self, shares: Mapping[str, int], collected: ConsumingChannel) -> tuple[Segment, list[int] | None]:
         """Decode, choose, judge and order; the second result is a verdict on each delivery, None to acknowledge all."""
         columns = self._decoder.decode(collected.deliveries, collected.queues)
         places: Sequence[int] = range(len(collected.deliveries))
@@ -186,7 +188,7 @@ class PartitionReader:
                 verdicts[places[row]] = verdict
         return segment, verdicts
 
-    def _settle(self, collected: Collected, verdicts: Sequence[int] | None) -> None:
+    def _settle(self, collected: ConsumingChannel, verdicts: Sequence[int] | None) -> None:
         """Tell the broker the verdicts, None for an acknowledgement of everything."""
         try:
             if verdicts is None:

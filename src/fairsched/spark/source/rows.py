@@ -18,6 +18,7 @@ from fairsched._amqp import PROPERTY_NAMES, read_methods, read_properties
 from fairsched.amqp.fieldtables import read_table
 from fairsched.errors import ConfigurationError
 from fairsched.spark.source.options import SourceOptions
+from fairsched.spark.transport import Delivery
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 _PROPERTIES: dict[str, pa.DataType] = {
@@ -58,9 +59,6 @@ _STREAM_OFFSET = b"\x0fx-stream-offsetl"
 _LATEST = 253_402_300_799
 #: Stands for properties of which none can be decoded: told apart from those of a message that has none by what it is.
 _UNREADABLE: Mapping[str, Any] = {}
-
-#: One message as it came: method, content header, both undecoded, body, and when, in nanoseconds since 1970.
-Delivery = tuple[bytes, bytes, bytes, int]
 
 
 def column_names(options: SourceOptions) -> list[str]:

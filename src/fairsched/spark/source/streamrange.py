@@ -14,11 +14,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fairsched.amqp.session import Session
 from fairsched.errors import ConnectionFailed, FairschedError
-from fairsched.spark.amqp.collected import ENDLESS, LARGEST_WINDOW, Collected
-from fairsched.spark.amqp.session import Retries, Session, open_session, over_session
-from fairsched.spark.broker import Broker
-from fairsched.spark.source.rows import Delivery, stream_offset
+from fairsched.spark.broker import Broker, Retries, open_session, over_session
+from fairsched.spark.source.consuming import LARGEST_WINDOW, ConsumingChannel
+from fairsched.spark.source.rows import stream_offset
+from fairsched.spark.transport import ENDLESS, Delivery
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class StreamTruncated(FairschedError):
     """Messages that the query has not read yet are gone: retention was too short, or the stream was made anew."""
 
 
-class _Ends(Collected):
+class _Ends(ConsumingChannel):
     """_Ends(session)
     --
 
@@ -130,7 +131,7 @@ def _look(session: Session, streams: Sequence[str], where: str, quiet: float) ->
     return {name: last + 1 for name, (_, last) in found.offsets.items()}
 
 
-class _Piece(Collected):
+class _Piece(ConsumingChannel):
     """_Piece(session, stream, start, end, most, most_bytes)
     --
 
@@ -180,7 +181,7 @@ class _Piece(Collected):
 
 def read_range(
     broker: Broker, stream: str, start: int, end: int, *, idle: float, strict: bool, most: int, most_bytes: int
-) -> Iterator[Collected]:
+) -> Iterator[ConsumingChannel]:
     """read_range(broker, stream, start, end, *, idle, strict, most, most_bytes)
     --
 
@@ -204,7 +205,7 @@ def read_range(
 
     Yields
     ------
-    Collected
+    ConsumingChannel
         Deliveries in the order of their offsets, to be used before the next ones are asked for.
 
     Raises
@@ -238,7 +239,7 @@ def read_range(
 def _fill(session: Session, piece: _Piece, position: int, idle: float) -> None:
     """Collect a piece; ConnectionFailed if nothing comes."""
     try:
-        session.fill(piece, idle)
+        piece.fill(idle)
     except ConnectionFailed:
         if not piece.deliveries:
             raise
