@@ -30,7 +30,7 @@ from fairsched.spark.sink.messages import Messages
 from fairsched.spark.sink.options import sink_options
 from fairsched.spark.sink.publisher import Publisher
 from fairsched.spark.source.options import source_options
-from fairsched.spark.source.partition import Part, PartitionReader
+from fairsched.spark.source.partition import PartitionPlan, PartitionReader
 from fairsched.spark.source.spool import Spool
 
 pytestmark = pytest.mark.timeout(900)
@@ -144,7 +144,9 @@ class ComparedReader(DataSourceReader):
                 {"url": given["url"], "queues": ",".join(given["names"]), "spoolLocation": given["spool"]}
             )
             Spool(given["spool"], "e").open_batch(1, strict=True)
-            part = Part(0, 1, "e", dict.fromkeys(given["names"], EACH), dict.fromkeys(given["names"], len(BODY)))
+            part = PartitionPlan(
+                0, 1, "e", dict.fromkeys(given["names"], EACH), dict.fromkeys(given["names"], len(BODY))
+            )
             rows = PartitionReader(options, self.names, part).read()
         return metered(rows, Path(given["figures"]))
 

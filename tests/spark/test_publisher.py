@@ -198,7 +198,7 @@ def test_a_ring_chooses_the_queue(broker: Node, queues: Declare) -> None:
     ("columns", "options", "why"),
     [
         ({"text": ["a"]}, {}, "a message has no 'text'; columns may be body, "),
-        ({"routing_key": ["a"]}, {}, "'body' is missing"),
+        ({"routing_key": ["a"]}, {}, "column 'body' is required"),
         ({"body": [1]}, {}, "'body' must be binary or string, got bigint"),
         ({"body": ["a"]}, {"messageId": "column"}, "needs a column 'message_id'"),
         ({"body": ["a"]}, {"hashRing": "q"}, "needs the column 'key'"),

@@ -25,10 +25,7 @@ _BACKOFF = (0.5, 10.0)
 
 @dataclass(frozen=True)
 class Broker:
-    """Broker(urls, heartbeat=60, timeout=10.0, retries=3)
-    --
-
-    Where the broker is and how patiently to look for it.
+    """Where the broker is and how patiently to look for it.
 
     Parameters
     ----------
@@ -49,10 +46,7 @@ class Broker:
 
 
 class Retries:
-    """Retries(broker, wait=time.sleep)
-    --
-
-    Counts the failures in a row of what is done over a connection, and says when there were too many.
+    """Counts the failures in a row of what is done over a connection, and says when there were too many.
 
     Parameters
     ----------
@@ -83,10 +77,7 @@ class Retries:
 
 
 def over_session(broker: Broker, work: Callable[[Session], T], end: Callable[[Session], None]) -> T:
-    """over_session(broker, work, end)
-    --
-
-    Do something that can be done again over a connection, and over new ones when it is lost.
+    """Do something that can be done again over a connection, and over new ones when it is lost.
 
     Parameters
     ----------
@@ -119,10 +110,7 @@ def over_session(broker: Broker, work: Callable[[Session], T], end: Callable[[Se
 
 
 def open_session(broker: Broker, *, wait: Callable[[float], None] = time.sleep) -> Session:
-    """open_session(broker, wait=time.sleep)
-    --
-
-    Connect to the first URL that answers.
+    """Connect to the first URL that answers.
 
     Parameters
     ----------

@@ -20,10 +20,7 @@ from fairsched.spark.source.rows import column_names, ddl
 
 
 class RabbitMQDataSource(DataSource):
-    """RabbitMQDataSource(options)
-    --
-
-    Reads queues and streams of RabbitMQ, and writes to its exchanges and queues.
+    """Reads queues and streams of RabbitMQ, and writes to its exchanges and queues.
 
     Parameters
     ----------

@@ -90,10 +90,7 @@ def _ordering(
 
 
 class Orderer:
-    """Orderer(key, weights, cost)
-    --
-
-    Record batches in, record batches out, in the order in which the engine serves their rows.
+    """Record batches in, record batches out, in the order in which the engine serves their rows.
 
     Parameters
     ----------

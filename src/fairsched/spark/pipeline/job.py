@@ -1,4 +1,4 @@
-"""A ready job: queues, a ring, your function, a sink; checkpointed, with the shares in its progress."""
+"""A prebuilt job: queues, a ring, your function, a sink; checkpointed, with the shares in its progress."""
 
 from __future__ import annotations
 

@@ -31,10 +31,7 @@ _TABLES = {
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineSettings:
-    """PipelineSettings(*, source, sink_format, sink, checkpoint, …)
-    --
-
-    A pipeline, checked as far as it can be without Spark.
+    """A pipeline, checked as far as it can be without Spark.
 
     Parameters
     ----------

@@ -38,10 +38,7 @@ class Outgoing(NamedTuple):
 
 
 class Messages:
-    """Messages(options, name)
-    --
-
-    Makes the messages of one task.
+    """Makes the messages of one task.
 
     Parameters
     ----------

@@ -28,11 +28,7 @@ class SinkOptions:
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """sink_options(options)
-    --
-
-    Check the options of a writer, as `fairsched.spark.source.options.source_options` does those of a reader.
-    """
+    """Check the options of a writer, as `fairsched.spark.source.options.source_options` does those of a reader."""
     reader = OptionReader(options)
     found = SinkOptions(
         # Nobody serves the connection while a task waits for its rows: with heartbeats the broker would end it.

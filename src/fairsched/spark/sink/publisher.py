@@ -23,10 +23,7 @@ class PublishFailed(FairschedError):
 
 
 class Publisher:
-    """Publisher(session, options)
-    --
-
-    Publishes on a channel of its own.
+    """Publishes on a channel of its own.
 
     Parameters
     ----------

@@ -27,10 +27,7 @@ from fairsched.spark.sink.publisher import Publisher
 
 
 class _Writer(ABC):
-    """_Writer(options, schema)
-    --
-
-    Publishes the rows of one task.
+    """Publishes the rows of one task.
 
     Parameters
     ----------
@@ -64,7 +61,7 @@ class _Writer(ABC):
             if kind not in allowed[name]:
                 raise ConfigurationError(f"column {name!r} must be {' or '.join(allowed[name])}, got {kind}")
         if "body" not in types:
-            raise ConfigurationError("the column 'body' is missing: it is what a message says")
+            raise ConfigurationError("column 'body' is required")
         if options.message_id == "column" and "message_id" not in types:
             raise ConfigurationError("messageId=column needs a column 'message_id'")
 
@@ -100,11 +97,7 @@ def _open_publisher(options: SinkOptions) -> tuple[Session, Publisher]:
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
-    """BatchWriter(options, schema)
-    --
-
-    Writes a batch query; see `_Writer`.
-    """
+    """Writes a batch query; see `_Writer`."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         import uuid
@@ -119,11 +112,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """StreamWriter(options, schema)
-    --
-
-    Writes a streaming query; see `_Writer`.
-    """
+    """Writes a streaming query; see `_Writer`."""
 
     def _job(self) -> str:
         """Name query and batch; the query keeps its id across restarts."""

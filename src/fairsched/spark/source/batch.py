@@ -54,10 +54,7 @@ def browse(options: SourceOptions, names: Sequence[str], shares: dict[str, int])
 
 
 class BatchReader(DataSourceReader):
-    """BatchReader(options, schema)
-    --
-
-    Reads once what is there.
+    """Reads once what is there.
 
     Parameters
     ----------

@@ -72,7 +72,7 @@ class ConsumingChannel(DeliveryBuffer):
         self.take(method, header, body)
 
     def _refuse(self, *_decoded: Any) -> None:
-        """Refuse a delivery that pika has decoded: `BulkTransport` leaves it none, unless this pika is unknown to it."""
+        """Refuse what pika has decoded: `BulkTransport` leaves it no delivery, unless it does not know this pika."""
         text = f"pika {pika.__version__} keeps its input in a way that is not known here; the source needs 1.4"
         self._session.fail(FairschedError(text))
 

@@ -31,10 +31,7 @@ def depths(session: Session, queues: Iterable[str]) -> dict[str, int]:
 
 
 class DepthProbe:
-    """DepthProbe(broker, queues, pace, wait=time.sleep, clock=time.monotonic)
-    --
-
-    Asks for depths.
+    """Asks for depths.
 
     Parameters
     ----------
@@ -42,7 +39,7 @@ class DepthProbe:
         Where the queues are.
     queues : sequence of str
         Their names.
-    pace : float
+    interval : float
         Seconds between two looks. Spark asks every ten milliseconds while there is nothing to do.
     wait, clock : callable
         Time, for tests.
@@ -56,23 +53,23 @@ class DepthProbe:
         self,
         broker: Broker,
         queues: Sequence[str],
-        pace: float,
+        interval: float,
         *,
         wait: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._broker = Broker(broker.urls, 0, broker.timeout, broker.retries)
         self._queues = queues
-        self._pace = pace
+        self._interval = interval
         self._wait = wait
         self._clock = clock
-        self._looked: float | None = None
+        self._asked: float | None = None
         self._session: Session | None = None
 
     def depths(self) -> dict[str, int]:
-        """Return the messages that are ready, by queue; waits until the last look is `pace` seconds ago."""
-        if self._looked is not None:
-            self._wait(max(0.0, self._looked + self._pace - self._clock()))
+        """Return the messages that are ready, by queue; waits until the last look is `interval` seconds ago."""
+        if self._asked is not None:
+            self._wait(max(0.0, self._asked + self._interval - self._clock()))
         retries = Retries(self._broker, wait=self._wait)
         while True:
             session = self._connected()
@@ -82,7 +79,7 @@ class DepthProbe:
                 self.close()
                 retries.failed(error)
             finally:
-                self._looked = self._clock()
+                self._asked = self._clock()
 
     def _connected(self) -> Session:
         if self._session is None or not self._session.is_open:

@@ -124,10 +124,7 @@ def _shedding(reader: OptionReader, streams: Mapping[str, int]) -> Shedding | No
 
 
 def source_options(options: Mapping[str, str]) -> SourceOptions:
-    """source_options(options)
-    --
-
-    Check the options of a reader.
+    """Check the options of a reader.
 
     Parameters
     ----------

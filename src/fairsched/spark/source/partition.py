@@ -36,11 +36,8 @@ SEGMENT_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
-class Part:
-    """Part(index, seq, epoch, shares, sizes={}, budget=0, laws={})
-    --
-
-    One partition of a batch: where it is published, how much it reads of what (see `offsets.QueueOffset`), and where
+class PartitionPlan:
+    """One partition of a batch: where it is published, how much it reads of what (see `offsets.QueueOffset`), and where
     the law of each queue stands (see `shedding`).
     """
 
@@ -54,10 +51,7 @@ class Part:
 
 
 class PartitionReader:
-    """PartitionReader(options, names, part)
-    --
-
-    Reads one partition, once.
+    """Reads one partition, once.
 
     Parameters
     ----------
@@ -65,11 +59,11 @@ class PartitionReader:
         Of the source.
     names : sequence of str
         Columns.
-    part : Part
+    part : PartitionPlan
         What to read.
     """
 
-    def __init__(self, options: SourceOptions, names: Sequence[str], part: Part) -> None:
+    def __init__(self, options: SourceOptions, names: Sequence[str], part: PartitionPlan) -> None:
         self._options = options
         self._part = part
         self._spool = open_spool(options, part.epoch)

@@ -20,10 +20,7 @@ SCALE = 1 << 40
 def allocate(
     depths: Mapping[str, int], quanta: Mapping[str, int], limit: int | None, carried: Mapping[str, int]
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """allocate(depths, quanta, limit, carried)
-    --
-
-    Divide a batch among queues in proportion to their quanta, giving none more than it has.
+    """Divide a batch among queues in proportion to their quanta, giving none more than it has.
 
     Parameters
     ----------
@@ -98,10 +95,7 @@ def _deadline(rest: int, due: int, name: str) -> tuple[bool, int, int, str]:
 
 
 def assign(shares: Mapping[str, int], partitions: int, assignment: str = "affinity") -> list[dict[str, int]]:
-    """assign(shares, partitions, assignment="affinity")
-    --
-
-    Divide shares among partitions.
+    """Divide shares among partitions.
 
     Parameters
     ----------
@@ -142,10 +136,7 @@ def assign(shares: Mapping[str, int], partitions: int, assignment: str = "affini
 def bounded_by_bytes(
     limit: int | None, most_bytes: int | None, sizes: Mapping[str, int], quanta: Mapping[str, int], busy: Sequence[str]
 ) -> int | None:
-    """bounded_by_bytes(limit, most_bytes, sizes, quanta, busy)
-    --
-
-    Return the most messages of a batch so that it is expected to stay within a number of bytes.
+    """Return the most messages of a batch so that it is expected to stay within a number of bytes.
 
     Parameters
     ----------
@@ -175,10 +166,7 @@ def bounded_by_bytes(
 
 
 def divided(budget: int, parts: Sequence[Mapping[str, int]], sizes: Mapping[str, int]) -> list[int]:
-    """divided(budget, parts, sizes)
-    --
-
-    Divide the bytes of a batch among its partitions, by what each of them is expected to read.
+    """Divide the bytes of a batch among its partitions, by what each of them is expected to read.
 
     Parameters
     ----------

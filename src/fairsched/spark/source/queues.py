@@ -21,7 +21,7 @@ from fairsched.errors import ConfigurationError
 from fairsched.spark.source.depths import DepthProbe
 from fairsched.spark.source.offsets import QueueOffset
 from fairsched.spark.source.options import SourceOptions
-from fairsched.spark.source.partition import Part, PartitionReader
+from fairsched.spark.source.partition import PartitionPlan, PartitionReader
 from fairsched.spark.source.plan import allocate, assign, bounded_by_bytes, divided
 from fairsched.spark.source.schema import RequestedSchema
 from fairsched.spark.source.spool import NoSpool, Segment, Spool, open_spool
@@ -30,10 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """QueuesReader(options, schema)
-    --
-
-    Plans batches of weighted shares, and reads them.
+    """Plans batches of weighted shares, and reads them.
 
     Parameters
     ----------
@@ -179,7 +176,9 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._plan_target({name: share - done.get(name, 0) for name, share in shares.items()})
         budgets = divided(found.budget, found.parts, found.sizes)
         return [
-            InputPartition(Part(index, found.seq, found.epoch, shares, found.sizes, budget, self._laws_of(shares)))
+            InputPartition(
+                PartitionPlan(index, found.seq, found.epoch, shares, found.sizes, budget, self._laws_of(shares))
+            )
             for index, (shares, budget) in enumerate(zip(found.parts, budgets, strict=True))
         ]
 

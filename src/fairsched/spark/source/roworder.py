@@ -15,10 +15,7 @@ from fairsched.spark.source.options import SourceOptions
 def choose(
     queues: Sequence[str], keys: Sequence[str], quanta: Mapping[str, int], shares: Mapping[str, int]
 ) -> list[int]:
-    """choose(queues, keys, quanta, shares)
-    --
-
-    Choose from every queue as many rows as its share, fairly among keys.
+    """Choose from every queue as many rows as its share, fairly among keys.
 
     Parameters
     ----------
@@ -49,10 +46,7 @@ def choose(
 
 
 def row_order(options: SourceOptions, columns: Mapping[str, Sequence[Any]]) -> Sequence[int] | NDArray[np.uint64]:
-    """row_order(options, columns)
-    --
-
-    Return the positions of rows in the order that the source's options ask for.
+    """Return the positions of rows in the order that the source's options ask for.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from fairsched._amqp import PROPERTY_NAMES, read_methods, read_properties
-from fairsched.amqp.fieldtables import read_table
+from fairsched.amqp.fieldtables import LATEST_SECOND, read_table
 from fairsched.errors import ConfigurationError
 from fairsched.spark.source.options import SourceOptions
 from fairsched.spark.transport import Delivery
@@ -55,8 +55,6 @@ _SPARK = {pa.binary(): "BINARY", pa.string(): "STRING", pa.bool_(): "BOOLEAN", p
 
 _SIGNED = Struct(">q")
 _STREAM_OFFSET = b"\x0fx-stream-offsetl"
-# Beyond the year 9999 neither Python nor Spark has a name for an instant.
-_LATEST = 253_402_300_799
 #: Stands for properties of which none can be decoded: told apart from those of a message that has none by what it is.
 _UNREADABLE: Mapping[str, Any] = {}
 
@@ -92,10 +90,7 @@ def check_columns(names: Sequence[str], options: SourceOptions) -> None:
 
 
 class Decoder:
-    """Decoder(names, key=None, time_header=None, timed=False)
-    --
-
-    Decodes deliveries into columns.
+    """Decodes deliveries into columns.
 
     Parameters
     ----------
@@ -183,7 +178,7 @@ class Decoder:
         found = (values.get("headers") or {}).get(self._time_header)
         if not isinstance(found, int) or isinstance(found, bool):
             return None
-        return int(found) * 1000 if 0 <= found <= _LATEST * 1000 else None
+        return int(found) * 1000 if 0 <= found <= LATEST_SECOND * 1000 else None
 
     def _sent_by(self, values: Mapping[str, Any]) -> int | None:
         found = self._by_header(values)
@@ -245,7 +240,7 @@ def _headers(values: Mapping[str, Any]) -> list[tuple[str, str]] | None:
 def _instant(values: Mapping[str, Any]) -> int | None:
     """Return the property "timestamp" in microseconds."""
     seconds = values.get("timestamp")
-    return seconds * 1_000_000 if seconds is not None and seconds <= _LATEST else None
+    return seconds * 1_000_000 if seconds is not None and seconds <= LATEST_SECOND else None
 
 
 def _as_text(value: object) -> str:

@@ -35,10 +35,7 @@ class Judged(NamedTuple):
 def judge(
     rules: Shedding | None, states: Mapping[str, Sequence[int]], columns: dict[str, list[Any]], emptied: Sequence[str]
 ) -> Judged:
-    """judge(rules, states, columns, emptied)
-    --
-
-    Ask the law about rows in the order in which they were taken.
+    """Ask the law about rows in the order in which they were taken.
 
     Parameters
     ----------

@@ -48,10 +48,7 @@ class SpoolLost(FairschedError):
 
 @dataclass(frozen=True)
 class Segment:
-    """Segment(batch, counts, sizes, ages={}, last=True, attempt="", shed={}, laws={})
-    --
-
-    Some rows of a partition and what is known of them.
+    """Some rows of a partition and what is known of them.
 
     Parameters
     ----------
@@ -100,10 +97,7 @@ class Segment:
 
 
 class Spool:
-    """Spool(location, epoch="")
-    --
-
-    The published segments of one checkpoint.
+    """The published segments of one checkpoint.
 
     Parameters
     ----------

@@ -24,11 +24,7 @@ from fairsched.spark.source.streamrange import as_offsets, bounds, check_known, 
 
 @dataclass(frozen=True)
 class Range:
-    """Range(stream, start, end)
-    --
-
-    Offsets from `start` up to, not including, `end`.
-    """
+    """Offsets from `start` up to, not including, `end`."""
 
     stream: str
     start: int
@@ -61,10 +57,7 @@ def read_rows(options: SourceOptions, names: Sequence[str], part: Range) -> Iter
 
 
 class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """StreamsReader(options, schema)
-    --
-
-    Plans ranges of offsets, weighted among streams, and reads them.
+    """Plans ranges of offsets, weighted among streams, and reads them.
 
     Parameters
     ----------
