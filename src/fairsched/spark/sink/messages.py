@@ -9,6 +9,7 @@ import pika
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fairsched._amqp import PROPERTY_NAMES
 from fairsched._routing import HashRing
 from fairsched.errors import FairschedError
 from fairsched.spark.sink.options import SinkOptions
@@ -25,7 +26,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "content_type": ("string",),
     "correlation_id": ("string",),
 }
-_PROPERTIES = ("priority", "expiration", "content_type", "correlation_id")
+#: Columns that are properties as they stand.
+_PROPERTIES = [name for name in COLUMNS if name in PROPERTY_NAMES and name not in ("message_id", "headers")]
 
 
 class Outgoing(NamedTuple):

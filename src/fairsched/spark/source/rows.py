@@ -21,18 +21,12 @@ from fairsched.spark.source.options import SourceOptions
 from fairsched.spark.transport import Delivery
 
 _INSTANT = pa.timestamp("us", tz="UTC")
+_NO_TEXT = {"delivery_mode": pa.int32(), "priority": pa.int32(), "timestamp": _INSTANT}
+#: Fields of the column "properties": those that are no column of their own, and that publishers may set.
 _PROPERTIES: dict[str, pa.DataType] = {
-    "content_type": pa.string(),
-    "content_encoding": pa.string(),
-    "delivery_mode": pa.int32(),
-    "priority": pa.int32(),
-    "correlation_id": pa.string(),
-    "reply_to": pa.string(),
-    "expiration": pa.string(),
-    "timestamp": _INSTANT,
-    "type": pa.string(),
-    "user_id": pa.string(),
-    "app_id": pa.string(),
+    name: _NO_TEXT.get(name, pa.string())
+    for name in PROPERTY_NAMES
+    if name not in ("headers", "message_id", "cluster_id")
 }
 #: All columns there can be, in the order in which a source offers them.
 COLUMNS: dict[str, pa.DataType] = {
