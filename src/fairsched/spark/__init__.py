@@ -1,6 +1,10 @@
 """RabbitMQ and weighted fairness for Spark: a replayable source, a sink with confirms, and functions on DataFrames.
 
 Spark finds the format "rabbitmq" by its name. pyspark and pyarrow are imported when something is used.
+
+`datasource` is what Spark asks first; it leads to `source` and `sink`, which connect by `broker` and `transport` and
+take their options with `optionreader`. `pipeline` is a prebuilt job of both. The public functions stand in a file each:
+`fairorder`, `shedding` (CoDel), `ringpartition`, `fairnessreport`, `scenariosweep`.
 """
 
 from __future__ import annotations

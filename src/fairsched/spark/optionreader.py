@@ -118,8 +118,8 @@ class OptionReader:
             self.number("connectRetries", 3, 0),
         )
 
-    def end(self) -> None:
-        """Refuse what nobody took."""
+    def refuse_unknown(self) -> None:
+        """Raise if an option is left that nobody took."""
         left = sorted(set(self._left) - FOREIGN)
         if any(name.startswith("option.") for name in left):
             raise ConfigurationError(_NO_TABLES)

@@ -44,7 +44,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         hash_column=reader.text("hashColumn", "key"),
         hash_points=reader.number("hashPoints", 256, 1, 100_000),
     )
-    reader.end()
+    reader.refuse_unknown()
     if found.hash_ring and (found.exchange or found.routing_key):
         raise ConfigurationError("option hashRing chooses the queue itself; exchange and routingKey must not be given")
     return found

@@ -179,7 +179,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         shedding=shedding,
         at_most_once=_at_most_once(reader, spool, streams),
     )
-    reader.end()
+    reader.refuse_unknown()
     if found.fair_key is None and (found.key_quanta or found.fair_lookahead > 1):
         raise ConfigurationError("options keyQuanta and fairLookahead have a meaning only together with fairKey")
     return found
