@@ -25,12 +25,13 @@ from interleave import record
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from support.rabbitmq import Node
 
-from fairsched.spark._amqp import open_session
-from fairsched.spark._messages import Messages
-from fairsched.spark._options import sink_options, source_options
-from fairsched.spark._partition import Part, PartitionReader
-from fairsched.spark._publisher import Publisher
-from fairsched.spark._spool import Spool
+from fairsched.spark.broker import open_session
+from fairsched.spark.sink.messages import Messages
+from fairsched.spark.sink.options import sink_options
+from fairsched.spark.sink.publisher import Publisher
+from fairsched.spark.source.options import source_options
+from fairsched.spark.source.partition import PartitionPlan, PartitionReader
+from fairsched.spark.source.spool import Spool
 
 pytestmark = pytest.mark.timeout(900)
 QUEUES = 10
@@ -143,7 +144,9 @@ class ComparedReader(DataSourceReader):
                 {"url": given["url"], "queues": ",".join(given["names"]), "spoolLocation": given["spool"]}
             )
             Spool(given["spool"], "e").open_batch(1, strict=True)
-            part = Part(0, 1, "e", dict.fromkeys(given["names"], EACH), dict.fromkeys(given["names"], len(BODY)))
+            part = PartitionPlan(
+                0, 1, "e", dict.fromkeys(given["names"], EACH), dict.fromkeys(given["names"], len(BODY))
+            )
             rows = PartitionReader(options, self.names, part).read()
         return metered(rows, Path(given["figures"]))
 

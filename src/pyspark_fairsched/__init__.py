@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairsched.spark.source import RabbitMQDataSource
+from fairsched.spark.datasource import RabbitMQDataSource
 
 __all__ = ["DefaultSource"]
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from fairsched.cli.commands.pipeline import _first_line
 from fairsched.cli.group import cli
 from fairsched.errors import ConfigurationError
-from fairsched.spark.pipeline import load_function
+from fairsched.spark.pipeline.job import load_function
 
 FROM_PYTHON = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_DATA_SOURCE_ERROR]: Traceback (…):
   File "/lib/fairsched/spark/_depths.py", line 57, in depths

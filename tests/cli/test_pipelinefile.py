@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fairsched.errors import ConfigurationError
-from fairsched.spark._options import source_options
-from fairsched.spark.pipelinefile import PipelineSettings, read_pipeline
+from fairsched.spark.pipeline.settings import PipelineSettings, read_pipeline
+from fairsched.spark.source.options import source_options
 
 WHOLE = """
 [source]

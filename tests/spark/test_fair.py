@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracles.dwrr import ReferenceDwrr
 
-from fairsched.spark._fair import choose, fair_order
+from fairsched.spark.fairorder import fair_positions
+from fairsched.spark.source.roworder import choose
 
 slots = st.lists(st.sampled_from("abc"), max_size=60)
 quanta = st.dictionaries(st.sampled_from("abc"), st.integers(1, 9))
@@ -20,7 +21,7 @@ def test_rows_come_in_the_order_of_the_reference(rows, weights):
     for position, slot in enumerate(rows):
         oracle.push(slot, position)
     expected = [token for _slot, token in iter(oracle.pop, None)]
-    assert fair_order(rows, weights).tolist() == expected
+    assert fair_positions(rows, weights).tolist() == expected
 
 
 @given(slots, quanta, st.integers(0, 30))

@@ -18,14 +18,14 @@ from support.spark.running import fill, options_of
 from support.spark.s3server import CARELESS, SECRET, S3Server
 
 from fairsched.errors import ConfigurationError
-from fairsched.spark import _store
-from fairsched.spark._spool import BatchGone, Segment, Spool, SpoolLost
-from fairsched.spark._store import check, open_store
+from fairsched.spark.source import store
+from fairsched.spark.source.spool import BatchGone, Segment, Spool, SpoolLost
+from fairsched.spark.source.store import check, open_store
 
 #: Racers go through the names side by side, but not in step, so that both of them come first sometimes.
 RACER = """
 import random, sys
-from fairsched.spark._store import open_store
+from fairsched.spark.source.store import open_store
 store, me = open_store(sys.argv[1]), sys.argv[2]
 names = [str(8 * block + number) for block in range(25) for number in random.Random(me).sample(range(8), 8)]
 store.create(f"warm/{me}", b"")
@@ -108,7 +108,7 @@ def test_a_server_that_ignores_the_condition_is_found_out(server: S3Server):
 
 
 def test_a_driver_that_would_overwrite_is_refused_on_executors_too(server: S3Server, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(_store, "version", lambda _package: "2024.10.0")
+    monkeypatch.setattr(store, "version", lambda _package: "2024.10.0")
     with pytest.raises(ConfigurationError, match=r"needs s3fs 2024\.12 or newer.*got 2024\.10\.0"):
         open_store("s3://bucket/spool")
 

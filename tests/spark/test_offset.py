@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.spark._offset import QueueOffset, StreamOffset
+from fairsched.spark.source.offsets import QueueOffset, StreamOffset
 
 shares = st.dictionaries(st.text(min_size=1), st.integers(1, 2**40))
 queue_offsets = st.builds(

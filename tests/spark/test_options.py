@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.errors import ConfigurationError
-from fairsched.spark._options import Shedding, sink_options, source_options
+from fairsched.spark.sink.options import sink_options
+from fairsched.spark.source.options import Shedding, source_options
 
 URL = "amqp://app:hush@broker:5672/%2F"
 QUEUES = {"url": URL, "queues": '{"gold": 10, "free": 1}'}
@@ -18,13 +19,15 @@ QUEUES = {"url": URL, "queues": '{"gold": 10, "free": 1}'}
 def test_names_are_found_in_any_case_and_defaults_are_finite():
     found = source_options({"URL": URL, "QUEUES": '{"gold": 10, "free": 1}', "SpoolLocation": "/s"})
     assert found.quanta == {"gold": 10, "free": 1}
-    assert (found.most, found.least, found.delay, found.idle, found.pace) == (10_000, 1, 900.0, 2.0, 0.2)
-    assert (found.partitions, found.strict, found.fair, found.spool) == (2, True, True, "/s")
-    assert found.most_bytes == 256 << 20
+    assert (found.max_messages_per_trigger, found.min_messages_per_trigger) == (10_000, 1)
+    assert (found.max_trigger_delay, found.poll_timeout, found.planning_interval) == (900.0, 2.0, 0.2)
+    assert (found.num_partitions, found.fail_on_data_loss, found.spool_location) == (2, True, "/s")
+    assert (found.row_order, found.queue_assignment) == ("fair", "affinity")
+    assert found.max_bytes_per_trigger == 256 << 20
     # Only what is kept needs room.
-    assert source_options(QUEUES).most_bytes is None
-    assert source_options({**QUEUES, "spoolLocation": "/s", "maxBytesPerTrigger": "0"}).most_bytes is None
-    assert source_options({"url": URL, "streams": "s", "maxBytesPerTrigger": "0"}).most_bytes is None
+    assert source_options(QUEUES).max_bytes_per_trigger is None
+    assert source_options({**QUEUES, "spoolLocation": "/s", "maxBytesPerTrigger": "0"}).max_bytes_per_trigger is None
+    assert source_options({"url": URL, "streams": "s", "maxBytesPerTrigger": "0"}).max_bytes_per_trigger is None
     assert pickle.loads(pickle.dumps(found)) == found
 
 
@@ -36,9 +39,9 @@ def test_queues_may_be_a_list_and_urls_several():
 
 def test_durations_are_milliseconds_or_carry_a_unit():
     found = source_options({**QUEUES, "pollTimeoutMs": "500", "planningIntervalMs": "1s", "maxTriggerDelay": "90"})
-    assert (found.idle, found.pace, found.delay) == (0.5, 1.0, 90.0)
+    assert (found.poll_timeout, found.planning_interval, found.max_trigger_delay) == (0.5, 1.0, 90.0)
     found = source_options({**QUEUES, "pollTimeoutMs": "1500.0", "planningIntervalMs": "1e3 ", "codelTargetMs": ".5"})
-    assert (found.idle, found.pace, found.shedding.target) == (1.5, 1.0, 0.0005)
+    assert (found.poll_timeout, found.planning_interval, found.shedding.target) == (1.5, 1.0, 0.0005)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +62,9 @@ def test_durations_are_milliseconds_or_carry_a_unit():
         ({"pollTimeoutMs": "soon"}, "pollTimeoutMs"),
         ({"failOnDataLoss": "yes"}, "failOnDataLoss must be true or false"),
         ({"rowOrder": "random"}, "rowOrder must be fair or queue"),
-        ({"readMode": "consume"}, "readMode must be browse"),
+        ({"queueAssignment": "even"}, "queueAssignment must be affinity or split-large or split, got 'even'"),
+        ({"allowSplit": "true"}, "no such option: allowsplit; there are"),
+        ({"readMode": "browse"}, "no such option: readmode; there are"),
         ({"fairKey": "tenant"}, "fairKey must be header:NAME or property:NAME"),
         ({"fairKey": "property:colour"}, "no property 'colour'"),
         ({"keyQuanta": '{"a": 2}'}, "only together with fairKey"),
@@ -86,12 +91,12 @@ def test_what_is_wrong_is_named(wrong, named):
 
 def test_messages_that_wait_too_long_are_flagged_by_the_header_that_rabbitmq_writes():
     assert source_options(QUEUES).shedding is None
-    assert source_options(QUEUES).time_header is None
+    assert source_options(QUEUES).enqueue_time_header is None
     found = source_options({**QUEUES, "codelTargetMs": "500"})
     assert found.shedding == Shedding(0.5, 0.1, "flag")
-    assert found.time_header == "timestamp_in_ms"
+    assert found.enqueue_time_header == "timestamp_in_ms"
     found = source_options({**QUEUES, "codelTargetMs": "1s", "codelAction": "requeue", "enqueueTimeHeader": "sent"})
-    assert (found.shedding, found.time_header) == (Shedding(1.0, 0.1, "requeue"), "sent")
+    assert (found.shedding, found.enqueue_time_header) == (Shedding(1.0, 0.1, "requeue"), "sent")
 
 
 def test_sparks_own_options_are_ignored():
@@ -101,7 +106,7 @@ def test_sparks_own_options_are_ignored():
 
 def test_the_sinks_options():
     found = sink_options({"url": URL, "exchange": "out", "confirmWindow": "7", "messageId": "NONE"})
-    assert (found.exchange, found.window, found.message_id, found.mandatory) == ("out", 7, "none", True)
+    assert (found.exchange, found.confirm_window, found.message_id, found.mandatory) == ("out", 7, "none", True)
     with pytest.raises(ConfigurationError, match="hashRing chooses the queue itself"):
         sink_options({"url": URL, "exchange": "out", "hashRing": "a,b"})
     with pytest.raises(ConfigurationError, match="no such option: queues"):

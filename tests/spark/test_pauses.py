@@ -19,20 +19,21 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from support.rabbitmq import Node, eventually
 from support.spark.running import Driver, bodies, options_of, schema_of, unique
 
-from fairsched.spark import _partition, streams
-from fairsched.spark._amqp import Session
-from fairsched.spark._collected import Collected
-from fairsched.spark._options import sink_options, source_options
-from fairsched.spark._publisher import Publisher
-from fairsched.spark._tail import bounds
-from fairsched.spark.batch import BatchReader
-from fairsched.spark.sink import BatchWriter
-from fairsched.spark.streams import StreamsReader
+from fairsched.amqp.session import Session
+from fairsched.spark.sink.options import sink_options
+from fairsched.spark.sink.publisher import Publisher
+from fairsched.spark.sink.writers import BatchWriter
+from fairsched.spark.source import partition, streams
+from fairsched.spark.source.batch import BatchReader
+from fairsched.spark.source.consuming import ConsumingChannel
+from fairsched.spark.source.options import source_options
+from fairsched.spark.source.streamrange import bounds
+from fairsched.spark.source.streams import StreamsReader
 
 #: What is done with the broker; the broker may stand still before each of these.
 STAGES = [
-    (Session, ("__init__", "channel", "call", "fill", "close", "drop")),
-    (Collected, ("consume", "took", "counts", "acknowledge", "settle", "cancel", "close")),
+    (Session, ("open", "channel", "call", "close", "drop")),
+    (ConsumingChannel, ("consume", "fill", "took", "counts", "acknowledge", "settle", "cancel", "close")),
     (Publisher, ("publish", "_send", "_wait", "finish")),
 ]
 MESSAGES = 60
@@ -101,7 +102,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
         for name in names:
             monkeypatch.setattr(kind, name, watched(kind, name))
     # Several segments, and pieces of a range.
-    monkeypatch.setattr(_partition, "SEGMENT_MESSAGES", 25)
+    monkeypatch.setattr(partition, "SEGMENT_MESSAGES", 25)
     monkeypatch.setattr(streams, "SEGMENT_MESSAGES", 25)
     return found
 
@@ -279,9 +280,9 @@ def test_a_broker_that_stands_still_before_it_delivers(
     elif work is not read_stream_once:
         options["maxMessagesPerTrigger"] = "12000"
     frozen: list[str] = []
-    consume = Collected.consume
+    consume = ConsumingChannel.consume
 
-    def freezing(self: Collected, windows: Any, arguments: Any) -> None:
+    def freezing(self: ConsumingChannel, windows: Any, arguments: Any) -> None:
         consume(self, windows, arguments)
         offset = arguments.get(name, {}).get("x-stream-offset", 0)
         # Ends of a stream are looked for by name, ranges are read by number.
@@ -289,7 +290,7 @@ def test_a_broker_that_stands_still_before_it_delivers(
             frozen.append(name)
             broker.freeze(1.0)
 
-    monkeypatch.setattr(Collected, "consume", freezing)
+    monkeypatch.setattr(ConsumingChannel, "consume", freezing)
     found = work(broker, name, tmp_path, options)
     assert frozen
     assert found == sent

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from fairsched.cli.output.pipeline_report import write_report
 from fairsched.cli.output.pipeline_table import view
-from fairsched.spark.progress import PipelineProgress, PipelineReport
+from fairsched.spark.pipeline.progress import PipelineProgress, PipelineReport
 
 QUANTA = {"[/gold]": 3, "free": 1}
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.spark._plan import SCALE, allocate, assign, bounded_by_bytes, divided
+from fairsched.spark.source.plan import SCALE, allocate, assign, bounded_by_bytes, divided
 
 QUANTA = {f"q{number}": 4 * (number + 1) for number in range(10)}
 names = st.lists(st.sampled_from("abcdefgh"), min_size=1, unique=True)
@@ -94,14 +94,14 @@ def test_queues_stay_whole_and_the_largest_are_placed_first():
 
 
 def test_one_large_queue_may_be_split():
-    parts = assign({"a": 1000, "b": 10}, 4, allow_split=True)
+    parts = assign({"a": 1000, "b": 10}, 4, "split-large")
     assert [part["a"] for part in parts] == [250] * 4
     assert sum(part.get("b", 0) for part in parts) == 10
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 100)), st.integers(1, 9), st.booleans())
 def test_partitions_hold_the_shares(shares, count, split):
-    parts = assign(shares, count, split=split)
+    parts = assign(shares, count, "split" if split else "affinity")
     assert len(parts) <= count
     assert all(part and min(part.values()) > 0 for part in parts)
     assert {name: sum(part.get(name, 0) for part in parts) for name in shares} == shares

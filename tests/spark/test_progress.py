@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from fairsched.spark.fairnessreport import observe_fairness
-from fairsched.spark.progress import PipelineProgress
+from fairsched.spark.pipeline.progress import PipelineProgress
 
 
 @pytest.mark.parametrize("kept", [100, 2])

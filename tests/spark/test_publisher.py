@@ -14,13 +14,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from support.rabbitmq import Node, eventually
 
 from fairsched import HashRing
+from fairsched.amqp.session import Session
 from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError
-from fairsched.spark import _publisher
-from fairsched.spark._amqp import Session, open_session
-from fairsched.spark._messages import Messages
-from fairsched.spark._options import sink_options
-from fairsched.spark._publisher import Publisher, PublishFailed
-from fairsched.spark.sink import BatchWriter
+from fairsched.spark.broker import open_session
+from fairsched.spark.sink import publisher as module
+from fairsched.spark.sink.messages import Messages
+from fairsched.spark.sink.options import sink_options
+from fairsched.spark.sink.publisher import Publisher, PublishFailed
+from fairsched.spark.sink.writers import BatchWriter
 
 Declare = Callable[..., list[str]]
 
@@ -84,8 +85,8 @@ def test_every_row_is_published_in_order(window: int, broker: Node, queues: Decl
 def test_large_messages_do_not_pile_up(
     broker: Node, queues: Declare, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_publisher, "_TOGETHER_BYTES", 10_000)
-    monkeypatch.setattr(_publisher, "_UNCONFIRMED", 30_000)
+    monkeypatch.setattr(module, "_TOGETHER_BYTES", 10_000)
+    monkeypatch.setattr(module, "_UNCONFIRMED", 30_000)
     [name] = queues(1)
     options = sink_options({"url": broker.url, "routingKey": name})
     publisher = Publisher(session, options)
@@ -197,7 +198,7 @@ def test_a_ring_chooses_the_queue(broker: Node, queues: Declare) -> None:
     ("columns", "options", "why"),
     [
         ({"text": ["a"]}, {}, "a message has no 'text'; columns may be body, "),
-        ({"routing_key": ["a"]}, {}, "'body' is missing"),
+        ({"routing_key": ["a"]}, {}, "column 'body' is required"),
         ({"body": [1]}, {}, "'body' must be binary or string, got bigint"),
         ({"body": ["a"]}, {"messageId": "column"}, "needs a column 'message_id'"),
         ({"body": ["a"]}, {"hashRing": "q"}, "needs the column 'key'"),

@@ -18,9 +18,9 @@ from support.rabbitmq import Node, eventually
 from support.spark.running import QUANTA, Driver, bodies, counts, fill, no_larger_files, options_of, unique
 
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
-from fairsched.spark import _partition
-from fairsched.spark._spool import BatchGone, Spool, SpoolLost, SpoolNotWritable
-from fairsched.spark.queues import QueuesReader
+from fairsched.spark.source import partition
+from fairsched.spark.source.queues import QueuesReader
+from fairsched.spark.source.spool import BatchGone, Spool, SpoolLost, SpoolNotWritable
 
 Declare = Callable[..., list[str]]
 
@@ -28,7 +28,7 @@ Declare = Callable[..., list[str]]
 def test_a_partition_of_many_segments_is_read_once_and_replayed(
     broker: Node, queues: Declare, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_partition, "SEGMENT_MESSAGES", 70)
+    monkeypatch.setattr(partition, "SEGMENT_MESSAGES", 70)
     names = queues(3)
     expected = fill(broker, names, 200)
     one = driver(dict(zip(names, (1, 2, 3), strict=True)), numPartitions=2)
@@ -47,7 +47,7 @@ def test_a_partition_of_many_segments_is_read_once_and_replayed(
 def test_an_attempt_goes_on_where_another_one_died(
     broker: Node, queues: Declare, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_partition, "SEGMENT_MESSAGES", 50)
+    monkeypatch.setattr(partition, "SEGMENT_MESSAGES", 50)
     names = queues(2)
     expected = fill(broker, names, 100)
     one = driver(names, numPartitions=1)
@@ -67,7 +67,7 @@ def test_an_attempt_goes_on_where_another_one_died(
 def test_memory_is_bounded_by_bytes_too(
     body: int, broker: Node, queues: Declare, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_partition, "SEGMENT_BYTES", 400_000)
+    monkeypatch.setattr(partition, "SEGMENT_BYTES", 400_000)
     [name] = queues(1)
     broker.publish(name, [b"%d" % number + b"x" * body for number in range(10)], delivery_mode=2)
     one = driver([name])
@@ -80,7 +80,7 @@ def test_memory_is_bounded_by_bytes_too(
 def test_large_messages_of_a_quorum_queue_do_not_reach_its_delivery_limit(
     broker: Node, queues: Declare, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_partition, "SEGMENT_BYTES", 1_000_000)
+    monkeypatch.setattr(partition, "SEGMENT_BYTES", 1_000_000)
     [name] = queues(1, arguments={"x-queue-type": "quorum", "x-delivery-limit": 3})
     sent = [b"%d" % number + b"x" * 100_000 for number in range(60)]
     broker.publish(name, sent, commit=True, delivery_mode=2)
@@ -174,7 +174,7 @@ def test_looking_ahead_asks_an_empty_queue_for_nothing(
     with broker.connect() as channel:
         channel.queue_purge(names[1])
 
-    class Watched(_partition.PartitionReader):
+    class Watched(partition.PartitionReader):
         def _windows(self, session: Any) -> Any:
             found = super()._windows(session)
             windows.append(found[1])
@@ -243,7 +243,7 @@ def test_a_late_attempt_acknowledges_nothing(
     [name] = queues(1)
     fill(broker, [name], 10)
 
-    class Late(_partition.PartitionReader):
+    class Late(partition.PartitionReader):
         def reached(self, stage: str) -> None:
             if stage == "collected":
                 Spool(str(tmp_path / "spool"), self._part.epoch).close_until(self._part.seq)
@@ -402,7 +402,7 @@ def test_the_collector_rests_only_while_a_segment_is_made(
     fill(broker, [name], 10)
     seen = []
 
-    class Watched(_partition.PartitionReader):
+    class Watched(partition.PartitionReader):
         def _segment(self, *arguments: Any) -> Any:
             seen.append(gc.isenabled())
             return super()._segment(*arguments)

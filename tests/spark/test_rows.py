@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from support.wiretables import Encoded, field, nested, table
 
 from fairsched.errors import ConfigurationError
-from fairsched.spark._options import source_options
-from fairsched.spark._rows import COLUMNS, Decoder, Delivery, check_columns, column_names, ddl, stream_offset
+from fairsched.spark.source.options import source_options
+from fairsched.spark.source.rows import COLUMNS, Decoder, check_columns, column_names, ddl, stream_offset
+from fairsched.spark.transport import Delivery
 
 text = st.text(max_size=20).filter(lambda value: len(value.encode()) <= 255)
 properties = st.fixed_dictionaries(

@@ -8,13 +8,13 @@ import pika
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.spark._scan import ScanningTransport
+from fairsched.spark.transport import BulkTransport
 
 FRAME_MAX = 4096
 
 
 class Target:
-    """What a `Collected` is to the transport."""
+    """What a `ConsumingChannel` is to the transport."""
 
     def __init__(self, room: int, space: int) -> None:
         self.deliveries: list[tuple[bytes, bytes, bytes, int]] = []
@@ -31,9 +31,9 @@ class Target:
         self.took(self.room - 1, self.space - len(body))
 
 
-def transport(target: Target) -> tuple[ScanningTransport, list[Any]]:
+def transport(target: Target) -> tuple[BulkTransport, list[Any]]:
     """A transport without a connection, and the frames that it gives to pika."""
-    found = ScanningTransport.__new__(ScanningTransport)
+    found = BulkTransport.__new__(BulkTransport)
     frames: list[Any] = []
     found.params = pika.ConnectionParameters(frame_max=FRAME_MAX)
     found.sinks, found.target, found._shortcut = {}, target, True

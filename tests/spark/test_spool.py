@@ -11,8 +11,8 @@ import pytest
 from support.spark.running import no_larger_files
 
 from fairsched.errors import ConfigurationError
-from fairsched.spark._spool import BatchGone, Segment, Spool, SpoolLost, SpoolNotWritable
-from fairsched.spark._store import ObjectStore
+from fairsched.spark.source.spool import BatchGone, Segment, Spool, SpoolLost, SpoolNotWritable
+from fairsched.spark.source.store import ObjectStore
 
 
 def segment(*bodies: bytes, last: bool = True) -> Segment:

@@ -20,10 +20,10 @@ from support.spark.running import Driver, bodies, options_of, unique
 from fairsched import CoDel
 from fairsched.consumer.shedding import MAX_RETURNS
 from fairsched.errors import ConfigurationError
-from fairsched.spark import _partition
-from fairsched.spark._options import Shedding, source_options
-from fairsched.spark._stale import judge
-from fairsched.spark.batch import BatchReader, browse
+from fairsched.spark.source import partition
+from fairsched.spark.source.batch import BatchReader, browse
+from fairsched.spark.source.options import Shedding, source_options
+from fairsched.spark.source.shedding import judge
 
 Declare = Callable[..., list[str]]
 MS = 1000
@@ -134,7 +134,7 @@ def micros(instant: Any) -> int:
 def test_one_law_watches_a_queue_over_segments_batches_and_restarts(
     broker: Node, queues: Declare, watching: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_partition, "SEGMENT_MESSAGES", 150)
+    monkeypatch.setattr(partition, "SEGMENT_MESSAGES", 150)
     names = queues(2)
     publish(broker, names[:1], 900)
     publish(broker, names[1:], 900, age=-60.0)

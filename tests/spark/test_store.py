@@ -11,12 +11,12 @@ import fsspec
 import pytest
 
 from fairsched.errors import ConfigurationError
-from fairsched.spark._store import LocalStore, ObjectStore, Store, check, open_store
+from fairsched.spark.source.store import LocalStore, ObjectStore, Store, check, open_store
 
 RACER = """
 import sys
 from pathlib import Path
-from fairsched.spark._store import LocalStore
+from fairsched.spark.source.store import LocalStore
 store, me = LocalStore(Path(sys.argv[1])), sys.argv[2]
 sys.stdin.readline()
 won = [name for name in map(str, range(200)) if store.create(f"race/{name}", me.encode())]

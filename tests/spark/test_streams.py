@@ -15,13 +15,12 @@ from support.spark.running import Driver, bodies, counts, schema_of, unique
 from support.streamprotocol import store_offset
 
 from fairsched.errors import ConnectionFailed, FairschedError
-from fairsched.spark import _tail
-from fairsched.spark import streams as module
-from fairsched.spark._amqp import open_session
-from fairsched.spark._options import source_options
-from fairsched.spark._tail import StreamTruncated, bounds, seen_bounds
-from fairsched.spark.batch import BatchReader
-from fairsched.spark.streams import Range, StreamsReader, ranges
+from fairsched.spark.broker import open_session
+from fairsched.spark.source import streamrange, streams
+from fairsched.spark.source.batch import BatchReader
+from fairsched.spark.source.options import source_options
+from fairsched.spark.source.streamrange import StreamTruncated, bounds, seen_bounds
+from fairsched.spark.source.streams import Range, StreamsReader, ranges
 
 Declare = Callable[..., list[str]]
 STREAM = {"x-queue-type": "stream"}
@@ -116,10 +115,12 @@ def test_available_now_stops_where_the_streams_ended(broker: Node, queues: Decla
 
 
 def test_long_ranges_are_read_in_pieces(broker: Node, queues: Declare, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SEGMENT_MESSAGES", 64)
+    monkeypatch.setattr(streams, "SEGMENT_MESSAGES", 64)
     names = queues(1, arguments=STREAM)
     fill(broker, names, 500)
-    one = StreamDriver(options_of(broker, names, startingOffsets="earliest", allowSplit="true", numPartitions=3))
+    one = StreamDriver(
+        options_of(broker, names, startingOffsets="earliest", queueAssignment="split-large", numPartitions=3)
+    )
     one.offset = one.plan()
     end = one.plan()
     parts = one.read(end)
@@ -156,7 +157,7 @@ def test_silence_is_no_loss(strict: str, broker: Node, queues: Declare) -> None:
     names = queues(1, arguments=STREAM)
     fill(broker, names, 10)
     options = source_options(options_of(broker, names, failOnDataLoss=strict, pollTimeoutMs=100, connectRetries=1))
-    rows = module.read_rows(options, ["body"], Range(names[0], 0, 15))
+    rows = streams.read_rows(options, ["body"], Range(names[0], 0, 15))
     assert next(rows).column("body").to_pylist() == unique(names[0], 10)
     with pytest.raises(ConnectionFailed, match=f"nothing comes of stream '{names[0]}' from offset 10 on"):
         next(rows)
@@ -166,14 +167,16 @@ def test_silence_is_no_loss(strict: str, broker: Node, queues: Declare) -> None:
 def test_a_range_has_one_consumer_and_pieces_of_bounded_size(
     body: int, broker: Node, queues: Declare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_tail, "_WINDOW", 10)
+    monkeypatch.setattr(streamrange, "_WINDOW", 10)
     opened: list[Any] = []
-    monkeypatch.setattr(_tail, "open_session", lambda broker: opened.append(open_session(broker)) or opened[-1])
+    monkeypatch.setattr(streamrange, "open_session", lambda broker: opened.append(open_session(broker)) or opened[-1])
     [name] = queues(1, arguments=STREAM)
     sent = [b"%d" % number + b"x" * body for number in range(100)]
     published(broker, name, sent)
     options = source_options(options_of(broker, [name]))
-    pieces = _tail.read_range(options.broker, name, 3, 97, idle=options.idle, strict=True, most=7, most_bytes=500_000)
+    pieces = streamrange.read_range(
+        options.broker, name, 3, 97, idle=options.poll_timeout, strict=True, most=7, most_bytes=500_000
+    )
     found = [[delivery[2] for delivery in piece.deliveries] for piece in pieces]
     assert [one for piece in found for one in piece] == sent[3:97]
     assert {len(piece) for piece in found[:-1]} == ({4} if body == 150_000 else {7})
@@ -183,12 +186,12 @@ def test_a_range_has_one_consumer_and_pieces_of_bounded_size(
 def test_a_lost_connection_costs_no_row_and_repeats_none(
     broker: Node, queues: Declare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SEGMENT_MESSAGES", 40)
-    monkeypatch.setattr(_tail, "_WINDOW", 20)
+    monkeypatch.setattr(streams, "SEGMENT_MESSAGES", 40)
+    monkeypatch.setattr(streamrange, "_WINDOW", 20)
     [name] = queues(1, arguments=STREAM)
     fill(broker, [name], 200)
     found: list[int] = []
-    for rows in module.read_rows(source_options(options_of(broker, [name])), ["offset"], Range(name, 0, 200)):
+    for rows in streams.read_rows(source_options(options_of(broker, [name])), ["offset"], Range(name, 0, 200)):
         found += rows.column("offset").to_pylist()
         if len(found) in (40, 120):
             broker.control("close_all_connections", "test")
@@ -224,14 +227,14 @@ def test_offsets_that_are_no_messages_are_no_loss(speaking: Node) -> None:
 
     eventually(stored)
     end = bounds(options.broker, [name], "last")[name]
-    [rows] = module.read_rows(options, ["offset"], Range(name, 0, end))
+    [rows] = streams.read_rows(options, ["offset"], Range(name, 0, end))
     offsets = rows.column("offset").to_pylist()
     gone = sorted({*range(end)} - {*offsets})
     assert len(gone) == 3
     # Where a range begins or ends there, too.
     for low in (gone[0], gone[1]):
         parts = [Range(name, low - 5, low), Range(name, low, end)]
-        pieces = [piece for part in parts for piece in module.read_rows(options, ["offset"], part)]
+        pieces = [piece for part in parts for piece in streams.read_rows(options, ["offset"], part)]
         assert [one for piece in pieces for one in piece.column("offset").to_pylist()] == [
             one for one in offsets if one >= low - 5
         ]
@@ -301,7 +304,7 @@ def test_an_end_that_a_slow_broker_did_not_tell_is_no_loss(
     fill(broker, names, 10)
     one = StreamDriver(options_of(broker, names))
     one.offset = one.plan()
-    monkeypatch.setattr(one.reader, "_tails", lambda: {names[0]: 4})
+    monkeypatch.setattr(one.reader, "_find_ends", lambda: {names[0]: 4})
     assert one.plan() is None
 
 
@@ -311,7 +314,7 @@ def test_latest_is_the_end_however_slow_the_broker(
     names = queues(1, arguments=STREAM)
     fill(broker, names, 10)
     # With less patience than any broker needs, this finds every stream empty.
-    monkeypatch.setattr(_tail.bounds, "__defaults__", (0.0,))
+    monkeypatch.setattr(streamrange.bounds, "__defaults__", (0.0,))
     assert StreamDriver(options_of(broker, names)).plan()["streams"] == {names[0]: 10}
 
 
@@ -331,7 +334,7 @@ def test_ranges_are_split_only_when_allowed() -> None:
     options = {"url": "amqp://h", "streams": "a,b", "numPartitions": "4"}
     starts, ends = {"a": 10, "b": 0}, {"a": 310, "b": 100}
     assert ranges(starts, ends, source_options(options)) == [Range("a", 10, 310), Range("b", 0, 100)]
-    split = ranges(starts, ends, source_options({**options, "allowSplit": "true"}))
+    split = ranges(starts, ends, source_options({**options, "queueAssignment": "split-large"}))
     assert split == [Range("a", 10, 110), Range("a", 110, 210), Range("a", 210, 310), Range("b", 0, 100)]
 
 

@@ -10,8 +10,8 @@ from support.rabbitmq import Node, eventually
 from support.spark.running import Driver, bodies, fill, options_of
 
 from fairsched.errors import ConnectionFailed
-from fairsched.spark import _partition
-from fairsched.spark.queues import QueuesReader
+from fairsched.spark.source import partition
+from fairsched.spark.source.queues import QueuesReader
 
 Declare = Callable[..., list[str]]
 
@@ -35,7 +35,7 @@ def test_everything_is_read_once_without_a_spool(broker: Node, queues: Declare) 
 def test_a_task_that_dies_loses_what_it_was_shown_last_and_no_more(
     broker: Node, queues: Declare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_partition, "SEGMENT_MESSAGES", 30)
+    monkeypatch.setattr(partition, "SEGMENT_MESSAGES", 30)
     [name] = queues(1)
     fill(broker, [name], 100)
     one = drive(broker, [name])
@@ -56,7 +56,7 @@ def test_what_may_not_have_been_acknowledged_is_not_shown(broker: Node, queues: 
     [name] = queues(1)
     expected = fill(broker, [name], 50)
 
-    class Cut(_partition.PartitionReader):
+    class Cut(partition.PartitionReader):
         def reached(self, stage: str) -> None:
             if stage == "published":
                 broker.control("close_all_connections", "test")

@@ -27,8 +27,8 @@ _NUMBERS = {
     kind: Struct(f">{code}")
     for kind, code in zip(b"tbBsUuIiLlfd", ("?", "b", "B", "h", "h", "H", "i", "I", "q", "q", "f", "d"), strict=True)
 }
-# Beyond the year 9999 Python has no name for an instant.
-_LATEST = 253_402_300_799
+#: Seconds since 1970 at the end of the year 9999: of what is later Python can make no datetime.
+LATEST_SECOND = 253_402_300_799
 
 
 def read_table(data: bytes, begin: int) -> tuple[dict[str, Any], int]:
@@ -121,7 +121,7 @@ def _value(data: bytes, at: int, limit: int, depth: int) -> tuple[Any, int]:
             return _array(data, at, limit, depth + 1)
         case "T":
             seconds = _SECONDS.unpack_from(data, at)[0]
-            return datetime.fromtimestamp(seconds, UTC) if seconds <= _LATEST else seconds, at + 8
+            return datetime.fromtimestamp(seconds, UTC) if seconds <= LATEST_SECOND else seconds, at + 8
         case "D":
             places, digits = _DECIMAL.unpack_from(data, at)
             return Decimal(f"{digits}E-{places}"), at + 5

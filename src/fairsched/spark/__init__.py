@@ -1,6 +1,10 @@
 """RabbitMQ and weighted fairness for Spark: a replayable source, a sink with confirms, and functions on DataFrames.
 
 Spark finds the format "rabbitmq" by its name. pyspark and pyarrow are imported when something is used.
+
+`datasource` is what Spark asks first; it leads to `source` and `sink`, which connect by `broker` and `transport` and
+take their options with `optionreader`. `pipeline` is a prebuilt job of both. The public functions stand in a file each:
+`fairorder`, `shedding` (CoDel), `ringpartition`, `fairnessreport`, `scenariosweep`.
 """
 
 from __future__ import annotations
@@ -56,7 +60,7 @@ def register(spark: SparkSession) -> None:
     -----
     Executors import fairsched themselves: the same version must be installed there (see docs/howto/spark.md).
     """
-    from fairsched.spark.source import RabbitMQDataSource
+    from fairsched.spark.datasource import RabbitMQDataSource
 
     spark.dataSource.register(RabbitMQDataSource)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from fairsched._core import Dwrr
 from fairsched.spark.quanta import checked, cost_column, quantum_column
@@ -89,10 +90,7 @@ def _ordering(
 
 
 class Orderer:
-    """Orderer(key, weights, cost)
-    --
-
-    Record batches in, record batches out, in the order in which the engine serves their rows.
+    """Record batches in, record batches out, in the order in which the engine serves their rows.
 
     Parameters
     ----------
@@ -187,6 +185,32 @@ class Orderer:
         turns = np.empty(len(slots), np.int64)
         turns[np.argsort(slots, kind="stable")] = np.arange(len(slots))
         return pa.concat_batches(parts).take(pa.array(turns))
+
+
+def fair_positions(keys: Sequence[str], quanta: Mapping[str, int]) -> NDArray[np.uint64]:
+    """Return the positions of rows in fair order.
+
+    Parameters
+    ----------
+    keys : sequence of str
+        Whose row each is; rows of one key stay in their order.
+    quanta : mapping of str to int
+        Weights; 1 where there is none.
+
+    Returns
+    -------
+    numpy.ndarray of uint64
+        A permutation of ``range(len(keys))``.
+
+    Notes
+    -----
+    O(n). The GIL is released while the engine works. Safe from any thread.
+    """
+    number: dict[str, int] = {}
+    slots = np.fromiter((number.setdefault(key, len(number)) for key in keys), np.int32, len(keys))
+    engine = Dwrr({slot: quanta.get(key, 1) for key, slot in number.items()})
+    engine.push_many(slots, np.arange(len(keys), dtype=np.uint64))
+    return engine.pop_many(len(keys))[1]
 
 
 def _front(pieces: deque[_Piece], rows: int) -> Iterator[pa.RecordBatch]:

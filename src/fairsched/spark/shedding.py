@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from fairsched._codel import CoDel
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["codel"]
 
 #: What waits behind a row is not known, so every row is taken to have a backlog behind it.
-BACKLOG = 2**31
+_BACKLOG = 2**31
 
 
 def codel(
@@ -81,26 +82,78 @@ def _unused(name: str, names: list[str]) -> str:
     return name
 
 
+class CodelByKey:
+    """One CoDel law for each key, asked about many rows at once.
+
+    Parameters
+    ----------
+    target, interval : float
+        The law's parameters, in seconds.
+    max_returns : int, optional
+        As `CoDel` has it.
+
+    Notes
+    -----
+    For one thread. The law runs without the GIL, over a key's rows at once.
+    """
+
+    def __init__(self, target: float, interval: float, max_returns: int | None = None) -> None:
+        self._target = target
+        self._interval = interval
+        self._max_returns = max_returns
+        self._laws: dict[Any, CoDel] = {}
+
+    def _law(self, key: Any) -> CoDel:
+        if key not in self._laws:
+            self._laws[key] = CoDel(self._target, self._interval, max_returns=self._max_returns)
+        return self._laws[key]
+
+    def overdue(self, keys: pa.Array, sent: NDArray[np.int64], taken: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which rows have waited too long.
+
+        Parameters
+        ----------
+        keys : pyarrow.Array
+            Whose row each is.
+        sent, taken : numpy.ndarray of int64
+            When each was sent and taken, in nanoseconds; in the order in which the rows of one key were taken.
+        """
+        found = np.zeros(len(keys), np.bool_)
+        encoded = keys.dictionary_encode(null_encoding="encode")
+        places = encoded.indices.to_numpy(zero_copy_only=False)
+        ends = np.cumsum(np.bincount(places, minlength=len(encoded.dictionary)))
+        grouped = np.split(np.argsort(places, kind="stable"), ends[:-1])
+        for key, rows in zip(encoded.dictionary.to_pylist(), grouped, strict=False):
+            found[rows] = self._law(key).should_return_many(sent[rows], taken[rows], _BACKLOG)
+        return found
+
+    def emptied(self, key: Any) -> None:
+        """Note that nothing of a key was left to take: whatever was observed is over."""
+        self._law(key).found_nothing()
+
+    def states(self) -> dict[Any, list[int]]:
+        """Return where each law stands, as JSON takes it."""
+        return {key: list(law.state()) for key, law in self._laws.items()}
+
+    def resume(self, states: Mapping[Any, Sequence[int]]) -> None:
+        """Go on where the laws stood that gave these `states`."""
+        for key, state in states.items():
+            self._law(key).resume(state)
+
+
 def _marking(
     key: str, at: str, target: float, interval: float
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Make the function that an executor runs on a partition, whose last columns are when and how long in ns."""
 
     def mark(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        laws: dict[Any, CoDel] = {}
+        laws = CodelByKey(target, interval)
         for batch in batches:
             *columns, moments, waits = batch.columns
             if moments.null_count:
                 raise ValueError(f"column {at!r} must say when every row was taken, got null")
             taken, waited = (column.to_numpy(zero_copy_only=False) for column in (moments, waits))
-            shed = np.zeros(batch.num_rows, np.bool_)
-            encoded = batch.column(key).dictionary_encode(null_encoding="encode")
-            places = encoded.indices.to_numpy(zero_copy_only=False)
-            ends = np.cumsum(np.bincount(places, minlength=len(encoded.dictionary)))
-            grouped = np.split(np.argsort(places, kind="stable"), ends[:-1])
-            for name, rows in zip(encoded.dictionary.to_pylist(), grouped, strict=False):
-                law = laws.setdefault(name, CoDel(target, interval))
-                shed[rows] = law.should_return_many(taken[rows] - waited[rows], taken[rows], BACKLOG)
+            shed = laws.overdue(batch.column(key), taken - waited, taken)
             yield pa.RecordBatch.from_arrays([*columns, pa.array(shed)], names=[*batch.schema.names[:-2], "shed"])
 
     return mark

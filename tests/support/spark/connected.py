@@ -50,7 +50,7 @@ def viewed(spark: Any, options: dict[str, str]) -> tuple[Any, Any]:
 
 def streamed(spark: Any, options: dict[str, str], folder: Path) -> tuple[Any, Any]:
     """Queues through a query with counts in its progress, which are read as a pipeline reads them."""
-    from fairsched.spark.progress import PipelineProgress
+    from fairsched.spark.pipeline.progress import PipelineProgress
 
     quanta = json.loads(options["queues"])
     rows = observe_fairness(spark.readStream.format("rabbitmq").options(**options).load(), quanta, name="shares")

@@ -18,12 +18,12 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
-from fairsched.spark._options import source_options
-from fairsched.spark._partition import PartitionReader
-from fairsched.spark._store import LocalStore
-from fairsched.spark.queues import QueuesReader
-from fairsched.spark.source import RabbitMQDataSource
-from fairsched.spark.streams import StreamsReader
+from fairsched.spark.datasource import RabbitMQDataSource
+from fairsched.spark.source.options import source_options
+from fairsched.spark.source.partition import PartitionReader
+from fairsched.spark.source.queues import QueuesReader
+from fairsched.spark.source.store import LocalStore
+from fairsched.spark.source.streams import StreamsReader
 
 
 def fault(stage: str, action: str, folder: Path, first: int = 1, last: int | None = None) -> str:

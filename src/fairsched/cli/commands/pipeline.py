@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairsched.cli import exits
-from fairsched.spark.pipelinefile import PipelineSettings, read_pipeline
+from fairsched.spark.pipeline.settings import PipelineSettings, read_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from fairsched.spark.progress import PipelineProgress, PipelineReport
+    from fairsched.spark.pipeline.progress import PipelineProgress, PipelineReport
 
 #: Seconds that a running batch has to finish when the pipeline is stopped.
 _GRACE = 5.0
@@ -130,8 +130,8 @@ def _reported(what: str, silence: Callable[[], None] = lambda: None) -> Iterator
 
 def _run(spark: SparkSession, settings: PipelineSettings, title: str | None) -> tuple[PipelineReport, PipelineProgress]:
     """Run until the query ends; show the shares meanwhile if a title is given."""
-    from fairsched.spark.pipeline import AGES, SHARES, start_pipeline
-    from fairsched.spark.progress import PipelineProgress
+    from fairsched.spark.pipeline.job import AGES, SHARES, start_pipeline
+    from fairsched.spark.pipeline.progress import PipelineProgress
 
     def silence() -> None:
         _silence(spark)

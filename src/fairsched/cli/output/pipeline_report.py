@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from fairsched.cli.output.pipeline_table import COLUMNS, cells, summary
 from fairsched.cli.output.shares_plot import GRID, INK, draw_bars
 from fairsched.fairness import report as judged_report
-from fairsched.spark.progress import BatchAges, PipelineReport
+from fairsched.spark.pipeline.progress import BatchAges, PipelineReport
 
 __all__ = ["write_report"]
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairsched.cli.output.shares_table import error_style
-from fairsched.spark.progress import PipelineReport
+from fairsched.spark.pipeline.progress import PipelineReport
 
 #: Names of the columns, here and in the HTML report.
 COLUMNS = ("queue", "quantum", "judged", "share", "ideal", "error", "rest", "rows")

@@ -18,18 +18,16 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from fairsched.amqp.session import Session
 from fairsched.errors import ConfigurationError, ConnectionFailed
-from fairsched.spark._amqp import Retries, Session, open_session
-from fairsched.spark._messages import COLUMNS, Messages
-from fairsched.spark._options import SinkOptions
-from fairsched.spark._publisher import Publisher
+from fairsched.spark.broker import Retries, open_session
+from fairsched.spark.sink.messages import COLUMNS, Messages
+from fairsched.spark.sink.options import SinkOptions
+from fairsched.spark.sink.publisher import Publisher
 
 
 class _Writer(ABC):
-    """_Writer(options, schema)
-    --
-
-    Publishes the rows of one task.
+    """Publishes the rows of one task.
 
     Parameters
     ----------
@@ -53,17 +51,17 @@ class _Writer(ABC):
         self._options = options
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
         allowed = dict(COLUMNS)
-        if options.ring:
-            allowed.setdefault(options.ring_column, ("string", "binary", "bigint", "int"))
-            if options.ring_column not in types:
-                raise ConfigurationError(f"hashRing needs the column {options.ring_column!r} (option hashColumn)")
+        if options.hash_ring:
+            allowed.setdefault(options.hash_column, ("string", "binary", "bigint", "int"))
+            if options.hash_column not in types:
+                raise ConfigurationError(f"hashRing needs the column {options.hash_column!r} (option hashColumn)")
         for name, kind in types.items():
             if name not in allowed:
                 raise ConfigurationError(f"a message has no {name!r}; columns may be {', '.join(allowed)}")
             if kind not in allowed[name]:
                 raise ConfigurationError(f"column {name!r} must be {' or '.join(allowed[name])}, got {kind}")
         if "body" not in types:
-            raise ConfigurationError("the column 'body' is missing: it is what a message says")
+            raise ConfigurationError("column 'body' is required")
         if options.message_id == "column" and "message_id" not in types:
             raise ConfigurationError("messageId=column needs a column 'message_id'")
 
@@ -99,11 +97,7 @@ def _open_publisher(options: SinkOptions) -> tuple[Session, Publisher]:
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
-    """BatchWriter(options, schema)
-    --
-
-    Writes a batch query; see `_Writer`.
-    """
+    """Writes a batch query; see `_Writer`."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         import uuid
@@ -118,11 +112,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """StreamWriter(options, schema)
-    --
-
-    Writes a streaming query; see `_Writer`.
-    """
+    """Writes a streaming query; see `_Writer`."""
 
     def _job(self) -> str:
         """Name query and batch; the query keeps its id across restarts."""

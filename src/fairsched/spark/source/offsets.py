@@ -16,10 +16,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class QueueOffset:
-    """QueueOffset(seq=0, epoch="", parts=(), carried={}, sizes={}, budget=0)
-    --
-
-    The end of a batch of queues: which batch it is, and who reads how much of what.
+    """The end of a batch of queues: which batch it is, and who reads how much of what.
 
     Parameters
     ----------
@@ -30,7 +27,7 @@ class QueueOffset:
     parts : tuple of dict
         Messages by queue, for each partition.
     carried : dict
-        What rounding still owes each queue (see `_plan.allocate`).
+        What rounding still owes each queue (see `plan.allocate`).
     sizes : dict
         Mean size of each queue's messages, in bytes, as far as it was known.
     budget : int
@@ -84,10 +81,7 @@ class QueueOffset:
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """StreamOffset(ends=None, starts=None, carried={})
-    --
-
-    The end of a batch of streams.
+    """The end of a batch of streams.
 
     Parameters
     ----------

@@ -15,23 +15,18 @@ from typing import Any
 import pyarrow as pa
 
 from fairsched._amqp import PROPERTY_NAMES, read_methods, read_properties
-from fairsched.amqp.fieldtables import read_table
+from fairsched.amqp.fieldtables import LATEST_SECOND, read_table
 from fairsched.errors import ConfigurationError
-from fairsched.spark._options import SourceOptions
+from fairsched.spark.source.options import SourceOptions
+from fairsched.spark.transport import Delivery
 
 _INSTANT = pa.timestamp("us", tz="UTC")
+_NO_TEXT = {"delivery_mode": pa.int32(), "priority": pa.int32(), "timestamp": _INSTANT}
+#: Fields of the column "properties": those that are no column of their own, and that publishers may set.
 _PROPERTIES: dict[str, pa.DataType] = {
-    "content_type": pa.string(),
-    "content_encoding": pa.string(),
-    "delivery_mode": pa.int32(),
-    "priority": pa.int32(),
-    "correlation_id": pa.string(),
-    "reply_to": pa.string(),
-    "expiration": pa.string(),
-    "timestamp": _INSTANT,
-    "type": pa.string(),
-    "user_id": pa.string(),
-    "app_id": pa.string(),
+    name: _NO_TEXT.get(name, pa.string())
+    for name in PROPERTY_NAMES
+    if name not in ("headers", "message_id", "cluster_id")
 }
 #: All columns there can be, in the order in which a source offers them.
 COLUMNS: dict[str, pa.DataType] = {
@@ -54,13 +49,8 @@ _SPARK = {pa.binary(): "BINARY", pa.string(): "STRING", pa.bool_(): "BOOLEAN", p
 
 _SIGNED = Struct(">q")
 _STREAM_OFFSET = b"\x0fx-stream-offsetl"
-# Beyond the year 9999 neither Python nor Spark has a name for an instant.
-_LATEST = 253_402_300_799
 #: Stands for properties of which none can be decoded: told apart from those of a message that has none by what it is.
 _UNREADABLE: Mapping[str, Any] = {}
-
-#: One message as it came: method, content header, both undecoded, body, and when, in nanoseconds since 1970.
-Delivery = tuple[bytes, bytes, bytes, int]
 
 
 def column_names(options: SourceOptions) -> list[str]:
@@ -69,10 +59,10 @@ def column_names(options: SourceOptions) -> list[str]:
         "offset": not options.streams,
         # A queue's batch is spooled with it; a stream's is read again, and must be the same.
         "received_at": options.streams,
-        "key": options.key is None,
+        "key": options.fair_key is None,
         "shed": options.shedding is None or options.shedding.action != "flag",
-        "properties": not options.properties,
-        "headers": not options.headers,
+        "properties": not options.include_properties,
+        "headers": not options.include_headers,
     }
     return [name for name in COLUMNS if not left_out.get(name, False)]
 
@@ -94,10 +84,7 @@ def check_columns(names: Sequence[str], options: SourceOptions) -> None:
 
 
 class Decoder:
-    """Decoder(names, key=None, time_header=None, timed=False)
-    --
-
-    Decodes deliveries into columns.
+    """Decodes deliveries into columns.
 
     Parameters
     ----------
@@ -185,7 +172,7 @@ class Decoder:
         found = (values.get("headers") or {}).get(self._time_header)
         if not isinstance(found, int) or isinstance(found, bool):
             return None
-        return int(found) * 1000 if 0 <= found <= _LATEST * 1000 else None
+        return int(found) * 1000 if 0 <= found <= LATEST_SECOND * 1000 else None
 
     def _sent_by(self, values: Mapping[str, Any]) -> int | None:
         found = self._by_header(values)
@@ -247,7 +234,7 @@ def _headers(values: Mapping[str, Any]) -> list[tuple[str, str]] | None:
 def _instant(values: Mapping[str, Any]) -> int | None:
     """Return the property "timestamp" in microseconds."""
     seconds = values.get("timestamp")
-    return seconds * 1_000_000 if seconds is not None and seconds <= _LATEST else None
+    return seconds * 1_000_000 if seconds is not None and seconds <= LATEST_SECOND else None
 
 
 def _as_text(value: object) -> str:

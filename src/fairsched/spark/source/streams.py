@@ -13,22 +13,18 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from fairsched.spark._offset import StreamOffset
-from fairsched.spark._options import SourceOptions
-from fairsched.spark._partition import SEGMENT_BYTES, SEGMENT_MESSAGES
-from fairsched.spark._plan import allocate
-from fairsched.spark._rows import Decoder
-from fairsched.spark._tail import as_offsets, bounds, check_known, read_range, seen_bounds
-from fairsched.spark.source import Shape
+from fairsched.spark.source.offsets import StreamOffset
+from fairsched.spark.source.options import SourceOptions
+from fairsched.spark.source.partition import SEGMENT_BYTES, SEGMENT_MESSAGES
+from fairsched.spark.source.plan import allocate
+from fairsched.spark.source.rows import Decoder
+from fairsched.spark.source.schema import RequestedSchema
+from fairsched.spark.source.streamrange import as_offsets, bounds, check_known, read_range, seen_bounds
 
 
 @dataclass(frozen=True)
 class Range:
-    """Range(stream, start, end)
-    --
-
-    Offsets from `start` up to, not including, `end`.
-    """
+    """Offsets from `start` up to, not including, `end`."""
 
     stream: str
     start: int
@@ -36,14 +32,14 @@ class Range:
 
 
 def ranges(starts: dict[str, int], ends: dict[str, int], options: SourceOptions) -> list[Range]:
-    """Return a range for each stream, or several of equal length with queueAssignment=split or allowSplit."""
+    """Return a range for each stream, or several of equal length if queueAssignment allows it."""
     found = []
     total = sum(max(0, ends[name] - start) for name, start in starts.items())
     for name, start in starts.items():
         length = ends[name] - start
         pieces = 1
-        if options.split or options.allow_split:
-            pieces = max(1, round(options.partitions * length / max(1, total)))
+        if options.queue_assignment != "affinity":
+            pieces = max(1, round(options.num_partitions * length / max(1, total)))
         cuts = [start + length * number // pieces for number in range(pieces + 1)]
         found += [Range(name, low, high) for low, high in itertools.pairwise(cuts) if low < high]
     return found
@@ -51,9 +47,9 @@ def ranges(starts: dict[str, int], ends: dict[str, int], options: SourceOptions)
 
 def read_rows(options: SourceOptions, names: Sequence[str], part: Range) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a range, some thousand at a time."""
-    decoder = Decoder(names, options.key, options.time_header)
+    decoder = Decoder(names, options.fair_key, options.enqueue_time_header)
     pieces = read_range(
-        options.broker, part.stream, part.start, part.end, idle=options.idle, strict=options.strict,
+        options.broker, part.stream, part.start, part.end, idle=options.poll_timeout, strict=options.fail_on_data_loss,
         most=SEGMENT_MESSAGES, most_bytes=SEGMENT_BYTES,
     )  # fmt: skip
     for found in pieces:
@@ -61,10 +57,7 @@ def read_rows(options: SourceOptions, names: Sequence[str], part: Range) -> Iter
 
 
 class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """StreamsReader(options, schema)
-    --
-
-    Plans ranges of offsets, weighted among streams, and reads them.
+    """Plans ranges of offsets, weighted among streams, and reads them.
 
     Parameters
     ----------
@@ -76,7 +69,7 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
-        self._shape = Shape(schema, options)
+        self._schema = RequestedSchema(schema, options)
         self._ends: dict[str, int] = {}
         self._left: dict[str, int] = {}
         self._looked = float("-inf")
@@ -89,12 +82,12 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return maxMessagesPerTrigger."""
-        return ReadMaxRows(self._options.most)
+        return ReadMaxRows(self._options.max_messages_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note where the streams end now."""
         # What is not seen now is not read in this run.
-        self._target = self._tails(self._options.idle)
+        self._target = self._find_ends(self._options.poll_timeout)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return what the progress shows as latest offset: the known ends, and how far the query is behind them."""
@@ -105,16 +98,18 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options, begin = self._options, StreamOffset.from_json(start)
         if begin.ends is None:
             # An empty batch writes down what "latest" means, so that a restart does not take it for something later.
-            found = as_offsets(options.starting or "latest", options.broker, list(options.quanta), options.idle)
+            found = as_offsets(
+                options.starting_offsets or "latest", options.broker, list(options.quanta), options.poll_timeout
+            )
             return StreamOffset(found, found).to_json()
         starts = dict(begin.ends)
         new = [name for name in options.quanta if name not in starts]
         if new:
-            starts.update(bounds(options.broker, new, "first", options.idle))
+            starts.update(bounds(options.broker, new, "first", options.poll_timeout))
         ready = self._ready(starts, limit)
-        least = options.least if self._target is None else 1
+        least = options.min_messages_per_trigger if self._target is None else 1
         total = sum(ready.values())
-        if not total or (total < least and time.monotonic() - self._since < options.delay):
+        if not total or (total < least and time.monotonic() - self._since < options.max_trigger_delay):
             return start
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         shares, carried = allocate(ready, options.quanta, most, begin.carried)
@@ -130,7 +125,7 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ready = self._ahead(known, starts)
             if isinstance(limit, ReadMaxRows) and sum(ready.values()) >= limit.max_rows:
                 return ready
-            known = self._tails()
+            known = self._find_ends()
         self._check(known, starts)
         return self._ahead(known, starts)
 
@@ -142,10 +137,12 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         short = {name: starts[name] for name in self._options.quanta if known[name] < starts[name]}
         if short:
             options = self._options
-            check_known(seen_bounds(options.broker, list(short), "last", options.idle), short, options.strict)
+            check_known(
+                seen_bounds(options.broker, list(short), "last", options.poll_timeout), short, options.fail_on_data_loss
+            )
 
-    def _tails(self, *quiet: float) -> dict[str, int]:
-        time.sleep(max(0.0, self._looked + self._options.pace - time.monotonic()))
+    def _find_ends(self, *quiet: float) -> dict[str, int]:
+        time.sleep(max(0.0, self._looked + self._options.planning_interval - time.monotonic()))
         self._ends = bounds(self._options.broker, list(self._options.quanta), "last", *quiet)
         self._looked = time.monotonic()
         return self._ends
@@ -160,4 +157,4 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one range."""
-        return self._shape.fit(read_rows(self._options, self._shape.names, partition.value))
+        return self._schema.fit(read_rows(self._options, self._schema.names, partition.value))

@@ -1,39 +1,33 @@
-"""What was consumed on one channel, undecoded and unacknowledged: the seam for a compiled delivery path."""
+"""What was consumed on one channel, undecoded and unacknowledged."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pika.compat import as_bytes
+import pika
 
 from fairsched._amqp import AckLedger
-from fairsched.spark._rows import Delivery
-
-if TYPE_CHECKING:
-    from fairsched.spark._amqp import Session
+from fairsched.amqp.session import Session
+from fairsched.errors import FairschedError
+from fairsched.spark.broker import close_channel
+from fairsched.spark.source.depths import message_counts
+from fairsched.spark.transport import DeliveryBuffer
 
 #: Most unsettled messages that basic.qos can express.
 LARGEST_WINDOW = 65_535
-#: More than there ever is.
-ENDLESS = 2**62
-_DELIVER, _TAG, _HEADER = Struct(">HHB"), Struct(">QB"), Struct(">HHQ")
 
 
-def close_channel(channel: Any, callback: Callable[[Any], None]) -> None:
-    """Close a channel and call back with the broker's answer."""
-    channel.add_on_close_callback(lambda _channel, _reason: callback(None))
-    channel.close()
+class ConsumingChannel(DeliveryBuffer):
+    """A channel with consumers, and its deliveries, unacknowledged and undecoded, in the order of arrival.
 
-
-class Collected:
-    """Collected(session, wanted, most_bytes)
-    --
-
-    Deliveries of one channel, unacknowledged, in the order of arrival.
+    Parameters
+    ----------
+    session : Session
+        An open connection, with a `BulkTransport`.
+    wanted, most_bytes
+        As `DeliveryBuffer` has them.
 
     Attributes
     ----------
@@ -44,14 +38,10 @@ class Collected:
     """
 
     def __init__(self, session: Session, wanted: int, most_bytes: int | None) -> None:
-        self.deliveries: list[Delivery] = []
-        self.queues: dict[bytes, str] = {}
-        self.full = wanted == 0
-        #: Messages, and bytes of bodies, that are still wanted.
-        self.room, self.space = wanted, ENDLESS if most_bytes is None else most_bytes
         self._session = session
         self._channel = session.channel()
-        self.number: int = self._channel.channel_number
+        super().__init__(self._channel.channel_number, wanted, most_bytes)
+        self.queues: dict[bytes, str] = {}
 
     def consume(self, windows: Mapping[str, int], arguments: Mapping[str, Mapping[str, Any]]) -> None:
         """Open a consumer for each queue; deliveries may come before this returns."""
@@ -68,44 +58,39 @@ class Collected:
                 requests.append(partial(channel.basic_qos, prefetch_count=count))
                 before = count
             requests.append(
-                partial(
-                    channel.basic_consume, name, self._take_decoded, consumer_tag=tag, arguments=arguments.get(name)
-                )
+                partial(channel.basic_consume, name, self._refuse, consumer_tag=tag, arguments=arguments.get(name))
             )
         self._session.call(requests, "basic.consume")
 
     def took(self, room: int, space: int) -> None:
-        """Note what is still wanted."""
-        self.room, self.space = room, space
-        if room <= 0 or space <= 0:
-            self.full = True
+        """Note what is still wanted, and have whoever waits look at it."""
+        super().took(room, space)
+        if self.full:
             self._session.stop()
 
     def _take(self, _tag: int, _redelivered: int, method: bytes, header: bytes, body: bytes) -> None:
         self.take(method, header, body)
 
-    def take(self, method: bytes, header: bytes, body: bytes) -> None:
-        """Take a delivery that came among other frames, or in more than three."""
-        if self.full:
-            return  # Nobody asked for it: the broker takes it back with the channel.
-        self.deliveries.append((method, header, body, time.time_ns()))
-        self.took(self.room - 1, self.space - len(body))
-
-    def _take_decoded(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
-        """Take a delivery that took pika's way, where there is no short cut."""
-        tag, exchange, key = map(as_bytes, (method.consumer_tag, method.exchange, method.routing_key))
-        raw = b"".join(
-            [
-                _DELIVER.pack(60, 60, len(tag)), tag, _TAG.pack(method.delivery_tag, method.redelivered),
-                bytes([len(exchange)]), exchange, bytes([len(key)]), key,
-            ]
-        )  # fmt: skip
-        header = b"".join([_HEADER.pack(60, 0, len(body)), *properties.encode()])
-        self.take(raw, header, body)
+    def _refuse(self, *_decoded: Any) -> None:
+        """Refuse what pika has decoded: `BulkTransport` leaves it no delivery, unless it does not know this pika."""
+        text = f"pika {pika.__version__} keeps its input in a way that is not known here; the source needs 1.4"
+        self._session.fail(FairschedError(text))
 
     def counts(self, queues: Iterable[str]) -> dict[str, int]:
         """Messages that are ready, by queue, asked on the channel of the deliveries; stops asking when it is full."""
-        return self._session.counts(self._channel, queues, lambda: self.full)
+        return message_counts(self._session, self._channel, queues, unless=lambda: self.full)
+
+    def fill(self, idle: float) -> None:
+        """Serve the connection until this is full, or there is nothing more for it: see `is_silent`.
+
+        That is asked whenever `idle` seconds brought nothing. They prove nothing themselves: the broker may be slow, or
+        stopped for a while.
+        """
+        while not self.full:
+            before = len(self.deliveries)
+            self._session.serve_until(lambda: self.full, idle)
+            if len(self.deliveries) == before and not self.full and self.is_silent():
+                return
 
     def is_silent(self) -> bool:
         """Ask the queues, and return whether they had nothing more for these consumers when they were asked.
@@ -142,8 +127,20 @@ class Collected:
 
     def close(self, patience: int = 1) -> None:
         """Close the channel and return when the broker has handled all that was sent on it; see `Session.call`."""
-        channel = self._channel
-        if channel.is_open:
-            self._session.call([partial(close_channel, channel)], "channel.close", patience=patience)
+        if self._channel.is_open:
+            close_channel(self._session, self._channel, patience)
         self._session.transport.sinks.pop(self.number, None)
         self._session.transport.target = None
+
+
+def collect(session: Session, windows: Mapping[str, int], *, idle: float, most_bytes: int | None) -> ConsumingChannel:
+    """Consume up to `windows` messages of each queue, acknowledging none.
+
+    Ends when all windows are full, when `most_bytes` of bodies are here, or as `ConsumingChannel.fill` says.
+    Consumers are cancelled before it returns: an acknowledgement must not make the broker send more.
+    """
+    found = ConsumingChannel(session, sum(windows.values()), most_bytes)
+    found.consume(windows, {})
+    found.fill(idle)
+    found.cancel()
+    return found

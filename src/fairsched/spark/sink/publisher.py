@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+from fairsched.amqp.session import Session
 from fairsched.errors import FairschedError
-from fairsched.spark._amqp import Session
-from fairsched.spark._messages import Outgoing
-from fairsched.spark._options import SinkOptions
+from fairsched.spark.sink.messages import Outgoing
+from fairsched.spark.sink.options import SinkOptions
 
 #: Messages, and bytes of bodies, that are written to the socket together.
 _TOGETHER, _TOGETHER_BYTES = 100, 1 << 20
@@ -23,10 +23,7 @@ class PublishFailed(FairschedError):
 
 
 class Publisher:
-    """Publisher(session, options)
-    --
-
-    Publishes on a channel of its own.
+    """Publishes on a channel of its own.
 
     Parameters
     ----------
@@ -61,7 +58,7 @@ class Publisher:
         for message in messages:
             together.append(message)
             size += len(message.body)
-            if len(together) == min(_TOGETHER, self._options.window) or size >= _TOGETHER_BYTES:
+            if len(together) == min(_TOGETHER, self._options.confirm_window) or size >= _TOGETHER_BYTES:
                 self._send(together)
                 together, size = [], 0
         if together:
@@ -72,7 +69,7 @@ class Publisher:
         self._wait(0)
 
     def _send(self, messages: list[Outgoing]) -> None:
-        self._wait(self._options.window - len(messages))
+        self._wait(self._options.confirm_window - len(messages))
         with self._session.transport:
             for exchange, key, body, properties in messages:
                 self._channel.basic_publish(exchange, key, body, properties, self._options.mandatory)

@@ -15,7 +15,8 @@ from fairsched.config import URL_VARIABLES
 from fairsched.durations import parse_duration
 from fairsched.errors import ConfigurationError
 from fairsched.frozenmapping import FrozenMapping
-from fairsched.spark._options import sink_options, source_options
+from fairsched.spark.sink.options import sink_options
+from fairsched.spark.source.options import source_options
 
 __all__ = ["PipelineSettings", "read_pipeline"]
 
@@ -30,10 +31,7 @@ _TABLES = {
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineSettings:
-    """PipelineSettings(*, source, sink_format, sink, checkpoint, …)
-    --
-
-    A pipeline, checked as far as it can be without Spark.
+    """A pipeline, checked as far as it can be without Spark.
 
     Parameters
     ----------

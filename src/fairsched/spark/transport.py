@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from fairsched._amqp import take_deliveries
 from fairsched.amqp.transport import Transport
 
-if TYPE_CHECKING:
-    from fairsched.spark._collected import Collected
+#: One message as it came: method, content header, both undecoded, body, and when, in nanoseconds since 1970.
+Delivery = tuple[bytes, bytes, bytes, int]
+
+#: More than there ever is.
+ENDLESS = 2**62
 
 #: A read costs as much as fifty messages. After one of fewer bytes the broker is given so many seconds to send more.
 _SMALL, _PAUSE = 131_072, 0.002
@@ -20,12 +22,46 @@ _METHOD, _HEADER, _BODY, _END = 1, 2, 3, 0xCE
 _DELIVER = b"\0\x3c\0\x3c"
 
 
-class ScanningTransport(Transport):
-    """A `Transport` that can give all deliveries of a read to a `Collected`.
+class DeliveryBuffer:
+    """Deliveries of one channel in the order of arrival, until there are as many as are wanted.
+
+    Parameters
+    ----------
+    number : int
+        Of the channel.
+    wanted : int
+        Messages.
+    most_bytes : int or None
+        Bytes of bodies; the message that reaches them is the last one.
+    """
+
+    def __init__(self, number: int, wanted: int, most_bytes: int | None) -> None:
+        self.number = number
+        self.deliveries: list[Delivery] = []
+        self.full = wanted == 0
+        #: Messages, and bytes of bodies, that are still wanted.
+        self.room, self.space = wanted, ENDLESS if most_bytes is None else most_bytes
+
+    def took(self, room: int, space: int) -> None:
+        """Note what is still wanted."""
+        self.room, self.space = room, space
+        if room <= 0 or space <= 0:
+            self.full = True
+
+    def take(self, method: bytes, header: bytes, body: bytes) -> None:
+        """Take a delivery that came among other frames, or in more than three."""
+        if self.full:
+            return  # Nobody asked for it: the broker takes it back with the channel.
+        self.deliveries.append((method, header, body, time.time_ns()))
+        self.took(self.room - 1, self.space - len(body))
+
+
+class BulkTransport(Transport):
+    """A `Transport` that can give all deliveries of a read to a `DeliveryBuffer`.
 
     Attributes
     ----------
-    target : Collected or None
+    target : DeliveryBuffer or None
         Takes the deliveries of its channel while it is not full.
     holds : bool
         Whether everything that comes while the target is full waits until `resume`; else it takes pika's way.
@@ -37,7 +73,7 @@ class ScanningTransport(Transport):
     is gathered here: pika would decode its properties, and fail at some.
     """
 
-    target: Collected | None = None
+    target: DeliveryBuffer | None = None
     holds = False
     #: Method, content header and body so far of a delivery in several frames, and octets of the body that are missing.
     _pieces: list[bytes] | None = None
@@ -72,7 +108,7 @@ class ScanningTransport(Transport):
         """Take what waited for the target to have room again."""
         self._on_data_available(b"")
 
-    def _scan(self, buffer: bytes, start: int, target: Collected) -> tuple[int, bool]:
+    def _scan(self, buffer: bytes, start: int, target: DeliveryBuffer) -> tuple[int, bool]:
         """Take deliveries; return where they end, and whether what follows is something else."""
         position, other, room, space = take_deliveries(
             buffer, start, target.number, self._longest(), target.room, target.space, target.deliveries, time.time_ns()

@@ -60,10 +60,7 @@ class Store(Protocol):
 
 
 class LocalStore:
-    """LocalStore(root)
-    --
-
-    A directory that all executors see: local, or a network file system with hard links.
+    """A directory that all executors see: local, or a network file system with hard links.
 
     Parameters
     ----------
@@ -154,10 +151,7 @@ def _sync(folder: Path) -> None:
 
 
 class ObjectStore:
-    """ObjectStore(filesystem, root)
-    --
-
-    A bucket or container, by fsspec.
+    """A bucket or container, by fsspec.
 
     Parameters
     ----------
@@ -212,10 +206,7 @@ class ObjectStore:
 
 
 def open_store(location: str) -> Store:
-    """open_store(location)
-    --
-
-    Return the store at a location.
+    """Return the store at a location.
 
     Parameters
     ----------
@@ -282,10 +273,7 @@ def refusal(location: str, error: Exception) -> str:
 
 
 def check(store: Store, location: str) -> None:
-    """check(store, location)
-    --
-
-    Try whether a name can be created twice.
+    """Try whether a name can be created twice.
 
     Parameters
     ----------

@@ -20,10 +20,7 @@ SCALE = 1 << 40
 def allocate(
     depths: Mapping[str, int], quanta: Mapping[str, int], limit: int | None, carried: Mapping[str, int]
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """allocate(depths, quanta, limit, carried)
-    --
-
-    Divide a batch among queues in proportion to their quanta, giving none more than it has.
+    """Divide a batch among queues in proportion to their quanta, giving none more than it has.
 
     Parameters
     ----------
@@ -97,13 +94,8 @@ def _deadline(rest: int, due: int, name: str) -> tuple[bool, int, int, str]:
     return rest <= 0, -((rest - SCALE) // max(1, due)), -due, name
 
 
-def assign(
-    shares: Mapping[str, int], partitions: int, *, split: bool = False, allow_split: bool = False
-) -> list[dict[str, int]]:
-    """assign(shares, partitions, split=False, allow_split=False)
-    --
-
-    Divide shares among partitions.
+def assign(shares: Mapping[str, int], partitions: int, assignment: str = "affinity") -> list[dict[str, int]]:
+    """Divide shares among partitions.
 
     Parameters
     ----------
@@ -111,11 +103,10 @@ def assign(
         Messages, by queue.
     partitions : int
         At most so many partitions.
-    split : bool
-        Let every partition read a part of every queue: even, but it breaks the order within a queue.
-    allow_split : bool
-        Otherwise a queue belongs to one partition; let only those be split whose share is more than twice the mean
-        of the partitions.
+    assignment : str
+        ``"affinity"``: a queue belongs to one partition. ``"split"``: every partition reads a part of every queue,
+        which is even, but breaks the order within a queue. ``"split-large"``: only queues whose share is more than
+        twice the mean of the partitions are split.
 
     Returns
     -------
@@ -129,7 +120,8 @@ def assign(
     pieces: list[tuple[int, str]] = []
     mean = sum(shares.values()) / max(1, partitions)
     for name, share in shares.items():
-        count = min(partitions, share) if split or (allow_split and share > 2 * mean) else 1
+        is_split = assignment == "split" or (assignment == "split-large" and share > 2 * mean)
+        count = min(partitions, share) if is_split else 1
         pieces += [(share * (k + 1) // count - share * k // count, name) for k in range(count)]
     loads = [0] * partitions
     parts: list[dict[str, int]] = [{} for _ in range(partitions)]
@@ -144,10 +136,7 @@ def assign(
 def bounded_by_bytes(
     limit: int | None, most_bytes: int | None, sizes: Mapping[str, int], quanta: Mapping[str, int], busy: Sequence[str]
 ) -> int | None:
-    """bounded_by_bytes(limit, most_bytes, sizes, quanta, busy)
-    --
-
-    Return the most messages of a batch so that it is expected to stay within a number of bytes.
+    """Return the most messages of a batch so that it is expected to stay within a number of bytes.
 
     Parameters
     ----------
@@ -177,10 +166,7 @@ def bounded_by_bytes(
 
 
 def divided(budget: int, parts: Sequence[Mapping[str, int]], sizes: Mapping[str, int]) -> list[int]:
-    """divided(budget, parts, sizes)
-    --
-
-    Divide the bytes of a batch among its partitions, by what each of them is expected to read.
+    """Divide the bytes of a batch among its partitions, by what each of them is expected to read.
 
     Parameters
     ----------

@@ -9,9 +9,10 @@ import pika
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fairsched._amqp import PROPERTY_NAMES
 from fairsched._routing import HashRing
 from fairsched.errors import FairschedError
-from fairsched.spark._options import SinkOptions
+from fairsched.spark.sink.options import SinkOptions
 
 #: Columns that a message can be made of, and their types in Spark.
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -25,7 +26,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "content_type": ("string",),
     "correlation_id": ("string",),
 }
-_PROPERTIES = ("priority", "expiration", "content_type", "correlation_id")
+#: Columns that are properties as they stand.
+_PROPERTIES = [name for name in COLUMNS if name in PROPERTY_NAMES and name not in ("message_id", "headers")]
 
 
 class Outgoing(NamedTuple):
@@ -38,10 +40,7 @@ class Outgoing(NamedTuple):
 
 
 class Messages:
-    """Messages(options, name)
-    --
-
-    Makes the messages of one task.
+    """Makes the messages of one task.
 
     Parameters
     ----------
@@ -59,7 +58,7 @@ class Messages:
         self._options = options
         self._name = name
         self._row = 0
-        self._ring = HashRing(options.ring, points_per_weight=options.ring_points) if options.ring else None
+        self._ring = HashRing(options.hash_ring, points_per_weight=options.hash_points) if options.hash_ring else None
 
     def of(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
         """Yield the messages of a batch of rows."""
@@ -99,6 +98,6 @@ class Messages:
         """Return the queue of each row, chosen by the ring; null is a key like any other."""
         if self._ring is None:
             return None
-        found = pa.array(self._ring.route_many(batch.column(self._options.ring_column)))
+        found = pa.array(self._ring.route_many(batch.column(self._options.hash_column)))
         queues: list[Any] = pc.take(pa.array(self._ring.names), found).to_pylist()
         return queues

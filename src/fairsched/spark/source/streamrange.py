@@ -14,11 +14,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fairsched.amqp.session import Session
 from fairsched.errors import ConnectionFailed, FairschedError
-from fairsched.spark._amqp import Retries, Session, open_session, over_session
-from fairsched.spark._collected import ENDLESS, LARGEST_WINDOW, Collected
-from fairsched.spark._rows import Delivery, stream_offset
-from fairsched.spark._taker import Broker
+from fairsched.spark.broker import Broker, Retries, open_session, over_session
+from fairsched.spark.source.consuming import LARGEST_WINDOW, ConsumingChannel
+from fairsched.spark.source.rows import stream_offset
+from fairsched.spark.transport import ENDLESS, Delivery
 
 _log = logging.getLogger(__name__)
 
@@ -36,12 +37,8 @@ class StreamTruncated(FairschedError):
     """Messages that the query has not read yet are gone: retention was too short, or the stream was made anew."""
 
 
-class _Ends(Collected):
-    """_Ends(session)
-    --
-
-    The first and the last offset of what comes of each stream; the messages themselves are forgotten at once.
-    """
+class _EndFinder(ConsumingChannel):
+    """The first and the last offset of what comes of each stream; the messages themselves are forgotten at once."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session, ENDLESS, None)
@@ -63,10 +60,7 @@ class _Ends(Collected):
 
 
 def bounds(broker: Broker, streams: Sequence[str], where: str, quiet: float = _QUIET) -> dict[str, int]:
-    """bounds(broker, streams, where, quiet=0.25)
-    --
-
-    Find the ends of streams.
+    """Find the ends of streams.
 
     Parameters
     ----------
@@ -105,7 +99,7 @@ def seen_bounds(broker: Broker, streams: Sequence[str], where: str, quiet: float
 
 
 def _look(session: Session, streams: Sequence[str], where: str, quiet: float) -> dict[str, int]:
-    found = _Ends(session)
+    found = _EndFinder(session)
     window = 1 if where == "first" else LARGEST_WINDOW
     found.consume(dict.fromkeys(streams, window), {name: {"x-stream-offset": where} for name in streams})
     until = time.monotonic() + _ROUNDS * quiet
@@ -130,11 +124,8 @@ def _look(session: Session, streams: Sequence[str], where: str, quiet: float) ->
     return {name: last + 1 for name, (_, last) in found.offsets.items()}
 
 
-class _Piece(Collected):
-    """_Piece(session, stream, start, end, most, most_bytes)
-    --
-
-    Messages of a stream from offset `start` on, at most so many, and bytes or a message more; and then the next ones.
+class _RangeChannel(ConsumingChannel):
+    """The messages of a range of offsets, piece by piece: at most `most` of them, or as many as reach `most_bytes`.
 
     The consumer goes on from piece to piece: the broker searches the stream for the offset where a consumer begins. It
     sends a window ahead of the acknowledgements, which end as soon as the rest of the range is within it. What comes
@@ -180,11 +171,8 @@ class _Piece(Collected):
 
 def read_range(
     broker: Broker, stream: str, start: int, end: int, *, idle: float, strict: bool, most: int, most_bytes: int
-) -> Iterator[Collected]:
-    """read_range(broker, stream, start, end, *, idle, strict, most, most_bytes)
-    --
-
-    Yield the messages of a stream from offset `start` up to, not including, `end`.
+) -> Iterator[ConsumingChannel]:
+    """Yield the messages of a stream from offset `start` up to, not including, `end`.
 
     Parameters
     ----------
@@ -204,7 +192,7 @@ def read_range(
 
     Yields
     ------
-    Collected
+    ConsumingChannel
         Deliveries in the order of their offsets, to be used before the next ones are asked for.
 
     Raises
@@ -219,7 +207,7 @@ def read_range(
     while position < end:
         session = open_session(broker)
         try:
-            piece = _Piece(session, stream, position, end, min(end - position, most), most_bytes)
+            piece = _RangeChannel(session, stream, position, end, min(end - position, most), most_bytes)
             while True:
                 _fill(session, piece, position, idle)
                 retries.succeeded()
@@ -235,10 +223,10 @@ def read_range(
             session.drop()
 
 
-def _fill(session: Session, piece: _Piece, position: int, idle: float) -> None:
+def _fill(session: Session, piece: _RangeChannel, position: int, idle: float) -> None:
     """Collect a piece; ConnectionFailed if nothing comes."""
     try:
-        session.fill(piece, idle)
+        piece.fill(idle)
     except ConnectionFailed:
         if not piece.deliveries:
             raise
@@ -252,7 +240,7 @@ def _fill(session: Session, piece: _Piece, position: int, idle: float) -> None:
         )
 
 
-def _checked(broker: Broker, piece: _Piece, position: int, end: int, strict: bool) -> int:
+def _checked(broker: Broker, piece: _RangeChannel, position: int, end: int, strict: bool) -> int:
     """Keep what lies in the range, and return the next offset; complains of what is gone."""
     kept: list[Delivery] = []
     gap: tuple[int, int] | None = None

@@ -16,16 +16,17 @@ from typing import Any
 import pyarrow as pa
 
 from fairsched._amqp import AckLedger
+from fairsched.amqp.session import Session
 from fairsched.errors import ConnectionFailed
-from fairsched.spark._amqp import Retries, Session, open_session
-from fairsched.spark._collected import LARGEST_WINDOW, Collected
-from fairsched.spark._fair import choose, row_order
-from fairsched.spark._options import SourceOptions
-from fairsched.spark._plan import allocate
-from fairsched.spark._rows import Decoder
-from fairsched.spark._spool import Segment
-from fairsched.spark._stale import judge
-from fairsched.spark._unspooled import open_spool
+from fairsched.spark.broker import Retries, open_session
+from fairsched.spark.source.consuming import LARGEST_WINDOW, ConsumingChannel, collect
+from fairsched.spark.source.depths import depths
+from fairsched.spark.source.options import SourceOptions
+from fairsched.spark.source.plan import allocate
+from fairsched.spark.source.roworder import choose, row_order
+from fairsched.spark.source.rows import Decoder
+from fairsched.spark.source.shedding import judge
+from fairsched.spark.source.spool import Segment, open_spool
 
 _log = logging.getLogger(__name__)
 
@@ -35,12 +36,9 @@ SEGMENT_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
-class Part:
-    """Part(index, seq, epoch, shares, sizes={}, budget=0, laws={})
-    --
-
-    One partition of a batch: where it is published, how much it reads of what (see `_offset.QueueOffset`), and where
-    the law of each queue stands (see `_stale`).
+class PartitionPlan:
+    """One partition of a batch: where it is published, how much it reads of what (see `offsets.QueueOffset`), and where
+    the law of each queue stands (see `shedding`).
     """
 
     index: int
@@ -53,10 +51,7 @@ class Part:
 
 
 class PartitionReader:
-    """PartitionReader(options, names, part)
-    --
-
-    Reads one partition, once.
+    """Reads one partition, once.
 
     Parameters
     ----------
@@ -64,15 +59,17 @@ class PartitionReader:
         Of the source.
     names : sequence of str
         Columns.
-    part : Part
+    part : PartitionPlan
         What to read.
     """
 
-    def __init__(self, options: SourceOptions, names: Sequence[str], part: Part) -> None:
+    def __init__(self, options: SourceOptions, names: Sequence[str], part: PartitionPlan) -> None:
         self._options = options
         self._part = part
         self._spool = open_spool(options, part.epoch)
-        self._decoder = Decoder(names, options.key, options.time_header, timed=options.shedding is not None)
+        self._decoder = Decoder(
+            names, options.fair_key, options.enqueue_time_header, timed=options.shedding is not None
+        )
         self._left = dict(part.shares)
         #: Mean size of a queue's messages, from earlier batches, and then from the segment before.
         self._sizes = dict(part.sizes)
@@ -123,14 +120,14 @@ class PartitionReader:
         self.reached("acknowledged")
         return segment
 
-    def _collect(self) -> tuple[dict[str, int], Collected]:
+    def _collect(self) -> tuple[dict[str, int], ConsumingChannel]:
         """Collect what the next segment is made of; over a new connection, should one be lost."""
         retries = Retries(self._options.broker)
         while True:
             session = self._connected()
             try:
                 shares, windows = self._windows(session)
-                return shares, session.collect(windows, idle=self._options.idle, most_bytes=self._most_bytes())
+                return shares, collect(session, windows, idle=self._options.poll_timeout, most_bytes=self._most_bytes())
             except ConnectionFailed as error:
                 self._close()
                 retries.failed(error)
@@ -141,7 +138,7 @@ class PartitionReader:
         What does not fit into the segment goes back, and a quorum queue counts that: at its delivery limit it drops a
         message. So no more is asked for than is expected to fit.
         """
-        ahead = self._options.lookahead
+        ahead = self._options.fair_lookahead
         room = max(1, SEGMENT_MESSAGES // ahead)
         known = {name: size for name, size in self._sizes.items() if self._left.get(name)}
         if known:
@@ -151,8 +148,8 @@ class PartitionReader:
         shares, _ = allocate(self._left, self._part.shares, room, {})
         if ahead == 1:
             return shares, shares
-        depths = session.depths(shares)
-        windows = {name: min(share * ahead, depths[name], LARGEST_WINDOW) for name, share in shares.items()}
+        ready = depths(session, shares)
+        windows = {name: min(share * ahead, ready[name], LARGEST_WINDOW) for name, share in shares.items()}
         # As a prefetch, 0 would mean no limit.
         return shares, {name: window for name, window in windows.items() if window}
 
@@ -160,11 +157,11 @@ class PartitionReader:
         budget = self._part.budget
         return min(SEGMENT_BYTES, budget - self._bytes) if budget else SEGMENT_BYTES
 
-    def _segment(self, shares: Mapping[str, int], collected: Collected) -> tuple[Segment, list[int] | None]:
+    def _segment(self, shares: Mapping[str, int], collected: ConsumingChannel) -> tuple[Segment, list[int] | None]:
         """Decode, choose, judge and order; the second result is a verdict on each delivery, None to acknowledge all."""
         columns = self._decoder.decode(collected.deliveries, collected.queues)
         places: Sequence[int] = range(len(collected.deliveries))
-        if self._options.lookahead > 1:
+        if self._options.fair_lookahead > 1:
             places = choose(columns["queue"], columns["key"], self._options.key_quanta, shares)
             columns = _taken(columns, places)
         counts, sizes, ages = _figures(columns)
@@ -185,7 +182,7 @@ class PartitionReader:
                 verdicts[places[row]] = verdict
         return segment, verdicts
 
-    def _settle(self, collected: Collected, verdicts: Sequence[int] | None) -> None:
+    def _settle(self, collected: ConsumingChannel, verdicts: Sequence[int] | None) -> None:
         """Tell the broker the verdicts, None for an acknowledgement of everything."""
         try:
             if verdicts is None:

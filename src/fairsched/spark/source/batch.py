@@ -10,19 +10,20 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from fairsched._amqp import AckLedger
+from fairsched.amqp.session import Session
 from fairsched.errors import ConfigurationError, ConnectionFailed
-from fairsched.spark._amqp import Session, over_session
-from fairsched.spark._collected import Collected
-from fairsched.spark._depths import DepthProbe
-from fairsched.spark._fair import row_order
-from fairsched.spark._options import SourceOptions
-from fairsched.spark._partition import SEGMENT_MESSAGES
-from fairsched.spark._plan import allocate, assign
-from fairsched.spark._rows import Decoder
-from fairsched.spark._stale import judge
-from fairsched.spark._tail import as_offsets
-from fairsched.spark.source import Shape
-from fairsched.spark.streams import Range, ranges, read_rows
+from fairsched.spark.broker import over_session
+from fairsched.spark.source.consuming import ConsumingChannel, collect
+from fairsched.spark.source.depths import DepthProbe
+from fairsched.spark.source.options import SourceOptions
+from fairsched.spark.source.partition import SEGMENT_MESSAGES
+from fairsched.spark.source.plan import allocate, assign
+from fairsched.spark.source.roworder import row_order
+from fairsched.spark.source.rows import Decoder
+from fairsched.spark.source.schema import RequestedSchema
+from fairsched.spark.source.shedding import judge
+from fairsched.spark.source.streamrange import as_offsets
+from fairsched.spark.source.streams import Range, ranges, read_rows
 
 
 def browse(options: SourceOptions, names: Sequence[str], shares: dict[str, int]) -> Iterator[pa.RecordBatch]:
@@ -33,10 +34,10 @@ def browse(options: SourceOptions, names: Sequence[str], shares: dict[str, int])
     They go back by basic.nack, which RabbitMQ 4.3 and newer does not count as a failed delivery; older ones count it in
     quorum queues, as they do what a closed connection had.
     """
-    decoder = Decoder(names, options.key, options.time_header, timed=options.shedding is not None)
+    decoder = Decoder(names, options.fair_key, options.enqueue_time_header, timed=options.shedding is not None)
 
-    def look(session: Session) -> Collected:
-        found = session.collect(shares, idle=options.idle)
+    def look(session: Session) -> ConsumingChannel:
+        found = collect(session, shares, idle=options.poll_timeout, most_bytes=None)
         # They go back in any case, in the end with the connection.
         with contextlib.suppress(ConnectionFailed):
             if found.deliveries:
@@ -53,10 +54,7 @@ def browse(options: SourceOptions, names: Sequence[str], shares: dict[str, int])
 
 
 class BatchReader(DataSourceReader):
-    """BatchReader(options, schema)
-    --
-
-    Reads once what is there.
+    """Reads once what is there.
 
     Parameters
     ----------
@@ -82,22 +80,22 @@ class BatchReader(DataSourceReader):
                 "for streaming queries"
             )
         self._options = options
-        self._shape = Shape(schema, options)
+        self._schema = RequestedSchema(schema, options)
 
     def partitions(self) -> list[InputPartition]:
         """Return shares of queues, or ranges of streams."""
         options = self._options
         if options.streams:
             names = list(options.quanta)
-            starts = as_offsets(options.starting or "earliest", options.broker, names, options.idle)
-            ends = as_offsets(options.ending, options.broker, names, options.idle)
+            starts = as_offsets(options.starting_offsets or "earliest", options.broker, names, options.poll_timeout)
+            ends = as_offsets(options.ending_offsets, options.broker, names, options.poll_timeout)
             return [InputPartition(one) for one in ranges(starts, ends, options)]
-        probe = DepthProbe(options.broker, list(options.quanta), options.pace)
+        probe = DepthProbe(options.broker, list(options.quanta), options.planning_interval)
         try:
-            shares, _ = allocate(probe.depths(), options.quanta, options.browse_most, {})
+            shares, _ = allocate(probe.depths(), options.quanta, options.max_messages, {})
         finally:
             probe.close()
-        parts = assign(shares, options.partitions, split=options.split, allow_split=options.allow_split)
+        parts = assign(shares, options.num_partitions, options.queue_assignment)
         return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -106,5 +104,5 @@ class BatchReader(DataSourceReader):
         if part is None:
             return iter(())
         if isinstance(part, Range):
-            return self._shape.fit(read_rows(self._options, self._shape.names, part))
-        return self._shape.fit(browse(self._options, self._shape.names, part))
+            return self._schema.fit(read_rows(self._options, self._schema.names, part))
+        return self._schema.fit(browse(self._options, self._schema.names, part))

@@ -65,10 +65,7 @@ class BatchAges:
 
 
 class PipelineProgress:
-    """PipelineProgress(quanta)
-    --
-
-    Counts by queue and ages by batch, added up.
+    """Counts by queue and ages by batch, added up.
 
     A queue that ran out gets all it has and leaves its share to the others, so shares are judged by the batches that
     left every queue a backlog.

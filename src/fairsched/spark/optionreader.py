@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fairsched._arrays import AMOUNT_MAX
 from fairsched.amqp.urls import check_urls
 from fairsched.durations import parse_duration
 from fairsched.errors import ConfigurationError
+from fairsched.spark.broker import Broker
 
 #: Spark passes it along with everybody's options.
 FOREIGN = frozenset({"checkpointlocation"})
@@ -28,32 +28,8 @@ _BARE = re.compile(r"[-+.\d_eE\s]+")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Broker:
-    """Broker(urls, heartbeat=60, timeout=10.0, retries=3)
-    --
-
-    Where the broker is and how patiently to look for it.
-
-    Parameters
-    ----------
-    urls : tuple of str
-        Tried in turn.
-    heartbeat : int
-        Seconds; 0 switches heartbeats off.
-    timeout : float
-        Seconds for a connection, and for each answer.
-    retries : int
-        Further rounds over the URLs.
-    """
-
-    urls: tuple[str, ...] = field(repr=False)
-    heartbeat: int = 60
-    timeout: float = 10.0
-    retries: int = 3
-
-
 def as_json(text: str, name: str, shape: str) -> Any:
+    """Parse the JSON of an option; `shape` says what it should look like."""
     try:
         return json.loads(text)
     except ValueError:
@@ -64,7 +40,7 @@ def _is_weight(value: object) -> bool:
     return type(value) is int and 0 < value <= AMOUNT_MAX
 
 
-class Taker:
+class OptionReader:
     """Takes options out of a case-insensitive mapping, and knows which are left."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -78,10 +54,12 @@ class Taker:
         return [name for name in names if name.lower() in self._given]
 
     def text(self, name: str, default: T) -> str | T:
+        """Take any text."""
         self.known.append(name)
         return self._left.pop(name.lower(), default)
 
     def number(self, name: str, default: int, least: int = 1, most: int = _MOST) -> int:
+        """Take an integer between two bounds, inclusive."""
         text = self.text(name, None)
         try:
             value = default if text is None else int(text)
@@ -100,12 +78,14 @@ class Taker:
             raise ConfigurationError(f"option {name}: {error}") from None
 
     def flag(self, name: str, default: bool) -> bool:
+        """Take true or false."""
         text = str(self.text(name, default)).lower()
         if text not in ("true", "false"):
             raise ConfigurationError(f"option {name} must be true or false, got {text!r}")
         return text == "true"
 
     def choice(self, name: str, *allowed: str) -> str:
+        """Take one of several words, in any case; the first one is the default."""
         text = str(self.text(name, allowed[0])).lower()
         if text not in allowed:
             raise ConfigurationError(f"option {name} must be {' or '.join(allowed)}, got {text!r}")
@@ -123,6 +103,7 @@ class Taker:
         return found
 
     def broker(self, heartbeat: int = 60) -> Broker:
+        """Take the options that say where the broker is and how long to wait for it."""
         text = self.text("url", "")
         if not text:
             # A managed table has a path, which Spark does give.
@@ -137,8 +118,8 @@ class Taker:
             self.number("connectRetries", 3, 0),
         )
 
-    def end(self) -> None:
-        """Refuse what nobody took."""
+    def refuse_unknown(self) -> None:
+        """Raise if an option is left that nobody took."""
         left = sorted(set(self._left) - FOREIGN)
         if any(name.startswith("option.") for name in left):
             raise ConfigurationError(_NO_TABLES)

@@ -18,23 +18,19 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from fairsched.errors import ConfigurationError
-from fairsched.spark._depths import DepthProbe
-from fairsched.spark._offset import QueueOffset
-from fairsched.spark._options import SourceOptions
-from fairsched.spark._partition import Part, PartitionReader
-from fairsched.spark._plan import allocate, assign, bounded_by_bytes, divided
-from fairsched.spark._spool import Segment, Spool
-from fairsched.spark._unspooled import Unspooled, open_spool
-from fairsched.spark.source import Shape
+from fairsched.spark.source.depths import DepthProbe
+from fairsched.spark.source.offsets import QueueOffset
+from fairsched.spark.source.options import SourceOptions
+from fairsched.spark.source.partition import PartitionPlan, PartitionReader
+from fairsched.spark.source.plan import allocate, assign, bounded_by_bytes, divided
+from fairsched.spark.source.schema import RequestedSchema
+from fairsched.spark.source.spool import NoSpool, Segment, Spool, open_spool
 
 _log = logging.getLogger(__name__)
 
 
 class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """QueuesReader(options, schema)
-    --
-
-    Plans batches of weighted shares, and reads them.
+    """Plans batches of weighted shares, and reads them.
 
     Parameters
     ----------
@@ -53,14 +49,14 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     partition_reader: type[PartitionReader] = PartitionReader
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        if options.spool is None and not options.at_most_once:
+        if options.spool_location is None and not options.at_most_once:
             raise ConfigurationError(
                 "option spoolLocation is missing: a directory or object-store prefix that all executors share, for "
                 "this query alone, kept together with its checkpoint; or ackMode=auto, which loses messages when a "
                 "task fails"
             )
         self._options = options
-        self._shape = Shape(schema, options)
+        self._schema = RequestedSchema(schema, options)
         self._probe: DepthProbe | None = None
         self._checked = False
         self._since = time.monotonic()
@@ -83,7 +79,7 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return maxMessagesPerTrigger."""
-        return ReadMaxRows(self._options.most)
+        return ReadMaxRows(self._options.max_messages_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note what there is now: nothing that comes later is read."""
@@ -115,7 +111,7 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _look(self) -> dict[str, int]:
         if self._probe is None:
-            self._probe = DepthProbe(self._options.broker, list(self._options.quanta), self._options.pace)
+            self._probe = DepthProbe(self._options.broker, list(self._options.quanta), self._options.planning_interval)
         self._depths = self._probe.depths()
         return dict(self._depths)
 
@@ -123,17 +119,22 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Whether to wait for more (minMessagesPerTrigger, but no longer than maxTriggerDelay)."""
         if self._target is not None or isinstance(limit, ReadAllAvailable):
             return False
-        return ready < self._options.least and time.monotonic() - self._since < self._options.delay
+        return (
+            ready < self._options.min_messages_per_trigger
+            and time.monotonic() - self._since < self._options.max_trigger_delay
+        )
 
     def _plan(self, begin: QueueOffset, ready: Mapping[str, int], limit: ReadLimit) -> QueueOffset:
         options = self._options
         sizes = {**begin.sizes, **self._sizes}
         # Without a limit (Trigger.Once) a batch is everything there is.
-        most, most_bytes = (limit.max_rows, options.most_bytes) if isinstance(limit, ReadMaxRows) else (None, None)
+        most, most_bytes = (
+            (limit.max_rows, options.max_bytes_per_trigger) if isinstance(limit, ReadMaxRows) else (None, None)
+        )
         most = bounded_by_bytes(most, most_bytes, sizes, options.quanta, [name for name in ready if ready[name]])
         shares, carried = allocate(ready, options.quanta, most, begin.carried)
         self._behind = {name: depth - shares.get(name, 0) for name, depth in ready.items()}
-        parts = assign(shares, options.partitions, split=options.split, allow_split=options.allow_split)
+        parts = assign(shares, options.num_partitions, options.queue_assignment)
         epoch = begin.epoch or uuid.uuid4().hex
         known = {name: sizes[name] for name in options.quanta if name in sizes}
         return QueueOffset(begin.seq + 1, epoch, tuple(parts), carried, known, most_bytes or 0)
@@ -153,10 +154,10 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if counts:  # A partition that found nothing had bytes enough.
                 self._plan_target({name: counts.get(name, 0) - share for name, share in shares.items()})
 
-    def _check_spool(self, epoch: str) -> Spool | Unspooled:
+    def _check_spool(self, epoch: str) -> Spool | NoSpool:
         spool = open_spool(self._options, epoch)
         if not self._checked:
-            spool.refuse_foreign(self._options.strict)
+            spool.refuse_foreign(self._options.fail_on_data_loss)
             self._checked = True
         return spool
 
@@ -166,7 +167,7 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not found.seq:
             return []  # Spark begins with a batch of nothing when there is nothing yet.
         spool = self._check_spool(found.epoch)
-        spool.open_batch(found.seq, self._options.strict)
+        spool.open_batch(found.seq, self._options.fail_on_data_loss)
         if found.seq > self._planned:
             # A batch of an earlier run: what it reads now, and not from the spool, this run has counted as ready.
             self._planned = found.seq
@@ -175,7 +176,9 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._plan_target({name: share - done.get(name, 0) for name, share in shares.items()})
         budgets = divided(found.budget, found.parts, found.sizes)
         return [
-            InputPartition(Part(index, found.seq, found.epoch, shares, found.sizes, budget, self._laws_of(shares)))
+            InputPartition(
+                PartitionPlan(index, found.seq, found.epoch, shares, found.sizes, budget, self._laws_of(shares))
+            )
             for index, (shares, budget) in enumerate(zip(found.parts, budgets, strict=True))
         ]
 
@@ -214,5 +217,5 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one partition."""
-        reader = self.partition_reader(self._options, self._shape.names, partition.value)
-        return self._shape.fit(reader.read())
+        reader = self.partition_reader(self._options, self._schema.names, partition.value)
+        return self._schema.fit(reader.read())

@@ -24,7 +24,8 @@ from typing import Any
 import pyarrow as pa
 
 from fairsched.errors import FairschedError
-from fairsched.spark._store import Store, check, open_store, refusal
+from fairsched.spark.source.options import SourceOptions
+from fairsched.spark.source.store import Store, check, open_store, refusal
 
 _log = logging.getLogger(__name__)
 
@@ -47,10 +48,7 @@ class SpoolLost(FairschedError):
 
 @dataclass(frozen=True)
 class Segment:
-    """Segment(batch, counts, sizes, ages={}, last=True, attempt="", shed={}, laws={})
-    --
-
-    Some rows of a partition and what is known of them.
+    """Some rows of a partition and what is known of them.
 
     Parameters
     ----------
@@ -99,15 +97,12 @@ class Segment:
 
 
 class Spool:
-    """Spool(location, epoch="")
-    --
-
-    The published segments of one checkpoint.
+    """The published segments of one checkpoint.
 
     Parameters
     ----------
     location : str
-        A directory or object-store prefix (see `_store`).
+        A directory or object-store prefix (see `store`).
     epoch : str
         Names the checkpoint.
     """
@@ -224,3 +219,43 @@ class Spool:
         except Exception as error:
             # The drivers have exceptions of their own, with nothing in common.
             raise SpoolNotWritable(refusal(self._location, error)) from error
+
+
+class NoSpool:
+    """Takes the place of a `Spool` with ``ackMode=auto``: publishing keeps nothing, and nothing is ever found.
+
+    At most once: what a batch would be replayed from is not kept, so a message is acknowledged and then shown.
+    """
+
+    def refuse_foreign(self, strict: bool) -> None:
+        """Nothing is kept, so nothing can be another's."""
+
+    def open_batch(self, seq: int, strict: bool) -> None:
+        """Every batch may be read."""
+
+    def close_until(self, seq: int) -> list[Segment]:
+        """Nothing is known of what was read."""
+        return []
+
+    def published(self, seq: int, part: int, number: int) -> Segment | None:
+        """Nothing is: every attempt consumes."""
+        return None
+
+    def counts(self, seq: int, part: int) -> dict[str, int]:
+        """Nothing is known of what an earlier run has read."""
+        return {}
+
+    def check_open(self, seq: int) -> None:
+        """Every batch may be read."""
+
+    def publish(self, seq: int, part: int, number: int, segment: Segment) -> bool:
+        """Let the segment be acknowledged and shown."""
+        return True
+
+
+def open_spool(options: SourceOptions, epoch: str) -> Spool | NoSpool:
+    """Return what keeps the segments of a checkpoint, as the options have it."""
+    if options.at_most_once:
+        return NoSpool()
+    assert options.spool_location is not None
+    return Spool(options.spool_location, epoch)

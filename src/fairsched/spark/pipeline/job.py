@@ -1,4 +1,4 @@
-"""A ready job: queues, a ring, your function, a sink; checkpointed, with the shares in its progress."""
+"""A prebuilt job: queues, a ring, your function, a sink; checkpointed, with the shares in its progress."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from fairsched._routing import HashRing
 from fairsched.errors import ConfigurationError
 from fairsched.spark.fairnessreport import observe_fairness
-from fairsched.spark.pipelinefile import PipelineSettings
+from fairsched.spark.pipeline.settings import PipelineSettings
 from fairsched.spark.ringpartition import repartition_by_ring
 
 if TYPE_CHECKING:

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
 
+from fairsched.amqp.session import Session
 from fairsched.errors import ConnectionFailed
-from fairsched.spark._amqp import Retries, Session, open_session
-from fairsched.spark._taker import Broker
+from fairsched.spark.broker import Broker, Retries, close_channel, open_session
+
+
+def message_counts(
+    session: Session, channel: Any, queues: Iterable[str], *, unless: Callable[[], object] = lambda: False
+) -> dict[str, int]:
+    """Messages that are ready, by queue, asked on a channel; see `Session.call` for `unless`."""
+    names = list(queues)
+    requests = [partial(channel.queue_declare, name, passive=True) for name in names]
+    answers = session.call(requests, "queue.declare", unless=unless)
+    return {name: int(answer.method.message_count) for name, answer in zip(names, answers, strict=False)}
+
+
+def depths(session: Session, queues: Iterable[str]) -> dict[str, int]:
+    """Messages that are ready, by queue; QueueNotFound if there is no such queue."""
+    channel = session.channel()
+    found = message_counts(session, channel, queues)
+    close_channel(session, channel)
+    return found
 
 
 class DepthProbe:
-    """DepthProbe(broker, queues, pace, wait=time.sleep, clock=time.monotonic)
-    --
-
-    Asks for depths.
+    """Asks for depths.
 
     Parameters
     ----------
@@ -22,7 +39,7 @@ class DepthProbe:
         Where the queues are.
     queues : sequence of str
         Their names.
-    pace : float
+    interval : float
         Seconds between two looks. Spark asks every ten milliseconds while there is nothing to do.
     wait, clock : callable
         Time, for tests.
@@ -36,33 +53,33 @@ class DepthProbe:
         self,
         broker: Broker,
         queues: Sequence[str],
-        pace: float,
+        interval: float,
         *,
         wait: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._broker = Broker(broker.urls, 0, broker.timeout, broker.retries)
         self._queues = queues
-        self._pace = pace
+        self._interval = interval
         self._wait = wait
         self._clock = clock
-        self._looked: float | None = None
+        self._asked: float | None = None
         self._session: Session | None = None
 
     def depths(self) -> dict[str, int]:
-        """Return the messages that are ready, by queue; waits until the last look is `pace` seconds ago."""
-        if self._looked is not None:
-            self._wait(max(0.0, self._looked + self._pace - self._clock()))
+        """Return the messages that are ready, by queue; waits until the last look is `interval` seconds ago."""
+        if self._asked is not None:
+            self._wait(max(0.0, self._asked + self._interval - self._clock()))
         retries = Retries(self._broker, wait=self._wait)
         while True:
             session = self._connected()
             try:
-                return session.depths(self._queues)
+                return depths(session, self._queues)
             except ConnectionFailed as error:
                 self.close()
                 retries.failed(error)
             finally:
-                self._looked = self._clock()
+                self._asked = self._clock()
 
     def _connected(self) -> Session:
         if self._session is None or not self._session.is_open:

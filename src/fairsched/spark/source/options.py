@@ -1,0 +1,185 @@
+"""The options of a reader, checked, in one frozen and picklable object that never shows its URL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fairsched._amqp import PROPERTY_NAMES
+from fairsched._codel import CoDel
+from fairsched.errors import ConfigurationError
+from fairsched.spark.broker import Broker
+from fairsched.spark.optionreader import OptionReader, as_json
+
+#: Where RabbitMQ says when it took a message, in milliseconds since 1970, if it is told to.
+TIME_HEADER = "timestamp_in_ms"
+#: Bytes of bodies in a batch by default: what the spool must have room for, and what is done again after a failure.
+MOST_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Shedding:
+    """What becomes of messages that waited too long; ``flag``, ``requeue`` or ``dead-letter`` is the action."""
+
+    target: float
+    interval: float
+    action: str
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What a source is told; each field is the option of that name (see docs/howto/spark.md)."""
+
+    broker: Broker
+    quanta: Mapping[str, int]
+    streams: bool
+    spool_location: str | None
+    max_messages_per_trigger: int
+    min_messages_per_trigger: int
+    max_trigger_delay: float
+    max_bytes_per_trigger: int | None
+    num_partitions: int
+    queue_assignment: str
+    row_order: str
+    fair_key: str | None
+    key_quanta: Mapping[str, int]
+    fair_lookahead: int
+    poll_timeout: float
+    planning_interval: float
+    starting_offsets: str | Mapping[str, int] | None
+    ending_offsets: str | Mapping[str, int]
+    fail_on_data_loss: bool
+    max_messages: int
+    include_properties: bool
+    include_headers: bool
+    enqueue_time_header: str | None
+    shedding: Shedding | None
+    at_most_once: bool
+
+
+def _offsets(reader: OptionReader, name: str, default: str | None) -> str | Mapping[str, int] | None:
+    """Take ``earliest``, ``latest`` or ``{"stream": offset}``."""
+    text = reader.text(name, default)
+    if text is None or text.lower() in ("earliest", "latest"):
+        return text and text.lower()
+    shape = 'earliest, latest or a JSON object of offsets, such as {"events": 1200}'
+    found = as_json(text, name, shape)
+    if not isinstance(found, dict) or not all(type(value) is int and value >= 0 for value in found.values()):
+        raise ConfigurationError(f"option {name} must be {shape}, got {text!r}")
+    return found
+
+
+def _key(reader: OptionReader) -> str | None:
+    text = reader.text("fairKey", None)
+    if text is None:
+        return None
+    source, _, name = text.partition(":")
+    if not name or source not in ("header", "property"):
+        raise ConfigurationError(f"option fairKey must be header:NAME or property:NAME, got {text!r}")
+    if source == "property" and name not in {*PROPERTY_NAMES} - {"headers", "cluster_id"}:
+        raise ConfigurationError(f"option fairKey: there is no property {name!r}")
+    return text
+
+
+def _at_most_once(reader: OptionReader, spool: str | None, streams: Mapping[str, int]) -> bool:
+    """Take ackMode: whether messages are acknowledged without being kept."""
+    auto = reader.choice("ackMode", "spool", "auto") == "auto"
+    if auto and (spool is not None or streams):
+        raise ConfigurationError(
+            "option ackMode=auto is for queues without spoolLocation: it keeps nothing to read a batch again from"
+        )
+    return auto
+
+
+def _most_bytes(reader: OptionReader, spool: str | None, streams: Mapping[str, int]) -> int | None:
+    """Take maxBytesPerTrigger; None for no bound."""
+    found = reader.number("maxBytesPerTrigger", 0 if spool is None or streams else MOST_BYTES, 0, 2**62)
+    if found and streams:
+        raise ConfigurationError(
+            f"option maxBytesPerTrigger is for queues, or 0, got {found}: a batch of streams is a range of offsets, "
+            "which is written down before anybody has seen the messages. Bound it by maxMessagesPerTrigger"
+        )
+    return found or None
+
+
+def _shedding(reader: OptionReader, streams: Mapping[str, int]) -> Shedding | None:
+    """Take the options of CoDel; None without a target."""
+    found = Shedding(
+        reader.seconds("codelTargetMs", "0"),
+        reader.seconds("codelIntervalMs", "100"),
+        reader.choice("codelAction", "flag", "requeue", "dead-letter"),
+    )
+    if not reader.given("codelTargetMs"):
+        idle = reader.given("codelIntervalMs", "codelAction")
+        if idle:
+            raise ConfigurationError(f"option {', '.join(idle)} has a meaning only together with codelTargetMs")
+        return None
+    if streams:
+        raise ConfigurationError("option codelTargetMs is for queues: a message of a stream cannot go back")
+    try:
+        CoDel(found.target, found.interval)
+    except ValueError as error:
+        raise ConfigurationError(f"options codelTargetMs and codelIntervalMs: {error}") from None
+    return found
+
+
+def source_options(options: Mapping[str, str]) -> SourceOptions:
+    """Check the options of a reader.
+
+    Parameters
+    ----------
+    options : mapping of str to str
+        As Spark gives them; names in any case.
+
+    Returns
+    -------
+    SourceOptions
+        Picklable.
+
+    Raises
+    ------
+    ConfigurationError
+        An option is missing, unknown or wrong; the message names it, and never shows a URL's password.
+
+    Notes
+    -----
+    O(number of options). Safe from any thread.
+    """
+    reader = OptionReader(options)
+    broker = reader.broker()
+    queues, streams = reader.weights("queues"), reader.weights("streams")
+    spool = reader.text("spoolLocation", None)
+    shedding = _shedding(reader, streams)
+    if bool(queues) == bool(streams):
+        raise ConfigurationError("exactly one of the options queues and streams must name something")
+    found = SourceOptions(
+        broker=broker,
+        quanta=queues or streams,
+        streams=bool(streams),
+        spool_location=spool,
+        max_messages_per_trigger=reader.number("maxMessagesPerTrigger", 10_000),
+        min_messages_per_trigger=reader.number("minMessagesPerTrigger", 1),
+        max_trigger_delay=reader.seconds("maxTriggerDelay", "15m"),
+        max_bytes_per_trigger=_most_bytes(reader, spool, streams),
+        num_partitions=reader.number("numPartitions", min(len(queues or streams), 8), 1, 10_000),
+        queue_assignment=reader.choice("queueAssignment", "affinity", "split-large", "split"),
+        row_order=reader.choice("rowOrder", "fair", "queue"),
+        fair_key=_key(reader),
+        key_quanta=reader.weights("keyQuanta", listed=False),
+        fair_lookahead=reader.number("fairLookahead", 1, 1, 100),
+        poll_timeout=reader.seconds("pollTimeoutMs", "2000"),
+        planning_interval=reader.seconds("planningIntervalMs", "200"),
+        starting_offsets=_offsets(reader, "startingOffsets", None),
+        ending_offsets=_offsets(reader, "endingOffsets", "latest") or "latest",
+        fail_on_data_loss=reader.flag("failOnDataLoss", True),
+        max_messages=reader.number("maxMessages", 10_000),
+        include_properties=reader.flag("includeProperties", False),
+        include_headers=reader.flag("includeHeaders", False),
+        enqueue_time_header=reader.text("enqueueTimeHeader", TIME_HEADER if shedding else None),
+        shedding=shedding,
+        at_most_once=_at_most_once(reader, spool, streams),
+    )
+    reader.refuse_unknown()
+    if found.fair_key is None and (found.key_quanta or found.fair_lookahead > 1):
+        raise ConfigurationError("options keyQuanta and fairLookahead have a meaning only together with fairKey")
+    return found

@@ -1,0 +1,71 @@
+"""The order of rows: what the engine would serve first, of what a task has read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairsched.spark.fairorder import fair_positions
+from fairsched.spark.source.options import SourceOptions
+
+
+def choose(
+    queues: Sequence[str], keys: Sequence[str], quanta: Mapping[str, int], shares: Mapping[str, int]
+) -> list[int]:
+    """Choose from every queue as many rows as its share, fairly among keys.
+
+    Parameters
+    ----------
+    queues, keys : sequence
+        Queue and key of each row.
+    quanta : mapping
+        Weights of the keys.
+    shares : mapping of str to int
+        Rows by queue.
+
+    Returns
+    -------
+    list of int
+        Positions of the chosen rows, ascending.
+
+    Notes
+    -----
+    O(n log n). Safe from any thread.
+    """
+    rows: dict[str, list[int]] = {}
+    for position, queue in enumerate(queues):
+        rows.setdefault(queue, []).append(position)
+    chosen: list[int] = []
+    for queue, positions in rows.items():
+        order = fair_positions([keys[position] for position in positions], quanta)[: shares.get(queue, 0)]
+        chosen += [positions[int(place)] for place in order]
+    return sorted(chosen)
+
+
+def row_order(options: SourceOptions, columns: Mapping[str, Sequence[Any]]) -> Sequence[int] | NDArray[np.uint64]:
+    """Return the positions of rows in the order that the source's options ask for.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Their `fair_key`, else `row_order`: fairly among keys, fairly among queues, or queue by queue.
+    columns : mapping of str to sequence
+        Has "key" and "queue".
+
+    Returns
+    -------
+    sequence of int
+        A permutation of the rows' positions.
+
+    Notes
+    -----
+    O(n); O(n log n) queue by queue. Safe from any thread.
+    """
+    if options.fair_key is not None:
+        return fair_positions(columns["key"], options.key_quanta)
+    if options.row_order == "fair":
+        return fair_positions(columns["queue"], options.quanta)
+    return sorted(range(len(columns["queue"])), key=columns["queue"].__getitem__)
