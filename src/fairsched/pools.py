@@ -14,10 +14,7 @@ _LOWEST, _HIGHEST = -(2**31), 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Pool(size, *, priority=0)
-    --
-
-    Some workers, and when it is their turn.
+    """Some workers, and when it is their turn.
 
     Parameters
     ----------
@@ -60,10 +57,7 @@ Workers = int | Pool | Iterable[Pool]
 
 
 def as_pools(workers: object) -> tuple[Pool, ...]:
-    """as_pools(workers)
-    --
-
-    Return the pools that `workers=` means, by descending priority.
+    """Return the pools that `workers=` means, by descending priority.
 
     Parameters
     ----------

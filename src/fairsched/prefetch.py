@@ -66,10 +66,7 @@ class Analysis(NamedTuple):
 
 
 def recommend(round_trip: float, service_time: float, *, headroom: float = 1.0) -> int:
-    """recommend(round_trip, service_time, *, headroom=1.0)
-    --
-
-    Return the least prefetch that keeps a handler busy.
+    """Return the least prefetch that keeps a handler busy.
 
     Parameters
     ----------
@@ -108,10 +105,7 @@ def recommend(round_trip: float, service_time: float, *, headroom: float = 1.0) 
 
 
 def analyse(prefetch: int, one_way_delay: float, service_time: float) -> Analysis:
-    """analyse(prefetch, one_way_delay, service_time)
-    --
-
-    Say what a prefetch does to utilisation and latency.
+    """Say what a prefetch does to utilisation and latency.
 
     Parameters
     ----------
