@@ -1,4 +1,4 @@
-"""The consumer on a real RabbitMQ beside the seed's loop over pika, in one interleaved run.
+"""The consumer on a real RabbitMQ beside the article's loop over pika, in one interleaved run.
 
 Ten queues with quanta 4, 8, …, 40, messages of 100 bytes, a handler that computes for 20 us, acks exact. Both sides
 take as many messages from the same broker. What is compared is messages per second, the client's CPU per message
@@ -27,7 +27,7 @@ ROUNDS = 5
 SERVICE = 20e-6
 #: How many equal queues are compared, and how many messages are handled of all together.
 FEW, MANY, MANY_TOTAL = 5, 100, 30_000
-#: The seed's prefetch, per queue, and its message weight.
+#: The article's prefetch, per queue, and its message weight.
 PREFETCH, WEIGHT = 50, 4
 
 
@@ -90,8 +90,8 @@ def consumer_run(node: Node) -> Run:
     return meter.result()
 
 
-def seed_run(node: Node) -> Run:
-    """The seed's loop: a deque and a deficit per queue, one connection, one channel, an ack for each message."""
+def article_run(node: Node) -> Run:
+    """The article's loop: a deque and a deficit per queue, one connection, one channel, an ack for each message."""
     meter = Meter()
     connection = pika.BlockingConnection(pika.URLParameters(node.url))
     channel = connection.channel()
@@ -136,11 +136,11 @@ def node() -> Iterator[Node]:
 
 
 @pytest.mark.timeout(600)
-def test_consumer_beside_the_seed_loop(benchmark: Any, node: Node) -> None:
+def test_consumer_beside_the_articles_loop(benchmark: Any, node: Node) -> None:
     """Messages per second and client CPU per message, ten queues, 20 us handler."""
-    runs: dict[str, list[Run]] = {"ours": [], "seed": []}
+    runs: dict[str, list[Run]] = {"ours": [], "article": []}
     for _ in range(ROUNDS):
-        for name, run in (("seed", seed_run), ("ours", consumer_run)):
+        for name, run in (("article", article_run), ("ours", consumer_run)):
             fill(node)
             runs[name].append(run(node))
     rate = {name: statistics.median(run.rate for run in found) for name, found in runs.items()}
@@ -150,15 +150,15 @@ def test_consumer_beside_the_seed_loop(benchmark: Any, node: Node) -> None:
     record(
         benchmark,
         {
-            "consumer : seed's loop over pika, msg/s, 20 us handler": (rate["ours"] / rate["seed"], ">=", 2.0),
-            "consumer : seed's loop over pika, client CPU a message": (cpu["ours"] / cpu["seed"], "<=", 0.5),
+            "consumer : article's loop over pika, msg/s, 20 us handler": (rate["ours"] / rate["article"], ">=", 2.0),
+            "consumer : article's loop over pika, client CPU a message": (cpu["ours"] / cpu["article"], "<=", 0.5),
             "least share : its quantum's, consumer": (least, ">=", 0.97),
             "most share : its quantum's, consumer": (most, "<=", 1.03),
         },
         ours_msg_s=rate["ours"],
-        seed_msg_s=rate["seed"],
+        article_msg_s=rate["article"],
         ours_cpu_us=cpu["ours"] * 1e6,
-        seed_cpu_us=cpu["seed"] * 1e6,
+        article_cpu_us=cpu["article"] * 1e6,
     )
     fill(node)
     benchmark.pedantic(consumer_run, args=(node,), rounds=1)

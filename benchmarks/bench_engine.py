@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from interleave import at_once, medians, record
-from peers import SeedLoop
+from peers import ArticleLoop
 
 from fairsched import Dwrr, _probe
 
@@ -44,11 +44,11 @@ def test_push_pop(benchmark: Any) -> None:
 
 
 def test_arrays(benchmark: Any) -> None:
-    """push_many + pop_many of arrays, against the seed's loop with a deque per slot."""
+    """push_many + pop_many of arrays, against the article's loop with a deque per slot."""
     size = 4096
     slots, tokens = np.arange(size, dtype=np.int32) % 10, np.arange(size, dtype=np.uint64)
     names = [int(slot) for slot in slots]
-    engine, seed = Dwrr(dict.fromkeys("abcdefghij", 4)), SeedLoop(dict.fromkeys(range(10), 4))
+    engine, article = Dwrr(dict.fromkeys("abcdefghij", 4)), ArticleLoop(dict.fromkeys(range(10), 4))
     items = list(range(size))
 
     def arrays() -> None:
@@ -57,13 +57,13 @@ def test_arrays(benchmark: Any) -> None:
 
     def loop() -> None:
         for slot, item in zip(names, items, strict=True):
-            seed.push(slot, item)
-        seed.drain()
+            article.push(slot, item)
+        article.drain()
 
     took = medians(51, arrays=arrays, loop=loop)
     record(
         benchmark,
-        {"seed's loop : Dwrr arrays of 4096": (took["loop"] / took["arrays"], ">=", 20)},
+        {"article's loop : Dwrr arrays of 4096": (took["loop"] / took["arrays"], ">=", 20)},
         **{f"{name}_ns": seconds / size * 1e9 for name, seconds in took.items()},
     )
     benchmark.pedantic(arrays, rounds=50, iterations=5)
@@ -97,11 +97,11 @@ def test_two_threads(benchmark: Any) -> None:
 
 
 def test_lone_message(benchmark: Any) -> None:
-    """One message among idle slots: the seed's loop looks at every slot, the engine at one."""
+    """One message among idle slots: the article's loop looks at every slot, the engine at one."""
     bars: dict[str, tuple[float, str, float]] = {}
     figures: dict[str, float] = {}
     for slots, bar, rounds in ((10, 10, 201), (1_000, 700, 51), (100_000, 40_000, 7)):
-        engine, seed = Dwrr(dict.fromkeys(range(slots), 1)), SeedLoop(dict.fromkeys(range(slots), 1))
+        engine, article = Dwrr(dict.fromkeys(range(slots), 1)), ArticleLoop(dict.fromkeys(range(slots), 1))
         order = [i * 7919 % slots for i in range(1000)]
 
         def lone(engine: Dwrr = engine, order: list[int] = order) -> None:
@@ -110,13 +110,13 @@ def test_lone_message(benchmark: Any) -> None:
                 push(slot, 1)
                 pop()
 
-        def scan(seed: SeedLoop = seed) -> None:
-            seed.push(3, 1)
-            seed.drain()
+        def scan(article: ArticleLoop = article) -> None:
+            article.push(3, 1)
+            article.drain()
 
         took = medians(rounds, lone=lone, scan=scan)
         figures[f"lone_{slots}_ns"], figures[f"scan_{slots}_ns"] = took["lone"] * 1e6, took["scan"] * 1e9
-        bars[f"seed's scan : engine, one message among {slots} slots"] = (
+        bars[f"article's scan : engine, one message among {slots} slots"] = (
             took["scan"] / (took["lone"] / len(order)),
             ">=",
             bar,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from interleave import medians, record
-from peers import PlainDrr, SeedLoop
+from peers import ArticleLoop, PlainDrr
 
 from fairsched import FairQueue
 
@@ -68,10 +68,10 @@ def test_put_get(benchmark: Any) -> None:
 
 
 def test_batches(benchmark: Any) -> None:
-    """put_many + get_many of 256 objects, against the seed's loop with a deque per slot."""
+    """put_many + get_many of 256 objects, against the article's loop with a deque per slot."""
     size, repeat = 256, 20
     names, items = ["abcdefghij"[i % 10] for i in range(size)], [object() for _ in range(size)]
-    fair, seed = FairQueue(dict.fromkeys("abcdefghij", 4)), SeedLoop(dict.fromkeys("abcdefghij", 4))
+    fair, article = FairQueue(dict.fromkeys("abcdefghij", 4)), ArticleLoop(dict.fromkeys("abcdefghij", 4))
 
     def batches() -> None:
         for _ in range(repeat):
@@ -81,13 +81,13 @@ def test_batches(benchmark: Any) -> None:
     def loop() -> None:
         for _ in range(repeat):
             for slot, item in zip(names, items, strict=True):
-                seed.push(slot, item)
-            seed.drain()
+                article.push(slot, item)
+            article.drain()
 
     took = medians(51, batches=batches, loop=loop)
     record(
         benchmark,
-        {"seed's loop : put_many+get_many of 256": (took["loop"] / took["batches"], ">=", 12)},
+        {"article's loop : put_many+get_many of 256": (took["loop"] / took["batches"], ">=", 12)},
         **{f"{name}_ns": seconds / size / repeat * 1e9 for name, seconds in took.items()},
     )
     benchmark.pedantic(batches, rounds=30)

@@ -1,4 +1,4 @@
-"""What the engine is measured against: the seed's loop and an O(1) deficit round robin, both in plain Python."""
+"""What the engine is measured against: the article's loop and an O(1) deficit round robin, both in plain Python."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Hashable
 from typing import Any
 
 
-class SeedLoop:
-    """The seed article's main loop: one deque per slot, every slot looked at in every round."""
+class ArticleLoop:
+    """The main loop of "Fair Consuming With RabbitMQ": one deque per slot, every slot looked at in every round."""
 
     def __init__(self, quanta: dict[Hashable, int], weight: int = 1) -> None:
         self.slots = list(quanta)

@@ -1,4 +1,4 @@
-"""Print the ratios of a benchmark run beside their bars, as the table of docs/benchmarks.md.
+"""Print the ratios of a benchmark run beside their targets, as the table of docs/benchmarks.md.
 
 Usage: python benchmarks/report.py build/benchmarks.json
 """
@@ -23,7 +23,7 @@ def rows(path: Path) -> list[tuple[str, float, str, float]]:
 def main() -> None:
     """Print the table; the exit code says whether a bar is missed."""
     missed = 0
-    print("| comparison, in one interleaved run | ratio | bar | |")
+    print("| comparison, in one interleaved run | ratio | target | |")
     print("|---|---|---|---|")
     for what, ratio, sense, bar in rows(Path(sys.argv[1])):
         met = ratio <= bar if sense == "<=" else ratio >= bar

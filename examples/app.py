@@ -1,6 +1,6 @@
-"""A worker with two queues: gold gets ten messages for each one of free.
+"""A worker with two queues: ten messages of gold are handled for each message of free.
 
-Run it with ``fairsched run app:app``, or as a program. The broker comes from FAIRSCHED_URL.
+Run it with ``fairsched run app:app`` or as a script. The broker's URL is taken from FAIRSCHED_URL.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ app = fairsched.App(on_error="dead-letter")
 @app.consumer("gold", weight=40)
 @app.consumer("free", weight=4)
 def handle(message: fairsched.Message) -> None:
-    """Returning acks the message, raising dead-letters it."""
+    """Returning acks the message; raising dead-letters it."""
     print(f"{message.queue}: {message.body.decode()}", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Fifty coroutine handlers at a time."""
+"""Up to fifty coroutine handlers at a time, on asyncio."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairsched import aio
 
 
 async def main() -> None:
-    """Consume until a message says it is the last."""
+    """Consume until a message with the body ``last``."""
     async with aio.Consumer(os.environ["FAIRSCHED_URL"], {"gold": 40, "free": 4}, workers=50) as consumer:
 
         async def handle(message: fairsched.Message) -> None:

@@ -1,4 +1,4 @@
-"""A callback written for pika, unchanged, now fair, recovering, and with heartbeats that never stop."""
+"""An unchanged pika callback, with fair scheduling, recovery and heartbeats from a thread of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairsched.consumer.signals import graceful
 
 
 def callback(channel: Any, method: Any, properties: Any, body: bytes) -> None:
-    """What was given to ``channel.basic_consume``."""
+    """The callback once passed to ``channel.basic_consume``."""
     print(f"{method.routing_key}: {body.decode()}", flush=True)
     channel.basic_ack(delivery_tag=method.delivery_tag)
 

@@ -1,4 +1,4 @@
-"""Messages in fair order from a plain for loop; each is acked at the end of its block."""
+"""Messages in fair order from a for loop; each is acked at the end of its with block."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Many tenants in one queue: however much one of them sends, the others get their share of what waits here.
+"""Many tenants in one queue, each served in proportion to its weight, whatever the others publish.
 
-Only what the window lets in can be put into order, so the window is large.
+Only prefetched messages can be reordered, so the prefetch is large.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ consumer = fairsched.Consumer(
 
 
 def handle(message: fairsched.Message) -> None:
-    """Work for whoever's turn it is."""
+    """Handle one message of the tenant whose turn it is."""
     print(f"{message.headers.get('tenant')}: {message.body.decode()}", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Fair, fresh, ordered consuming over RabbitMQ, on an engine that runs without the GIL."""
+"""Weighted fair consuming for RabbitMQ."""
 
 from __future__ import annotations
 

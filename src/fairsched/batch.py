@@ -1,4 +1,4 @@
-"""What `FairQueue.get_many` returns."""
+"""The result of `FairQueue.get_many`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, overload
 
 
 class Batch(Sequence[tuple[Hashable, Any]]):
-    """Items in order of service: a sequence of ``(slot, item)`` pairs, kept as two lists.
+    """Items in order of service: a sequence of ``(slot, item)`` pairs, stored as two lists.
 
-    The pairs are made when they are looked at; `slots` and `items` are there already, for those who want them apart.
+    Pairs are created on access; `slots` and `items` are the lists themselves.
 
     Parameters
     ----------
     slots, items : list
-        Of one length: the slot's name and the item of each pair.
+        The slot name and the item of each pair; of equal length.
     """
 
     __slots__ = ("items", "slots")

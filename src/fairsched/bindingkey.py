@@ -6,32 +6,32 @@ import re
 
 from fairsched.errors import ConfigurationError
 
-#: The largest weight a broker takes since April 2026.
+#: The largest weight that brokers accept since April 2026.
 LARGEST = 10_000
 
-#: Python's int() also takes spaces, underscores and the digits of other scripts.
+#: Python's int() also accepts spaces, underscores and digits of other scripts.
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 def weight_of(key: str, largest: int | None = LARGEST) -> int:
-    """Read a binding key.
+    """Parse a binding key.
 
     Parameters
     ----------
     key : str
-        A sign, if any, and ASCII digits.
+        An optional sign and ASCII digits.
     largest : int, optional
-        The largest weight allowed; None for any, as brokers did before April 2026.
+        The largest weight allowed; None for no limit, as in brokers before April 2026.
 
     Returns
     -------
     int
-        The weight, 1 or more.
+        The weight, at least 1.
 
     Raises
     ------
     ConfigurationError
-        In the words of the broker.
+        The key is not a weight; with the broker's message.
 
     Notes
     -----
@@ -39,7 +39,7 @@ def weight_of(key: str, largest: int | None = LARGEST) -> int:
     """
     if not isinstance(key, str) or not _INTEGER.fullmatch(key):
         raise ConfigurationError(f"The binding key must be an integer: {key}")
-    # Far more digits than any weight has: Python would not even convert them.
+    # Python refuses to convert very long numbers; no weight has this many digits.
     digits = key.lstrip("+-").lstrip("0")
     weight = int(digits[:20] or "0")
     if weight < 1 or key.startswith("-"):

@@ -1,4 +1,4 @@
-"""What a CoDel law reports about itself."""
+"""Statistics of a `CoDel`."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from typing import NamedTuple
 
 
 class CoDelStats(NamedTuple):
-    """Figures of one `CoDel` since it was made.
+    """Statistics of one `CoDel` since it was created.
 
     Attributes
     ----------
     asked : int
-        Messages it was asked about.
+        Messages it decided about.
     returned : int
-        Messages that it sent back.
+        Messages it returned.
     episodes : int
-        Times that it began to send messages back.
+        Number of episodes of returning messages.
     capped : int
-        Pulls that ended because they had sent back `max_returns` messages.
+        Pulls that ended at `max_returns` returned messages.
     spared : int
-        Messages it would have sent back, but that were delivered; see `CoDel.spare`.
+        Messages it would have returned but that were delivered; see `CoDel.spare`.
     clock_steps : int
-        Times that the clock ran backwards.
+        Number of times the clock went backwards.
     sojourn : float
-        Seconds that the last message had waited.
+        Wait of the last message, in seconds.
     """
 
     asked: int

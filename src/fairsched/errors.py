@@ -1,4 +1,4 @@
-"""Exceptions: one base, and a child only where somebody would catch it apart."""
+"""The exceptions of fairsched: one base, and a subclass where it is useful to catch it separately."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class FairschedError(Exception):
     """Base of every error that fairsched itself defines."""
 
 
-# Python 3.13 gave queues a shutdown; code written for it catches ours too.
+# Code written for the ShutDown of Python 3.13's queues also catches this one.
 if sys.version_info >= (3, 13):
     _ShutDown = queue.ShutDown
 else:
@@ -18,15 +18,15 @@ else:
 
 
 class ShutDown(FairschedError, _ShutDown):
-    """A queue that was shut down, or closed, takes no more items, or has none left."""
+    """The queue was shut down or closed: it accepts no more items, or has none left."""
 
 
 class ExistingExclusiveConsumer(FairschedError):
-    """A PullQueue has an exclusive subscription, so no other may be made."""
+    """The PullQueue has an exclusive subscription, so no other can be added."""
 
 
 class ExistingConsumerPreventsExclusive(FairschedError):
-    """A subscription cannot be exclusive, because the PullQueue has others."""
+    """The subscription cannot be exclusive because the PullQueue has others."""
 
 
 class ConfigurationError(FairschedError, ValueError):
@@ -34,12 +34,12 @@ class ConfigurationError(FairschedError, ValueError):
 
 
 class DecodingError(FairschedError, ValueError):
-    """What a publisher said about a message cannot be decoded; its body can be had, and so can the rest."""
+    """A message's properties or headers cannot be decoded; its body and the other properties are available."""
 
 
 class ConnectionFailed(FairschedError):
-    """No broker could be reached, or it refused; the message names host and port, never a password."""
+    """No broker was reached, or it refused the connection; the message names host and port, never a password."""
 
 
 class QueueNotFound(ConnectionFailed):
-    """A queue to consume from does not exist on the broker."""
+    """A queue to consume does not exist."""

@@ -1,4 +1,4 @@
-"""How fair a service was: shares against their ideals, and Jain's index.
+"""Measures of fairness: shares compared with their ideals, and Jain's index.
 
 Source of the index: Jain, Chiu and Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource
 Allocation in Shared Computer Systems", DEC-TR-301 (1984).
@@ -16,7 +16,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Share(NamedTuple):
-    """What one queue (slot, tenant) received, beside what its quantum entitles it to.
+    """The share of one queue (slot, tenant), and the share its quantum entitles it to.
 
     Parameters
     ----------
@@ -27,12 +27,11 @@ class Share(NamedTuple):
     served : int
         Messages, or cost, served to it.
     share : float
-        `served` over the sum of all; 0.0 when nothing was served at all.
+        `served` divided by the total; 0.0 if nothing was served.
     ideal : float
-        `quantum` over the sum of all quanta.
+        `quantum` divided by the sum of all quanta.
     error : float
-        `share / ideal - 1`, the relative error: -0.02 is two per cent less than it should be. 0.0 when nothing was
-        served at all.
+        Relative error, `share / ideal - 1`: -0.02 is 2 % less than the ideal. 0.0 if nothing was served.
     """
 
     name: Hashable
@@ -56,7 +55,7 @@ class QueueReport(TypedDict):
 
 
 class Report(TypedDict):
-    """The outcome of an experiment, as `fairsched demo --json` prints it."""
+    """The result of an experiment, as printed by `fairsched demo --json`."""
 
     queues: list[QueueReport]
     jain: float
@@ -70,13 +69,12 @@ def jain(values: Iterable[float]) -> float:
     Parameters
     ----------
     values : iterable of float
-        One non-negative, finite number for each party: what it received, over its weight if weights differ.
+        One finite, non-negative number per party: what it received, divided by its weight if weights differ.
 
     Returns
     -------
     float
-        1.0 when all values are equal, 1/n when one party has everything. 1.0 also for no values and for values that
-        are all zero: nobody was preferred to anybody.
+        1.0 if all values are equal, 1/n if one party has everything. Also 1.0 for no values, and if all are zero.
 
     Raises
     ------
@@ -85,7 +83,7 @@ def jain(values: Iterable[float]) -> float:
 
     Notes
     -----
-    O(n). Values are scaled by the largest first, so that squares neither overflow nor vanish. Pure function: safe
+    O(n). Values are scaled by the largest first, so that squares neither overflow nor underflow. Pure function: safe
     from any thread.
 
     Examples
@@ -104,23 +102,23 @@ def jain(values: Iterable[float]) -> float:
         return 1.0
     scaled = [number / largest for number in numbers]
     index = math.fsum(scaled) ** 2 / (len(scaled) * math.fsum(number * number for number in scaled))
-    return min(1.0, index)  # rounding may lift it a last digit above one
+    return min(1.0, index)  # rounding may exceed 1 by a last digit
 
 
 def weighted_jain(served: Mapping[K, int], quanta: Mapping[K, int]) -> float:
-    """Compute Jain's index of what each queue was served per unit of its quantum.
+    """Compute Jain's index of the amount served per unit of quantum.
 
     Parameters
     ----------
     served : mapping of name to int
-        Messages, or cost, served; a queue left out was served nothing.
+        Messages, or cost, served; queues left out count as 0.
     quanta : mapping of name to int
         The weights.
 
     Returns
     -------
     float
-        1.0 when everybody received exactly in proportion to the quanta.
+        1.0 if everybody received exactly in proportion to the quanta.
 
     Raises
     ------
@@ -140,19 +138,19 @@ def weighted_jain(served: Mapping[K, int], quanta: Mapping[K, int]) -> float:
 
 
 def shares(served: Mapping[K, int], quanta: Mapping[K, int]) -> list[Share]:
-    """Set what each queue was served beside what its quantum entitles it to.
+    """Compare what each queue was served with what its quantum entitles it to.
 
     Parameters
     ----------
     served : mapping of name to int
-        Messages, or cost, served; a queue left out was served nothing.
+        Messages, or cost, served; queues left out count as 0.
     quanta : mapping of name to int
         The weights.
 
     Returns
     -------
     list of Share
-        One for each quantum, in the order of `quanta`.
+        One for each queue, in the order of `quanta`.
 
     Raises
     ------
@@ -175,7 +173,7 @@ def shares(served: Mapping[K, int], quanta: Mapping[K, int]) -> list[Share]:
         if not 0 < quantum < math.inf:
             raise ValueError(f"the quantum of {name!r} must be positive, got {quantum!r}")
         if not 0 <= served.get(name, 0) < math.inf:
-            raise ValueError(f"what {name!r} was served must not be negative, got {served[name]!r}")
+            raise ValueError(f"served of {name!r} must not be negative, got {served[name]!r}")
     total = sum(served.values())
     total_quantum = sum(quanta.values())
     rows = []
@@ -183,29 +181,29 @@ def shares(served: Mapping[K, int], quanta: Mapping[K, int]) -> list[Share]:
         count = served.get(name, 0)
         ideal = quantum / total_quantum
         share = count / total if total else 0.0
-        # Numerator and denominator are exact before the one division: an ideal share has an error of exactly zero.
+        # Exact integers before the one division: an ideal share has an error of exactly zero.
         error = (count * total_quantum - quantum * total) / (quantum * total) if total else 0.0
         rows.append(Share(name, quantum, count, share, ideal, error))
     return rows
 
 
 def report(served: Mapping[K, int], quanta: Mapping[K, int], seconds: float) -> Report:
-    """Sum up an experiment in a JSON-serialisable object.
+    """Summarize an experiment as a JSON-serializable object.
 
     Parameters
     ----------
     served : mapping of name to int
-        Messages, or cost, served; a queue left out was served nothing.
+        Messages, or cost, served; queues left out count as 0.
     quanta : mapping of name to int
         The weights.
     seconds : float
-        How long it took.
+        Its duration.
 
     Returns
     -------
     dict
         `{"queues": [{"name", "quantum", "served", "rate", "share", "ideal", "error"}, …], "jain", "total",
-        "seconds"}`; rates are per second, and 0.0 when no time has passed.
+        "seconds"}`; rates are per second, and 0.0 if `seconds` is 0.
 
     Raises
     ------

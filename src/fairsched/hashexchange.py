@@ -1,4 +1,4 @@
-"""A consistent-hash exchange: its rules and errors around its placement."""
+"""RabbitMQ's consistent-hash exchange: what is hashed, its rules and its errors."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from fairsched.errors import ConfigurationError
 from fairsched.routing import MISSING, RabbitMQHash
 
-#: Message properties that an exchange may hash.
+#: Message properties that an exchange can hash.
 PROPERTIES = ("correlation_id", "message_id", "timestamp")
 
 
 class ConsistentHashExchange:
-    """A consistent-hash exchange: rules, errors and placement of RabbitMQ's, on this side of the wire.
+    """RabbitMQ's consistent-hash exchange, computed in the client: its rules, errors and placement.
 
     Parameters
     ----------
@@ -29,14 +29,14 @@ class ConsistentHashExchange:
     Raises
     ------
     ConfigurationError
-        Both are given, the property is another one, or a binding key is no weight. In the words of the broker.
+        Both are given, the property is not supported, or a binding key is not a weight. Messages are the broker's.
 
     Notes
     -----
-    Delivers to at most one queue; to none when nothing is bound. Messages without the header or property all go to
-    one and the same queue.
+    Routes to at most one queue; to none if nothing is bound. All messages without the header or property go to the same
+    queue.
 
-    Complexity and thread safety as of `RabbitMQHash`.
+    Complexity and thread safety as for `RabbitMQHash`.
 
     Examples
     --------
@@ -66,36 +66,36 @@ class ConsistentHashExchange:
         self.hash.bind(queue, key)
 
     def unbind(self, queue: str, key: str) -> None:
-        """Undo a binding; see `RabbitMQHash.unbind`."""
+        """Remove a binding; see `RabbitMQHash.unbind`."""
         self.hash.unbind(queue, key)
 
     def delete_queue(self, queue: str) -> None:
-        """Undo all bindings of a queue."""
+        """Remove all bindings of a queue."""
         self.hash.delete_queue(queue)
 
     def route(
         self, routing_key: str | bytes = "", properties: Any = None, *, headers: Mapping[str, Any] | None = None
     ) -> str | None:
-        """Name the queue of a message.
+        """Return the queue of a message.
 
         Parameters
         ----------
         routing_key : str or bytes
-            The message's.
+            The message's routing key.
         properties : object, optional
-            With attributes message_id, correlation_id, timestamp and headers, such as `pika.BasicProperties`.
+            An object with message_id, correlation_id, timestamp and headers, such as `pika.BasicProperties`.
         headers : Mapping[str, object], optional
-            The message's headers, in place of those of `properties`.
+            The message's headers, instead of those of `properties`.
 
         Returns
         -------
         str or None
-            None when nothing is bound.
+            None if nothing is bound.
 
         Raises
         ------
         TypeError, OverflowError
-            As by `RabbitMQHash.route`.
+            As for `RabbitMQHash.route`.
         """
         if self.hash_header is not None:
             found = headers if headers is not None else getattr(properties, "headers", None)

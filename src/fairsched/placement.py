@@ -1,4 +1,4 @@
-"""Which queue a hash belongs to: RabbitMQ's buckets as they are renumbered, and the ring it began with."""
+"""Which queue a hash belongs to: RabbitMQ's buckets, and the ring of its first versions."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Protocol
 from fairsched._routing import rabbitmq_bucket, xxh64
 from fairsched.errors import ConfigurationError
 
-#: Points of the ring lie on 0 to 2**27 - 1, where `phash2` puts its hashes.
+#: Points of the ring lie from 0 to 2**27 - 1, the range of `phash2`.
 RING_SIZE = 2**27
 
-#: Buckets are counted in 31 bits here.
+#: Bucket numbers have 31 bits.
 MOST_BUCKETS = 2**31 - 1
 
 
 class Placement(Protocol):
-    """What an exchange keeps of its bindings."""
+    """The bindings of an exchange, and where hashes go."""
 
     def bind(self, queue: str, key: str, weight: int) -> None:
-        """Take a binding that is new."""
+        """Add a new binding."""
 
     def unbind(self, queue: str, key: str) -> None:
-        """Give up a binding that there was."""
+        """Remove an existing binding."""
 
     def find(self, hashed: int) -> str | None:
-        """Name the queue of a hash; None when nothing is bound."""
+        """Return the queue of a hash; None if nothing is bound."""
 
     def __len__(self) -> int: ...
 
@@ -36,14 +36,14 @@ class Buckets:
 
     Notes
     -----
-    The first binding of a queue makes its block; others are ignored. Losing any of its bindings, even an ignored one,
-    loses the block, and all blocks after it move down: a key of theirs then may well go elsewhere.
+    The first binding of a queue adds its block; further ones are ignored. Removing any of its bindings, even an ignored
+    one, removes the block and renumbers all later blocks, so their keys may move to other queues.
 
     Complexity: bind, unbind O(queues); find O(log buckets). Thread safety: none; the owner excludes.
     """
 
     def __init__(self) -> None:
-        self._weights: dict[str, int] = {}  # in the order of the blocks
+        self._weights: dict[str, int] = {}  # in block order
         self._queues: list[str] = []
         self._ends: list[int] = []
 
@@ -69,24 +69,24 @@ class Buckets:
         self._ends = list(accumulate(self._weights.values()))
 
     def find(self, hashed: int) -> str | None:
-        """Jump to a bucket, and name the queue of its block."""
+        """Return the queue whose block has the hash's bucket."""
         if not self._ends:
             return None
         return self._queues[bisect_right(self._ends, rabbitmq_bucket(hashed, self._ends[-1]))]
 
 
-class SeedRing:
+class PointRing:
     """RabbitMQ's placement up to 3.7.7: points on a ring, as many as the weight, the nearest at or above the hash.
 
     Parameters
     ----------
     seed : int
-        The broker drew its points at random; these are drawn from the seed, the queue and the binding key, so that
-        processes agree, and again where another point is already.
+        The broker's points are random; these are derived from the seed, the queue and the binding key, so that all
+        processes agree. A point that is taken is drawn again.
 
     Notes
     -----
-    Each binding has its own points: another key for the same queue adds to them.
+    Each binding has its own points: another key for the same queue adds more.
 
     Complexity: bind, unbind O(points); find O(log points). Thread safety: none; the owner excludes.
     """
@@ -113,12 +113,12 @@ class SeedRing:
         self._points = sorted(self._owners)
 
     def unbind(self, queue: str, key: str) -> None:
-        """Take just this binding's points away."""
+        """Remove only this binding's points."""
         self._owners = {point: owner for point, owner in self._owners.items() if owner != (queue, key)}
         self._points = sorted(self._owners)
 
     def find(self, hashed: int) -> str | None:
-        """Name the queue of the smallest point at or above the hash, else of the smallest."""
+        """Return the queue of the smallest point at or above the hash, else of the smallest point."""
         if not self._points:
             return None
         at = bisect_left(self._points, hashed)

@@ -1,4 +1,4 @@
-"""Pools of workers, and what may be written for them."""
+"""Pools of workers, and the values of the `workers` option."""
 
 from __future__ import annotations
 
@@ -14,23 +14,20 @@ _LOWEST, _HIGHEST = -(2**31), 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Pool(size, *, priority=0)
-    --
-
-    Some workers, and when it is their turn.
+    """A number of workers with the same priority.
 
     Parameters
     ----------
     size : int
-        How many workers.
+        Number of workers.
     priority : int
-        From -2**31 to 2**31 - 1. A message goes to an idle worker of the highest priority; those of a lower one get
-        messages only while all above them are busy.
+        From -2**31 to 2**31 - 1. A message goes to an idle worker of the highest priority; workers of lower priority
+        get messages only while all those of higher priority are busy.
 
     Raises
     ------
     ConfigurationError
-        If the size is not a whole number of at least 1, or the priority is not one of 32 bits.
+        If the size is not a whole number of at least 1, or the priority is not a 32-bit integer.
 
     Notes
     -----
@@ -55,15 +52,12 @@ class Pool:
             )
 
 
-#: What is accepted for workers: a number of them, a pool, or several pools.
+#: Accepted for `workers`: their number, a pool, or several pools.
 Workers = int | Pool | Iterable[Pool]
 
 
 def as_pools(workers: object) -> tuple[Pool, ...]:
-    """as_pools(workers)
-    --
-
-    Return the pools that `workers=` means, by descending priority.
+    """Convert the `workers` option to pools, by descending priority.
 
     Parameters
     ----------
@@ -78,7 +72,7 @@ def as_pools(workers: object) -> tuple[Pool, ...]:
     Raises
     ------
     ConfigurationError
-        If it is something else, or there is none.
+        If it is something else, or has no pool.
 
     Notes
     -----
@@ -89,7 +83,7 @@ def as_pools(workers: object) -> tuple[Pool, ...]:
     if isinstance(workers, Pool):
         return (workers,)
     if isinstance(workers, Iterable) and not isinstance(workers, str | bytes):
-        workers = list(workers)  # also for the message: an iterator would not say what it had
+        workers = list(workers)  # an iterator's items are needed below, and in the message
         if workers and all(isinstance(pool, Pool) for pool in workers):
             return tuple(sorted(workers, key=lambda pool: -pool.priority))
     raise ConfigurationError(

@@ -1,8 +1,8 @@
-"""How many messages to have in a client: what keeps it busy, and what that costs in latency.
+"""Choose a prefetch: large enough to keep the client busy, and what it costs in latency.
 
-Source: "Some queuing theory: throughput, latency and bandwidth" (RabbitMQ blog, 2012), in closed form. A broker that
-always has messages, a client that handles one at a time and acks each, a delay each way and a service time that stay
-the same: then after the first round trip everything repeats, and the figures below are exact.
+Source: "Some queuing theory: throughput, latency and bandwidth" (RabbitMQ blog, 2012), in closed form. The broker
+always has messages, the client handles one at a time and acks each, and the network delay and the service time are
+constant. After the first round trip the pattern repeats, so the figures are exact.
 """
 
 from __future__ import annotations
@@ -13,41 +13,41 @@ from typing import NamedTuple
 
 __all__ = ["Analysis", "analyse", "recommend"]
 
-#: Sums of floats miss a whole number by their rounding; so little is no message more.
+#: Relative rounding error of float input that is not counted as another message.
 _ROUNDING = Fraction(1, 10**12)
 
 
 class Analysis(NamedTuple):
-    """What a prefetch does, in the steady state; times in seconds.
+    """Effects of a prefetch in the steady state; times in seconds.
 
     Attributes
     ----------
     prefetch : int
-        Unsettled messages that the broker may have sent.
+        P: unsettled messages that the broker may have sent.
     one_way_delay : float
-        From the broker to the client, and back.
+        n: delay from the broker to the client, and back.
     service_time : float
-        For which one message keeps the handler busy.
+        s: time that one message keeps the handler busy.
     utilisation : float
-        Part of the time for which the handler is busy: min(1, P s / (2n + s)).
+        Fraction of the time for which the handler is busy: min(1, P s / (2n + s)).
     throughput : float
-        Messages a second: utilisation / s.
+        Messages per second: utilisation / s.
     waiting_ahead : int
-        Whole messages in the buffer before one that arrives, without the one being handled.
-    seed_wait : float
-        Their service, which is how the article counts: waiting_ahead * s.
+        Whole messages in the buffer ahead of one that arrives, without the one being handled.
+    whole_message_wait : float
+        Their service time, which is how the article counts: waiting_ahead * s.
     residual_service : float
-        What is left, at that moment, of the message being handled: exact_wait - seed_wait.
+        Remaining service time of the message being handled at the arrival: exact_wait - whole_message_wait.
     exact_wait : float
         From arrival to start of handling: max(0, P s - (2n + s)).
     latency : float
         From leaving the broker to start of handling: n + exact_wait.
     buffer_share : float
-        Part of that latency that is spent in the client's buffer; 0 when there is no latency.
+        Fraction of that latency that is spent in the client's buffer; 0 if the latency is 0.
     cold_start_wait : float
         Wait of the last message of the first window, which arrives all at once: (P - 1) s.
     saturating : int
-        The least prefetch with which the handler is always busy.
+        The smallest prefetch with which the handler is always busy.
     """
 
     prefetch: int
@@ -56,7 +56,7 @@ class Analysis(NamedTuple):
     utilisation: float
     throughput: float
     waiting_ahead: int
-    seed_wait: float
+    whole_message_wait: float
     residual_service: float
     exact_wait: float
     latency: float
@@ -66,10 +66,7 @@ class Analysis(NamedTuple):
 
 
 def recommend(round_trip: float, service_time: float, *, headroom: float = 1.0) -> int:
-    """recommend(round_trip, service_time, *, headroom=1.0)
-    --
-
-    Return the least prefetch that keeps a handler busy.
+    """Return the smallest prefetch that keeps a handler busy.
 
     Parameters
     ----------
@@ -77,15 +74,14 @@ def recommend(round_trip: float, service_time: float, *, headroom: float = 1.0) 
         Seconds from sending an ack to receiving the message that replaces the acked one: twice the one-way delay,
         without the service time.
     service_time : float
-        Seconds that one message keeps the handler busy. With several workers the result is what
-        each of them needs.
+        Seconds that one message keeps the handler busy. With several workers, the result is the prefetch per worker.
     headroom : float
-        At least 1; 2 keeps the handler busy on a network half as fast, at the price of a buffer on this one.
+        Factor of at least 1: 2 keeps the handler busy on a network half as fast, at the cost of more buffered messages.
 
     Returns
     -------
     int
-        ceil((round_trip + service_time) / service_time * headroom). The sixteen bits of ``basic.qos`` end at 65535.
+        ceil((round_trip + service_time) / service_time * headroom). ``basic.qos`` allows at most 65535.
 
     Raises
     ------
@@ -94,8 +90,8 @@ def recommend(round_trip: float, service_time: float, *, headroom: float = 1.0) 
 
     Notes
     -----
-    O(1). Pure function: safe from any thread. Computed with fractions, of the decimals that the floats are shown as:
-    a round trip of 0.1 and a service time of 0.004 make exactly 26.
+    O(1). Pure function: safe from any thread. Computed with exact fractions of the floats' decimal representations:
+    a round trip of 0.1 and a service time of 0.004 give exactly 26.
 
     Examples
     --------
@@ -108,31 +104,28 @@ def recommend(round_trip: float, service_time: float, *, headroom: float = 1.0) 
 
 
 def analyse(prefetch: int, one_way_delay: float, service_time: float) -> Analysis:
-    """analyse(prefetch, one_way_delay, service_time)
-    --
-
-    Say what a prefetch does to utilisation and latency.
+    """Compute what a prefetch does to utilisation and latency.
 
     Parameters
     ----------
     prefetch : int
         Unsettled messages that the broker may have sent, at least 1.
     one_way_delay : float
-        Seconds from the broker to the client, and as many back.
+        Network delay in seconds from the broker to the client, and back.
     service_time : float
         Seconds that one message keeps the handler busy.
 
     Returns
     -------
     Analysis
-        The steady state, with a broker that always has messages. Both waits: the article counts whole messages
-        ahead, the exact one also what is left of the message being handled.
+        The steady state, with a broker that always has messages. There are two waits: `whole_message_wait` counts the
+        whole messages ahead, as the article does; `exact_wait` adds the rest of the message being handled.
 
     Raises
     ------
     ValueError
-        If the prefetch is not a whole number of at least 1 (0, unlimited, has no steady state: all of the queue moves
-        into the client), a time is negative, infinite or not a number, or the service time is zero.
+        If the prefetch is not a whole number of at least 1 (0, unlimited, has no steady state: the whole queue moves to
+        the client), a time is negative, infinite or not a number, or the service time is zero.
 
     Notes
     -----
@@ -142,13 +135,13 @@ def analyse(prefetch: int, one_way_delay: float, service_time: float) -> Analysi
     Examples
     --------
     >>> slow = analyse(26, 0.05, 0.04)
-    >>> slow.waiting_ahead, slow.seed_wait, slow.exact_wait
+    >>> slow.waiting_ahead, slow.whole_message_wait, slow.exact_wait
     (22, 0.88, 0.9)
     """
     if not isinstance(prefetch, int) or isinstance(prefetch, bool) or prefetch < 1:
         raise ValueError(
             f"prefetch must be a whole number of at least 1, got {prefetch!r} "
-            "(0 would mean unlimited in AMQP: the whole queue moves into the client)"
+            "(0 is unlimited in AMQP: the whole queue would move to the client)"
         )
     delay = _fraction("one_way_delay", one_way_delay, least=0)
     service = _fraction("service_time", service_time, above=0)
@@ -164,7 +157,7 @@ def analyse(prefetch: int, one_way_delay: float, service_time: float) -> Analysi
         utilisation=float(utilisation),
         throughput=float(utilisation / service),
         waiting_ahead=ahead,
-        seed_wait=float(ahead * service),
+        whole_message_wait=float(ahead * service),
         residual_service=float(max(Fraction(0), wait - ahead * service)),
         exact_wait=float(wait),
         latency=float(latency),
@@ -175,7 +168,7 @@ def analyse(prefetch: int, one_way_delay: float, service_time: float) -> Analysi
 
 
 def _fraction(what: str, value: float, *, least: int | None = None, above: int | None = None) -> Fraction:
-    """Return the decimal that a number is shown as, or say what is allowed."""
+    """Return a number's decimal representation as a fraction; refuse what is out of range."""
     allowed = f"a number of at least {least}" if least is not None else f"a number above {above}"
     try:
         number = math.nan if isinstance(value, (bool, str, bytes)) else float(value)

@@ -1,4 +1,4 @@
-"""Exact lengths on a ring: sums of 64-bit arcs, which may come to 2**64, in whole numbers."""
+"""Exact lengths on a hash ring: integer sums of 64-bit arcs, up to 2**64."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def arcs_of(points: NDArray[np.uint64], chosen: NDArray[np.bool_]) -> int:
     Parameters
     ----------
     points : numpy.ndarray of uint64
-        In ascending order, one or more. A point's arc is what lies between the point before it and itself, with itself.
+        In ascending order, at least one. A point's arc is from its predecessor, exclusive, to itself, inclusive.
     chosen : numpy.ndarray of bool
-        Which points count.
+        The points to include.
 
     Returns
     -------
@@ -32,7 +32,7 @@ def arcs_of(points: NDArray[np.uint64], chosen: NDArray[np.bool_]) -> int:
     """
     arcs = points - np.roll(points, 1)
     if not arcs.any():
-        # One point, or all in one place: the first of them has the whole ring.
+        # One point, or several in the same place: the first one has the whole ring.
         return 2**64 if chosen[0] else 0
     picked = arcs[chosen]
     high, low = int((picked >> np.uint64(32)).sum()), int((picked & np.uint64(0xFFFFFFFF)).sum())
@@ -40,17 +40,17 @@ def arcs_of(points: NDArray[np.uint64], chosen: NDArray[np.bool_]) -> int:
 
 
 def moved_between(old: Points, new: Points) -> float:
-    """Measure the part of a ring whose member is another on the other ring.
+    """Compute the fraction of a ring that has different members on two rings.
 
     Parameters
     ----------
     old, new : Points
-        Of each ring.
+        The points of each ring.
 
     Returns
     -------
     float
-        0.0 to 1.0; between an empty ring and any other, everything moved.
+        0.0 to 1.0; 1.0 if exactly one of the rings is empty.
 
     Notes
     -----
@@ -65,7 +65,7 @@ def moved_between(old: Points, new: Points) -> float:
 
 
 def _members(boundaries: NDArray[np.uint64], ring: Points, numbers: dict[str, int]) -> NDArray[Any]:
-    """Find the member of each boundary's arc, by its number."""
+    """Return the number of the member of each boundary's arc."""
     points, owners, names = ring
     found = np.searchsorted(points, boundaries, side="left") % len(points)
     return np.array([numbers[name] for name in names], dtype=np.int32)[owners[found]]

@@ -1,4 +1,4 @@
-"""The queue that RabbitMQ's consistent-hash exchange will choose, computed without asking it."""
+"""Compute which queue RabbitMQ's consistent-hash exchange chooses, without asking the broker."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any, NamedTuple
 
 from fairsched._routing import phash2
 from fairsched.bindingkey import LARGEST, weight_of
-from fairsched.placement import Buckets, Placement, SeedRing
+from fairsched.placement import Buckets, Placement, PointRing
 
 
 class Binding(NamedTuple):
-    """A queue and the key it is bound with: its weight as a string."""
+    """A queue and its binding key, the weight as a string."""
 
     queue: str
     key: str
 
 
 class _Missing:
-    """Stands where a message has no value at all."""
+    """The type of `MISSING`."""
 
     def __repr__(self) -> str:
         return "MISSING"
 
 
-#: A message has no such header.
+#: The message does not have the header.
 MISSING = _Missing()
 
 
@@ -36,35 +36,35 @@ class RabbitMQHash:
     Parameters
     ----------
     bindings : iterable of (str, str)
-        Queues and binding keys **in the order in which they were bound**, on which the placement depends. A broker
-        that restarts takes durable bindings up again in the order of their names: sort them then.
+        Queues and binding keys **in the order in which they were bound**, on which the placement depends. After a
+        restart, a broker restores durable bindings in the order of their names: sort them then.
     typed_headers : bool
         Hash a header's AMQP type with its value, as RabbitMQ did before 3.13. A value's type is the one pika gives it:
         str ``longstr``, bytes ``binary``, int ``signedint`` or, beyond 32 bits, ``long``, datetime ``timestamp``.
     ring : bool
-        The algorithm of RabbitMQ up to 3.7.7: points on a ring. The broker drew its points at random, so they are
-        equal from process to process here, but not the broker's. Implies `typed_headers`.
+        The algorithm of RabbitMQ up to 3.7.7: points on a ring. The broker's points are random; these are the same in
+        every process, but not the broker's. Implies `typed_headers`.
     seed : int
-        Of the ring's points.
+        Random seed of the ring's points.
     max_weight : int, optional
-        The largest weight; None for any, as brokers allowed before April 2026.
+        The largest weight; None for no limit, as in brokers before April 2026.
 
     Raises
     ------
     ConfigurationError
-        A binding key is no weight.
+        A binding key is not a weight.
 
     Notes
     -----
-    Agrees with RabbitMQ 3.10 message by message (tested over 100 000 each by routing key, header, message_id,
-    correlation_id and timestamp, with queues bound and unbound in random order), and with the published vectors of
-    later ones. Further bindings of a bound queue are ignored, as by 3.10; some earlier releases gave it more buckets.
+    Agrees with RabbitMQ 3.10 message by message (tested with 100 000 messages each by routing key, header, message_id,
+    correlation_id and timestamp, with queues bound and unbound in random order), and with the published test vectors of
+    later versions. Further bindings of a bound queue are ignored, as in 3.10; some earlier releases added buckets.
 
-    Unbinding renumbers all later buckets: of ten equal queues the removal of the first moves 99 % of all keys, of the
-    last 10 %. Where that hurts, place with a `fairsched.HashRing`, on the client.
+    Unbinding renumbers all later buckets: of ten equal queues, removing the first moves 99 % of all keys, removing the
+    last 10 %. If keys must not move, place them in the client with a `fairsched.HashRing`.
 
-    Complexity: route O(length of the value + log weights); bind and unbind O(queues). Thread safety: `route` may run in
-    any number of threads as long as none binds or unbinds.
+    Complexity: route O(length of the value + log weights); bind and unbind O(queues). Thread safety: `route` may be
+    called from any number of threads while none binds or unbinds.
 
     Source: the exchange's `rabbit_exchange_type_consistent_hash`, Erlang's `rand` (exs1024) and `erlang:phash2`.
 
@@ -89,35 +89,35 @@ class RabbitMQHash:
         self._typed = typed_headers or ring
         self._ring = ring
         self._largest = max_weight
-        self._placement: Placement = SeedRing(seed) if ring else Buckets()
+        self._placement: Placement = PointRing(seed) if ring else Buckets()
         self._bindings: dict[Binding, None] = {}
         for queue, key in bindings:
             self.bind(queue, key)
 
     @property
     def bindings(self) -> tuple[tuple[str, str], ...]:
-        """Queue and key of each binding there is, ignored ones as well, oldest first."""
+        """Queue and key of each binding, including ignored ones, oldest first."""
         return tuple(self._bindings)
 
     @property
     def buckets(self) -> int:
-        """How many buckets (points, on the ring) there are."""
+        """Number of buckets, or of points on the ring."""
         return len(self._placement)
 
     def bind(self, queue: str, key: str) -> None:
-        """Bind a queue; the same binding once more changes nothing.
+        """Bind a queue; repeating a binding has no effect.
 
         Parameters
         ----------
         queue : str
-            Its name.
+            Name of the queue.
         key : str
-            Its weight: an optional sign and ASCII digits.
+            Binding key, its weight: an optional sign and ASCII digits.
 
         Raises
         ------
         ConfigurationError
-            The key is no weight.
+            The key is not a weight.
         """
         weight = weight_of(key, self._largest)
         binding = Binding(queue, key)
@@ -126,11 +126,11 @@ class RabbitMQHash:
             self._bindings[binding] = None
 
     def unbind(self, queue: str, key: str) -> None:
-        """Undo a binding; one that there is not is no error.
+        """Remove a binding; an unknown one is ignored.
 
         Notes
         -----
-        As in the broker, this takes the queue's buckets away even if the binding was an ignored one.
+        As in the broker, this removes the queue's buckets even if the binding was an ignored one.
         """
         binding = Binding(queue, key)
         if binding in self._bindings:
@@ -138,37 +138,36 @@ class RabbitMQHash:
             self._placement.unbind(queue, key)
 
     def delete_queue(self, queue: str) -> None:
-        """Undo all bindings of a queue, as its deletion does."""
+        """Remove all bindings of a queue, as deleting it does."""
         for binding in [binding for binding in self._bindings if binding.queue == queue]:
             self.unbind(*binding)
 
     def route(
         self, routing_key: str | bytes | None = None, *, header: Any = MISSING, property: Any = None
     ) -> str | None:
-        """Name the queue of a message.
+        """Return the queue of a message.
 
         Parameters
         ----------
         routing_key : str or bytes, optional
-            What the exchange hashes, if it hashes routing keys.
+            The message's routing key, if the exchange hashes routing keys.
         header : str, bytes, int, float, bool, datetime or None, optional
-            The value of the message's header, if the exchange hashes that.
+            The value of the message's header, if the exchange hashes a header.
         property : str, bytes, int or datetime, optional
-            The value of the message's property, if the exchange hashes that; a timestamp in seconds or as a datetime
-            (in UTC unless it knows better). With none of the three the message has no value: all of these go to one
-            queue.
+            The value of the message's property, if the exchange hashes a property; a timestamp in seconds or as a
+            datetime (UTC if it is naive). All messages for which none of the three is given go to the same queue.
 
         Returns
         -------
         str or None
-            None when nothing is bound.
+            None if nothing is bound.
 
         Raises
         ------
         TypeError
-            The value is of another type, or more than one was given.
+            The value is of another type, or more than one is given.
         OverflowError
-            An integer does not fit AMQP's 64 bits.
+            An integer does not fit in AMQP's 64 bits.
         """
         given = (routing_key is not None) + (header is not MISSING) + (property is not None)
         if given > 1:
@@ -188,13 +187,13 @@ class RabbitMQHash:
             milliseconds: int = 1000 * _seconds(value)
             return milliseconds  # brokers keep milliseconds since 3.13
         if isinstance(value, int) and not isinstance(value, bool):
-            phash2(value)  # refuses what AMQP cannot carry
+            phash2(value)  # raises for integers that AMQP cannot encode
             return value
         return phash2(value)
 
 
 def _text(value: Any) -> str | bytes | None:
-    """Choose what is hashed for a property: itself, or a timestamp's seconds in decimal digits."""
+    """Return what is hashed for a property: the value, or a timestamp's seconds as decimal digits."""
     value = _seconds(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
@@ -204,12 +203,12 @@ def _text(value: Any) -> str | bytes | None:
 
 
 def _seconds(value: Any) -> Any:
-    """Turn a datetime into seconds, as pika does; anything else stays what it is."""
+    """Convert a datetime to seconds, as pika does; return anything else unchanged."""
     return calendar.timegm(value.utctimetuple()) if isinstance(value, dt.datetime) else value
 
 
 def _amqp_type(value: Any) -> str:
-    """Name the type that pika gives a header's value."""
+    """Return the AMQP type as which pika encodes a header's value."""
     for kinds, name in (
         (bool, "bool"), (str, "longstr"), (bytes, "binary"), (float, "double"), (dt.datetime, "timestamp"),
     ):  # fmt: skip

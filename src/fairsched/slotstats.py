@@ -1,4 +1,4 @@
-"""What a scheduler reports about one slot."""
+"""Statistics of one slot of a scheduler."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import NamedTuple
 
 
 class SlotStats(NamedTuple):
-    """One slot's figures at one moment.
+    """Statistics of one slot at one time.
 
     Attributes
     ----------
     quantum : int
-        Cost granted to the slot each round.
+        Cost granted to the slot in each round.
     deficit : int
-        Cost it may still serve; negative when a settlement left a debt.
+        Cost it may still serve; negative if it is in debt after a settlement.
     queued : int
         Messages waiting.
     served : int
         Messages served since the slot was added.
     work : int
-        Cost served since the slot was added, settlements included.
+        Cost served since the slot was added, including settlements.
     held : bool
-        Whether the slot counts as backlogged upstream while it is empty here.
+        Whether the slot counts as backlogged elsewhere while it is empty here.
     """
 
     quantum: int

@@ -53,7 +53,7 @@ def test_a_split_adds_up_and_is_in_proportion(total: int, weights: dict[str, int
 
 
 def test_needed_is_the_rule_against_flattening() -> None:
-    # The seed's model: quanta 4..40 with cost 4, service 0.1 ms: a round is 55 messages, 5.5 ms.
+    # The demo's model: quanta 4..40 with cost 4, service 0.1 ms: a round is 55 messages, 5.5 ms.
     units = {f"p{number}": number + 1.0 for number in range(10)}
     # At a round trip of 0.5 ms each queue needs two rounds: 50 per queue is plenty, 5 is not.
     assert window.needed(units, 0.5e-3, 100e-6) == {name: 2 * unit for name, unit in units.items()}

@@ -52,7 +52,7 @@ def test_a_set_is_ready_until_the_last_was_taken() -> None:
 # -- targets ----------------------------------------------------------------------------------------------------------
 
 
-def test_t_q17_only_changes_of_desire_are_told() -> None:
+def test_only_changes_of_desire_are_told() -> None:
     """T, F, T, T, close: the consumer sees T, F, T, F, close."""
     one = _probe_chain.ProbeChain()
     one.start()
@@ -78,7 +78,7 @@ def test_a_target_is_desired_when_nothing_hinders() -> None:
     assert one.seen(0) == [1, 0, 1]
 
 
-def test_t_q18_three_queues_strictly_in_turn() -> None:
+def test_three_queues_strictly_in_turn() -> None:
     one = chain(1, 1, 1, 3)
     for consumer in range(3):
         one.put(consumer, 3)

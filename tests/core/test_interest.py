@@ -166,7 +166,7 @@ def test_a_priority_goes_with_its_last_consumer() -> None:
     assert manager.valid
 
 
-def test_t_q16_the_node_of_another_manager_is_not_removed() -> None:
+def test_the_node_of_another_manager_is_not_removed() -> None:
     manager, other = node_in(INTERESTED, True), node_in(INTERESTED, True)
     assert not manager.remove_foreign(other, 0)
     check(manager)

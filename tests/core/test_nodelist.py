@@ -1,4 +1,4 @@
-"""The node list from one thread: what deletes, walks and promises come to (T-Q16), and its memory."""
+"""The node list from one thread: what deletes, walks and promises come to, and its memory."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def test_an_empty_list_has_nothing() -> None:
     ("deleted", "left"),
     [([0], [2, 3]), ([1], [1, 3]), ([2], [1, 2]), ([0, 1], [3]), ([1, 2], [1]), ([0, 2], [2]), ([2, 1, 0], [])],
 )
-def test_t_q16_deleted_entries_are_skipped(deleted: list[int], left: list[int]) -> None:
+def test_deleted_entries_are_skipped(deleted: list[int], left: list[int]) -> None:
     nodes, handles = filled()
     for index in deleted:
         assert nodes.delete(handles[index])
     assert (len(nodes), nodes.items(), nodes.valid) == (len(left), left, True)
 
 
-def test_t_q16_a_deleted_entry_stays_linked_until_a_walk() -> None:
+def test_a_deleted_entry_stays_linked_until_a_walk() -> None:
     nodes, handles = filled()
     nodes.delete(handles[1])
     assert (nodes.physical, len(nodes)) == (3, 2)
@@ -39,7 +39,7 @@ def test_t_q16_a_deleted_entry_stays_linked_until_a_walk() -> None:
     assert nodes.physical == 2
 
 
-def test_t_q16_a_dead_tail_stays_as_a_dummy() -> None:
+def test_a_dead_tail_stays_as_a_dummy() -> None:
     nodes, handles = filled(1)
     nodes.delete(handles[0])
     assert (nodes.items(), nodes.physical, len(nodes)) == ([], 1, 0)
@@ -47,14 +47,14 @@ def test_t_q16_a_dead_tail_stays_as_a_dummy() -> None:
     assert (nodes.items(), nodes.physical, nodes.valid) == ([7], 1, True)
 
 
-def test_t_q16_a_second_delete_is_refused_and_changes_nothing() -> None:
+def test_a_second_delete_is_refused_and_changes_nothing() -> None:
     nodes, handles = filled()
     assert nodes.delete(handles[1])
     assert not nodes.delete(handles[1])
     assert (len(nodes), nodes.valid) == (2, True)
 
 
-def test_t_q16_an_old_cursor_finds_what_follows_a_dead_tail() -> None:
+def test_an_old_cursor_finds_what_follows_a_dead_tail() -> None:
     nodes, handles = filled(1)
     cursor = nodes.cursor()
     assert next(cursor) == 1

@@ -83,7 +83,7 @@ def test_who_does_not_want_the_work_is_passed_over_and_outranks_nobody() -> None
 
 
 def test_a_hand_over_wakes_the_next_when_the_last_above_it_has_left() -> None:
-    """Seed 001: a lower consumer sleeps while a higher one is at work; it is woken when that one is full."""
+    """A lower consumer sleeps while a higher one is at work; it is woken when that one is full."""
     probe = consumers(10, 0)
     assert [probe.one(), probe.one()] == [0, -1]
     assert probe.one() == -1  # too early: the higher one has not moved

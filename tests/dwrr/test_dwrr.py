@@ -10,7 +10,7 @@ from collections import deque
 
 import numpy as np
 import pytest
-from oracles.dwrr import ReferenceDwrr, seed_loop
+from oracles.dwrr import ReferenceDwrr, article_loop
 
 from fairsched import Dwrr
 
@@ -63,9 +63,9 @@ class TestShares:
         backlog(scheduler, "b", 50, cost)
         assert "".join(str(slot) for slot, _ in drain(scheduler, len(expected))) == expected
 
-    def test_same_order_as_the_seeds_loop_while_all_are_backlogged(self) -> None:
+    def test_same_order_as_the_articles_loop_while_all_are_backlogged(self) -> None:
         quanta = [4, 8, 12, 40]
-        expected = seed_loop([deque(range(500)) for _ in quanta], quanta, weight=4)
+        expected = article_loop([deque(range(500)) for _ in quanta], quanta, weight=4)
         scheduler = Dwrr(dict(enumerate(quanta)))
         for slot in range(4):
             backlog(scheduler, slot, 500, cost=4)

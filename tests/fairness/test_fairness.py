@@ -77,7 +77,7 @@ def test_exact_proportion_has_no_error_at_all(weights: dict[str, int], rounds: i
         ({"x": 1}, {"a": 1}, "served names 'x', which has no quantum"),
         ({}, {"a": 0}, "quantum of 'a' must be positive, got 0"),
         ({}, {"a": math.nan}, "quantum of 'a' must be positive, got nan"),
-        ({"a": -1}, {"a": 1}, "'a' was served must not be negative, got -1"),
+        ({"a": -1}, {"a": 1}, "served of 'a' must not be negative, got -1"),
     ],
 )
 def test_shares_name_what_is_wrong(served: dict[str, int], weights: dict[str, int], message: str) -> None:

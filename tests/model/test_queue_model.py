@@ -93,7 +93,7 @@ def test_handing_over_before_the_acquire_wakes_in_vain() -> None:
         list(schedules(lambda: QueueModel(full_and_low(1), (), kept, backlog=1, in_vain=False), 2))
 
 
-def test_the_seeds_stall() -> None:
+def test_the_stall_of_broker_j() -> None:
     """As the sources have it: the hand-over comes before the acquire, and before the flag that it judges by."""
     kept = frozenset(QueueModel.GUARDS) - {"hands over after the acquire", "flips before it hands over"}
     with pytest.raises(Fault, match="L sleeps"):

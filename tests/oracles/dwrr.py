@@ -125,8 +125,8 @@ class ReferenceDwrr:
         return [token for token, _ in slot.fifo]
 
 
-def seed_loop(fifos: list[deque[int]], quanta: list[int], weight: int = 1) -> list[int]:
-    """Drain per-slot deques by the seed article's main loop; the order of service, as slot indices."""
+def article_loop(fifos: list[deque[int]], quanta: list[int], weight: int = 1) -> list[int]:
+    """Drain per-slot deques by the loop of "Fair Consuming With RabbitMQ"; the order of service, as slot indices."""
     deficits = [0] * len(fifos)
     order: list[int] = []
     while any(fifos):

@@ -36,7 +36,7 @@ def test_the_articles_rows(
     assert found.utilisation == pytest.approx(utilisation, abs=1e-12)
     assert found.throughput == pytest.approx(1000 * utilisation / service, abs=1e-9)
     assert found.waiting_ahead == ahead
-    assert found.seed_wait == pytest.approx(seed / 1000, abs=1e-12)
+    assert found.whole_message_wait == pytest.approx(seed / 1000, abs=1e-12)
     assert found.exact_wait == pytest.approx(exact / 1000, abs=1e-12)
     assert found.residual_service == pytest.approx((exact - seed) / 1000, abs=1e-12)
     assert found.latency == pytest.approx((delay + exact) / 1000, abs=1e-12)
@@ -51,7 +51,7 @@ def test_the_articles_sentences() -> None:
     assert analyse(51, 0.05, 0.004).latency == 0.15
     for prefetch, counted, exact in ((26, 0.946, 0.947), (51, 0.974, 0.974)):
         slow = analyse(prefetch, 0.05, 0.04)
-        assert round(slow.seed_wait / (slow.seed_wait + slow.one_way_delay), 3) == counted
+        assert round(slow.whole_message_wait / (slow.whole_message_wait + slow.one_way_delay), 3) == counted
         assert round(slow.buffer_share, 3) == exact
     # From an empty client the first window arrives at once.
     assert analyse(51, 0.05, 0.004).cold_start_wait == 0.2
@@ -114,7 +114,7 @@ def test_the_recommendation_is_the_least_that_saturates(round_trip: float, servi
 def test_figures_that_belong_together(prefetch: int, delay: float, service: float) -> None:
     found = analyse(prefetch, delay, service)
     assert 0 < found.utilisation <= 1
-    assert found.exact_wait == pytest.approx(found.seed_wait + found.residual_service, rel=1e-9)
+    assert found.exact_wait == pytest.approx(found.whole_message_wait + found.residual_service, rel=1e-9)
     assert 0 <= found.residual_service <= service
     assert found.exact_wait == 0 or found.utilisation == 1
     assert found.latency == pytest.approx(delay + found.exact_wait, rel=1e-9)

@@ -122,7 +122,7 @@ def test_a_browser_sees_a_held_message_when_it_is_let_go(engine: Engine) -> None
 @on_both
 @pytest.mark.parametrize("looked", [False, True])
 def test_a_browser_is_told_of_a_message_that_is_let_go(engine: Engine, looked: bool) -> None:
-    """§1.1, reasons for notify_work: "message becomes available again (released, un-held ...)": it would sleep on."""
+    """Broker-J notifies when a "message becomes available again (released, un-held ...)": it would sleep on."""
     now = [0.0]
     queue = engine(clock=lambda: now[0])
     browser = queue.subscribe("B", acquires=False)

@@ -1,4 +1,4 @@
-"""Who may subscribe, and who is live (T-Q8, T-Q14); callbacks that fail; closing; and what is refused."""
+"""Who may subscribe, and who is live; callbacks that fail; closing; and what is refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairsched import FairschedError, ShutDown
 
 
 @on_both
-def test_t_q8_an_exclusive_consumer_stays_alone(engine: Engine) -> None:
+def test_an_exclusive_consumer_stays_alone(engine: Engine) -> None:
     queue = engine()
     one = queue.subscribe("A", exclusive=True)
     for exclusive in (False, True):
@@ -27,7 +27,7 @@ def test_t_q8_an_exclusive_consumer_stays_alone(engine: Engine) -> None:
 
 
 @on_both
-def test_t_q8_nobody_becomes_exclusive_beside_others(engine: Engine) -> None:
+def test_nobody_becomes_exclusive_beside_others(engine: Engine) -> None:
     queue = engine()
     one = queue.subscribe("A")
     with pytest.raises(FairschedError, match="exclusive"):
@@ -38,7 +38,7 @@ def test_t_q8_nobody_becomes_exclusive_beside_others(engine: Engine) -> None:
 
 
 @on_both
-def test_t_q14_a_single_active_consumer(engine: Engine) -> None:
+def test_a_single_active_consumer(engine: Engine) -> None:
     queue = engine(live_consumers=1)
     c1, c2, c3, c4 = (queue.subscribe(name) for name in ("c1", "c2", "c3", "c4"))
     assert (lists_of(queue), c2.interested) == ("I[c1] X[c2,c3,c4]", False)
@@ -60,7 +60,7 @@ def test_t_q14_a_single_active_consumer(engine: Engine) -> None:
 
 
 @on_both
-def test_t_q14_the_next_live_one_is_the_first_by_priority(engine: Engine) -> None:
+def test_the_next_live_one_is_the_first_by_priority(engine: Engine) -> None:
     queue = engine(live_consumers=2)
     consumers = {
         name: queue.subscribe(name, priority=priority) for name, priority in zip("ABCDE", [0, 0, 0, 5, 5], strict=True)
@@ -73,7 +73,7 @@ def test_t_q14_the_next_live_one_is_the_first_by_priority(engine: Engine) -> Non
 
 
 @on_both
-def test_t_q14_who_is_not_live_stays_so_whatever_it_wishes(engine: Engine) -> None:
+def test_who_is_not_live_stays_so_whatever_it_wishes(engine: Engine) -> None:
     queue = engine(live_consumers=1)
     one, two = queue.subscribe("A"), queue.subscribe("B", interested=False)
     two.interested = True

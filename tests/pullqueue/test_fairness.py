@@ -1,4 +1,4 @@
-"""Who gets how much, who waits how long, and that nothing stalls (T-Q19 from one thread)."""
+"""Who gets how much, who waits how long, and that nothing stalls, from one thread."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class RandomUse:
 
 @on_both
 @pytest.mark.parametrize("seed", range(6))
-def test_t_q19_random_use_loses_nothing_and_does_not_stall(engine: Engine, seed: int) -> None:
+def test_random_use_loses_nothing_and_does_not_stall(engine: Engine, seed: int) -> None:
     """At every pause all consumers are in the lists, and none sleeps beside a message; in the end each came once."""
     use = RandomUse(engine(), seed)
     for _ in range(12):

@@ -1,4 +1,4 @@
-"""Message groups: standard ones stick to a consumer, shared ones while it has something unsettled (T-Q13).
+"""Message groups: standard ones stick to a consumer, shared ones while it has something unsettled.
 
 Groups are named by small integers, whose hashes do not collide.
 """
@@ -25,7 +25,7 @@ def grouped(engine: Engine, groups: str, keys: list[Any]) -> tuple[Any, Any, Any
 
 @on_both
 @both_modes
-def test_t_q13_a_consumer_keeps_its_group(engine: Engine, groups: str) -> None:
+def test_a_consumer_keeps_its_group(engine: Engine, groups: str) -> None:
     _, c1, c2 = grouped(engine, groups, [ONE, TWO, ONE, TWO])
     first, second = c1.pull(), c2.pull()
     assert (first.item, second.item) == (1, 2)
@@ -37,7 +37,7 @@ def test_t_q13_a_consumer_keeps_its_group(engine: Engine, groups: str) -> None:
 
 @on_both
 @both_modes
-def test_t_q13_a_closed_consumer_frees_its_groups(engine: Engine, groups: str) -> None:
+def test_a_closed_consumer_frees_its_groups(engine: Engine, groups: str) -> None:
     _, c1, c2 = grouped(engine, groups, [ONE, ONE, TWO, ONE])
     assert (pulled(c1), pulled(c2), c2.pull()) == (1, 3, None)
     c1.cancel()  # keeps what it has
@@ -46,7 +46,7 @@ def test_t_q13_a_closed_consumer_frees_its_groups(engine: Engine, groups: str) -
 
 @on_both
 @both_modes
-def test_t_q13_a_closed_session_gives_back_what_it_had(engine: Engine, groups: str) -> None:
+def test_a_closed_session_gives_back_what_it_had(engine: Engine, groups: str) -> None:
     _, c1, c2 = grouped(engine, groups, [ONE, ONE, TWO, ONE])
     entry = c1.pull()
     assert (entry.item, pulled(c2), c2.pull()) == (1, 3, None)
@@ -57,7 +57,7 @@ def test_t_q13_a_closed_session_gives_back_what_it_had(engine: Engine, groups: s
 
 @on_both
 @pytest.mark.parametrize(("groups", "then"), [("shared", 4), ("standard", None)])
-def test_t_q13_an_idle_group_is_free_if_shared(engine: Engine, groups: str, then: int | None) -> None:
+def test_an_idle_group_is_free_if_shared(engine: Engine, groups: str, then: int | None) -> None:
     _, c1, c2 = grouped(engine, groups, [ONE, TWO, THREE, ONE])
     one, two = c1.pull(), c2.pull()
     assert (one.item, two.item) == (1, 2)
@@ -71,7 +71,7 @@ def test_t_q13_an_idle_group_is_free_if_shared(engine: Engine, groups: str, then
 
 
 @on_both
-def test_t_q13_a_shared_group_is_never_active_twice(engine: Engine) -> None:
+def test_a_shared_group_is_never_active_twice(engine: Engine) -> None:
     queue, chance = engine(groups="shared"), random.Random(13)
     consumers = [queue.subscribe(f"c{i}") for i in range(4)]
     held: dict[Any, list[Any]] = {consumer: [] for consumer in consumers}

@@ -1,4 +1,4 @@
-"""The order of service of each kind of queue (T-Q10, T-Q11, T-Q12), and of the engine's own, the fair one."""
+"""The order of service of each kind of queue, and of the engine's own, the fair one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def put_all(queue: Any, **columns: list[Any]) -> None:
 
 
 @on_both
-def test_t_q10_three_levels(engine: Engine) -> None:
+def test_three_levels(engine: Engine) -> None:
     queue = engine("priority", levels=3)
     put_all(queue, priority=[10, 4, 0, 0, 4, 10, 4, 10, 0])
     assert items(drain(queue.subscribe("A"))) == [1, 6, 8, 2, 5, 7, 3, 4, 9]
 
 
 @on_both
-def test_t_q10_ten_levels(engine: Engine) -> None:
+def test_ten_levels(engine: Engine) -> None:
     queue = engine("priority")
     put_all(queue, priority=[i % 10 for i in range(50)])
     expected = sorted(range(50), key=lambda i: (-(i % 10), i))
@@ -41,7 +41,7 @@ def test_t_q10_ten_levels(engine: Engine) -> None:
         (20, {0: 5, 4: 9, 9: 14, 14: 19, 255: 19, -5: 0, -9: 0}),
     ],
 )
-def test_t_q10_the_level_of_a_priority(engine: Engine, levels: int, expected: dict[int, int]) -> None:
+def test_the_level_of_a_priority(engine: Engine, levels: int, expected: dict[int, int]) -> None:
     """clamp(priority - (5 - floor((levels + 1) / 2)), 0, levels - 1): by the order in which all come out."""
     queue = engine("priority", levels=levels)
     for priority in expected:
@@ -73,7 +73,7 @@ def test_a_released_message_keeps_its_place_in_its_level(engine: Engine) -> None
 
 
 @on_both
-def test_t_q11_newer_values_replace_older_ones(engine: Engine) -> None:
+def test_newer_values_replace_older_ones(engine: Engine) -> None:
     queue = engine("last-value")
     only = queue.subscribe("A")
     put_all(queue, key=["A", "B", "A", "B"])
@@ -81,7 +81,7 @@ def test_t_q11_newer_values_replace_older_ones(engine: Engine) -> None:
 
 
 @on_both
-def test_t_q11_four_hundred_messages_of_ten_keys(engine: Engine) -> None:
+def test_four_hundred_messages_of_ten_keys(engine: Engine) -> None:
     queue = engine("last-value", key=lambda item: item % 10)
     for item in range(400):
         queue.put(item)
@@ -90,7 +90,7 @@ def test_t_q11_four_hundred_messages_of_ten_keys(engine: Engine) -> None:
 
 
 @on_both
-def test_t_q11_an_acquired_older_value_lives_until_it_is_released(engine: Engine) -> None:
+def test_an_acquired_older_value_lives_until_it_is_released(engine: Engine) -> None:
     queue = engine("last-value")
     only = queue.subscribe("A")
     queue.put(1, key="k")
@@ -103,7 +103,7 @@ def test_t_q11_an_acquired_older_value_lives_until_it_is_released(engine: Engine
 
 
 @on_both
-def test_t_q11_a_superseded_value_stays_superseded_when_the_newer_one_is_gone(engine: Engine) -> None:
+def test_a_superseded_value_stays_superseded_when_the_newer_one_is_gone(engine: Engine) -> None:
     queue = engine("last-value")
     only = queue.subscribe("A")
     queue.put(1, key="k")
@@ -117,7 +117,7 @@ def test_t_q11_a_superseded_value_stays_superseded_when_the_newer_one_is_gone(en
 
 
 @on_both
-def test_t_q11_an_acquired_newest_value_comes_back(engine: Engine) -> None:
+def test_an_acquired_newest_value_comes_back(engine: Engine) -> None:
     queue = engine("last-value")
     only = queue.subscribe("A")
     queue.put(1, key="k")
@@ -126,7 +126,7 @@ def test_t_q11_an_acquired_newest_value_comes_back(engine: Engine) -> None:
 
 
 @on_both
-def test_t_q11_the_oldest(engine: Engine) -> None:
+def test_the_oldest(engine: Engine) -> None:
     queue, oldest = engine("last-value"), []
     for number, key in enumerate("ABAB"):
         queue.put(f"e{number + 1}" if number else "e1", key=key)
@@ -137,14 +137,14 @@ def test_t_q11_the_oldest(engine: Engine) -> None:
 
 
 @on_both
-def test_t_q11_without_a_key_nothing_is_replaced(engine: Engine) -> None:
+def test_without_a_key_nothing_is_replaced(engine: Engine) -> None:
     queue = engine("last-value")
     put_all(queue, key=[None, None, "k", None, "k"])
     assert items(drain(queue.subscribe("A"))) == [1, 2, 4, 5]
 
 
 @on_both
-def test_t_q12_sorted(engine: Engine) -> None:
+def test_sorted(engine: Engine) -> None:
     queue = engine("sorted")
     for key in "BDCA":
         queue.put(key, key=key)
@@ -153,14 +153,14 @@ def test_t_q12_sorted(engine: Engine) -> None:
 
 @on_both
 @pytest.mark.parametrize("key", ["same", None])
-def test_t_q12_equal_and_missing_keys_keep_their_order(engine: Engine, key: str | None) -> None:
+def test_equal_and_missing_keys_keep_their_order(engine: Engine, key: str | None) -> None:
     queue = engine("sorted")
     put_all(queue, key=[key] * 200)
     assert items(drain(queue.subscribe("A"))) == list(range(1, 201))
 
 
 @on_both
-def test_t_q12_missing_keys_come_first_and_numbers_compare_as_text(engine: Engine) -> None:
+def test_missing_keys_come_first_and_numbers_compare_as_text(engine: Engine) -> None:
     queue = engine("sorted")
     put_all(queue, key=["b", 10, 9, None, "", None, "a", "é"])
     assert items(drain(queue.subscribe("A"))) == [4, 6, 5, 2, 3, 7, 1, 8]
@@ -216,7 +216,7 @@ def test_a_fair_queue_serves_a_released_message_first_of_its_slot(engine: Engine
 
 @on_both
 def test_a_look_does_not_change_whose_turn_it_is(engine: Engine) -> None:
-    """The order of service is that of DWRR's pushes and pops (§4.1), whenever somebody subscribes, and is told."""
+    """The order of service is that of DWRR's pushes and pops, whenever somebody subscribes, and is told."""
     orders = []
     for subscribes_at in range(3):
         queue = engine("fair", quanta={"a": 1, "b": 1})

@@ -1,4 +1,4 @@
-"""A queue that is full: ring, reject, flow (T-Q15)."""
+"""A queue that is full: ring, reject, flow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def content(queue: Any) -> list[Any]:
 
 
 @on_both
-def test_t_q15_a_ring_of_four(engine: Engine) -> None:
+def test_a_ring_of_four(engine: Engine) -> None:
     queue = engine(max_depth=4, overflow="ring")
     for number in range(1, 6):
         queue.put(number, size=20)
@@ -28,7 +28,7 @@ def test_t_q15_a_ring_of_four(engine: Engine) -> None:
 
 
 @on_both
-def test_t_q15_a_ring_of_four_and_a_hundred_bytes(engine: Engine) -> None:
+def test_a_ring_of_four_and_a_hundred_bytes(engine: Engine) -> None:
     queue = engine(max_depth=4, max_bytes=100, overflow="ring")
     for number, size in enumerate([20, 20, 30, 30], 1):
         queue.put(number, size=size)
@@ -40,7 +40,7 @@ def test_t_q15_a_ring_of_four_and_a_hundred_bytes(engine: Engine) -> None:
 
 
 @on_both
-def test_t_q15_a_ring_does_not_take_what_is_acquired(engine: Engine) -> None:
+def test_a_ring_does_not_take_what_is_acquired(engine: Engine) -> None:
     queue = engine(max_depth=2, overflow="ring")
     only = queue.subscribe("A")
     queue.put("first")
@@ -52,7 +52,7 @@ def test_t_q15_a_ring_does_not_take_what_is_acquired(engine: Engine) -> None:
 
 
 @on_both
-def test_t_q15_a_ring_of_one(engine: Engine) -> None:
+def test_a_ring_of_one(engine: Engine) -> None:
     queue = engine(max_depth=1, overflow="ring")
     only = queue.subscribe("A")
     queue.put("first")

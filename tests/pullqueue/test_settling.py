@@ -1,4 +1,4 @@
-"""What becomes of a message that was pulled: ack, release, reject, expiry, attempts (T-Q5, T-Q6, T-Q7)."""
+"""What becomes of a message that was pulled: ack, release, reject, expiry, attempts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_first_settlement_decides(engine: Engine, first: str) -> None:
 
 
 @on_both
-def test_t_q5_a_released_message_is_delivered_again_alone(engine: Engine) -> None:
+def test_a_released_message_is_delivered_again_alone(engine: Engine) -> None:
     _, only = filled(engine, 3)
     entries = drain(only)
     assert [(e.item, e.redelivered, e.delivery_count) for e in entries] == [(i, False, 0) for i in range(3)]
@@ -51,7 +51,7 @@ def test_t_q5_a_released_message_is_delivered_again_alone(engine: Engine) -> Non
 
 
 @on_both
-def test_t_q5_two_are_released_in_any_order(engine: Engine) -> None:
+def test_two_are_released_in_any_order(engine: Engine) -> None:
     _, only = filled(engine, 3)
     entries = drain(only)
     entries[2].release()
@@ -60,7 +60,7 @@ def test_t_q5_two_are_released_in_any_order(engine: Engine) -> None:
 
 
 @on_both
-def test_t_q5_a_release_is_delivered_to_exactly_one_of_two(engine: Engine) -> None:
+def test_a_release_is_delivered_to_exactly_one_of_two(engine: Engine) -> None:
     queue = engine()
     one, two = queue.subscribe("A"), queue.subscribe("B")
     queue.put(0)
@@ -76,7 +76,7 @@ def test_t_q5_a_release_is_delivered_to_exactly_one_of_two(engine: Engine) -> No
 
 
 @on_both
-def test_t_q5_a_released_message_comes_before_later_ones(engine: Engine) -> None:
+def test_a_released_message_comes_before_later_ones(engine: Engine) -> None:
     _, only = filled(engine, 5)
     first, second = only.pull(), only.pull()
     second.release()
@@ -85,7 +85,7 @@ def test_t_q5_a_released_message_comes_before_later_ones(engine: Engine) -> None
 
 
 @on_both
-def test_t_q6_an_expired_message_is_not_sent_again(engine: Engine) -> None:
+def test_an_expired_message_is_not_sent_again(engine: Engine) -> None:
     clock = ManualClock()
     queue = engine(clock=clock)
     only = queue.subscribe("A")
@@ -142,7 +142,7 @@ def test_the_smaller_time_to_live_counts(
 
 
 @on_both
-def test_t_q7_a_held_message_is_overtaken(engine: Engine) -> None:
+def test_a_held_message_is_overtaken(engine: Engine) -> None:
     clock = ManualClock()
     queue = engine(clock=clock)
     only = queue.subscribe("C")
@@ -191,7 +191,7 @@ def test_a_rejected_message_goes_to_others(engine: Engine) -> None:
 
 @on_both
 def test_a_rejected_message_is_for_a_lower_priority_at_once(engine: Engine) -> None:
-    """§1.4: no_higher_priority asks whether the higher one "has interest in this entry": not what it rejected."""
+    """no_higher_priority asks whether the higher one "has interest in this entry": not what it rejected."""
     queue = engine()
     queue.put(1)
     queue.put(2)

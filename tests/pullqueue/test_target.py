@@ -1,4 +1,4 @@
-"""A consumer of several queues: one message of each in turn (T-Q18), one wish for all of them (T-Q17)."""
+"""A consumer of several queues: one message of each in turn, one wish for all of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Recorder:
         self.told.append("close")
 
 
-def test_t_q17_a_wish_is_passed_on_when_it_changes() -> None:
+def test_a_wish_is_passed_on_when_it_changes() -> None:
     consumer = Recorder()
     target = ReferenceTarget([consumer])
     target.interested = True
@@ -40,7 +40,7 @@ def test_t_q17_a_wish_is_passed_on_when_it_changes() -> None:
 
 
 @targets_on_both
-def test_t_q17_what_the_queues_see(engine: Engine, target: Engine) -> None:
+def test_what_the_queues_see(engine: Engine, target: Engine) -> None:
     """True, False, True, and nothing of a second True: it would move nobody, and wake nobody."""
     queues = [engine(), engine()]
     subscriptions = [queue.subscribe("A") for queue in queues]
@@ -57,7 +57,7 @@ def test_t_q17_what_the_queues_see(engine: Engine, target: Engine) -> None:
 
 
 @targets_on_both
-def test_t_q18_three_queues_strictly_alternate(engine: Engine, target: Engine) -> None:
+def test_three_queues_strictly_alternate(engine: Engine, target: Engine) -> None:
     queues = {name: engine() for name in ("q1", "q2", "q3")}
     for name, queue in queues.items():
         for number in (1, 2, 3):
@@ -70,7 +70,7 @@ def test_t_q18_three_queues_strictly_alternate(engine: Engine, target: Engine) -
 
 @targets_on_both
 @pytest.mark.parametrize("sizes", [[5, 0, 1], [0, 0, 3], [1, 4, 2, 0]])
-def test_t_q18_empty_queues_are_passed_over(engine: Engine, target: Engine, sizes: list[int]) -> None:
+def test_empty_queues_are_passed_over(engine: Engine, target: Engine, sizes: list[int]) -> None:
     queues = [engine() for _ in sizes]
     for which, size in enumerate(sizes):
         for number in range(size):
@@ -82,7 +82,7 @@ def test_t_q18_empty_queues_are_passed_over(engine: Engine, target: Engine, size
 
 
 @targets_on_both
-def test_t_q18_a_message_that_comes_late_is_found(engine: Engine, target: Engine) -> None:
+def test_a_message_that_comes_late_is_found(engine: Engine, target: Engine) -> None:
     queues = [engine(), engine()]
     all_of_them = target([queue.subscribe("A") for queue in queues])
     assert pulled(all_of_them) is None

@@ -1,4 +1,4 @@
-"""Who is woken, by what, and in which list everybody stands then (behaviour §1.10, T-Q1 to T-Q4, T-Q9, T-Q20)."""
+"""Who is woken, by what, and in which list everybody stands then."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def subscribe_all(queue: Any, names: str, **options: Any) -> list[Any]:
 
 
 @on_both
-def test_t_q1_three_acquirers(engine: Engine) -> None:
+def test_three_acquirers(engine: Engine) -> None:
     queue = engine()
     a, b, d = subscribe_all(queue, "ABD")
     before = [consumer.notified_count for consumer in (a, b, d)]
@@ -35,7 +35,7 @@ def test_t_q1_three_acquirers(engine: Engine) -> None:
 
 
 @on_both
-def test_t_q2_credit_hands_over_to_a_lower_priority(engine: Engine) -> None:
+def test_credit_hands_over_to_a_lower_priority(engine: Engine) -> None:
     queue = engine()
     high, low = queue.subscribe("H", priority=10, credit=2), queue.subscribe("L")
     queue.put(1)
@@ -51,7 +51,7 @@ def test_t_q2_credit_hands_over_to_a_lower_priority(engine: Engine) -> None:
 
 
 @on_both
-def test_t_q3_a_filter_decides_before_the_priority(engine: Engine) -> None:
+def test_a_filter_decides_before_the_priority(engine: Engine) -> None:
     queue = engine()
     high = queue.subscribe("H", priority=10, filter=lambda item: item != 2)
     low = queue.subscribe("L")
@@ -67,7 +67,7 @@ def test_t_q3_a_filter_decides_before_the_priority(engine: Engine) -> None:
 
 @on_both
 @pytest.mark.parametrize("priority", [-(2**31), -1, 0, 2**31 - 1])
-def test_t_q4_a_single_consumer_of_any_priority_gets_messages(engine: Engine, priority: int) -> None:
+def test_a_single_consumer_of_any_priority_gets_messages(engine: Engine, priority: int) -> None:
     queue = engine()
     only = queue.subscribe("L", priority=priority)
     for item in range(3):
@@ -76,8 +76,8 @@ def test_t_q4_a_single_consumer_of_any_priority_gets_messages(engine: Engine, pr
 
 
 @on_both
-def test_t_q9_spending_the_last_credit_with_a_backlog_does_not_stall(engine: Engine) -> None:
-    """The seed's stall: the hand-over judged H by a credit that it had already spent."""
+def test_spending_the_last_credit_with_a_backlog_does_not_stall(engine: Engine) -> None:
+    """The stall of Broker-J: the hand-over judged H by a credit that it had already spent."""
     queue = engine()
     for item in range(1, 6):
         queue.put(item)
@@ -88,7 +88,7 @@ def test_t_q9_spending_the_last_credit_with_a_backlog_does_not_stall(engine: Eng
 
 
 @on_both
-def test_t_q9_whoever_attached_first(engine: Engine) -> None:
+def test_whoever_attached_first(engine: Engine) -> None:
     queue = engine()
     for item in range(1, 6):
         queue.put(item)
@@ -99,7 +99,7 @@ def test_t_q9_whoever_attached_first(engine: Engine) -> None:
 
 @on_both
 @pytest.mark.parametrize("credits", [[1], [1, 1], [3, 2, 1], [2, 0, 2]])
-def test_t_q9_down_a_chain_of_priorities(engine: Engine, credits: list[int]) -> None:
+def test_down_a_chain_of_priorities(engine: Engine, credits: list[int]) -> None:
     """Each takes its credit's worth, and the last one the rest."""
     queue, count = engine(), 10
     for item in range(count):
@@ -112,7 +112,7 @@ def test_t_q9_down_a_chain_of_priorities(engine: Engine, credits: list[int]) -> 
 
 
 @on_both
-def test_t_q20_ten_thousand_messages_wake_one_idle_consumer_once(engine: Engine) -> None:
+def test_ten_thousand_messages_wake_one_idle_consumer_once(engine: Engine) -> None:
     queue = engine()
     woken: list[Any] = []
     only = queue.subscribe("A", on_work=woken.append)
@@ -169,7 +169,7 @@ def test_who_is_not_interested_is_not_woken(engine: Engine) -> None:
 
 @on_both
 def test_nobody_is_woken_for_what_its_filter_refuses(engine: Engine) -> None:
-    """§1.4: notify(consumer) needs next_available != none; "otherwise False and no wake-up". However it comes in."""
+    """notify(consumer) needs next_available != none; "otherwise False and no wake-up". However it comes in."""
     queue = engine()
     queue.put(1)
     only = queue.subscribe("A", filter=lambda item: item % 2 == 0)

@@ -81,9 +81,9 @@ def test_a_trace_from_csv(tmp_path: Path, text: str) -> None:
 
 BAD_CSV = {
     "": "is empty",
-    "a,b\n1,2\n": "has the columns a, b; say which by column",
+    "a,b\n1,2\n": "has the columns a, b; choose one with column",
     "time\n1\nsoon\n": "line 3 of file",
-    "time\nnan\n": "a moment that is missing or not finite",
+    "time\nnan\n": "a time that is missing or not finite",
     "time,b\n,1\n": "must have a number of seconds or an ISO 8601 timestamp, got ''",
 }
 
@@ -101,7 +101,7 @@ def test_files_that_are_not_there_or_of_another_kind(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"ends in \.csv or \.parquet"):
         Arrivals.from_file(tmp_path / "trace.xlsx")
     (tmp_path / "trace.csv").write_text("time\n1\n", encoding="utf-8")
-    with pytest.raises(ConfigurationError, match="has no column 'b'; there are time"):
+    with pytest.raises(ConfigurationError, match="has no column 'b'; known: time"):
         Arrivals.from_file(tmp_path / "trace.csv", "b")
 
 
@@ -125,7 +125,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"kind": "poisson", "rate": 1, "on": 2}, "have no on; they have rate"),
     ({"kind": "backlogged", "rate": 1}, "have no rate; they have no fields"),
     ({"kind": "bursts", "rate": 10, "on": "50ms", "off": 1}, "has no message"),
-    ({"kind": "bursts", "rate": 10, "on": 0, "off": 1}, "on of arrivals must be a nanosecond or more"),
+    ({"kind": "bursts", "rate": 10, "on": 0, "off": 1}, "on of arrivals must be at least a nanosecond"),
     ({"kind": "trace"}, "either times or a path"),
     ({"kind": "trace", "times": [1, 0.5]}, "must ascend, got 0.5 after 1.0"),
     ({"kind": "trace", "times": [-1.0]}, "must be a number of seconds"),

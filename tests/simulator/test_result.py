@@ -102,7 +102,7 @@ def test_names() -> None:
     found = simulate(load_scenario("spike").replaced({"duration": 11.0}))
     assert found.queue("orders").name == "orders"
     assert found.consumer("idle").name == "idle"
-    with pytest.raises(KeyError, match="there is no queue 'x'; there are orders"):
+    with pytest.raises(KeyError, match="unknown queue 'x'; known: orders"):
         found.queue("x")
     clone = pickle.loads(pickle.dumps(found))
     assert clone.to_dict() == found.to_dict()

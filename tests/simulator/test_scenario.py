@@ -113,8 +113,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({}, "a scenario needs queues, got nothing"),
     ({"queues": [{}]}, "a scenario needs consumers"),
     (small(queues=[]), "a scenario needs queues, got none"),
-    (small(duration=None), "needs a duration, or a number of messages"),
-    (small(duration=0), "duration must be a nanosecond or more"),
+    (small(duration=None), "needs a duration or a number of messages"),
+    (small(duration=0), "duration must be at least a nanosecond"),
     (small(duration="5 weeks"), "duration must be a number of seconds"),
     (small(warmup=1), "warmup must be shorter than the duration, 1 s, got 1 s"),
     (small(messages=0), "messages must be a whole number from 1"),
@@ -122,47 +122,47 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (small(timeline=1), "timeline must be a whole number from 2"),
     (small(speed=1), "a scenario has no field 'speed'"),
     (small(broker={}, brokers=[{}]), "either broker or brokers"),
-    (small(queues=[{"name": "q"}, {"name": "q"}]), "each queue needs a name of its own, got 'q' twice"),
-    (small(queues=[{"name": "q", "broker": "b"}]), "queue 'q' names broker 'b'; there are broker"),
+    (small(queues=[{"name": "q"}, {"name": "q"}]), "queue names must be unique, got 'q' twice"),
+    (small(queues=[{"name": "q", "broker": "b"}]), "queue 'q': unknown broker 'b'; known: broker"),
     (small(queues=[{"name": "q", "quantum": 0}]), "quantum of queue 'q' must be a whole number from 1"),
     (small(queues=[{"name": "q", "quantum": 1.5}]), "quantum of queue 'q' must be a whole number, got 1.5"),
-    (small(queues=[{"name": "q", "depth": 5}]), "is backlogged for ever: it has no depth, got 5"),
+    (small(queues=[{"name": "q", "depth": 5}]), "is always backlogged and takes no depth, got 5"),
     (small(queues=[{"name": "q", "size": 5}]), r"queues\[0\] has no field 'size'"),
     (small(queues="q"), "queues must be a list of tables, got 'q'"),
     (small(broker={"delay": -1}), "delay of broker 'broker' must be a number of seconds"),
     (small(broker={"rate": 0}), "rate of broker 'broker' must be a positive number"),
-    (small(consumers=[{"name": "c", "queues": ["x"]}]), "consumer 'c' names queue 'x'; there are q"),
-    (small(consumers=[{"name": "c", "queues": ["q", "q"]}]), "must each be named once"),
-    (small(consumers=[{"name": "c", "prefetch": 0}]), r"unlimited window \(prefetch 0\) for 'q'"),
-    (small(consumers=[{"name": "c", "prefetch": {"x": 1}}]), "prefetch of consumer 'c' names queue 'x'"),
+    (small(consumers=[{"name": "c", "queues": ["x"]}]), "consumer 'c': unknown queue 'x'; known: q"),
+    (small(consumers=[{"name": "c", "queues": ["q", "q"]}]), "queues of consumer 'c' must be unique, got q, q"),
+    (small(consumers=[{"name": "c", "prefetch": 0}]), r"unlimited prefetch \(0\) for 'q'"),
+    (small(consumers=[{"name": "c", "prefetch": {"x": 1}}]), "prefetch of consumer 'c': unknown queue 'x'"),
     (small(consumers=[{"name": "c", "prefetch": True}]), "prefetch of consumer 'c' must be a whole number, got True"),
-    (small(consumers=[{"name": "c", "service": 0}]), "a service must be a nanosecond or more, got 0"),
-    (small(consumers=[{"name": "c", "service": {"x": 1}}]), "service of consumer 'c' names queue 'x'"),
+    (small(consumers=[{"name": "c", "service": 0}]), "a service must be at least a nanosecond, got 0"),
+    (small(consumers=[{"name": "c", "service": {"x": 1}}]), "service of consumer 'c': unknown queue 'x'"),
     (small(consumers=[{"name": "c", "service": {"kind": "uniform", "low": 2, "high": 1}}]), "at most its high, 1.0"),
     (small(consumers=[{"name": "c", "service": {"mean": 1, "cv": 2}}]), "of kind 'constant' has no cv; it has mean"),
     (small(consumers=[{"name": "c", "service": {"kind": "lognormal", "mean": 1}}]), "cv of a service must be"),
     (small(consumers=[{"name": "c", "workers": 0}]), "workers of consumer 'c' must be a whole number from 1"),
-    (small(consumers=[{"name": "c", "anticipation": 1}]), "anticipation of consumer 'c' needs hold = true"),
+    (small(consumers=[{"name": "c", "anticipation": 1}]), "anticipation of consumer 'c' requires hold = true"),
     (small(consumers=[{"name": "c", "hold": 1}]), "hold of consumer 'c' must be true or false, got 1"),
     (small(consumers=[{"name": "c", "joins": 2, "leaves": 1}]), "leaves of consumer 'c' must be after it joins"),
-    (small(consumers=[{"name": "c", "leaves": 1, "fails": 1}]), "leaves or fails, not both"),
+    (small(consumers=[{"name": "c", "leaves": 1, "fails": 1}]), "has both leaves and fails"),
     (small(consumers=[{"name": "c", "codel": {"law": "none"}}]), "law of codel must be one of rfc"),
     (small(consumers=[{"name": "c", "codel": {"budget": 0}}]), "budget of codel must be a whole number from 1"),
     (small(consumers=[{"name": "c", "codel": {"min_backlog": -1}}]), "codel: min_backlog must be an integer of 0"),
     (small(consumers=[{"name": "c", "codel": {"goal": 0}}]), "codel has no field 'goal'"),
-    (small(consumers=[{"name": "c", "count": 2}, {"name": "c-1"}]), "each consumer needs a name of its own"),
+    (small(consumers=[{"name": "c", "count": 2}, {"name": "c-1"}]), "consumer names must be unique"),
     (small(changes=[{"delay": 1}]), r"changes\[0\] needs at"),
-    (small(changes=[{"at": 1}]), "a change has exactly one of action, delay"),
+    (small(changes=[{"at": 1}]), "a change needs exactly one of action, delay"),
     (small(changes=[{"at": 1, "delay": 1, "rate": 1}]), "exactly one of .*, got delay, rate"),
-    (small(changes=[{"at": 1, "delay": 1, "queue": "q"}]), "a change of delay concerns no queue, got 'q'"),
-    (small(changes=[{"at": 1, "delay": 1, "consumer": "x"}]), "the change at 1 s names consumer 'x'; there are c"),
-    (small(changes=[{"at": 1, "prefetch": 0}]), r"makes a window unlimited \(prefetch 0\)"),
-    (small(changes=[{"at": 1, "arrivals": "none"}]), "cannot make queue 'q' backlogged, or cease to be"),
+    (small(changes=[{"at": 1, "delay": 1, "queue": "q"}]), "a change of delay takes no queue, got 'q'"),
+    (small(changes=[{"at": 1, "delay": 1, "consumer": "x"}]), "the change at 1 s: unknown consumer 'x'; known: c"),
+    (small(changes=[{"at": 1, "prefetch": 0}]), r"sets unlimited prefetch \(0\)"),
+    (small(changes=[{"at": 1, "arrivals": "none"}]), "queue 'q' cannot become or stop being backlogged"),
     (small(changes=[{"at": 1, "action": "sleep"}]), "action of a change must be one of join, leave, fail"),
-    (small(changes=[{"at": 1, "action": "join"}]), "consumer 'c' cannot join at 1 s: it is present then"),
+    (small(changes=[{"at": 1, "action": "join"}]), "consumer 'c' cannot join at 1 s: it is present"),
     (
         small(changes=[{"at": 1, "action": "leave"}, {"at": 2, "action": "fail"}]),
-        "consumer 'c' cannot fail at 2 s: it is gone for good then",
+        "consumer 'c' cannot fail at 2 s: it has left",
     ),
 ]
 
@@ -176,14 +176,14 @@ def test_refusals(table: dict[str, Any], message: str) -> None:
 def test_flat_keys_that_lead_nowhere() -> None:
     base = load_scenario("spike")
     for key, message in [
-        ("consumers.nobody.prefetch", "names no field of one of: slow, idle"),
-        ("consumers.slow", "names no field of one of: slow, idle"),
+        ("consumers.nobody.prefetch", "matches no field; known: slow, idle"),
+        ("consumers.slow", "matches no field; known: slow, idle"),
         ("consumers.slow.speed", r"consumers\[0\] has no field 'speed'"),
         ("speed", "a scenario has no field 'speed'"),
     ]:
         with pytest.raises(ConfigurationError, match=message):
             base.replaced({key: 1})
-    with pytest.raises(ConfigurationError, match="within a value that another key gives"):
+    with pytest.raises(ConfigurationError, match="inside a value that another key sets"):
         Scenario.from_flat({"broker": 1, "broker.delay": 1})
 
 
@@ -214,5 +214,5 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("duration = 1", encoding="utf-8")
     with pytest.raises(ConfigurationError, match=r"bad\.toml: a scenario needs queues"):
         load_scenario(tmp_path / "bad.toml")
-    with pytest.raises(ConfigurationError, match="no scenario 'slow-netwrk'; did you mean 'slow-network'"):
+    with pytest.raises(ConfigurationError, match="unknown scenario 'slow-netwrk'; did you mean 'slow-network'"):
         load_scenario("slow-netwrk")

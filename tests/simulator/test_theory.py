@@ -53,7 +53,7 @@ def test_the_articles_rows(
     # Both ways to count: whole messages ahead, and with what was left of the one being handled (rows 7 and 8).
     theory = analyse(prefetch, delay / 1000, service / 1000)
     assert first["ahead"] == theory.waiting_ahead
-    assert first["ahead"] * service / 1000 == pytest.approx(theory.seed_wait, abs=1e-9)
+    assert first["ahead"] * service / 1000 == pytest.approx(theory.whole_message_wait, abs=1e-9)
     assert (first["started"] - first["arrived"]) / 1e9 == pytest.approx(theory.exact_wait, abs=1e-9)
 
 

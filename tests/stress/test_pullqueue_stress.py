@@ -28,7 +28,7 @@ def restless_switching() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", ["standard", "priority", "sorted", "last-value", "fair"])
-def test_t_q19_every_message_exactly_once(kind: str) -> None:
+def test_every_message_exactly_once(kind: str) -> None:
     queue = PullQueue(kind, quanta={0: 1, 1: 3} if kind == "fair" else None)
     crew, threads, each = Crew(queue, 8, restless), 8, 1000
 

@@ -1,4 +1,4 @@
-"""Trying brokers, queues and consumers out before there are any: a simulator over the engine's own schedule and law."""
+"""Simulate brokers, queues and consumers, with the engine's own scheduler and CoDel."""
 
 from __future__ import annotations
 

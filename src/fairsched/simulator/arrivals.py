@@ -1,4 +1,4 @@
-"""How messages come into a queue."""
+"""How messages arrive in a queue."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ FIELDS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """A process of arrivals.
+    """An arrival process.
 
     Parameters
     ----------
     kind : {"backlogged", "none", "constant", "poisson", "bursts", "trace"}
-        Never empty; nothing beyond the initial depth; evenly spaced; Poisson; on and off; as recorded.
+        Never empty; only the initial depth; evenly spaced; Poisson; bursts and pauses; recorded times.
     rate : float
-        Messages a second; in a burst, for bursts.
+        Messages per second; for bursts, the rate within a burst.
     on, off : float or str
-        Length of a burst, and of the pause after it, in seconds.
+        Length of a burst and of the pause after it, in seconds.
     random : bool
-        Bursts and pauses are exponentially distributed and arrivals in a burst are Poisson; else all are constant.
+        Bursts and pauses have exponentially distributed lengths and Poisson arrivals; otherwise both are constant.
     times : bytes
-        Trace: moments in nanoseconds, ascending, as native int64; made by `trace`.
+        Times of a trace: nanoseconds, ascending, as native int64; made by `trace`.
 
     Raises
     ------
@@ -51,7 +51,7 @@ class Arrivals:
 
     Notes
     -----
-    Immutable, hashable and picklable. The first message of a constant process comes one interval after it begins.
+    Immutable, hashable and picklable. The first message of a constant process arrives one interval after the start.
 
     Examples
     --------
@@ -80,44 +80,44 @@ class Arrivals:
             values.flag(self.random, "random of arrivals")
         if self.kind == "bursts" and not self.random and self.on * self.rate < 1:
             raise ConfigurationError(
-                f"a burst of {self.on:g} s at {self.rate:g} a second has no message; on * rate must be 1 or more"
+                f"a burst of {self.on:g} s at {self.rate:g} per second has no message; on * rate must be at least 1"
             )
         if not isinstance(self.times, bytes) or len(self.times) % 8:
             raise ConfigurationError("times of arrivals must be packed by Arrivals.trace")
 
     @classmethod
     def backlogged(cls) -> Self:
-        """There is always one more."""
+        """Keep the queue from ever running empty."""
         return cls(kind="backlogged")
 
     @classmethod
     def none(cls) -> Self:
-        """Nothing comes: what is there at the start is all."""
+        """Add nothing to the messages there at the start."""
         return cls(kind="none")
 
     @classmethod
     def constant(cls, rate: float) -> Self:
-        """`rate` messages a second, evenly spaced."""
+        """`rate` messages per second, evenly spaced."""
         return cls(kind="constant", rate=rate)
 
     @classmethod
     def poisson(cls, rate: float) -> Self:
-        """`rate` messages a second on average, without memory."""
+        """Poisson arrivals, `rate` messages per second on average."""
         return cls(kind="poisson", rate=rate)
 
     @classmethod
     def bursts(cls, rate: float, on: float | str, off: float | str, *, random: bool = True) -> Self:
-        """`rate` messages a second for `on` seconds, then none for `off` seconds, and so on."""
+        """`rate` messages per second for `on` seconds, then none for `off` seconds, and so on."""
         return cls(kind="bursts", rate=rate, on=on, off=off, random=random)  # type: ignore[arg-type]
 
     @classmethod
     def trace(cls, times: ArrayLike) -> Self:
-        """Messages at these moments.
+        """Messages at the given times.
 
         Parameters
         ----------
         times : array-like of float, shape (n,)
-            Seconds from the start, ascending, not negative. Kept in eight bytes each.
+            Seconds from the start, ascending, not negative. Stored as eight bytes each.
 
         Returns
         -------
@@ -127,7 +127,7 @@ class Arrivals:
         Raises
         ------
         ConfigurationError
-            A moment is negative, not finite, or earlier than the one before.
+            A time is negative, not finite, or earlier than its predecessor.
         """
         moments = np.asarray(times, dtype=np.float64)
         if moments.ndim != 1:
@@ -145,27 +145,27 @@ class Arrivals:
 
     @classmethod
     def from_file(cls, path: str | Path, column: str | None = None) -> Self:
-        """Messages as a file says: CSV or Parquet, one moment a row.
+        """Messages at the times in a CSV or Parquet file, one per row.
 
         Parameters
         ----------
         path : path
-            ``.csv`` (seconds, or ISO 8601 timestamps) or ``.parquet`` (numbers of seconds, or timestamps). Needs
-            pyarrow for Parquet only.
+            ``.csv`` (seconds, or ISO 8601 timestamps) or ``.parquet`` (numbers of seconds, or timestamps). Parquet
+            requires pyarrow.
         column : str, optional
-            Its name; by default the only column, or the one called "time" or "timestamp".
+            The column to read; by default the only column, or the one called "time" or "timestamp".
 
         Returns
         -------
         Arrivals
-            Of kind "trace", with the first moment at 0.
+            Of kind "trace", shifted so that the first message arrives at 0.
 
         Raises
         ------
         ConfigurationError
-            The file cannot be read or understood.
+            The file cannot be read or parsed.
         ModuleNotFoundError
-            It is Parquet and there is no pyarrow.
+            The file is Parquet and pyarrow is not installed.
 
         Notes
         -----
@@ -175,24 +175,24 @@ class Arrivals:
 
     @classmethod
     def of(cls, value: object, directory: Path | None = None) -> Self:
-        """Make arrivals out of a table, or the name of a kind that needs nothing else.
+        """Convert a table, or the name of a kind without required fields, to arrivals.
 
         Parameters
         ----------
         value : Arrivals, str or mapping
-            Itself, "backlogged" or "none", or the fields. A trace has `times`, or `path` and perhaps `column`.
+            Returned as is; "backlogged" or "none"; or the fields. A trace has `times`, or `path` and maybe `column`.
         directory : Path, optional
-            What a relative `path` is relative to; the current directory by default.
+            Directory for a relative `path`; the current one by default.
 
         Returns
         -------
         Arrivals
-            It.
+            The arrival process.
 
         Raises
         ------
         ConfigurationError
-            It is none of these, or a field is not allowed.
+            The value is of another type, or a field is not allowed.
         """
         if isinstance(value, cls):
             return value
@@ -217,7 +217,7 @@ class Arrivals:
         return cls.trace([values.seconds(time, "times of arrivals") for time in times])
 
     def to_dict(self) -> dict[str, Any]:
-        """List the fields that the kind has; moments in seconds."""
+        """Return the fields of this kind; times in seconds."""
         table = {"kind": self.kind} | {field: getattr(self, field) for field in FIELDS[self.kind]}
         if self.kind == "trace":
             table["times"] = (np.frombuffer(self.times, dtype=np.int64) / 1e9).tolist()

@@ -1,4 +1,4 @@
-"""Whether the parts of a scenario fit each other."""
+"""Checks that concern several parts of a scenario."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from fairsched.simulator.parts import Change
 if TYPE_CHECKING:
     from fairsched.simulator.scenario import Scenario
 
-#: The engine numbers its sources of events in 32 bits, and every consumer has a link to every broker.
+#: The engine numbers event sources with 32 bits, and every consumer has a link to every broker.
 LARGEST_WORLD = 2**26
 
 
 def check_world(scenario: Scenario) -> None:
-    """Check what concerns several parts.
+    """Check that the parts of a scenario fit together.
 
     Raises
     ------
     ConfigurationError
-        The first thing that does not fit.
+        For the first problem found.
     """
     for field in ("queues", "consumers", "brokers"):
         if not getattr(scenario, field):
@@ -50,14 +50,14 @@ def _check_names(what: str, names: list[str]) -> None:
     seen = set()
     for name in names:
         if name in seen:
-            raise ConfigurationError(f"each {what} needs a name of its own, got {name!r} twice")
+            raise ConfigurationError(f"{what} names must be unique, got {name!r} twice")
         seen.add(name)
 
 
 def _check_known(what: str, name: str, known: Iterable[str], where: str) -> None:
     names = list(known)
     if name not in names:
-        raise ConfigurationError(f"{where} names {what} {name!r}; there are {', '.join(names)}")
+        raise ConfigurationError(f"{where}: unknown {what} {name!r}; known: {', '.join(names)}")
 
 
 def _check_consumer(scenario: Scenario, consumer: ConsumerSpec) -> None:
@@ -73,13 +73,13 @@ def _check_consumer(scenario: Scenario, consumer: ConsumerSpec) -> None:
     if isinstance(consumer.service, Mapping):
         missing = sorted(named - set(consumer.service))
         if missing:
-            raise ConfigurationError(f"service of {where} must name every queue of it, {missing[0]!r} is missing")
+            raise ConfigurationError(f"service of {where} must cover all its queues, {missing[0]!r} is missing")
     windows = consumer.windows({queue.name: queue.quantum for queue in scenario.queues if queue.name in named})
     for found in scenario.queues:
         if found.endless and windows.get(found.name) == 0:
             raise ConfigurationError(
-                f"{where} has an unlimited window (prefetch 0) for {found.name!r}, which never runs empty: give the "
-                "queue a depth, or the window a limit"
+                f"{where} has unlimited prefetch (0) for {found.name!r}, which never runs empty: give the queue a "
+                "depth, or set a prefetch"
             )
 
 
@@ -95,15 +95,15 @@ def _check_change(scenario: Scenario, change: Change) -> None:
         _check_known("consumer", change.consumer, dict.fromkeys(specs + names), where)
     concerned = [queue for queue in scenario.queues if change.queue in (None, queue.name)]
     if change.prefetch == 0 and any(queue.endless for queue in concerned):
-        raise ConfigurationError(f"{where} makes a window unlimited (prefetch 0) for a queue that never runs empty")
+        raise ConfigurationError(f"{where} sets unlimited prefetch (0) for a queue that never runs empty")
     if change.arrivals is not None:
         for queue in concerned:
             if queue.endless or change.arrivals.kind == "backlogged":
-                raise ConfigurationError(f"{where} cannot make queue {queue.name!r} backlogged, or cease to be")
+                raise ConfigurationError(f"{where}: queue {queue.name!r} cannot become or stop being backlogged")
 
 
 def moments(scenario: Scenario, consumer: ConsumerSpec, name: str) -> list[tuple[float, str]]:
-    """List when one consumer joins, leaves and fails, in order."""
+    """Return the times at which a consumer joins, leaves and fails, in order."""
     own = [(consumer.joins, "join")]
     own += [(consumer.leaves, "leave")] if consumer.leaves is not None else []
     own += [(consumer.fails, "fail")] if consumer.fails is not None else []
@@ -116,19 +116,21 @@ def moments(scenario: Scenario, consumer: ConsumerSpec, name: str) -> list[tuple
 
 
 def _check_presence(scenario: Scenario) -> None:
-    """Join, then fail and join again as often as one likes, or leave for good."""
+    """Check that each consumer joins, fails and joins again, and leaves in a possible order."""
     for consumer in scenario.consumers:
         for name in consumer.names:
-            state = "absent"
+            state = _ABSENT
             for at, action in moments(scenario, consumer, name):
                 following = _FOLLOWING.get((state, action))
                 if following is None:
-                    raise ConfigurationError(f"consumer {name!r} cannot {action} at {at:g} s: it is {state} then")
+                    raise ConfigurationError(f"consumer {name!r} cannot {action} at {at:g} s: it {state}")
                 state = following
 
 
+_ABSENT, _PRESENT, _LEFT = "is absent", "is present", "has left"
+
 _FOLLOWING = {
-    ("absent", "join"): "present",
-    ("present", "leave"): "gone for good",
-    ("present", "fail"): "absent",
+    (_ABSENT, "join"): _PRESENT,
+    (_PRESENT, "leave"): _LEFT,
+    (_PRESENT, "fail"): _ABSENT,
 }

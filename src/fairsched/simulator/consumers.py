@@ -1,4 +1,4 @@
-"""The consumers of a scenario, and the law by which they send old messages back."""
+"""The consumers of a scenario, and their CoDel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairsched.simulator.service import Service
 
 __all__ = ["ConsumerSpec", "Shedding"]
 
-#: Service, when nothing is said.
+#: The default service time.
 MILLISECOND = Service.constant(0.001)
 
 LAWS = ("rfc", "linux", "linux-q16", "queueing-consumer")
@@ -23,24 +23,24 @@ LAWS = ("rfc", "linux", "linux-q16", "queueing-consumer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shedding:
-    """CoDel with its guards, as `fairsched.CoDel` and the consumer have them.
+    """CoDel and its guards, as in `fairsched.CoDel` and the consumer.
 
     Parameters
     ----------
     target, interval : float or str
-        Seconds that a message may wait, and for which waiting must have been too long before one goes back.
+        Acceptable wait in seconds, and for how many seconds it must be exceeded before a message is returned.
     law : {"rfc", "linux", "linux-q16", "queueing-consumer"}
         See `fairsched.CoDel`.
     min_backlog : int
-        With so many messages of the slot left, or fewer, none goes back.
+        No message is returned while this many messages of the slot are left, or fewer.
     max_returns : int or None
-        At most so many go back in one pull.
+        Maximum number of messages returned in one pull.
     budget : int
-        A message goes back at most so often.
+        Maximum number of times a message is returned.
     alone : bool
-        Whether messages also go back to a queue that has no other consumer.
+        Whether messages are returned to a queue that has no other consumer.
     dead_letter : bool
-        Whether what is sent back leaves the queue for good.
+        Whether returned messages leave the queue (dead-lettered) instead of being requeued.
 
     Raises
     ------
@@ -81,7 +81,7 @@ class Shedding:
 
     @classmethod
     def of(cls, value: object) -> Self | None:
-        """Make one out of a table of its fields; None stays None."""
+        """Convert a table of fields; None stays None."""
         if value is None or isinstance(value, cls):
             return value
         return cls(**values.fields_of(value, "codel", cls.__match_args__ or tuple(cls.__dataclass_fields__)))
@@ -94,33 +94,33 @@ class ConsumerSpec:
     Parameters
     ----------
     name : str
-        What results call it.
+        Name of the consumer in results.
     queues : sequence of str
-        What it consumes; empty: every queue.
+        Queues it consumes; empty: all.
     prefetch : int or mapping of str to int
-        Window for each queue; 0 means unlimited, as in AMQP. In a mapping, queues left out have 1.
+        Prefetch of each queue; 0 is unlimited, as in AMQP. Queues missing from a mapping have 1.
     prefetch_total : int, optional
-        In place of `prefetch`: divided over its queues in proportion to their quanta, at least 1 each.
+        Instead of `prefetch`: divided among its queues in proportion to their quanta, at least 1 each.
     service : Service, float, str, mapping
-        How long a message takes; or a mapping of queues to that.
+        Service time of a message; or a mapping of queues to service times.
     workers : int
-        Messages handled at a time.
+        Number of messages handled at the same time.
     hold : bool
-        Whether a queue that is empty here, but not at the broker, keeps its deficit.
+        Whether a queue whose local buffer is empty, but that has messages at the broker, keeps its deficit.
     anticipation : float or str
-        Seconds that a turn of such a queue is waited for at most; 0: not at all. Needs `hold`.
+        Longest time in seconds to wait for a message of such a queue in its turn; 0: do not wait. Requires `hold`.
     codel : Shedding or mapping, optional
-        Send back what waited too long here.
+        Return messages that waited too long in the consumer.
     delay : float or str, optional
-        Its own distance from every broker, one way, in place of the broker's.
+        One-way network delay to every broker, overriding the broker's.
     full : bool
-        Whether it joins with its windows full, as if deliveries had been sent a delay ago.
+        Whether it joins with full windows, as if deliveries had been sent one delay earlier.
     joins : float or str
-        When it joins, in seconds.
+        When it joins, in seconds from the start.
     leaves, fails : float or str, optional
-        When it leaves in good order, or is cut off.
+        When it leaves in good order, or loses its connection.
     count : int
-        How many of them there are; more than one are called name-0, name-1, ….
+        Number of such consumers; more than one are named name-0, name-1, ….
 
     Raises
     ------
@@ -165,40 +165,38 @@ class ConsumerSpec:
             if getattr(self, name) is not None:
                 self._set(name, values.seconds(getattr(self, name), f"{name} {of}"))
         if self.anticipation and not self.hold:
-            raise ConfigurationError(f"anticipation {of} needs hold = true: who does not hold waits for nobody")
+            raise ConfigurationError(f"anticipation {of} requires hold = true")
         for name in ("leaves", "fails"):
             moment = getattr(self, name)
             if moment is not None and moment <= self.joins:
                 raise ConfigurationError(f"{name} {of} must be after it joins, at {self.joins:g} s, got {moment:g} s")
         if self.leaves is not None and self.fails is not None:
-            raise ConfigurationError(f"consumer {self.name!r} leaves or fails, not both; more is told by changes")
+            raise ConfigurationError(f"consumer {self.name!r} has both leaves and fails; use changes for more than one")
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
     @property
     def names(self) -> list[str]:
-        """What results call each of them."""
+        """The name of each of them in results."""
         return [self.name] if self.count == 1 else [f"{self.name}-{index}" for index in range(self.count)]
 
     def service_of(self, queue: str) -> Service:
-        """How long messages of a queue take."""
+        """Return the service time of a queue's messages."""
         if isinstance(self.service, Service):
             return self.service
         return self.service[queue]
 
     def windows(self, quanta: Mapping[str, int]) -> dict[str, int]:
-        """Return the window of each of its queues, 0 for unlimited.
+        """Return the prefetch of each of its queues, 0 for unlimited.
 
         Parameters
         ----------
         quanta : mapping of str to int
-            The queues that it consumes, with their quanta.
+            The queues it consumes, with their quanta.
         """
         if self.prefetch_total is not None:
-            from fairsched.consumer.prefetch.arithmetic import (
-                split,  # with it comes pika, which nothing else here needs
-            )
+            from fairsched.consumer.prefetch.arithmetic import split  # imports pika, which nothing else here needs
 
             return split(self.prefetch_total, quanta)
         if isinstance(self.prefetch, int):
@@ -211,7 +209,7 @@ def _names(value: object, what: str) -> tuple[str, ...]:
         raise ConfigurationError(f"{what} must be a list of names, got {value!r}")
     names = tuple(values.name(entry, what) for entry in value)
     if len(set(names)) < len(names):
-        raise ConfigurationError(f"{what} must each be named once, got {', '.join(names)}")
+        raise ConfigurationError(f"{what} must be unique, got {', '.join(names)}")
     return names
 
 

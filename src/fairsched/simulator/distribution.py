@@ -1,4 +1,4 @@
-"""What came out: how a duration was distributed."""
+"""The distribution of a duration in a result."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ REPORTED = (50.0, 90.0, 99.0, 99.9)
 
 
 class Distribution:
-    """Durations and how often they came.
+    """Durations and their counts.
 
     Parameters
     ----------
     values, counts : array of int64
-        Nanoseconds, ascending, and how often each came; for many, buckets of less than 0.4 % to each side.
+        Nanoseconds, ascending, and how often each occurred; for many values, buckets within 0.4 % of each value.
     exact : bool
-        Whether values are the durations themselves.
+        Whether the values are the durations themselves.
     total : int
-        The sum of all, in nanoseconds.
+        The sum, in nanoseconds.
     least, largest : int
-        The extremes, in nanoseconds.
+        The minimum and maximum, in nanoseconds.
 
     Attributes
     ----------
     count : int
-        How many there were.
+        Number of durations.
     exact : bool
-        Whether percentiles are exact: they are up to 4096 durations of one queue at one consumer. Count, mean and
-        extremes always are.
+        Whether percentiles are exact: they are for up to 4096 durations of one queue at one consumer. Count, mean,
+        minimum and maximum always are.
     error : float
-        The most that a percentile may be off, relatively: 0.0 or 1/256.
+        Largest relative error of a percentile: 0.0 or 1/256.
 
     Notes
     -----
-    Seconds throughout. Immutable and picklable.
+    All times are in seconds. Immutable and picklable.
     """
 
     __slots__ = ("_counts", "_largest", "_least", "_total", "_values", "count", "exact")
@@ -79,48 +79,48 @@ class Distribution:
 
     @property
     def error(self) -> float:
-        """The most that a percentile may be off, relatively."""
+        """Largest relative error of a percentile."""
         return 0.0 if self.exact else 1 / 256
 
     @property
     def mean(self) -> float:
-        """Exact mean, in seconds; 0.0 of nothing."""
+        """Exact mean in seconds; 0.0 when empty."""
         return self._total / self.count / 1e9 if self.count else 0.0
 
     @property
     def least(self) -> float:
-        """Exactly the least, in seconds; 0.0 of nothing."""
+        """Exact minimum in seconds; 0.0 when empty."""
         return self._least / 1e9
 
     @property
     def largest(self) -> float:
-        """Exactly the largest, in seconds; 0.0 of nothing."""
+        """Exact maximum in seconds; 0.0 when empty."""
         return self._largest / 1e9
 
     def percentile(self, percent: float) -> float:
-        """Find the least duration that at least so many per cent do not exceed.
+        """Return a percentile.
 
         Parameters
         ----------
         percent : float
-            From 0 (the least) to 100 (the largest).
+            From 0 (the minimum) to 100 (the maximum).
 
         Returns
         -------
         float
-            Seconds, by nearest rank; 0.0 of nothing.
+            Seconds, by nearest rank; 0.0 when empty.
 
         Raises
         ------
         ValueError
-            Not a percentage.
+            `percent` is not from 0 to 100.
 
         Notes
         -----
         O(values).
         """
         if not 0.0 <= percent <= 100.0:
-            raise ValueError(f"a percentage is from 0 to 100, got {percent!r}")
+            raise ValueError(f"percent must be from 0 to 100, got {percent!r}")
         if not self.count:
             return 0.0
         rank = max(1, math.ceil(percent / 100.0 * self.count))
@@ -128,14 +128,14 @@ class Distribution:
         return min(max(int(self._values[place]), self._least), self._largest) / 1e9
 
     def to_dict(self) -> dict[str, Any]:
-        """List count, mean, extremes and percentiles 50, 90, 99 and 99.9, in seconds."""
+        """Return count, mean, minimum, maximum and percentiles 50, 90, 99 and 99.9; times in seconds."""
         table: dict[str, Any] = {"count": self.count, "mean": self.mean, "min": self.least, "max": self.largest}
         table |= {f"p{percent:g}".replace(".", ""): self.percentile(percent) for percent in REPORTED}
         return table | {"exact": self.exact}
 
     @classmethod
     def merged(cls, parts: Iterable[Distribution]) -> Distribution:
-        """Put several together.
+        """Merge several distributions.
 
         Notes
         -----

@@ -1,4 +1,4 @@
-"""Scenarios in files: one's own, and those that come with fairsched, named after the story they tell."""
+"""Load scenarios from files: your own, and those that come with fairsched."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FOLDER = "scenarios"
 
 
 def scenario_names() -> list[str]:
-    """Name the scenarios that come with fairsched, in alphabetical order."""
+    """Return the names of the scenarios that come with fairsched, in alphabetical order."""
     folder = resources.files("fairsched.simulator") / _FOLDER
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
@@ -33,12 +33,12 @@ def load_scenario(source: str | Path) -> Scenario:
     Returns
     -------
     Scenario
-        Called after the file, unless it says otherwise.
+        Named after the file, unless it has a name.
 
     Raises
     ------
     ConfigurationError
-        There is no such file or scenario, it is not valid TOML, or something in it is not allowed.
+        The file or scenario does not exist, is not valid TOML, or has a value that is not allowed.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def load_scenario(source: str | Path) -> Scenario:
         except OSError as error:
             raise ConfigurationError(f"file {path} cannot be read: {error.strerror}") from None
     if source not in scenario_names():
-        raise ConfigurationError(f"there is no scenario {source!r}; {closest(source, scenario_names())}")
+        raise ConfigurationError(f"unknown scenario {source!r}; {closest(source, scenario_names())}")
     text = (resources.files("fairsched.simulator") / _FOLDER / f"{source}.toml").read_text(encoding="utf-8")
     return _scenario(text, source, f"scenario {source}", None)
 

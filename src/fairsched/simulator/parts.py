@@ -1,4 +1,4 @@
-"""What a scenario is made of: brokers, queues, and what changes."""
+"""The parts of a scenario: brokers, queues and changes."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from fairsched.simulator.service import Service
 
 __all__ = ["Broker", "Change", "Queue"]
 
-#: Arrivals, when nothing is said.
+#: The default arrivals.
 BACKLOGGED = Arrivals.backlogged()
 
-#: What a consumer may do at a moment.
+#: What a change may have a consumer do.
 ACTIONS = ("join", "leave", "fail")
 
-#: The engine numbers messages of one simulation, and entities, in 32 bits.
+#: The engine numbers messages and entities with 32 bits.
 MOST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker, and how far away it is.
+    """A broker and its network delay.
 
     Parameters
     ----------
     name : str
-        What queues call it.
+        Name by which queues refer to it.
     delay : float or str
-        Seconds that a message, or a settlement, takes between it and a consumer, one way.
+        One-way network delay between the broker and a consumer, in seconds.
     rate : float or None
-        Messages a second that it can push, over all queues together; None: as many as there are.
+        Messages per second that it can deliver, all queues together; None: no limit.
 
     Raises
     ------
@@ -57,22 +57,22 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue at a broker.
+    """A queue.
 
     Parameters
     ----------
     name : str
-        What consumers and results call it.
+        Name by which consumers and results refer to it.
     quantum : int
-        Its weight in every consumer's schedule.
+        Its weight in every consumer's scheduler.
     arrivals : Arrivals, str or mapping
-        How messages come in; never empty by default.
+        How messages arrive; by default the queue never runs empty.
     depth : int
-        Messages that wait at the start. A backlogged queue has none besides.
+        Messages in the queue at the start. Not for a backlogged queue.
     cost : int
-        What each message costs its slot, in units of the quanta.
+        Cost of each message, in the unit of the quanta.
     broker : str
-        Where it is.
+        The broker it is on.
 
     Raises
     ------
@@ -100,7 +100,7 @@ class Queue:
         object.__setattr__(self, "cost", values.whole(self.cost, f"cost {of}", 1))
         values.name(self.broker, f"broker {of}")
         if self.endless and self.depth:
-            raise ConfigurationError(f"queue {self.name!r} is backlogged for ever: it has no depth, got {self.depth}")
+            raise ConfigurationError(f"queue {self.name!r} is always backlogged and takes no depth, got {self.depth}")
 
     @property
     def endless(self) -> bool:
@@ -110,33 +110,33 @@ class Queue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Something that becomes different at a given time.
+    """A change at a given time.
 
     Parameters
     ----------
     at : float or str
-        When, in seconds from the start. What changes at one moment does so in the order of the scenario.
+        Seconds from the start. Changes at the same time are applied in the order of the scenario.
     consumer, queue, broker : str, optional
-        What it concerns; left out: all there are.
+        What is changed; by default all consumers, queues or brokers.
     action : {"join", "leave", "fail"}, optional
-        Of a consumer.
+        What the consumer does.
     delay : float or str, optional
-        Of the links between the consumers and brokers concerned.
+        New one-way delay between the consumers and brokers.
     service : Service, float, str or mapping, optional
-        Of the consumers, for the queues.
+        New service time of the consumers for the queues.
     prefetch : int, optional
-        Window of the consumers for each of the queues; 0: unlimited.
+        New prefetch of the consumers for each of the queues; 0: unlimited.
     quantum : int, optional
-        Of the queues.
+        New quantum of the queues.
     rate : float, optional
-        Of the brokers, in messages a second.
+        New rate of the brokers, in messages per second.
     arrivals : Arrivals, str or mapping, optional
-        Of the queues, from now on. A queue cannot become, or cease to be, backlogged.
+        New arrivals of the queues. A queue cannot become backlogged, or stop being backlogged.
 
     Raises
     ------
     ConfigurationError
-        A value is not allowed, nothing changes, or several things do.
+        A value is not allowed, or not exactly one of `action` to `arrivals` is given.
 
     Notes
     -----
@@ -163,13 +163,13 @@ class Change:
         given = [kind for kind in _CHANGES if getattr(self, kind) is not None]
         if len(given) != 1:
             raise ConfigurationError(
-                f"a change has exactly one of {', '.join(_CHANGES)}, got {', '.join(given) or 'none'}"
+                f"a change needs exactly one of {', '.join(_CHANGES)}, got {', '.join(given) or 'none'}"
             )
         kind = given[0]
         object.__setattr__(self, kind, self._converted(kind))
         for target in ("consumer", "queue", "broker"):
             if getattr(self, target) is not None and target not in _CHANGES[kind]:
-                raise ConfigurationError(f"a change of {kind} concerns no {target}, got {getattr(self, target)!r}")
+                raise ConfigurationError(f"a change of {kind} takes no {target}, got {getattr(self, target)!r}")
 
     def _converted(self, kind: str) -> object:
         value = getattr(self, kind)
@@ -192,7 +192,7 @@ class Change:
         return next(kind for kind in _CHANGES if getattr(self, kind) is not None)
 
 
-#: What may change, and what it may be narrowed down to.
+#: What may change, and what the change may be restricted to.
 _CHANGES = {
     "action": ("consumer",),
     "delay": ("consumer", "broker"),

@@ -1,4 +1,4 @@
-"""From a scenario to the numbers that the engine runs: indices, nanoseconds, streams."""
+"""Convert a scenario to the numbers that the engine runs: indices, nanoseconds, random streams."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from fairsched.simulator.scenario import Scenario
 from fairsched.simulator.service import Service
 from fairsched.simulator.values import nanoseconds
 
-#: With no duration known, the timeline begins with a row every millisecond; that doubles as often as it must.
+#: Without a known duration the timeline starts with a row every millisecond; the interval doubles as needed.
 _FIRST_GAP = 1_000_000
 
 
 def stream(seed: int, source: str) -> Stream:
-    """Make the state of a source's random stream out of the scenario's seed and the source's name."""
+    """Derive the state of a source's random stream from the scenario's seed and the source's name."""
     digest = hashlib.blake2b(f"{seed}:{source}".encode(), digest_size=32).digest()
     first, second, third, fourth = (int.from_bytes(digest[i : i + 8], "little") for i in range(0, 32, 8))
     return first, second, third, fourth or 1
 
 
 def gap(rate: float | None) -> int:
-    """Nanoseconds between two messages, at least one; 0 for no limit."""
+    """Return the nanoseconds between two messages, at least one; 0 for no limit."""
     return 0 if rate is None else max(1, round(1e9 / rate))
 
 
 def service_plan(service: Service) -> ServicePlan:
-    """Put a distribution into numbers."""
+    """Convert a service time."""
     return ServicePlan(service.kind, *service.numbers())
 
 
 def arrivals_plan(arrivals: Arrivals) -> ArrivalsPlan:
-    """Put a process of arrivals into numbers."""
+    """Convert an arrival process."""
     kind = {"backlogged": "none", "bursts": "random-bursts" if arrivals.random else "bursts"}
     return ArrivalsPlan(
         kind.get(arrivals.kind, arrivals.kind),
@@ -59,7 +59,7 @@ def arrivals_plan(arrivals: Arrivals) -> ArrivalsPlan:
 
 
 def law_plan(codel: Shedding | None) -> LawPlan | None:
-    """Put a law into numbers."""
+    """Convert a consumer's CoDel."""
     if codel is None:
         return None
     return LawPlan(
@@ -75,7 +75,7 @@ def law_plan(codel: Shedding | None) -> LawPlan | None:
 
 
 class _Layout:
-    """Indices by name, while a plan is made."""
+    """Indices by name, while a plan is built."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -116,7 +116,7 @@ class _Layout:
         )
 
     def concerned(self, change: Change) -> list[int]:
-        """List the indices of the consumers that a change is about."""
+        """Return the indices of the consumers that a change applies to."""
         return [
             index
             for index, (spec, name) in enumerate(zip(self.specs, self.names, strict=True))
@@ -124,14 +124,14 @@ class _Layout:
         ]
 
     def slots_of(self, change: Change) -> Iterator[int]:
-        """Yield the indices of the slots that a change is about."""
+        """Yield the indices of the slots that a change applies to."""
         consumers = set(self.concerned(change))
         for index, slot in enumerate(self.slots):
             if slot.consumer in consumers and change.queue in (None, self.scenario.queues[slot.queue].name):
                 yield index
 
     def changes(self) -> list[ChangePlan]:
-        """Put all changes into numbers: joining and leaving, then the rest in its order, sorted by time."""
+        """Convert all changes, sorted by time: joining and leaving first, then the others in their order."""
         plans = [
             ChangePlan(nanoseconds(at), action, index)
             for index, (spec, name) in enumerate(zip(self.specs, self.names, strict=True))
@@ -139,7 +139,7 @@ class _Layout:
         ]
         for change in self.scenario.changes:
             plans.extend(self._change(change))
-        # Stable. Somebody who joins at the moment of another change finds the world as it is after that.
+        # Stable. A consumer that joins at the time of another change joins after it.
         return sorted(plans, key=lambda plan: (plan.time, plan.kind == "join"))
 
     def _change(self, change: Change) -> Iterator[ChangePlan]:
@@ -167,7 +167,7 @@ class _Layout:
 
 
 def make_plan(scenario: Scenario) -> Plan:
-    """Put a scenario into numbers.
+    """Convert a scenario to a plan.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ class ServicePlan(NamedTuple):
 
 
 class ArrivalsPlan(NamedTuple):
-    """A process of arrivals: kind, mean nanoseconds between two, lengths of burst and pause, recorded moments."""
+    """An arrival process: kind, mean interval, lengths of burst and pause, recorded times; all in nanoseconds."""
 
     kind: str
     gap: float = 0.0
@@ -51,7 +51,7 @@ class QueuePlan(NamedTuple):
 
 
 class SlotPlan(NamedTuple):
-    """What one consumer has of one queue."""
+    """One consumer's part of one queue."""
 
     queue: int
     consumer: int
@@ -85,7 +85,7 @@ class ChangePlan(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Everything. Consumers have their slots side by side; links are numbered by consumer, then by broker."""
+    """A whole scenario. A consumer's slots are contiguous; links are numbered by consumer, then by broker."""
 
     names: list[str]  # of the consumers
     gaps: list[int]

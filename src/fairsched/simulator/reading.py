@@ -20,12 +20,12 @@ _SCALARS = ("duration", "messages", "warmup", "seed", "timeline", "histories", "
 
 
 def parts_of(table: Mapping[str, Any], directory: Path | None) -> dict[str, Any]:
-    """Make the arguments of a scenario out of tables.
+    """Convert tables to the arguments of a scenario.
 
     Raises
     ------
     ConfigurationError
-        A field is unknown, a part is no table, or a value not allowed.
+        A field is unknown, a part is not a table, or a value is not allowed.
     """
     fields = values.fields_of(table, "a scenario", (*_KINDS, "broker", *_SCALARS))
     for field in ("queues", "consumers"):
@@ -43,7 +43,7 @@ def parts_of(table: Mapping[str, Any], directory: Path | None) -> dict[str, Any]
 
 
 def _entries(given: object, field: str) -> list[Any]:
-    """List the tables of a list, or of a table of tables by name."""
+    """Return the tables of a list, or of a table of tables by name."""
     if isinstance(given, Mapping):
         if field == "changes":
             return list(given.values())
@@ -64,14 +64,14 @@ def _part(kind: type, entry: object, where: str, directory: Path | None) -> Any:
     allowed = [field.name for field in dataclasses.fields(kind)]
     table = values.fields_of(entry, where, allowed)
     if kind is Change and "at" not in table:
-        raise ConfigurationError(f"{where} needs at, the moment of the change")
+        raise ConfigurationError(f"{where} needs at, the time of the change")
     if table.get("arrivals") is not None:
         table["arrivals"] = Arrivals.of(table["arrivals"], directory)
     return kind(**table)
 
 
 def plain(value: object) -> Any:
-    """Turn a part, or what it is made of, into what JSON has."""
+    """Convert a part, or a value in it, to JSON types."""
     if isinstance(value, Service | Arrivals):
         return value.to_dict()
     if isinstance(value, Queue | ConsumerSpec | Broker | Change | Shedding):
@@ -85,12 +85,12 @@ def plain(value: object) -> Any:
 
 
 def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Make tables out of dotted keys.
+    """Convert dotted keys to nested tables.
 
     Raises
     ------
     ConfigurationError
-        A key stands for a value and for a table.
+        A key is given both as a value and as a table.
     """
     tables: dict[str, Any] = {}
     for key, value in flat.items():
@@ -99,7 +99,7 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
         for step in path:
             table = table.setdefault(step, {})
             if not isinstance(table, dict):
-                raise ConfigurationError(f"key {key!r} is within a value that another key gives")
+                raise ConfigurationError(f"key {key!r} is inside a value that another key sets")
         if last in table:
             raise ConfigurationError(f"key {key!r} is given twice, or as a value and as a table")
         table[last] = value
@@ -107,12 +107,12 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def replaced(tables: dict[str, Any], flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace, in a scenario's tables, what dotted keys say.
+    """Replace values in a scenario's tables by dotted key.
 
     Raises
     ------
     ConfigurationError
-        A key leads nowhere.
+        A key matches nothing.
     """
     for key, value in flat.items():
         path = str(key).split(".")
@@ -127,7 +127,7 @@ def _replace(table: Any, path: list[str], value: Any, key: str) -> None:
         found = [entry for place, entry in enumerate(table) if path[0] in ("*", str(place), entry.get("name"))]
         if not found or len(path) == 1:
             names = [str(entry.get("name", place)) for place, entry in enumerate(table)]
-            raise ConfigurationError(f"key {key!r} names no field of one of: {', '.join(names) or 'nothing'}")
+            raise ConfigurationError(f"key {key!r} matches no field; known: {', '.join(names) or 'nothing'}")
         for entry in found:
             _replace(entry, path[1:], value, key)
     elif len(path) > 1:
@@ -142,7 +142,7 @@ def _replace(table: Any, path: list[str], value: Any, key: str) -> None:
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """Say which known names are near an unknown one, or which there are."""
+    """Suggest the nearest known name, or list the known names."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""What a simulation found."""
+"""The result of a simulation."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ __all__ = ["ConsumerResult", "QueueResult", "Result", "SlotResult"]
 
 @dataclass(frozen=True, slots=True)
 class SlotResult:
-    """What one consumer did for one queue.
+    """Figures of one queue at one consumer.
 
     Attributes
     ----------
     consumer, queue : str
-        Whose.
+        Names of the consumer and the queue.
     served : int
         Messages handled.
     repeated : int
-        Of those, handled before by a consumer that failed.
+        Messages handled again after a consumer failed; included in `served`.
     returned : int
-        Sent back by CoDel.
+        Messages returned by CoDel.
     redelivered : int
-        Sent by the broker for another time.
+        Redeliveries by the broker.
     most_returns : int
-        Of one message by this consumer, handled since or not.
+        Largest number of returns of one message by this consumer.
     spared : int
-        Returns that the budget of a message prevented, since the consumer joined the last time.
+        Returns that the budget prevented since the consumer last joined.
     busy : float
-        Seconds of workers.
+        Busy time of the workers, in seconds.
     wait, latency, age, total : Distribution
-        From arrival at the consumer to the start of its handling; from the last sending to that; from coming into the
-        queue to that; from coming into the queue to the end of its handling.
+        Times to the start of handling: from arrival at the consumer, from the last delivery by the broker, and from
+        arrival in the queue; `total` is from arrival in the queue to the end of handling.
     """
 
     consumer: str
@@ -60,28 +60,28 @@ class SlotResult:
 
 @dataclass(frozen=True, slots=True)
 class QueueResult:
-    """What became of one queue.
+    """Figures of one queue.
 
     Attributes
     ----------
     name, quantum : str, int
         The queue.
     came : int
-        Messages that arrived, or were there at the start; of a backlogged queue 0.
+        Messages that arrived or were there at the start; 0 for a backlogged queue.
     ready : int
-        Messages that wait at the end; of a backlogged queue those that came back.
+        Messages in the queue at the end; for a backlogged queue only those that were returned.
     served, repeated, returned, redelivered : int
-        As of `SlotResult`, over all consumers.
+        As in `SlotResult`, over all consumers.
     rate : float
-        Messages handled a second.
+        Messages handled per second.
     share : float
-        Cost served over that of all queues.
+        Its part of the cost served to all queues.
     ideal : float
-        Quantum over the sum of all quanta.
+        Its part of the sum of all quanta.
     error : float
         share / ideal - 1.
     wait, latency, age, total : Distribution
-        As of `SlotResult`, over all consumers.
+        As in `SlotResult`, over all consumers.
     """
 
     name: str
@@ -104,20 +104,20 @@ class QueueResult:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerResult:
-    """What one consumer did.
+    """Figures of one consumer.
 
     Attributes
     ----------
     name : str
         The consumer.
     served, repeated, returned, redelivered : int
-        As of `SlotResult`, over all queues.
+        As in `SlotResult`, over all queues.
     present : float
         Seconds from joining to leaving.
     utilisation : float
-        Busy time of its workers over their number times the time it was present.
+        Fraction of the time it was present for which its workers were busy.
     wait, latency, age, total : Distribution
-        As of `SlotResult`, over all queues.
+        As in `SlotResult`, over all queues.
     """
 
     name: str
@@ -135,30 +135,29 @@ class ConsumerResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """What a simulation found, after its warm-up.
+    """The figures of a simulation, without its warm-up.
 
     Attributes
     ----------
     scenario : Scenario
-        What was simulated.
+        The scenario.
     seconds : float
-        The simulated time that counts: from the end of the warm-up to the end.
+        Simulated time from the end of the warm-up to the end.
     events : int
-        Events simulated, warm-up included.
+        Events simulated, including the warm-up.
     queues : tuple of QueueResult
         In the order of the scenario.
     consumers : tuple of ConsumerResult
-        In the order of the scenario, each one of several by itself.
+        In the order of the scenario; consumers with a `count` separately.
     slots : tuple of SlotResult
         By consumer and queue.
     jain : float
-        Jain's index of cost served over quantum: 1.0 when shares are as they should be.
+        Jain's index of cost served per quantum: 1.0 when shares are in proportion to the quanta.
     timeline : Timeline
-        How it went.
+        Figures over time.
     histories : structured array
-        Of the first messages handled, as many as the scenario asked for: indices of consumer and queue, number in the
-        queue, and, in integer nanoseconds, created, sent, arrived, started and handled; messages ahead at its arrival;
-        returns.
+        The first messages handled, as many as the scenario asks for: indices of consumer and queue; number in the
+        queue; created, sent, arrived, started and handled in integer nanoseconds; messages ahead on arrival; returns.
 
     Notes
     -----
@@ -182,24 +181,24 @@ class Result:
 
     @property
     def throughput(self) -> float:
-        """Messages handled a second."""
+        """Messages handled per second."""
         return self.served / self.seconds if self.seconds else 0.0
 
     def queue(self, name: str) -> QueueResult:
-        """Return the result of a queue; KeyError when there is none of the name."""
+        """Return the result of a queue; KeyError if there is no such queue."""
         return self.queues[_place(self.queues, name, "queue")]
 
     def consumer(self, name: str) -> ConsumerResult:
-        """Return the result of a consumer; KeyError when there is none of the name."""
+        """Return the result of a consumer; KeyError if there is no such consumer."""
         return self.consumers[_place(self.consumers, name, "consumer")]
 
     def to_dict(self, *, timeline: bool = True) -> dict[str, Any]:
-        """Return everything but the histories, as JSON has it; times in seconds.
+        """Return everything but the histories as JSON types; times in seconds.
 
         Parameters
         ----------
         timeline : bool
-            Whether the timeline, by far the largest part, is in it.
+            Whether to include the timeline, by far the largest part.
         """
         table: dict[str, Any] = {
             "name": self.scenario.name,
@@ -218,7 +217,7 @@ class Result:
 def _place(parts: Sequence[QueueResult] | Sequence[ConsumerResult], name: str, what: str) -> int:
     names = [part.name for part in parts]
     if name not in names:
-        raise KeyError(f"there is no {what} {name!r}; there are {', '.join(names)}")
+        raise KeyError(f"unknown {what} {name!r}; known: {', '.join(names)}")
     return names.index(name)
 
 

@@ -1,4 +1,4 @@
-"""Running a scenario, and gathering what came out."""
+"""Run a scenario and collect its result."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ def simulate(scenario: Scenario) -> Result:
     Returns
     -------
     Result
-        What came out; the same for the same scenario, always.
+        The same scenario always gives the same result.
 
     Raises
     ------
     TypeError
-        Not a Scenario.
+        The argument is not a Scenario.
     MemoryError
-        Queues or windows grew beyond memory: more comes in than is handled.
+        Queues or windows outgrew memory: more messages arrive than are handled.
 
     Notes
     -----
-    Complexity: O(log(queues + consumers)) an event, millions of events a second; memory does not grow with simulated
-    time, only with what waits in windows and, unless they are backlogged, queues. Thread safety: any; the GIL is
-    released, so threads simulate side by side.
+    Complexity: O(log(queues + consumers)) per event, millions of events per second. Memory does not grow with simulated
+    time, only with the messages in windows and in queues that are not backlogged. Thread safety: any; the GIL is
+    released, so simulations run in parallel threads.
 
     Examples
     --------
@@ -150,7 +150,7 @@ def _timeline(plan: Plan, simulation: Simulation) -> Timeline:
     gap, depths, slots = simulation.frames()
     rows = len(depths)
     before = np.concatenate([np.zeros((1, *slots.shape[1:]), dtype=np.int64), slots])[:rows]
-    steps = slots - before  # served, returned, waited, busy; the fifth is no counter
+    steps = slots - before  # served, returned, waited, busy; the fifth is not a counter
     of_queue = np.array([slot.queue for slot in plan.slots])
     of_consumer = np.array([slot.consumer for slot in plan.slots])
     served = _grouped(steps[:, :, 0], of_queue, len(plan.queues))

@@ -1,4 +1,4 @@
-"""A scenario: everything that a simulation is told, frozen and picklable, so that it can travel."""
+"""A scenario: the whole input of a simulation, frozen and picklable."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ class Scenario:
     consumers : sequence of ConsumerSpec
         At least one.
     brokers : sequence of Broker
-        Where the queues are; one without delay and limit by default.
+        The brokers; by default one without delay or rate limit.
     changes : sequence of Change
-        What becomes different meanwhile.
+        Changes during the simulation.
     duration : float or str, optional
         Seconds to simulate.
     messages : int, optional
-        Stop when so many have been handled, in all. One of `duration` and `messages` must be given; the first of the
-        two ends the simulation.
+        Messages to handle before stopping. At least one of `duration` and `messages` is required; whichever is reached
+        first ends the simulation.
     warmup : float or str
-        Seconds from the start that do not count for any figure but the timeline.
+        Seconds at the start that only the timeline includes.
     seed : int
-        Of all chance. Each source has its own stream, made from the seed and its name: what one draws does not depend
-        on what others do, so that scenarios that differ in one thing can be compared.
+        Random seed. Each source has its own random stream, derived from the seed and its name, so a change to one
+        source does not change the random numbers of another.
     timeline : int
-        Rows of the timeline, at most.
+        Maximum number of rows of the timeline.
     histories : int
-        Keep the history of so many messages, the first ones handled.
+        Number of messages, from the first, whose history to keep.
     name, about : str
-        For reports.
+        Name and description, for reports.
 
     Raises
     ------
     ConfigurationError
-        A value is not allowed, or parts do not fit each other. The message names what, the value and the rule.
+        A value is not allowed, or parts do not fit together. The message names the field, the value and the rule.
 
     Notes
     -----
@@ -82,7 +82,7 @@ class Scenario:
         for field, kind in _PARTS.items():
             object.__setattr__(self, field, _parts(getattr(self, field), kind, field))
         if self.duration is None and self.messages is None:
-            raise ConfigurationError("a scenario needs a duration, or a number of messages after which it ends")
+            raise ConfigurationError("a scenario needs a duration or a number of messages")
         if self.duration is not None:
             object.__setattr__(self, "duration", values.seconds(self.duration, "duration", positive=True))
         if self.messages is not None:
@@ -98,20 +98,20 @@ class Scenario:
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any], directory: str | Path | None = None) -> Self:
-        """Make a scenario out of tables, as TOML and JSON have them.
+        """Create a scenario from tables, as read from TOML or JSON.
 
         Parameters
         ----------
         table : mapping
             The fields. `queues`, `consumers` and `brokers` are lists of tables, or tables by name; `broker` is a
-            single one. Durations may be text.
+            single one. Durations may be text such as "5ms".
         directory : path, optional
-            Where recorded arrivals are looked for, if their path is relative; the current directory by default.
+            Directory for relative paths of recorded arrivals; the current one by default.
 
         Returns
         -------
         Scenario
-            It.
+            The scenario.
 
         Raises
         ------
@@ -122,19 +122,19 @@ class Scenario:
 
     @classmethod
     def from_flat(cls, flat: Mapping[str, Any]) -> Self:
-        """Make a scenario out of dotted keys, as a row of a table of scenarios has them.
+        """Create a scenario from dotted keys, such as the columns of a table of scenarios.
 
         Parameters
         ----------
         flat : mapping of str to object
             Such as ``{"duration": 60, "broker.delay": 0.05, "queues.gold.quantum": 4, "consumers.w.prefetch": 26}``:
-            the field, or the part, its name, and the field. Names appear in the order of their first key. A value of
-            None counts as not given.
+            a field, or a kind of part, the part's name and its field. Parts keep the order of their first key. None
+            means not given.
 
         Returns
         -------
         Scenario
-            It.
+            The scenario.
 
         Raises
         ------
@@ -144,27 +144,27 @@ class Scenario:
         return cls.from_dict(reading.nested({key: value for key, value in flat.items() if value is not None}))
 
     def replaced(self, flat: Mapping[str, Any]) -> Self:
-        """Make a scenario that differs in some fields.
+        """Return a copy with some fields changed.
 
         Parameters
         ----------
         flat : mapping of str to object
-            As for `from_flat`; the name ``*`` stands for every part of the kind, and a number for the place in a list.
+            As for `from_flat`. The name ``*`` matches every part of the kind, a number the part at that index.
 
         Returns
         -------
         Scenario
-            A new one.
+            The changed copy.
 
         Raises
         ------
         ConfigurationError
-            There is no such part or field, or the value is not allowed.
+            The part or field does not exist, or the value is not allowed.
         """
         return type(self).from_dict(reading.replaced(self.to_dict(), flat))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return tables from which `from_dict` makes an equal scenario; of what JSON has, and without None."""
+        """Return tables of JSON types, without None, from which `from_dict` makes an equal scenario."""
         table = {field.name: reading.plain(getattr(self, field.name)) for field in fields(self)}
         return {key: value for key, value in table.items() if value is not None}
 

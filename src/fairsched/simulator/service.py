@@ -1,4 +1,4 @@
-"""How long a message keeps a worker busy."""
+"""The service time of a message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIELDS = {
     "lognormal": ("mean", "cv"),
 }
 
-#: With a deviation this many times the mean, a lognormal still has finite quantiles in a century.
+#: Up to this ratio of standard deviation to mean, lognormal times stay finite for the longest simulation.
 _WIDEST = 100.0
 
 
@@ -31,13 +31,13 @@ class Service:
     Parameters
     ----------
     kind : {"constant", "exponential", "uniform", "lognormal"}
-        Its shape.
+        The distribution.
     mean : float or str
-        Seconds; not for a uniform one.
+        Mean in seconds; not for "uniform".
     low, high : float or str
-        The ends of a uniform one, in seconds.
+        Bounds of "uniform", in seconds.
     cv : float
-        Standard deviation over mean of a lognormal one: 0.5 is tame, 3 has a long tail.
+        Coefficient of variation of "lognormal", standard deviation over mean: 3 has a long tail.
 
     Raises
     ------
@@ -46,7 +46,7 @@ class Service:
 
     Notes
     -----
-    Immutable, hashable and picklable. What is drawn is rounded to nanoseconds.
+    Immutable, hashable and picklable. Times are rounded to nanoseconds.
 
     Examples
     --------
@@ -83,42 +83,42 @@ class Service:
 
     @classmethod
     def constant(cls, time: float | str) -> Self:
-        """Each takes `time` seconds."""
+        """Every message takes `time` seconds."""
         return cls(kind="constant", mean=time)  # type: ignore[arg-type]  # converted, if it is text
 
     @classmethod
     def exponential(cls, mean: float | str) -> Self:
-        """Without memory: `mean` seconds on average."""
+        """Exponentially distributed, `mean` seconds on average."""
         return cls(kind="exponential", mean=mean)  # type: ignore[arg-type]
 
     @classmethod
     def uniform(cls, low: float | str, high: float | str) -> Self:
-        """Anything from `low` to `high` seconds."""
+        """Uniformly distributed from `low` to `high` seconds."""
         return cls(kind="uniform", low=low, high=high)  # type: ignore[arg-type]
 
     @classmethod
     def lognormal(cls, mean: float | str, cv: float) -> Self:
-        """Mostly short and sometimes long: `mean` seconds on average, `cv` times that the standard deviation."""
+        """Lognormal: `mean` seconds on average, with a standard deviation of `cv` times the mean."""
         return cls(kind="lognormal", mean=mean, cv=cv)  # type: ignore[arg-type]
 
     @classmethod
     def of(cls, value: object) -> Self:
-        """Make a service out of a duration (constant) or a table.
+        """Convert a duration (constant) or a table to a service time.
 
         Parameters
         ----------
         value : Service, float, str or mapping
-            Itself; seconds or text such as "4ms"; the fields, `kind` "constant" if left out.
+            Returned as is; seconds or text such as "4ms"; or the fields, with `kind` "constant" by default.
 
         Returns
         -------
         Service
-            It.
+            The distribution.
 
         Raises
         ------
         ConfigurationError
-            It is none of these, or a field is not allowed.
+            The value is of another type, or a field is not allowed.
         """
         if isinstance(value, cls):
             return value
@@ -128,15 +128,15 @@ class Service:
 
     @property
     def average(self) -> float:
-        """Mean service time in seconds, whatever the kind."""
+        """Mean service time in seconds, for every kind."""
         return (self.low + self.high) / 2 if self.kind == "uniform" else self.mean
 
     def to_dict(self) -> dict[str, Any]:
-        """List the fields that the kind has."""
+        """Return the fields of this kind."""
         return {"kind": self.kind} | {field: getattr(self, field) for field in FIELDS[self.kind]}
 
     def numbers(self) -> tuple[float, float]:
-        """Return the two parameters that the engine knows: nanoseconds, or mean and deviation of the logarithm."""
+        """Return the engine's two parameters: nanoseconds, or mean and standard deviation of the logarithm."""
         if self.kind == "uniform":
             return self.low * 1e9, self.high * 1e9
         if self.kind == "lognormal":

@@ -1,4 +1,4 @@
-"""How a simulation went, in rows at regular moments."""
+"""Figures of a simulation over time."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ __all__ = ["Timeline"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """Figures at regular moments, warm-up included.
+    """Figures at regular intervals, including the warm-up.
 
     Attributes
     ----------
     times : array of float, shape (rows,)
-        Moments, in seconds. Rates and means are of the time since the moment before.
+        End of each interval, in seconds. Rates and means are of the interval.
     depth : array of int64, shape (rows, queues)
-        Messages waiting at the broker.
+        Messages in the queue at the broker.
     buffered : array of int64, shape (rows, queues)
-        Messages waiting at consumers.
+        Messages buffered in consumers.
     rate : array of float, shape (rows, queues)
-        Messages handled a second.
+        Messages handled per second.
     returned : array of int64, shape (rows, queues)
-        Messages sent back.
+        Messages returned by CoDel.
     wait : array of float, shape (rows, queues)
-        Mean seconds that messages handled had waited at a consumer; nan where none was.
+        Mean wait in a consumer of the messages handled, in seconds; nan if none was.
     utilisation : array of float, shape (rows, consumers)
-        Busy workers over all workers, present or not.
+        Fraction of workers busy, whether the consumer is present or not.
 
     Notes
     -----
-    Columns are in the order of the scenario.
+    Columns are in the order of the scenario's queues and consumers.
     """
 
     times: NDArray[np.float64]
@@ -46,6 +46,6 @@ class Timeline:
     utilisation: NDArray[np.float64]
 
     def to_dict(self) -> dict[str, Any]:
-        """List the arrays; nan becomes None."""
+        """Return the arrays as lists; nan becomes None."""
         table = {name: getattr(self, name).tolist() for name in self.__slots__ if name != "wait"}
         return table | {"wait": [[None if value != value else value for value in row] for row in self.wait.tolist()]}

@@ -1,4 +1,4 @@
-"""Reading recorded arrivals: one moment a row, from CSV or Parquet."""
+"""Read recorded arrivals from CSV or Parquet, one time per row."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 
 from fairsched.errors import ConfigurationError
 
-#: Names that a column of moments has by itself.
+#: Names by which a column of times is recognized.
 _NAMES = ("time", "timestamp")
 
 
 def read_times(path: Path, column: str | None) -> NDArray[np.float64]:
-    """Read moments, in seconds from the first of them, ascending.
+    """Read times, in seconds from the first, ascending.
 
     Parameters
     ----------
     path : Path
         A file that ends in .csv or .parquet.
     column : str or None
-        The column; None: the only one, or "time" or "timestamp".
+        The column; None: the only one, or the one called "time" or "timestamp".
 
     Returns
     -------
@@ -33,9 +33,9 @@ def read_times(path: Path, column: str | None) -> NDArray[np.float64]:
     Raises
     ------
     ConfigurationError
-        The file cannot be read, has no such column, or something in it is no moment.
+        The file cannot be read, has no such column, or has a value that is not a time.
     ModuleNotFoundError
-        It is Parquet and there is no pyarrow.
+        The file is Parquet and pyarrow is not installed.
 
     Notes
     -----
@@ -49,7 +49,7 @@ def read_times(path: Path, column: str | None) -> NDArray[np.float64]:
     except OSError as error:
         raise ConfigurationError(f"file {path} cannot be read: {error.strerror or error}") from None
     if not np.isfinite(moments).all():
-        raise ConfigurationError(f"file {path} has a moment that is missing or not finite")
+        raise ConfigurationError(f"file {path} has a time that is missing or not finite")
     moments.sort()
     return moments - moments[0] if moments.size else moments
 
@@ -59,9 +59,9 @@ def _choose(names: list[str], column: str | None, path: Path) -> str:
         found = [name for name in names if name.lower() in _NAMES]
         if len(names) == 1 or len(found) == 1:
             return found[0] if found else names[0]
-        raise ConfigurationError(f"file {path} has the columns {', '.join(names)}; say which by column")
+        raise ConfigurationError(f"file {path} has the columns {', '.join(names)}; choose one with column")
     if column not in names:
-        raise ConfigurationError(f"file {path} has no column {column!r}; there are {', '.join(names)}")
+        raise ConfigurationError(f"file {path} has no column {column!r}; known: {', '.join(names)}")
     return column
 
 
@@ -87,7 +87,7 @@ def _moment(row: list[str], place: int, path: Path, line: int) -> float:
         raise ConfigurationError(
             f"line {line} of file {path} must have a number of seconds or an ISO 8601 timestamp, got {text!r}"
         ) from None
-    # Without a zone all are taken for the same one: only differences count.
+    # Only differences count, so times without a zone are taken as UTC.
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
@@ -106,7 +106,7 @@ def _from_parquet(path: Path, column: str | None) -> NDArray[np.float64]:
     except pa.ArrowInvalid as error:
         raise ConfigurationError(f"file {path} is not valid Parquet: {error}") from None
     if pa.types.is_timestamp(data.type):
-        # By way of nanoseconds, from the first: a double has not enough digits for those since 1970.
+        # As nanoseconds since the first: a double cannot hold nanoseconds since 1970 exactly.
         moments = data.cast(pa.timestamp("ns")).cast(pa.int64()).to_numpy()
         return np.asarray((moments - moments.min()) / 1e9 if moments.size else moments, dtype=np.float64)
     if not (pa.types.is_integer(data.type) or pa.types.is_floating(data.type)):

@@ -1,29 +1,28 @@
-"""Values of a scenario: checked, converted, with errors that name the place, the value and the rule."""
+"""Check and convert the values of a scenario; errors name the field, the value and the rule."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from fairsched.durations import RULE, parse_duration
 from fairsched.errors import ConfigurationError
 
-#: What fits in the engine: a quantum, a cost, a depth.
+#: Largest quantum, cost or depth in the engine.
 LARGEST = 2**62 - 1
-#: The longest time that is simulated, in seconds: a century.
+#: Longest simulated time, in seconds: a century.
 LONGEST = 3.2e9
-#: Messages a second; one nanosecond lies between two at least.
+#: Highest rate, in messages per second: one nanosecond apart.
 FASTEST = 1e9
 
 
 def seconds(value: object, what: str, *, positive: bool = False) -> float:
-    """Convert a duration or a moment: a number of seconds, or text with a unit.
+    """Convert a duration or a time: a number of seconds, or text with a unit.
 
     Raises
     ------
     ConfigurationError
-        It is none, negative, too long, or zero where it must not be.
+        It is not a duration, is negative or too long, or is zero and must be positive.
     """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ConfigurationError(f"{what} must be {RULE}, got {value!r}")
@@ -34,7 +33,7 @@ def seconds(value: object, what: str, *, positive: bool = False) -> float:
     if result > LONGEST:
         raise ConfigurationError(f"{what} must be at most {LONGEST:g} seconds, got {value!r}")
     if positive and nanoseconds(result) < 1:
-        raise ConfigurationError(f"{what} must be a nanosecond or more, got {value!r}")
+        raise ConfigurationError(f"{what} must be at least a nanosecond, got {value!r}")
     return result
 
 
@@ -49,11 +48,11 @@ def whole(value: object, what: str, least: int, largest: int = LARGEST) -> int:
     Raises
     ------
     ConfigurationError
-        It is none, or out of range.
+        It is not a whole number, or out of range.
     """
     if isinstance(value, bool) or not hasattr(type(value), "__index__"):
         raise ConfigurationError(f"{what} must be a whole number, got {value!r}")
-    number = int(value.__index__())  # type: ignore[attr-defined]  # has it, as we saw
+    number = int(value.__index__())  # type: ignore[attr-defined]  # checked above
     if not least <= number <= largest:
         raise ConfigurationError(f"{what} must be a whole number from {least} to {largest}, got {value!r}")
     return number
@@ -65,7 +64,7 @@ def number(value: object, what: str, largest: float, unit: str = "") -> float:
     Raises
     ------
     ConfigurationError
-        It is none, not positive, or too large.
+        It is not a number, not positive, or too large.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= largest:
         raise ConfigurationError(f"{what} must be a positive number of at most {largest:g}{unit}, got {value!r}")
@@ -73,17 +72,17 @@ def number(value: object, what: str, largest: float, unit: str = "") -> float:
 
 
 def rate(value: object, what: str) -> float:
-    """Check a number of messages a second."""
-    return number(value, what, FASTEST, " a second")
+    """Check a number of messages per second."""
+    return number(value, what, FASTEST, " per second")
 
 
 def flag(value: object, what: str) -> bool:
-    """Check a yes or no.
+    """Check a bool.
 
     Raises
     ------
     ConfigurationError
-        It is neither.
+        It is neither True nor False.
     """
     if not isinstance(value, bool):
         raise ConfigurationError(f"{what} must be true or false, got {value!r}")
@@ -96,7 +95,7 @@ def name(value: object, what: str) -> str:
     Raises
     ------
     ConfigurationError
-        It is no text, or empty.
+        It is not text, or empty.
     """
     if not isinstance(value, str) or not value:
         raise ConfigurationError(f"{what} must be a name, got {value!r}")
@@ -104,12 +103,12 @@ def name(value: object, what: str) -> str:
 
 
 def choice(value: object, what: str, allowed: Collection[str]) -> str:
-    """Check a word out of several.
+    """Check that a value is one of several words.
 
     Raises
     ------
     ConfigurationError
-        It is none of them.
+        It is not one of them.
     """
     if not isinstance(value, str) or value not in allowed:
         raise ConfigurationError(f"{what} must be one of {', '.join(allowed)}, got {value!r}")
@@ -117,21 +116,16 @@ def choice(value: object, what: str, allowed: Collection[str]) -> str:
 
 
 def fields_of(table: object, what: str, allowed: Collection[str]) -> dict[str, Any]:
-    """Check that a table has no other fields than those allowed.
+    """Check that a table has only allowed fields.
 
     Raises
     ------
     ConfigurationError
-        It is no table, or has one.
+        It is not a table, or has an unknown field.
     """
     if not isinstance(table, Mapping):
         raise ConfigurationError(f"{what} must be a table, got {table!r}")
     for key in table:
         if key not in allowed:
-            raise ConfigurationError(f"{what} has no field {key!r}; there are {', '.join(allowed)}")
+            raise ConfigurationError(f"{what} has no field {key!r}; known: {', '.join(allowed)}")
     return dict(table)
-
-
-def finite(value: float) -> bool:
-    """Tell whether a number is an ordinary one."""
-    return math.isfinite(value)

@@ -4,7 +4,7 @@ A queue notifies one consumer. The consumer belongs to a target (one consuming c
 target to a session, the session to a connection; connections are served by a pool of I/O threads, each by one thread
 at a time. A notification puts the target into the set of its session, the session into the set of its connection, and
 has the connection run. Its thread then takes them out again in turn, pulls one message for a target, and puts back
-what has more. Source: seed 001; Qpid Broker-J's consumer targets, sessions and NetworkConnectionScheduler.
+what has more. Source: Qpid Broker-J's consumer targets, sessions and NetworkConnectionScheduler.
 
     any thread     queue ─▶ target_notify ─▶ set of targets ─▶ set of sessions ─▶ run queue ─▶ some I/O thread
     I/O thread     connection_pass: a session ─▶ session_process: a target ─▶ target_send_next: a consumer ─▶ pull

@@ -3,7 +3,7 @@
 Any thread adds; one thread at a time takes. A thing that is in the set already is not added again, so however often
 somebody says that it has work, it costs one place. It is out of the set before it is worked on: who finds its flag
 clear adds it again, and who finds it set knows that the taker has yet to look.
-Source: the sets of pending work of Qpid Broker-J's sessions and connections (seed 001); the queue is D. Vyukov's
+Source: the sets of pending work of Qpid Broker-J's sessions and connections; the queue is D. Vyukov's
 intrusive queue of many producers and one consumer.
 
 Nothing is lost. An adder has made its work visible, by a seq_cst step, before it looks at the flag. The taker clears

@@ -3,10 +3,10 @@
 A consumer is desired when it wants to be, is live, and has credit. These wishes are flags of one word, changed under
 the queue's lock; whoever changed one then has the node follow (`queue_follow`): move, look again, and move again if the
 wishes have changed meanwhile. So the last one to change them sees to it that the node is where they say, and a wish is
-flipped before anybody is judged by it: the seed's stall (a consumer that has spent its credit, and is still counted as
+flipped before anybody is judged by it: the stall of Broker-J (a consumer that has spent its credit, but is counted as
 ready while another is looked for) cannot come about.
 
-Source: seed 001, Qpid Broker-J's AbstractQueue. Thread safety: any, pinned, without the queue's lock; one consumer is
+Source: Qpid Broker-J's AbstractQueue. Thread safety: any, pinned, without the queue's lock; one consumer is
 added or removed by one thread. Complexity: O(1); removing O(groups), O(consumers) when a place among live ones becomes
 free, and O(messages) for one that has refused any.
 """

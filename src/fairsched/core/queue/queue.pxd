@@ -1,6 +1,6 @@
 """A queue whose consumers pull: one is told that there is work, and then takes messages until there are none.
 
-Source: seed 001, and behaviour of Qpid Broker-J's AbstractQueue; how it departs from them is said where it does.
+Source: the behaviour of Qpid Broker-J's AbstractQueue; how it departs from them is said where it does.
 
 How to use it
     queue_init ... queue_clear. A consumer (QueueConsumer, its owner's memory, aligned to the cache line) is set up by

@@ -1,6 +1,6 @@
 """Who is to be told of work: the consumers of one queue, in lists that say what each of them is ready for.
 
-Source: seed 001 and Qpid Broker-J's QueueConsumerManagerImpl. A node is in one state, and in the list of that state:
+Source: Qpid Broker-J's QueueConsumerManagerImpl. A node is in one state, and in the list of that state:
 INTERESTED and NOTIFIED (a list for each priority), NOT_INTERESTED, NON_ACQUIRING (browsers); every registered node is
 in All (a list for each priority) besides, since a node between two lists would be missed by who walks these. Every
 move is a test and a move to the tail of the new list, one step for others: it is under a lock that belongs to the node

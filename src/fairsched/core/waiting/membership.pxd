@@ -1,7 +1,7 @@
 """Consumers that come and go: how a node enters and leaves the lists of interest.pxd.
 
 A node enters All and the list of its state before its entry is known, so nobody moves it until it is in both; it
-leaves All first. Source: seed 001.
+leaves All first. Source: Qpid Broker-J's QueueConsumerManagerImpl.
 
 Thread safety: any, pinned; who adds or removes waits for others who do (they change the table of priorities), and for
 a move of the same node. Moves and walks wait for neither.

@@ -1,11 +1,11 @@
 """The list that consumer nodes move between: O(1) append and delete, walked while others do both, without a lock.
 
-Source: seed 001 (Qpid Broker-J, QueueConsumerNodeList). Singly linked, a sentinel for a head, an atomic tail. Delete
+Source: Qpid Broker-J's QueueConsumerNodeList. Singly linked, a sentinel for a head, an atomic tail. Delete
 only marks; walkers unlink what they find marked. Marks stand in the lowest bit of `next`, as in T. Harris, A pragmatic
 implementation of non-blocking linked-lists (2001): a marked entry's pointer no longer changes, but from null once. So
 a compare-and-swap that unlinks can succeed only on an entry that is itself linked, each entry is unlinked exactly once,
-and never comes back: without that, two walkers would both retire it (the seed's collector forgives them, memory of our
-own does not). The seed's promises are kept:
+and never comes back: without that, two walkers would both retire it (a garbage collector forgives them, memory of our
+own does not). Broker-J's promises are kept:
   - the tail is never unlinked: a dead tail stays as a dummy until something follows it;
   - a dead entry keeps its next pointer: a walk goes on from an entry that was deleted, or unlinked, meanwhile;
   - has_next may be asked again; what it found is what the following next returns, deleted or not.
@@ -22,7 +22,7 @@ Progress: append and delete are lock-free (who finds the tail behind helps it on
 goes forward only, and ends unless others append as fast. The loser of an unlink leaves it to later walkers.
 Reclamation: who unlinks, retires. The tail may stand on an unlinked entry, for a moment: reclaim.pxd, E4.
 Walkers unlink and, when more than `threshold` and more than half of what is linked is dead, one walk over all of it.
-(The seed walks after every `threshold` deletes: O(n / threshold) for each, with n alive.)
+(Broker-J walks after every `threshold` deletes: O(n / threshold) for each, with n alive.)
 Complexity: append O(1), delete O(1) amortised, a walk O(what is linked), first O(1) amortised, size O(PIN_SLOTS).
 """
 

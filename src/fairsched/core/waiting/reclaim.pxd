@@ -1,6 +1,6 @@
 """When an unlinked entry may be used again: after every reader that could hold it has left. Epochs, with pins.
 
-The seed's lists leave this to a garbage collector. Here a thread enters before it touches a shared entry (reclaim_enter
+Broker-J's lists leave this to a garbage collector. Here a thread enters before it touches a shared entry (reclaim_enter
 gives it a Pin) and leaves afterwards. What was unlinked is retired, in a bag stamped with the epoch, and is free
 memory GRACE epochs later. Source of the scheme: K. Fraser, Practical lock-freedom (2004), section 5.2.3.
 Why nothing is used again too early. All steps below are seq_cst, so there is one order of them.

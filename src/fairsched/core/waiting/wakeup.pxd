@@ -1,6 +1,6 @@
 """Whom to wake: at most one consumer for each piece of work, of the highest priority, the one that waited longest.
 
-Source: seed 001, and Qpid Broker-J's AbstractQueue (notifyConsumer, noHigherPriorityWithCredit). This is the one place
+Source: Qpid Broker-J's AbstractQueue (notifyConsumer, noHigherPriorityWithCredit). This is the one place
 of that policy; what work is, and how a claimed consumer is told, is its caller's.
 
 How to use it. All calls are inside one pin. A claimed consumer is NOTIFIED; whoever claimed it tells it.
@@ -11,7 +11,7 @@ How to use it. All calls are inside one pin. A claimed consumer is NOTIFIED; who
     Who is no longer interested (interest_set, interest_remove), and a notified consumer that finds nothing it may take:
         moves first, acquires first what it is still to get, and then, if work is left, calls wakeup_one (hand-over).
         Before the move, or the acquire, the others would be judged by what is over: they would be outranked by a
-        consumer that is full, and stay asleep. (The seed's stall.)
+        consumer that is full, and stay asleep. (Broker-J may stall so.)
 `wants(context, node)` says whether a consumer could take the work in question; NULL: every one could. Of each candidate
 it is asked before it is asked of those who outrank it, so it may note in the context which work that candidate means.
 

@@ -3,7 +3,7 @@
 A walk takes the table of priorities as it is at its beginning, so a priority that comes later is not walked; within a
 list, the caveats of nodelist.pxd hold. It lives within one pin, and its nodes are good until that is left. Another
 may begin where a node stands: what stood before that when the first came to it, and still does, is not walked again.
-Source: seed 001. Thread safety: any, each thread with its own walk. Nothing waits.
+Source: Qpid Broker-J's QueueConsumerManagerImpl. Thread safety: any, each thread with its own walk. Nothing waits.
 Complexity: O(what is linked in the lists walked), and O(priorities / 64) over LIST_INTERESTED and LIST_NOTIFIED, whose
 empty levels are passed over.
 """
