@@ -10,32 +10,33 @@ from hypothesis import strategies as st
 
 from fairsched import ConfigurationError
 from fairsched.consumer.prefetch import arithmetic as window
+from fairsched.weights import normalise, split
 
 TEN = {f"p{number}": 4 * (number + 1) for number in range(10)}
 
 
 def test_weights_are_divided_by_their_common_divisor() -> None:
-    assert window.normalise({"a": 40, "b": 4, "c": 12}) == {"a": 10, "b": 1, "c": 3}
-    assert window.normalise({"a": 7}) == {"a": 1}
-    assert window.normalise({"a": 6, "b": 4}) == {"a": 3, "b": 2}
+    assert normalise({"a": 40, "b": 4, "c": 12}) == {"a": 10, "b": 1, "c": 3}
+    assert normalise({"a": 7}) == {"a": 1}
+    assert normalise({"a": 6, "b": 4}) == {"a": 3, "b": 2}
 
 
 @pytest.mark.parametrize("weight", [0, -1, 1.5, "3", True, None, math.nan])
 def test_a_weight_that_is_not_a_positive_whole_number_is_named(weight: object) -> None:
     with pytest.raises(ConfigurationError, match=r"weight of 'b' must be a whole number of at least 1"):
-        window.normalise({"a": 1, "b": weight})
+        normalise({"a": 1, "b": weight})
 
 
 def test_a_total_is_divided_by_largest_remainder() -> None:
-    assert window.split(220, TEN) == TEN
-    assert window.split(100, {"a": 1, "b": 1, "c": 1}) == {"a": 34, "b": 33, "c": 33}
+    assert split(220, TEN) == TEN
+    assert split(100, {"a": 1, "b": 1, "c": 1}) == {"a": 34, "b": 33, "c": 33}
     # 10 * 5/8 = 6.25, 10 * 2/8 = 2.5, 10 * 1/8 = 1.25: the missing one goes to the largest remainder.
-    assert window.split(10, {"a": 5, "b": 2, "c": 1}) == {"a": 6, "b": 3, "c": 1}
+    assert split(10, {"a": 5, "b": 2, "c": 1}) == {"a": 6, "b": 3, "c": 1}
 
 
 def test_every_queue_gets_at_least_one() -> None:
-    assert window.split(5, {"a": 1000, "b": 1, "c": 1}) == {"a": 3, "b": 1, "c": 1}
-    assert window.split(1, {"a": 9, "b": 1}) == {"a": 1, "b": 1}
+    assert split(5, {"a": 1000, "b": 1, "c": 1}) == {"a": 3, "b": 1, "c": 1}
+    assert split(1, {"a": 9, "b": 1}) == {"a": 1, "b": 1}
 
 
 @given(
@@ -43,7 +44,7 @@ def test_every_queue_gets_at_least_one() -> None:
     st.dictionaries(st.text(min_size=1), st.integers(1, 1000), min_size=1, max_size=30),
 )
 def test_a_split_adds_up_and_is_in_proportion(total: int, weights: dict[str, int]) -> None:
-    windows = window.split(total, weights)
+    windows = split(total, weights)
     assert windows.keys() == weights.keys()
     assert min(windows.values()) >= 1
     assert sum(windows.values()) == max(total, len(weights))

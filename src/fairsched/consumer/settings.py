@@ -11,11 +11,12 @@ from fairsched.consumer.arguments import made_by
 from fairsched.consumer.cost import cost_model
 from fairsched.consumer.handlers import check_plain
 from fairsched.consumer.keys import key_function
-from fairsched.consumer.prefetch.arithmetic import normalise, windows_for
+from fairsched.consumer.prefetch.arithmetic import windows_for
 from fairsched.consumer.prefetch.auto import start_windows
 from fairsched.consumer.shedding import shedding_rules
 from fairsched.errors import ConfigurationError
 from fairsched.pools import as_pools
+from fairsched.weights import normalise
 
 if TYPE_CHECKING:
     from fairsched.consumer.message import Message

@@ -12,6 +12,7 @@ from fairsched.frozenmapping import FrozenMapping
 from fairsched.simulator import values
 from fairsched.simulator.parts import MOST
 from fairsched.simulator.service import Service
+from fairsched.weights import split
 
 __all__ = ["ConsumerSpec", "Shedding"]
 
@@ -196,8 +197,6 @@ class ConsumerSpec:
             The queues it consumes, with their quanta.
         """
         if self.prefetch_total is not None:
-            from fairsched.consumer.prefetch.arithmetic import split  # imports pika, which nothing else here needs
-
             return split(self.prefetch_total, quanta)
         if isinstance(self.prefetch, int):
             return dict.fromkeys(quanta, self.prefetch)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from fairsched._simulator import NEVER
 from fairsched.simulator.arrivals import Arrivals
-from fairsched.simulator.checking import moments
 from fairsched.simulator.consumers import ConsumerSpec, Shedding
 from fairsched.simulator.parts import Change
 from fairsched.simulator.plantypes import (
@@ -21,7 +20,7 @@ from fairsched.simulator.plantypes import (
     SlotPlan,
     Stream,
 )
-from fairsched.simulator.scenario import Scenario
+from fairsched.simulator.scenario import Scenario, moments
 from fairsched.simulator.service import Service
 from fairsched.simulator.values import nanoseconds
 

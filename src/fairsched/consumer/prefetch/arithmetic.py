@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from fractions import Fraction
 
 from fairsched.errors import ConfigurationError
-from fairsched.prefetch import recommend
+from fairsched.prefetch import LARGEST, recommend
+from fairsched.weights import split
 
 #: Round trip that the default windows are made for, in seconds.
 ASSUMED_ROUND_TRIP = 1e-3
@@ -37,71 +37,6 @@ HEADROOM = 1.25
 #: With an ordering key a measured window is this many messages for each worker at least: it cannot be known whose they
 #: are, and with n of them in w lanes about n / (n + w - 1) of the workers have one.
 EACH_LANE = 8
-#: basic.qos carries the count in sixteen bits.
-LARGEST = 65_535
-
-
-def normalise(weights: Mapping[str, int]) -> dict[str, int]:
-    """Divide weights by their greatest common divisor.
-
-    Parameters
-    ----------
-    weights : mapping
-        Positive whole numbers.
-
-    Returns
-    -------
-    dict
-        The same ratios in the smallest whole numbers, hence the shortest round.
-
-    Raises
-    ------
-    ConfigurationError
-        If a weight is not a positive whole number; the message names it.
-
-    Notes
-    -----
-    O(n). Pure.
-    """
-    for name, weight in weights.items():
-        if not isinstance(weight, int) or isinstance(weight, bool) or weight <= 0:
-            raise ConfigurationError(f"weight of {name!r} must be a whole number of at least 1, got {weight!r}")
-    divisor = math.gcd(*weights.values())
-    return {name: weight // divisor for name, weight in weights.items()}
-
-
-def split(total: int, weights: Mapping[str, int]) -> dict[str, int]:
-    """Divide a total window over the queues in proportion to their weights, at least 1 each.
-
-    Parameters
-    ----------
-    total : int
-        Messages that may be unsettled in all.
-    weights : mapping
-        Weight per queue.
-
-    Returns
-    -------
-    dict
-        Window per queue. They add up to `total` unless the minimum of 1 each needs more.
-
-    Notes
-    -----
-    O(n log n), by largest remainder; ties go to the queue named first. Pure.
-    """
-    whole = sum(weights.values())
-    exact = {name: Fraction(total * weight, whole) for name, weight in weights.items()}
-    result = {name: max(1, math.floor(share)) for name, share in exact.items()}
-    left = total - sum(result.values())
-    by_remainder = sorted(exact, key=lambda name: math.floor(exact[name]) - exact[name])
-    for name in by_remainder[: max(0, left)]:
-        result[name] += 1
-    # The minimum of 1 may have taken more than there was: give it back where there is most.
-    while left < 0 and max(result.values()) > 1:
-        largest = max(result, key=lambda name: result[name])
-        result[largest] -= 1
-        left += 1
-    return {name: min(LARGEST, window) for name, window in result.items()}
 
 
 def needed(units: Mapping[str, float], round_trip: float, service: float) -> dict[str, int]:

@@ -14,8 +14,9 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from fairsched.consumer.prefetch.arithmetic import HEADROOM, LARGEST, split
-from fairsched.prefetch import recommend
+from fairsched.consumer.prefetch.arithmetic import HEADROOM
+from fairsched.prefetch import LARGEST, recommend
+from fairsched.weights import split
 
 #: The windows that a consumer starts with add up to this for each worker.
 START = 16

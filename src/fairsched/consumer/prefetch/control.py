@@ -8,8 +8,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from fairsched.consumer.prefetch.arithmetic import LARGEST, measured_windows
+from fairsched.consumer.prefetch.arithmetic import measured_windows
 from fairsched.consumer.prefetch.auto import AutoWindow, byte_window
+from fairsched.prefetch import LARGEST
 
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
