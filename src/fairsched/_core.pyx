@@ -10,10 +10,9 @@ from libc.stdlib cimport free, malloc
 
 from fairsched._buffers cimport array_data
 from fairsched._numbers cimport as_amount, as_count, as_int64, as_token
-from fairsched.core.schedule.dwrr cimport (
-    AMOUNT_MAX, dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_settle,
-)
-from fairsched.core.schedule.entrypool cimport prefetch
+from fairsched.core.memory cimport prefetch
+from fairsched.core.schedule.amount cimport AMOUNT_MAX
+from fairsched.core.schedule.dwrr cimport dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_settle
 from fairsched.core.schedule.names cimport (
     SlotNames, slotnames_clear, slotnames_first, slotnames_init, slotnames_put, slotnames_reserve, slotnames_take,
 )
