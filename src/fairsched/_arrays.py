@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-AMOUNT_MAX = 2**62 - 1  # as in core/schedule/dwrr.pxd
+AMOUNT_MAX = 2**62 - 1  # as in core/schedule/amount.pxd
 
 
 def as_integers(values: ArrayLike, what: str, rule: str, low: int, high: int, *, copied: bool = True) -> NDArray[Any]:

@@ -10,6 +10,7 @@ cimport cython
 from libc.math cimport INFINITY, NAN, floor
 from libc.stdint cimport int64_t, uint8_t
 
+from fairsched._buffers cimport array_data
 from fairsched._numbers cimport as_int64
 from fairsched.core.delay.codel cimport (
     CODEL_AGAIN, CODEL_COUNT_MAX, CODEL_LINUX, CODEL_LINUX_Q16, CODEL_Q16_ONE, CODEL_QUEUEING_CONSUMER, CODEL_RFC,
@@ -286,19 +287,21 @@ cdef class CoDel:
         -----
         Complexity O(n). The GIL is released once.
         """
-        cdef const int64_t[::1] queued = as_moments(enqueued_at, "enqueued_at")
-        cdef Py_ssize_t size = queued.shape[0]
-        cdef const int64_t[::1] taken = as_moments(now, "now", size)
-        cdef const int64_t[::1] behind = as_numbers(backlog, "backlog", size)
-        cdef uint8_t[::1] verdict
-        verdicts = np.empty(size, dtype=np.uint8)
-        verdict = verdicts
+        cdef object enqueued = as_moments(enqueued_at, "enqueued_at")
+        cdef Py_ssize_t size = len(enqueued)
+        cdef object moments = as_moments(now, "now", size)
+        cdef object numbers = as_numbers(backlog, "backlog", size)
+        cdef object verdicts = np.empty(size, dtype=np.uint8)
+        cdef const int64_t* queued = <const int64_t*> array_data(enqueued)
+        cdef const int64_t* taken = <const int64_t*> array_data(moments)
+        cdef const int64_t* behind = <const int64_t*> array_data(numbers)
+        cdef uint8_t* verdict = <uint8_t*> array_data(verdicts)
+        cdef bint own_moments = len(moments) == size, own_numbers = len(numbers) == size
         self.check_idle()  # last: all the above may run Python code, and let others in
         self.busy = True
         with nogil:
             judge_all(
-                &self.vars, &self.params, &queued[0], &taken[0], taken.shape[0] == size, &behind[0],
-                behind.shape[0] == size, &verdict[0], size,
+                &self.vars, &self.params, queued, taken, own_moments, behind, own_numbers, verdict, size
             )
         self.busy = False
         return verdicts.view(np.bool_)

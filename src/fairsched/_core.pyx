@@ -8,11 +8,11 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
+from fairsched._buffers cimport array_data
 from fairsched._numbers cimport as_amount, as_count, as_int64, as_token
-from fairsched.core.schedule.dwrr cimport (
-    AMOUNT_MAX, dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_settle,
-)
-from fairsched.core.schedule.entrypool cimport prefetch
+from fairsched.core.memory cimport prefetch
+from fairsched.core.schedule.amount cimport AMOUNT_MAX
+from fairsched.core.schedule.dwrr cimport dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_settle
 from fairsched.core.schedule.names cimport (
     SlotNames, slotnames_clear, slotnames_first, slotnames_init, slotnames_put, slotnames_reserve, slotnames_take,
 )
@@ -303,18 +303,21 @@ cdef class Dwrr(NamedSlots):
         -----
         Complexity O(n). The GIL is released once.
         """
-        cdef const uint64_t[::1] token_view = as_tokens(tokens)
-        cdef const int64_t[::1] cost_view = None
-        cdef const int32_t[::1] slot_view
-        cdef Py_ssize_t i, size = token_view.shape[0]
+        cdef object checked_tokens = as_tokens(tokens), checked_costs = None, indices
+        cdef const uint64_t* token_at = <const uint64_t*> array_data(checked_tokens)
+        cdef const int64_t* cost_at = NULL
+        cdef const int32_t* slot_at
+        cdef Py_ssize_t i, size = len(checked_tokens)
         cdef int64_t removals
-        cdef bint ok, with_costs = costs is not None
-        if with_costs:
-            cost_view = as_costs(costs, size)
+        cdef bint ok
+        if costs is not None:
+            checked_costs = as_costs(costs, size)
+            cost_at = <const int64_t*> array_data(checked_costs)
         removals = self.removals
-        slot_view = self.slot_indices(slots)
-        if slot_view.shape[0] != size:
-            raise ValueError(f"slots must have one value for each token: {size} tokens, {slot_view.shape[0]} slots")
+        indices = self.slot_indices(slots)
+        slot_at = <const int32_t*> array_data(indices)
+        if len(indices) != size:
+            raise ValueError(f"slots must have one value for each token: {size} tokens, {len(indices)} slots")
         self.check_idle()
         if self.removals != removals:
             raise RuntimeError("a slot was removed while the slots were looked up")
@@ -323,23 +326,26 @@ cdef class Dwrr(NamedSlots):
             ok = dwrr_reserve(&self.table, size)
             if ok:
                 for i in range(size):
-                    dwrr_push(&self.table, slot_view[i], token_view[i], cost_view[i] if with_costs else 1)
+                    dwrr_push(&self.table, slot_at[i], token_at[i], 1 if cost_at == NULL else cost_at[i])
         self.busy = False
         if not ok:
             raise MemoryError()
 
     cdef object slot_indices(self, object slots):
         """Make an int32 array of slot indices from indices or names."""
-        cdef const int32_t[::1] view
+        cdef const int32_t* index_at
         cdef Py_ssize_t i
         if getattr(getattr(slots, "dtype", None), "kind", "") not in ("i", "u"):
             return np.array([self.resolve(slot) for slot in slots], dtype=np.int32)
         if slots.dtype != np.int32:
             slots = as_integers(slots, "slots", "a slot index", -(2**31), 2**31 - 1)
-        view = array = np.array(slots, dtype=np.int32)  # a copy: the caller may change his after it was checked
-        for i in range(view.shape[0]):
-            if not slots_has(&self.table, view[i]):
-                raise KeyError(f"no slot has index {view[i]}; see names")
+        array = np.array(slots, dtype=np.int32)  # a copy: the caller may change his after it was checked
+        if array.ndim != 1:
+            raise ValueError(f"slots must be one-dimensional, got {array.ndim} dimensions")
+        index_at = <const int32_t*> array_data(array)
+        for i in range(len(array)):
+            if not slots_has(&self.table, index_at[i]):
+                raise KeyError(f"no slot has index {index_at[i]}; see names")
         return array
 
     def pop(self):
@@ -393,19 +399,17 @@ cdef class Dwrr(NamedSlots):
         """
         cdef int64_t limit = as_count(n)
         cdef int64_t size = min(limit, self.table.queued)
-        cdef int32_t[::1] slot_view
-        cdef uint64_t[::1] token_view
+        cdef object indices = np.empty(size, dtype=np.int32)
+        cdef object tokens = np.empty(size, dtype=np.uint64)
+        cdef int32_t* slot_at = <int32_t*> array_data(indices)
+        cdef uint64_t* token_at = <uint64_t*> array_data(tokens)
         cdef Py_ssize_t i
-        indices = np.empty(size, dtype=np.int32)
-        tokens = np.empty(size, dtype=np.uint64)
-        slot_view = indices
-        token_view = tokens
         self.check_idle()
         limit = min(size, self.table.queued)  # making the arrays may have run Python code that popped
         self.busy = True
         with nogil:
             for i in range(limit):
-                slot_view[i] = <int32_t> dwrr_pop(&self.table, &token_view[i])
+                slot_at[i] = <int32_t> dwrr_pop(&self.table, &token_at[i])
         self.busy = False
         return indices[:limit], tokens[:limit]
 
@@ -487,14 +491,17 @@ cdef class Dwrr(NamedSlots):
         -----
         Complexity O(tokens queued in it + active slots).
         """
-        cdef uint64_t[::1] view = None
-        cdef Py_ssize_t i
+        cdef object tokens = None
+        cdef uint64_t* token_at = NULL
+        cdef Py_ssize_t i, size = -1
         cdef uint32_t index = self.resolve(slot)
-        while view is None or view.shape[0] != self.queued_in(index):
-            tokens = view = np.empty(self.queued_in(index), dtype=np.uint64)  # may run Python code, which may push
+        while size != self.queued_in(index):
+            size = self.queued_in(index)
+            tokens = np.empty(size, dtype=np.uint64)  # may run Python code, which may push
+            token_at = <uint64_t*> array_data(tokens)
             index = self.resolve(slot)
-        for i in range(view.shape[0]):
-            view[i] = slots_unlink_head(&self.table, &self.table.slots[index])
+        for i in range(size):
+            token_at[i] = slots_unlink_head(&self.table, &self.table.slots[index])
         self.forget(index)
         return tokens
 

@@ -28,6 +28,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
+from fairsched._buffers cimport array_data
 from fairsched._core cimport NamedSlots, clear_t, slot_find, slot_pin, slot_unpin, slots_disown
 from fairsched._numbers cimport as_amount, as_count, as_int64, as_priority
 from fairsched._waitingroom cimport Seat, WaitingRoom
@@ -211,20 +212,22 @@ cdef class FairQueue(NamedSlots):
         ValueError
             Lengths differ, the items outnumber `maxsize`, or as for `put`.
         """
-        cdef const int64_t[::1] cost_view = None
+        cdef const int64_t* cost_at = NULL
+        cdef object checked
         cdef list objects = items if type(items) is list else list(items)
         cdef Py_ssize_t size = len(objects)
         cdef list names = slots if type(slots) is list else list(slots) if isinstance(slots, np.ndarray) else None
         if names is not None and len(names) != size:
             raise ValueError(f"slots must have one name for each item: {size} items, {len(names)} slots")
         if costs is not None:
-            cost_view = as_costs(costs, size)
+            checked = as_costs(costs, size)
+            cost_at = <const int64_t*> array_data(checked)
         if self.maxsize and size > self.maxsize:
             raise ValueError(f"items must fit in maxsize={self.maxsize}, got {size}")
         if size == 0:
             return
         with cython.critical_section(self):
-            store_many(self, slots, names, objects, &cost_view[0] if cost_view is not None else NULL, block, timeout)
+            store_many(self, slots, names, objects, cost_at, block, timeout)
             if wakeup_possible(&self.getters.interest):
                 self.getters.wake(wanted(self))
 

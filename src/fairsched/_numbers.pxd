@@ -4,7 +4,7 @@ from cpython.exc cimport PyErr_Clear, PyErr_Occurred
 from cpython.long cimport PyLong_CheckExact
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
-from fairsched.core.schedule.dwrr cimport AMOUNT_MAX
+from fairsched.core.schedule.amount cimport AMOUNT_MAX
 
 cdef enum:
     BUCKETS_MAX = 0x7FFFFFFF

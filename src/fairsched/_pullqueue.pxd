@@ -12,7 +12,7 @@ from libc.stdlib cimport free, malloc
 from libcpp.atomic cimport atomic
 
 from fairsched._waitingroom cimport WaitingRoom
-from fairsched.core.atomics cimport CACHE_LINE
+from fairsched.core.memory cimport CACHE_LINE, first_line
 from fairsched.core.queue.groups cimport Grouping
 from fairsched.core.queue.message cimport Message
 from fairsched.core.queue.order cimport Kind, order_after
@@ -117,7 +117,7 @@ cdef inline QueueConsumer* consumer_create() noexcept:
     cdef uintptr_t address
     if block == NULL:
         return NULL
-    address = (<uintptr_t> block + sizeof(void*) + CACHE_LINE - 1) & ~<uintptr_t> (CACHE_LINE - 1)
+    address = <uintptr_t> first_line(<char*> block + sizeof(void*))
     (<void**> (address - sizeof(void*)))[0] = block
     return <QueueConsumer*> address
 

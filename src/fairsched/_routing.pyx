@@ -12,11 +12,14 @@ In this file, in this order:
 """
 
 cimport cython
+from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
 
+from fairsched._buffers cimport array_data
 from fairsched._numbers cimport as_amount, as_buckets
 from fairsched.core.hashing.arrow cimport ArrowArray, ArrowArrayStream, ArrowSchema, arrow_column
 from fairsched.core.hashing.exs1024 cimport rabbitmq_bucket as bucket_of_rabbitmq
@@ -71,8 +74,8 @@ cdef class RingTable:
     cdef tuple names
     cdef dict index_of        # names are exactly str: looking one up runs no Python code
     cdef dict member_weights
-    cdef int64_t[::1] weights  # by index
-    cdef int64_t[::1] loads    # keys placed and not released, by index
+    cdef int64_t* weights     # by index
+    cdef int64_t* loads       # keys placed and not released, by index
     cdef int64_t weight
     cdef int64_t load
 
@@ -84,11 +87,13 @@ cdef class RingTable:
 
     def __dealloc__(self):
         hashring_clear(&self.ring)
+        free(self.weights)
+        free(self.loads)
 
     cdef int32_t place(self, uint64_t hashed, double factor) noexcept:
         """Place one key within the bounds. Runs no Python code; the caller excludes others. Needs a member."""
         cdef int32_t member = hashring_place(
-            &self.ring, hashed, &self.loads[0], &self.weights[0], self.load, self.weight, factor
+            &self.ring, hashed, self.loads, self.weights, self.load, self.weight, factor
         )
         self.loads[member] += 1
         self.load += 1
@@ -105,27 +110,35 @@ cdef class RingTable:
 cdef RingTable build_table(dict weights, int64_t points_per_weight, uint64_t seed, int space_bits):
     """Build the ring of these members."""
     cdef RingTable table = RingTable()
-    cdef int64_t[::1] counts
-    cdef uint64_t[::1] bases
-    cdef int32_t[::1] members
-    cdef int32_t size
+    cdef object counts, bases, members
+    cdef const int64_t* count_at
+    cdef const uint64_t* base_at
+    cdef const int32_t* member_at
+    cdef int32_t size, index
     cdef bint ok
     table.weight = check_points(weights, points_per_weight)
     size = <int32_t> len(weights)
     table.names = tuple(weights)
     table.index_of = {name: index for index, name in enumerate(table.names)}
     table.member_weights = weights
-    table.weights = np.array(list(weights.values()), dtype=np.int64)
-    table.loads = np.zeros(size, dtype=np.int64)
     if size == 0:
         return table
+    table.weights = <int64_t*> calloc(size, sizeof(int64_t))
+    table.loads = <int64_t*> calloc(size, sizeof(int64_t))
+    if table.weights == NULL or table.loads == NULL:
+        raise MemoryError()
+    for index, weight in enumerate(weights.values()):
+        table.weights[index] = weight
     # In the order of names, so that coinciding points fall to the same member whatever the order of joining.
     ranked = sorted(table.names, key=lambda name: name.encode())
     counts = np.array([weights[name] * points_per_weight for name in ranked], dtype=np.int64)
     bases = np.array([xxh64(name, seed) for name in ranked], dtype=np.uint64)
     members = np.array([table.index_of[name] for name in ranked], dtype=np.int32)
+    base_at = <const uint64_t*> array_data(bases)
+    count_at = <const int64_t*> array_data(counts)
+    member_at = <const int32_t*> array_data(members)
     with nogil:
-        ok = hashring_build(&table.ring, &bases[0], &counts[0], &members[0], size, space_bits)
+        ok = hashring_build(&table.ring, base_at, count_at, member_at, size, space_bits)
     if not ok:
         raise MemoryError()
     return table
@@ -247,11 +260,12 @@ cdef class HashRing:
         Building runs Python code and gives up the GIL: loads are counted, and members come and go, meanwhile.
         """
         cdef RingTable table = build_table(members, self.points_per_weight, self.seed, self.space_bits)
-        cdef int64_t[::1] places = np.array([before.index_of.get(name, -1) for name in table.names] or [-1], np.int64)
+        cdef object places = np.array([before.index_of.get(name, -1) for name in table.names] or [-1], np.int64)
+        cdef const int64_t* place_at = <const int64_t*> array_data(places)
         with cython.critical_section(self):
             if self.table is not before:
                 return False
-            table.take_loads(before, &places[0])
+            table.take_loads(before, place_at)
             self.table = table
         return True
 
@@ -368,16 +382,16 @@ cdef class HashRing:
 
     cdef object place_many(self, list columns):
         """Place many keys within the bounds, in their order."""
-        cdef uint64_t[::1] hashes
-        cdef int32_t[::1] out
         cdef RingTable table
         cdef Py_ssize_t i
-        hashes = np.concatenate([hashes_of(column, self.seed) for column in columns] or [np.empty(0, np.uint64)])
-        result = np.full(hashes.shape[0], -1, dtype=np.int32)
-        out = result
+        hashed = np.concatenate([hashes_of(column, self.seed) for column in columns] or [np.empty(0, np.uint64)])
+        cdef Py_ssize_t size = len(hashed)
+        result = np.full(size, -1, dtype=np.int32)
+        cdef const uint64_t* hashes = <const uint64_t*> array_data(hashed)
+        cdef int32_t* out = <int32_t*> array_data(result)
         with cython.critical_section(self):
             table = self.table
-            for i in range(hashes.shape[0] if table.ring.size else 0):
+            for i in range(size if table.ring.size else 0):
                 out[i] = table.place(hashes[i], self.factor)
         return result
 
@@ -464,11 +478,11 @@ cdef class HashRing:
     def _points(self):
         """Arrays of the points, ascending, and of their members' indices; and the names."""
         cdef RingTable table = self.present()
-        cdef uint64_t[::1] points
-        cdef int32_t[::1] owners
+        cdef object where = np.empty(table.ring.size, dtype=np.uint64)
+        cdef object whose = np.empty(table.ring.size, dtype=np.int32)
+        cdef uint64_t* points = <uint64_t*> array_data(where)
+        cdef int32_t* owners = <int32_t*> array_data(whose)
         cdef int64_t i
-        points = where = np.empty(table.ring.size, dtype=np.uint64)
-        owners = whose = np.empty(table.ring.size, dtype=np.int32)
         for i in range(table.ring.size):
             points[i] = table.ring.points[i]
             owners[i] = table.ring.owners[i]
@@ -752,14 +766,16 @@ cdef int integer_word(object key, uint64_t* word) except -1:
 
 cdef int hash_other(object key, uint64_t seed, bint raw, uint64_t* out) except -1:
     """Hash what is no plain str."""
-    cdef const uint8_t[::1] view
+    cdef Py_buffer view
     if key is None:
         out[0] = seed
     elif PyBytes_CheckExact(key):
         out[0] = hash_bytes(<const uint8_t*> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), seed)
     elif isinstance(key, (bytes, bytearray, memoryview)):
-        view = memoryview(key).cast("B")
-        out[0] = hash_bytes(&view[0] if view.shape[0] else NULL, view.shape[0], seed)
+        flat = memoryview(key).cast("B")
+        PyObject_GetBuffer(flat, &view, PyBUF_SIMPLE)
+        out[0] = hash_bytes(<const uint8_t*> view.buf, view.len, seed)
+        PyBuffer_Release(&view)
     elif isinstance(key, str):
         return hash_key(str.__str__(key), seed, raw, out)
     elif not isinstance(key, (bool, np.bool_)) and hasattr(type(key), "__index__"):
@@ -875,23 +891,24 @@ cdef Column array_column(object array):
 cdef Column hashed_column(object keys, uint64_t seed, bint raw):
     """Hash Python objects one by one."""
     cdef Column column = Column()
-    cdef uint64_t[::1] view
-    cdef Py_ssize_t i = 0
+    cdef Py_ssize_t i = 0, size
+    cdef uint64_t* out
     if isinstance(keys, (str, bytes, bytearray)):
         raise TypeError(f"keys must be a sequence of keys, got one key: {keys!r}")
     keys = keys if isinstance(keys, (list, tuple)) else list(keys)
-    column.owner = hashes = np.empty(len(keys), dtype=np.uint64)
-    view = hashes
+    size = len(keys)
+    column.owner = np.empty(size, dtype=np.uint64)
+    out = <uint64_t*> array_data(column.owner)
     for key in keys:
-        if i == view.shape[0]:
+        if i == size:
             break
-        hash_key(key, seed, raw, &view[i])
+        hash_key(key, seed, raw, &out[i])
         i += 1
-    if i != view.shape[0] or i != len(keys):
+    if i != size or i != len(keys):
         raise ValueError("keys must not change while they are hashed")  # converting one may run Python code
     column.keys.kind = KEYS_HASHED
-    column.keys.length = view.shape[0]
-    column.keys.data = <const uint8_t*> &view[0] if view.shape[0] else NULL
+    column.keys.length = size
+    column.keys.data = <const uint8_t*> out
     return column
 
 
@@ -950,23 +967,25 @@ cdef void gather(const KeyColumn* indices, const int32_t* placed, int32_t null, 
 
 cdef int place_keys(Column column, uint64_t seed, bint raw, Place place, const void* where, int32_t* out) except -1:
     """Place one column; a dictionary's keys only once."""
-    cdef int32_t[::1] placed
+    cdef object places
+    cdef int32_t* placed
     cdef int32_t null = 0
     if column.dictionary is None:
         with nogil:
             place_column(&column.keys, seed, raw, place, where, out)
         return 0
-    placed = np.empty(column.dictionary.keys.length + 1, dtype=np.int32)
-    place_keys(column.dictionary, seed, raw, place, where, &placed[0])
+    places = np.empty(column.dictionary.keys.length + 1, dtype=np.int32)
+    placed = <int32_t*> array_data(places)
+    place_keys(column.dictionary, seed, raw, place, where, placed)
     place(where, &seed, &null, 1)
     with nogil:
-        gather(&column.keys, &placed[0], null, out)
+        gather(&column.keys, placed, null, out)
     return 0
 
 
 cdef object place_all(list columns, uint64_t seed, bint raw, Place place, const void* where):
     """Place all chunks into one array."""
-    cdef int32_t[::1] out
+    cdef int32_t* out
     cdef Column column
     cdef int64_t size = 0
     for column in columns:
@@ -974,7 +993,7 @@ cdef object place_all(list columns, uint64_t seed, bint raw, Place place, const 
     result = np.empty(size, dtype=np.int32)
     if size == 0:
         return result
-    out = result
+    out = <int32_t*> array_data(result)
     size = 0
     for column in columns:
         if column.keys.length:
@@ -985,30 +1004,29 @@ cdef object place_all(list columns, uint64_t seed, bint raw, Place place, const 
 
 cdef object hashes_of(Column column, uint64_t seed):
     """Array of a column's hashes."""
-    cdef uint64_t[::1] view
     cdef KeyColumn* keys = &column.keys
-    hashes = np.empty(keys.length, dtype=np.uint64)
-    view = hashes
+    cdef object hashes = np.empty(keys.length, dtype=np.uint64)
+    cdef uint64_t* out = <uint64_t*> array_data(hashes)
     if keys.length == 0:
         return hashes
     if column.dictionary is not None:
         return gathered_hashes(column, seed)
     with nogil:
-        keycolumn_hash(keys, 0, keys.length, seed, &view[0])
+        keycolumn_hash(keys, 0, keys.length, seed, out)
     return hashes
 
 
 cdef object gathered_hashes(Column column, uint64_t seed):
     """Array of the hashes of a dictionary-encoded column."""
-    cdef uint64_t[::1] view
-    cdef const uint64_t[::1] known = hashes_of(column.dictionary, seed)
+    cdef object dictionary = hashes_of(column.dictionary, seed)
+    cdef object hashes = np.empty(column.keys.length, dtype=np.uint64)
+    cdef const uint64_t* known = <const uint64_t*> array_data(dictionary)
+    cdef uint64_t* out = <uint64_t*> array_data(hashes)
     cdef int64_t i, index
-    hashes = np.empty(column.keys.length, dtype=np.uint64)
-    view = hashes
-    for i in range(view.shape[0]):
+    for i in range(column.keys.length):
         index = column.keys.first + i
         if keycolumn_valid(&column.keys, index):
-            view[i] = known[<Py_ssize_t> keycolumn_integer(&column.keys, index)]
+            out[i] = known[<Py_ssize_t> keycolumn_integer(&column.keys, index)]
         else:
-            view[i] = seed
+            out[i] = seed
     return hashes

@@ -5,6 +5,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint32_t
 from libc.string cimport memcpy
 
+from fairsched._buffers cimport array_data
 from fairsched.core.delay.codel cimport CODEL_LINUX, CODEL_LINUX_Q16, CODEL_QUEUEING_CONSUMER, CODEL_RFC, codel_init
 from fairsched.core.delay.histogram cimport HISTOGRAM_BUCKETS, HISTOGRAM_OCTAVES, Histogram, histogram_middle
 from fairsched.core.simulation.arrivals cimport (
@@ -89,14 +90,18 @@ cdef Histogram* histogram_named(SimSlot* slot, object name):
 cdef object counted(Histogram* h):
     """The values of a histogram, ascending, and how many there are of each; and what is known exactly."""
     cdef int64_t i, size = 0
-    cdef int64_t[::1] values, counts
+    cdef object value_array, count_array
+    cdef int64_t* values
+    cdef int64_t* counts
     cdef int octave
     if h.values != NULL or h.count == 0:
         found = copied(h.values, h.count)
         found.sort()
         return found, np.ones(h.count, dtype=np.int64), True
-    values = value_array = np.zeros(HISTOGRAM_OCTAVES * HISTOGRAM_BUCKETS, dtype=np.int64)
-    counts = count_array = np.zeros(HISTOGRAM_OCTAVES * HISTOGRAM_BUCKETS, dtype=np.int64)
+    value_array = np.zeros(HISTOGRAM_OCTAVES * HISTOGRAM_BUCKETS, dtype=np.int64)
+    count_array = np.zeros(HISTOGRAM_OCTAVES * HISTOGRAM_BUCKETS, dtype=np.int64)
+    values = <int64_t*> array_data(value_array)
+    counts = <int64_t*> array_data(count_array)
     for octave in range(HISTOGRAM_OCTAVES):
         if h.octaves[octave] == NULL:
             continue
@@ -110,11 +115,9 @@ cdef object counted(Histogram* h):
 
 cdef object copied(const int64_t* source, int64_t size):
     """An array with a copy of what stands there."""
-    cdef int64_t[::1] view
     array = np.empty(size, dtype=np.int64)
     if size:
-        view = array
-        memcpy(&view[0], source, size * sizeof(int64_t))
+        memcpy(array_data(array), source, size * sizeof(int64_t))
     return array
 
 
@@ -191,16 +194,15 @@ cdef class Simulation:
         return 0
 
     cdef int lay_out_arrivals(self, Arrivals* arrivals, object plan) except -1:
-        cdef const int64_t[::1] times
         arrivals.kind = ARRIVALS[plan.kind]
         arrivals.gap = plan.gap
         arrivals.on = plan.on
         arrivals.off = plan.off
         if plan.kind == "trace":
-            times = array = np.frombuffer(plan.times, dtype=np.int64)
-            self.kept.append(array)
-            arrivals.size = times.shape[0]
-            arrivals.times = &times[0] if arrivals.size else NULL
+            times = np.frombuffer(plan.times, dtype=np.int64)
+            self.kept.append(times)
+            arrivals.size = len(times)
+            arrivals.times = <const int64_t*> array_data(times) if arrivals.size else NULL
         return 0
 
     cdef int lay_out_queue(self, SimQueue* queue, object plan) except -1:

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from fairsched._buffers cimport array_data
 from fairsched.core.delay.codel cimport (
     CODEL_LINUX, CODEL_LINUX_Q16, CODEL_Q16_ONE, CODEL_QUEUEING_CONSUMER, CODEL_RFC, CodelLaw, CodelParams, CodelVars,
     codel_init, codel_newton, codel_reset, codel_should_return,
@@ -54,15 +55,16 @@ cdef class ProbeCodel:
         codel_init(&self.params, chosen, target, interval, min_backlog, max_returns)
         codel_reset(&self.vars)
 
-    def decide(self, uint64_t count, const int64_t[::1] sojourns, int64_t gap):
+    def decide(self, uint64_t count, sojourns, int64_t gap):
         """Nanoseconds for `count` decisions, `gap` apart, on these sojourn times in turn, and how many came back."""
-        cdef uint64_t i = 0, _j, size = sojourns.shape[0], returned = 0
+        cdef const int64_t* sojourn_at = <const int64_t*> array_data(sojourns)
+        cdef uint64_t i = 0, _j, size = len(sojourns), returned = 0
         cdef int64_t now = 0, start
         with nogil:
             start = codel_now_ns()
             for _j in range(count):
                 now += gap
-                returned += codel_should_return(&self.vars, &self.params, now - sojourns[i], now, 100)
+                returned += codel_should_return(&self.vars, &self.params, now - sojourn_at[i], now, 100)
                 i = i + 1 if i + 1 < size else 0
             start = codel_now_ns() - start
         return start, returned

@@ -9,5 +9,6 @@
     connection    connections served by a pool of I/O threads (over queue)
     simulation    brokers, links and consumers in virtual time (over schedule and delay)
 
-atomics.pxd is what all of the concurrent ones share. Each folder says in which order to read it.
+atomics.pxd is what all of the concurrent ones share, memory.pxd what is done for the sake of caches. Each folder says
+in which order to read it.
 """

@@ -59,7 +59,6 @@ cdef extern from *:
     bint rarely "fairsched_rarely"(bint condition) noexcept nogil
 
 cdef enum:
-    CACHE_LINE = 64
     PAUSES_MIN = 8  # about as long as the winner takes for what comes next
     PAUSES_MAX = 128
     SPINS_BEFORE_YIELD = 64  # a holder that runs is done by then; one that does not run needs our processor

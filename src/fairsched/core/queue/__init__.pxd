@@ -7,7 +7,7 @@ Read queue.pxd first: how to use it, why nothing is lost, and how a message is p
     wake          who is told of what; question: which filters are asked before
     order         the order of service; orderfair, turn: of a fair queue; ordertree: of a sorted one
     next, cursor  what is next for a consumer; late: what a browser has gone past
-    message       one message, and the memory of many; heap: those that came back, or are held
+    message       one message, and the memory of many; heap: those that came back, or are held, first served first
     groups, keymap; overflow, ring; time; credit, consumercredit; answers
                   message groups and keys; limits; time to live and delays; credit; what filters have said
 """

@@ -1,19 +1,29 @@
-"""Messages that came back, first served first; and messages held, first due first: pairing heaps.
+"""Pairing heaps: messages that came back, first served first; messages held, first due first; what a browser is to see.
 
-Source: M. Fredman, R. Sedgewick, D. Sleator, R. Tarjan, The pairing heap (1986). The links are in the messages; a
-message is in one heap at a time. `before` names the parent of a first child, and the left sibling of any other.
+Source: M. Fredman, R. Sedgewick, D. Sleator, R. Tarjan, The pairing heap (1986). The links are in what the heap holds,
+a message, which is in one heap at a time, or a Late of one (late.pxd). `before` names the parent of a first child, and
+the left sibling of any other.
 
 Thread safety: none; the owner excludes. Complexity: push O(1), pop and remove O(log n) amortised.
 """
 
-from fairsched.core.queue.message cimport HEAP_HELD, HEAP_NONE, HeapPlace, Message, message_before
+from fairsched.core.queue.message cimport HEAP_HELD, HEAP_NONE, HeapPlace, Late, Message, message_before
 
-cdef inline bint heap_before(const Message* a, const Message* b, HeapPlace heap) noexcept nogil:
-    if heap == HEAP_HELD and a.not_before != b.not_before:
-        return a.not_before < b.not_before
-    return message_before(a, b)
+ctypedef Message* MessageNode
+ctypedef Late* LateNode
+ctypedef fused Node:
+    MessageNode
+    LateNode
 
-cdef inline Message* heap_meld(Message* a, Message* b, HeapPlace heap) noexcept nogil:
+cdef inline bint heap_before(Node a, Node b, HeapPlace heap) noexcept nogil:
+    if Node is LateNode:
+        return message_before(a.message, b.message)
+    else:
+        if heap == HEAP_HELD and a.not_before != b.not_before:
+            return a.not_before < b.not_before
+        return message_before(a, b)
+
+cdef inline Node heap_meld(Node a, Node b, HeapPlace heap) noexcept nogil:
     """One heap of two, either of which may be NULL."""
     if a == NULL or b == NULL:
         return a if b == NULL else b
@@ -26,12 +36,12 @@ cdef inline Message* heap_meld(Message* a, Message* b, HeapPlace heap) noexcept 
     a.child = b
     return a
 
-cdef inline Message* heap_children(Message* m, HeapPlace heap) noexcept nogil:
+cdef inline Node heap_children(Node m, HeapPlace heap) noexcept nogil:
     """One heap of the children of `m`: melded in pairs, then from the last pair to the first."""
-    cdef Message* rest = m.child
-    cdef Message* pairs = NULL  # chained by `sibling`, last first
-    cdef Message* first
-    cdef Message* second
+    cdef Node rest = m.child
+    cdef Node pairs = NULL  # chained by `sibling`, last first
+    cdef Node first
+    cdef Node second
     m.child = NULL
     while rest != NULL:
         first = rest
@@ -55,9 +65,9 @@ cdef inline void heap_push(Message** root, Message* m, HeapPlace heap) noexcept 
     m.heap = heap
     root[0] = heap_meld(root[0], m, heap)
 
-cdef inline void heap_remove(Message** root, Message* m, HeapPlace heap) noexcept nogil:
-    """Take out a message that is in this heap, the first or any other."""
-    cdef Message* children = heap_children(m, heap)
+cdef inline void heap_unlink(Node* root, Node m, HeapPlace heap) noexcept nogil:
+    """Take out what is in this heap, the first or any other."""
+    cdef Node children = heap_children(m, heap)
     if root[0] == m:
         root[0] = children
     else:
@@ -69,4 +79,7 @@ cdef inline void heap_remove(Message** root, Message* m, HeapPlace heap) noexcep
             m.sibling.before = m.before
         root[0] = heap_meld(root[0], children, heap)
     m.child = m.sibling = m.before = NULL
+
+cdef inline void heap_remove(Message** root, Message* m, HeapPlace heap) noexcept nogil:
+    heap_unlink(root, m, heap)
     m.heap = HEAP_NONE

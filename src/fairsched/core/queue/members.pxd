@@ -22,7 +22,7 @@ from fairsched.core.queue.message cimport Message, message_unreject
 from fairsched.core.queue.order cimport order_after
 from fairsched.core.queue.state cimport (
     OWED_HAND_OVER, OWED_PASS_ON, WALK_STEPS, WISH_CREDIT, WISH_LIVE, WISH_USER, Call, Queue, QueueConsumer,
-    consumer_desired, queue_lock, queue_unlock, queue_unref,
+    consumer_desired, queue_give_way, queue_lock, queue_unlock, queue_unref,
 )
 from fairsched.core.queue.wake cimport queue_consider, queue_owe
 from fairsched.core.waiting.interest cimport MOVED, NO_MEMORY, interest_set
@@ -123,7 +123,7 @@ cdef inline int64_t queue_dismiss(Queue* q, QueueConsumer* c) noexcept nogil:
 cdef inline void queue_unreject(Queue* q, uint64_t consumer) noexcept nogil:
     """Have all messages forget that a consumer, which is gone, has refused them."""
     cdef int steps = 0
-    cdef Message* past = NULL  # referenced
+    cdef Message* kept = NULL
     cdef Message* m
     queue_lock(q)
     m = order_after(&q.order, NULL)
@@ -131,15 +131,10 @@ cdef inline void queue_unreject(Queue* q, uint64_t consumer) noexcept nogil:
         message_unreject(m, consumer)
         steps += 1
         if steps % WALK_STEPS == 0:
-            m.references += 1
-            if past != NULL:
-                queue_unref(q, past)
-            past = m
-            queue_unlock(q)  # others have their turn
-            queue_lock(q)
+            queue_give_way(q, m, &kept)
         m = order_after(&q.order, m)
-    if past != NULL:
-        queue_unref(q, past)
+    if kept != NULL:
+        queue_unref(q, kept)
     queue_unlock(q)
 
 cdef inline bint consumer_is_live(QueueConsumer* c) noexcept nogil:

@@ -15,8 +15,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
-from fairsched.core.atomics cimport CACHE_LINE, rarely
-from fairsched.core.schedule.entrypool cimport prefetch
+from fairsched.core.atomics cimport rarely
+from fairsched.core.memory cimport CACHE_LINE, first_line, prefetch
 
 cdef enum MessageState:
     MESSAGE_AVAILABLE
@@ -129,7 +129,7 @@ cdef inline bint messagepool_grow(MessagePool* pool) noexcept nogil:
     cdef Message* messages
     if block == NULL:
         return False
-    chunk = <MessageChunk*> ((<uintptr_t> block + CACHE_LINE - 1) & ~<uintptr_t> (CACHE_LINE - 1))
+    chunk = <MessageChunk*> first_line(block)
     chunk.block = block
     chunk.next = pool.chunks
     pool.chunks = chunk

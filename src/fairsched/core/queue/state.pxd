@@ -186,6 +186,18 @@ cdef inline void queue_unref(Queue* q, Message* m) noexcept nogil:
         order_unlink(&q.order, m)
         messagepool_give(&q.pool, m)
 
+cdef inline void queue_give_way(Queue* q, Message* m, Message** kept) noexcept nogil:
+    """Locked, on a walk over all messages: let others have the lock, and come back to `m`.
+
+    `kept` is referenced, so that the walk finds on from it: NULL at first, and the caller's to let go of at last.
+    """
+    m.references += 1
+    if kept[0] != NULL:
+        queue_unref(q, kept[0])
+    kept[0] = m
+    queue_unlock(q)
+    queue_lock(q)
+
 cdef inline void queue_unkey(Queue* q, Message* m) noexcept nogil:
     """Locked. Forget the key of a message that leaves, if it was the latest of it."""
     cdef KeyEntry* entry

@@ -15,7 +15,9 @@ from fairsched.core.queue.message cimport (
     HEAP_HELD, MESSAGE_AVAILABLE, REASON_EXPIRED, Message, message_expired, message_held,
 )
 from fairsched.core.queue.order cimport order_after, order_available
-from fairsched.core.queue.state cimport WALK_STEPS, Call, Queue, queue_lock, queue_remove, queue_unlock, queue_unref
+from fairsched.core.queue.state cimport (
+    WALK_STEPS, Call, Queue, queue_give_way, queue_lock, queue_remove, queue_unlock, queue_unref,
+)
 from fairsched.core.queue.wake cimport queue_offer
 
 cdef inline Message* queue_unhold(Queue* q, Call* call) noexcept nogil:
@@ -58,28 +60,20 @@ cdef inline int64_t queue_due(Queue* q) noexcept nogil:
 cdef inline int64_t queue_sweep(Queue* q, Call* call) noexcept nogil:
     """Remove all that has expired; how many."""
     cdef int64_t expired = 0
-    cdef int steps
-    cdef Message* past = NULL  # referenced
+    cdef int steps = 0
+    cdef Message* kept = NULL
     cdef Message* m
     queue_lock(q)
     m = order_after(&q.order, NULL)
     while m != NULL:
-        for steps in range(WALK_STEPS):
-            if m.state == <uint32_t> MESSAGE_AVAILABLE and message_expired(m, call.now):
-                queue_remove(q, call, m, REASON_EXPIRED)
-                expired += 1
-            if steps < WALK_STEPS - 1:
-                if order_after(&q.order, m) == NULL:
-                    break
-                m = order_after(&q.order, m)
-        m.references += 1
-        if past != NULL:
-            queue_unref(q, past)
-        past = m
-        queue_unlock(q)  # others have their turn
-        queue_lock(q)
-        m = order_after(&q.order, past)
-    if past != NULL:
-        queue_unref(q, past)
+        if m.state == <uint32_t> MESSAGE_AVAILABLE and message_expired(m, call.now):
+            queue_remove(q, call, m, REASON_EXPIRED)
+            expired += 1
+        steps += 1
+        if steps % WALK_STEPS == 0:
+            queue_give_way(q, m, &kept)
+        m = order_after(&q.order, m)
+    if kept != NULL:
+        queue_unref(q, kept)
     queue_unlock(q)
     return expired

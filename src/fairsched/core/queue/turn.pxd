@@ -39,7 +39,8 @@ from fairsched.core.queue.message cimport (
 )
 from fairsched.core.queue.orderfair cimport fair_cost, fair_message
 from fairsched.core.queue.state cimport Call, Queue, QueueConsumer, queue_accepts
-from fairsched.core.schedule.dwrr cimport AMOUNT_MAX, dwrr_retire_first, dwrr_trim_deficit
+from fairsched.core.schedule.amount cimport AMOUNT_MAX
+from fairsched.core.schedule.dwrr cimport dwrr_end_turn, dwrr_grant, dwrr_retire_first, dwrr_trim_deficit
 from fairsched.core.schedule.entrypool cimport Entry
 from fairsched.core.schedule.slots cimport Slot, SlotTable, slots_first
 
@@ -172,9 +173,7 @@ cdef inline void turn_reach(Call* call, QueueConsumer* c) noexcept nogil:
         slot = &t.slots[index]
         m = turn_wanted(call, c, slot, &known)
         if slot.head == NULL or m != NULL:
-            if not slot.granted:
-                slot.granted = 1
-                slot.deficit += slot.quantum
+            dwrr_grant(slot)
             if slot.head == NULL and slot.deficit >= 0:
                 dwrr_retire_first(t)
                 barren = 0
@@ -183,8 +182,7 @@ cdef inline void turn_reach(Call* call, QueueConsumer* c) noexcept nogil:
                 return
         else:
             dwrr_trim_deficit(t, slot)  # a turn that was cut short leaves no more than a slot may keep
-        slot.granted = 0
-        t.active_tail = index
+        dwrr_end_turn(t, index)
         barren += 1
         if barren == t.active_count:
             turn_skip_rounds(call, c)

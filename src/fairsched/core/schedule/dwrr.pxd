@@ -21,10 +21,12 @@ round that serves something. Thread safety: none; the owner excludes.
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from fairsched.core.memory cimport prefetch
+from fairsched.core.schedule.amount cimport AMOUNT_MAX
 from fairsched.core.schedule.anticipation cimport (
     anticipation_awaits, anticipation_cost, anticipation_ends_turn, anticipation_keeps,
 )
-from fairsched.core.schedule.entrypool cimport entrypool_reserve, prefetch
+from fairsched.core.schedule.entrypool cimport entrypool_reserve
 from fairsched.core.schedule.slots cimport (
     AWAITED_SLOT, NO_SLOT, NOT_HELD, Slot, SlotTable, slots_activate, slots_append, slots_deactivate_after, slots_first,
     slots_report_idle, slots_unlink_head,
@@ -32,7 +34,6 @@ from fairsched.core.schedule.slots cimport (
 
 cdef extern from *:
     """
-    static const int64_t FAIRSCHED_AMOUNT_MAX = (int64_t(1) << 62) - 1;
     #if defined(__GNUC__)
     #define FAIRSCHED_ASIDE __attribute__((noinline, cold))
     #else
@@ -43,8 +44,6 @@ cdef extern from *:
         return function(arguments...);
     }
     """
-    # Largest quantum, cost and debt: any sum of two of them fits in an int64.
-    const int64_t AMOUNT_MAX "FAIRSCHED_AMOUNT_MAX"
     # Calls a function that is not to make the code around it larger.
     int aside "fairsched_aside"(int (*function)(SlotTable*, Slot*) noexcept nogil, SlotTable*, Slot*) noexcept nogil
 
@@ -141,6 +140,19 @@ cdef inline int dwrr_visit_empty(SlotTable* t, Slot* slot) noexcept nogil:
     dwrr_retire_first(t)
     return RETIRED
 
+cdef inline bint dwrr_grant(Slot* slot) noexcept nogil:
+    """A slot's turn begins, or goes on: it is granted its quantum once, and True then."""
+    if slot.granted:
+        return False
+    slot.granted = 1
+    slot.deficit += slot.quantum
+    return True
+
+cdef inline void dwrr_end_turn(SlotTable* t, uint32_t index) noexcept nogil:
+    """The first slot goes to the end."""
+    t.slots[index].granted = 0
+    t.active_tail = index
+
 cdef inline uint32_t dwrr_turn(SlotTable* t) noexcept nogil:
     """Rotate to the slot that may serve its head message now, or is awaited: AWAITED_SLOT. Needs queued > 0."""
     cdef uint32_t barren = 0  # turns in a row that served nothing
@@ -150,9 +162,7 @@ cdef inline uint32_t dwrr_turn(SlotTable* t) noexcept nogil:
     while True:
         index = slots_first(t)
         slot = &t.slots[index]
-        if not slot.granted:
-            slot.granted = 1
-            slot.deficit += slot.quantum
+        if dwrr_grant(slot):
             prefetch(&t.slots[slot.next])
         if slot.head == NULL:
             what = aside(dwrr_visit_empty, t, slot)
@@ -163,8 +173,7 @@ cdef inline uint32_t dwrr_turn(SlotTable* t) noexcept nogil:
                 continue
         elif slot.head.cost <= slot.deficit:
             return index
-        slot.granted = 0
-        t.active_tail = index
+        dwrr_end_turn(t, index)
         barren += 1
         if barren == t.active_count:
             dwrr_skip_rounds(t)

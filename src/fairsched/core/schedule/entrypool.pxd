@@ -11,15 +11,7 @@ Thread safety: none; the owner excludes. Complexity: O(1), except that one call 
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 
-cdef extern from *:
-    """
-    #if defined(__GNUC__)
-    #define fairsched_prefetch(address) __builtin_prefetch(address)
-    #else
-    #define fairsched_prefetch(address) ((void)(address))
-    #endif
-    """
-    void prefetch "fairsched_prefetch"(const void* address) noexcept nogil
+from fairsched.core.memory cimport prefetch
 
 cdef enum:
     CHUNK_MIN = 64

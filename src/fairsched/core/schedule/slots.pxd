@@ -11,13 +11,12 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+from fairsched.core.memory cimport CACHE_LINE, first_line, prefetch
 from fairsched.core.schedule.entrypool cimport (
     Entry, EntryPool, entrypool_clear, entrypool_give, entrypool_init, entrypool_relax, entrypool_take, entrypool_valid,
-    prefetch,
 )
 
 cdef enum:
-    CACHE_LINE = 64
     NO_SLOT = 0xFFFFFFFF
     AWAITED_SLOT = 0xFFFFFFFE  # no slot either: the one whose turn it is, is waited for
 
@@ -97,7 +96,7 @@ cdef inline bint slots_grow(SlotTable* t) noexcept nogil:
     cdef Slot* slots
     if block == NULL:
         return False
-    slots = <Slot*> ((<uintptr_t> block + CACHE_LINE - 1) & ~<uintptr_t> (CACHE_LINE - 1))
+    slots = <Slot*> first_line(block)
     if t.size:
         memcpy(slots, t.slots, t.size * sizeof(Slot))
         memcpy(slots + capacity, t.idle, t.idle_count * sizeof(uint32_t))

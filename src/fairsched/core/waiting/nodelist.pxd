@@ -29,16 +29,13 @@ Complexity: append O(1), delete O(1) amortised, a walk O(what is linked), first 
 from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
 from libcpp.atomic cimport atomic, memory_order_relaxed, memory_order_release
 
-from fairsched.core.atomics cimport CACHE_LINE, PAUSES_MIN, back_off
-from fairsched.core.schedule.entrypool cimport prefetch
-from fairsched.core.waiting.reclaim cimport PIN_SLOTS, NodeEntry, Pin, reclaim_give, reclaim_retire
+from fairsched.core.atomics cimport PAUSES_MIN, back_off
+from fairsched.core.memory cimport CACHE_LINE
+from fairsched.core.waiting.fetchahead cimport AHEAD, fetchahead_fetch, fetchahead_init, fetchahead_note
+from fairsched.core.waiting.reclaim cimport DELETED, PIN_SLOTS, NodeEntry, Pin, entry_of, reclaim_give, reclaim_retire
 
 cdef enum:
-    DELETED = 1
     SCAVENGE_THRESHOLD = 100
-    HINT_SHIFT = 5  # entries are aligned to half a cache line
-    AHEAD = 8    # entries are fetched so many before they are found,
-    LONG = 4096  # when a list is longer than the caches are large
 
 cdef struct NodeList:
     NodeEntry head                 # sentinel: never marked, never a victim; its next is written by walkers
@@ -49,7 +46,7 @@ cdef struct NodeList:
     uint32_t threshold             # fixed
     atomic[uint32_t] front         # the order of what nodelist_first found last: says whether the list is long
     char tail_padding[CACHE_LINE - 24]
-    atomic[uintptr_t] recent[AHEAD]  # entries appended last, roughly: for their hints
+    atomic[uintptr_t] recent[AHEAD]  # entries appended last, roughly: see fetchahead.pxd
     atomic[uint32_t] deleted[PIN_SLOTS]  # deletes so far, modulo 2**32: each by who holds that pin, read by all
 
 cdef struct NodeIterator:          # of one thread, within one pin
@@ -58,9 +55,6 @@ cdef struct NodeIterator:          # of one thread, within one pin
     NodeEntry* last                # the entry last returned
     NodeEntry* found               # the entry promised by has_next, or NULL
     void* node                     # and its node, read while it was alive
-
-cdef inline NodeEntry* entry_of(uintptr_t next) noexcept nogil:
-    return <NodeEntry*> (next & ~<uintptr_t> DELETED)
 
 cdef inline void nodelist_init(NodeList* l, uint32_t threshold) noexcept nogil:
     cdef int i
@@ -74,14 +68,7 @@ cdef inline void nodelist_init(NodeList* l, uint32_t threshold) noexcept nogil:
     l.threshold = threshold
     for i in range(PIN_SLOTS):
         l.deleted[i].store(0)
-    for i in range(AHEAD):
-        l.recent[i].store(<uintptr_t> &l.head)
-
-cdef inline void nodelist_hint(NodeList* l, NodeEntry* entry) noexcept nogil:
-    """Tell the entry appended AHEAD times ago where this one is; or whatever that is by now: a hint harms nobody."""
-    cdef atomic[uintptr_t]* recent = &l.recent[entry.order.load() % AHEAD]
-    (<NodeEntry*> recent.load()).hint.store(<uint32_t> (<uintptr_t> entry >> HINT_SHIFT), memory_order_relaxed)
-    recent.store(<uintptr_t> entry, memory_order_relaxed)
+    fetchahead_init(l.recent, &l.head)
 
 cdef inline void nodelist_append(NodeList* l, Pin* pin, NodeEntry* entry, void* node) noexcept nogil:
     """Append `entry`, just taken from the pin, for `node`: done when it is linked."""
@@ -101,8 +88,7 @@ cdef inline void nodelist_append(NodeList* l, Pin* pin, NodeEntry* entry, void* 
         desired = <uintptr_t> entry | (next & DELETED)
         if (<NodeEntry*> tail).next.compare_exchange_strong(next, desired):
             l.tail.compare_exchange_strong(tail, <uintptr_t> entry)
-            if entry.order.load() - l.front.load() > LONG:
-                nodelist_hint(l, entry)
+            fetchahead_note(l.recent, l.front.load(), entry)
             return
         back_off(&pauses)
 
@@ -183,18 +169,9 @@ cdef inline void* nodelist_first(NodeList* l, Pin* pin) noexcept nogil:
     """The node of the first entry alive, or NULL."""
     cdef void* node = NULL
     cdef NodeEntry* entry = nodelist_after(l, pin, &l.head, &node)
-    cdef uintptr_t mask = <uintptr_t> ((<uint64_t> 0xFFFFFFFF) << HINT_SHIFT)
-    cdef int _i
-    # With many consumers, the next to be found are far away: fetch the second node from here, and an entry beyond.
-    # A chain can be followed no faster than memory answers, so a hint says where the chain will be: the lower bits of
-    # the address. Relaxed, as are all stores to front, recent and hint: they publish nothing.
     if entry != NULL:
-        l.front.store(entry.order.load(), memory_order_relaxed)
-        prefetch(<void*> ((<uintptr_t> entry & ~mask) | (<uintptr_t> entry.hint.load() << HINT_SHIFT)))
-    for _i in range(2):
-        entry = entry_of(entry.next.load()) if entry != NULL else NULL
-    if entry != NULL:
-        prefetch(<void*> entry.node.load())
+        l.front.store(entry.order.load(), memory_order_relaxed)  # relaxed: it publishes nothing
+        fetchahead_fetch(entry)
     return node
 
 cdef inline void nodelist_scavenge(NodeList* l, Pin* pin) noexcept nogil:

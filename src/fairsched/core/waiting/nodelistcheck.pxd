@@ -2,8 +2,8 @@
 
 from libc.stdint cimport int32_t, uint64_t, uintptr_t
 
-from fairsched.core.waiting.nodelist cimport DELETED, NodeList, entry_of, nodelist_size
-from fairsched.core.waiting.reclaim cimport NodeEntry, Pin
+from fairsched.core.waiting.nodelist cimport NodeList, nodelist_size
+from fairsched.core.waiting.reclaim cimport DELETED, NodeEntry, Pin, entry_of
 
 cdef inline uint64_t nodelist_physical(NodeList* l) noexcept nogil:
     """How many entries are linked, dead or alive."""

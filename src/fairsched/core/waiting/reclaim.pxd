@@ -34,7 +34,8 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libcpp.atomic cimport atomic, memory_order_relaxed, memory_order_release
 
-from fairsched.core.atomics cimport CACHE_LINE, spin_wait, stack_page, thread_yield, rarely
+from fairsched.core.atomics cimport rarely, spin_wait, stack_page, thread_yield
+from fairsched.core.memory cimport CACHE_LINE, first_line
 
 cdef enum:
     PIN_SLOTS = 32
@@ -42,6 +43,7 @@ cdef enum:
     GRACE = 3
     BAGS = GRACE + 1
     CHUNK_ENTRIES_MAX = 8192
+    DELETED = 1  # in the lowest bit of an entry's pointer: see nodelist.pxd
 
 cdef struct NodeEntry:  # half a cache line
     atomic[uintptr_t] next    # address of the successor, and DELETED in the lowest bit: written by list operations
@@ -49,6 +51,9 @@ cdef struct NodeEntry:  # half a cache line
     atomic[uint32_t] order    # position in the list, modulo 2**32; written before the entry is linked
     atomic[uint32_t] hint     # where an entry further on is, perhaps: to be fetched ahead, never to be followed
     NodeEntry* link           # next in a bag or batch: of the one thread that owns that
+
+cdef inline NodeEntry* entry_of(uintptr_t next) noexcept nogil:
+    return <NodeEntry*> (next & ~<uintptr_t> DELETED)
 
 cdef struct Garbage:
     Garbage* link             # the head of any other object that readers may hold: a node, a level, a table
@@ -87,7 +92,7 @@ cdef inline bint reclaim_init(Reclaim* r) noexcept nogil:  # False when memory i
     r.block = malloc(PIN_SLOTS * sizeof(Pin) + CACHE_LINE)
     if r.block == NULL:
         return False
-    r.pins = <Pin*> ((<uintptr_t> r.block + CACHE_LINE - 1) & ~<uintptr_t> (CACHE_LINE - 1))
+    r.pins = <Pin*> first_line(r.block)
     for i in range(PIN_SLOTS):
         r.pins[i].epoch.store(0)
         r.pins[i].reclaim = r
@@ -196,7 +201,7 @@ cdef inline bint reclaim_grow(Reclaim* r) noexcept nogil:
     block = malloc((size + 1) * sizeof(NodeEntry) + CACHE_LINE)
     if block == NULL:
         return False
-    chunk = <NodeEntry*> ((<uintptr_t> block + CACHE_LINE - 1) & ~<uintptr_t> (CACHE_LINE - 1))
+    chunk = <NodeEntry*> first_line(block)
     chunk.link = <NodeEntry*> block
     chunk.node.store(head, memory_order_relaxed)  # the first entry is the chunk's own; seen by others after this:
     while not r.chunks.compare_exchange_weak(head, <uintptr_t> chunk):

@@ -14,10 +14,10 @@ from fairsched.core.waiting.interest cimport Interest
 from fairsched.core.waiting.levels cimport LevelIndex, LevelTable, levels_next, leveltable_search
 from fairsched.core.waiting.node cimport ConsumerNode, INTERESTED, NON_ACQUIRING, NOTIFIED, NOT_INTERESTED, REMOVED
 from fairsched.core.waiting.nodelist cimport (
-    DELETED, NodeIterator, NodeList, nodeiterator_has_next, nodeiterator_init, nodeiterator_next, nodelist_size,
+    NodeIterator, NodeList, nodeiterator_has_next, nodeiterator_init, nodeiterator_next, nodelist_size,
 )
 from fairsched.core.waiting.nodelistcheck cimport nodelist_physical, nodelist_valid
-from fairsched.core.waiting.reclaim cimport NodeEntry, Pin
+from fairsched.core.waiting.reclaim cimport DELETED, NodeEntry, Pin
 
 cdef enum InterestList:
     LIST_INTERESTED

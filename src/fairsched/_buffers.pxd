@@ -1,0 +1,14 @@
+"""The memory of arrays. A typed memoryview would do, at several thousand generated lines for each module with one."""
+
+from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+
+
+cdef inline void* array_data(object array) except? NULL:
+    """Where the values of a contiguous array stand. Its type is the caller's to know, who keeps the array meanwhile.
+
+    The memory is the array's own, so it stays where it is without a view of it.
+    """
+    cdef Py_buffer view
+    PyObject_GetBuffer(array, &view, PyBUF_SIMPLE)
+    PyBuffer_Release(&view)
+    return view.buf
