@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from fairsched.cli.group import cli
-from fairsched.cli.pipeline import _first_line
+from fairsched.cli.commands.pipeline import _first_line
 from fairsched.errors import ConfigurationError
 from fairsched.spark.pipeline import load_function
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib.image
 import pytest
 
-from fairsched.cli.plot import draw_shares
+from fairsched.cli.output.shares_plot import draw_shares
 from fairsched.fairness import report
 
 QUANTA = {f"p{index}": 4 * (index + 1) for index in range(10)}
@@ -32,7 +32,7 @@ def test_any_outcome_can_be_drawn(tmp_path: Path, served: dict[str, int]) -> Non
 def test_drawing_leaves_pyplot_and_its_backend_alone(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib\n"
-        "from fairsched.cli.plot import draw_shares\n"
+        "from fairsched.cli.output.shares_plot import draw_shares\n"
         "from fairsched.fairness import report\n"
         f"draw_shares(report({{}}, {QUANTA!r}, 1.0), pathlib.Path({str(tmp_path / 'x.png')!r}))\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from fairsched.cli.group import cli
-from fairsched.cli.prefetchplot import draw_prefetch
+from fairsched.cli.output.prefetch_plot import draw_prefetch
 from fairsched.prefetch import analyse
 
 ARTICLE = ("--round-trip", "100ms", "--service", "4ms")

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from fairsched.cli.table import error_style, ratio, summary, view
+from fairsched.cli.output.shares_table import error_style, ratio, summary, view
 from fairsched.fairness import report
 
 

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched import CoDel, Pool
-from fairsched.config import RULES, URL_VARIABLES, Settings
+from fairsched.config import URL_VARIABLES, Settings
+from fairsched.config.settings import RULES
 from fairsched.errors import ConfigurationError, FairschedError
 from fairsched.frozenmapping import FrozenMapping
 

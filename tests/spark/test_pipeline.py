@@ -24,7 +24,7 @@ from support.spark.launched import SLOW_START
 from support.spark.session import BRIEF_JVM
 
 from fairsched.cli import exits
-from fairsched.cli.pipeline import _run
+from fairsched.cli.commands.pipeline import _run
 from fairsched.spark.pipelinefile import read_pipeline
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]

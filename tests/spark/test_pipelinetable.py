@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from rich.console import Console
 
-from fairsched.cli.pipelinereport import write_report
-from fairsched.cli.pipelinetable import view
+from fairsched.cli.output.pipeline_report import write_report
+from fairsched.cli.output.pipeline_table import view
 from fairsched.spark.progress import PipelineProgress, PipelineReport
 
 QUANTA = {"[/gold]": 3, "free": 1}

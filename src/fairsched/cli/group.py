@@ -34,7 +34,7 @@ class LazyGroup(click.Group):
         """Import a command; None for an unknown name, which click reports with the names that are close."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"fairsched.cli.{cmd_name}"), cmd_name)
+        command: click.Command = getattr(import_module(f"fairsched.cli.commands.{cmd_name}"), cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg  # draws without a d
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from fairsched.cli.plot import GRID, IDEAL, INK, SHARE
+from fairsched.cli.output.shares_plot import GRID, IDEAL, INK, SHARE
 from fairsched.simulator import Result
 
 #: More lines than this say nothing; those with the most messages are drawn.

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from fairsched import settingvalues as values
-from fairsched.configfile import find_file, read_file
+from fairsched.config import values
+from fairsched.config.file import find_file, read_file
 from fairsched.errors import ConfigurationError
 from fairsched.frozenmapping import FrozenMapping
 from fairsched.pools import Pool

@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg  # draws without a d
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from fairsched.cli.plot import GRID, IDEAL, INK, SHARE
+from fairsched.cli.output.shares_plot import GRID, IDEAL, INK, SHARE
 from fairsched.durations import format_duration
 from fairsched.prefetch import Analysis, analyse, recommend
 

@@ -13,8 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg  # draws without a d
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fairsched.cli.pipelinetable import COLUMNS, cells, summary
-from fairsched.cli.plot import GRID, INK, draw_bars
+from fairsched.cli.output.pipeline_table import COLUMNS, cells, summary
+from fairsched.cli.output.shares_plot import GRID, INK, draw_bars
 from fairsched.fairness import report as judged_report
 from fairsched.spark.progress import BatchAges, PipelineReport
 

@@ -65,7 +65,7 @@ def pipeline(file: Path, master: str | None, as_json: bool, picture: Path | None
     if as_json:
         click.echo(json.dumps({**report, "ages": [vars(age) for age in progress.ages]}))
     if picture is not None:
-        from fairsched.cli.pipelinereport import write_report
+        from fairsched.cli.output.pipeline_report import write_report
 
         try:
             write_report(picture, file.stem, report, progress.ages)
@@ -79,7 +79,7 @@ def _check_report(path: Path) -> None:
         raise exits.Failure(f"--report must name a file ending in .html or .png, got {str(path)!r}", exits.USAGE)
     if not path.absolute().parent.is_dir():
         raise exits.Failure(f"--report must name a file in a folder that there is, got {str(path)!r}", exits.USAGE)
-    import_module("fairsched.cli.pipelinereport")  # draws, which needs a package that may be missing
+    import_module("fairsched.cli.output.pipeline_report")  # draws, which needs a package that may be missing
 
 
 def _session(settings: PipelineSettings, name: str, master: str | None) -> SparkSession:
@@ -195,7 +195,7 @@ def _shown(title: str | None) -> Iterator[Callable[[PipelineReport], None]]:
     from rich.console import Console
     from rich.live import Live
 
-    from fairsched.cli.pipelinetable import view
+    from fairsched.cli.output.pipeline_table import view
 
     console = Console()
     reports: list[PipelineReport] = []

@@ -7,7 +7,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from fairsched.cli.table import error_style
+from fairsched.cli.output.shares_table import error_style
 from fairsched.spark.progress import PipelineReport
 
 #: Names of the columns, here and on the page of a report.

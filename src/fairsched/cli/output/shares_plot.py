@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg  # draws without a d
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from fairsched.cli.table import GOOD, TOLERABLE, ratio
+from fairsched.cli.output.shares_table import GOOD, TOLERABLE, ratio
 from fairsched.fairness import Report
 
 SHARE, IDEAL, INK, GRID = "#3b7dd8", "#1b2a41", "#222222", "#e3e6ea"

@@ -78,7 +78,7 @@ def _display(title: str, silent: bool) -> Iterator[Watch]:
     from rich.console import Console
     from rich.live import Live
 
-    from fairsched.cli.table import view
+    from fairsched.cli.output.shares_table import view
 
     console = Console()
     if silent or not console.is_terminal:
@@ -93,7 +93,7 @@ def _display(title: str, silent: bool) -> Iterator[Watch]:
 def _print(found: Report, title: str, plan: Plan) -> None:
     from rich.console import Console
 
-    from fairsched.cli.table import view
+    from fairsched.cli.output.shares_table import view
 
     Console().print(view(found, title))
     worst = max(found["queues"], key=lambda row: abs(row["error"]))
@@ -108,6 +108,6 @@ def _print(found: Report, title: str, plan: Plan) -> None:
 def _plotter(path: Path) -> Callable[[Report], None]:
     """Check the path and import the library before the experiment, so that neither costs one."""
     check_picture(path)
-    from fairsched.cli.plot import draw_shares
+    from fairsched.cli.output.shares_plot import draw_shares
 
     return lambda found: draw_shares(found, path)

@@ -12,7 +12,7 @@ from rich.text import Text
 from fairsched.durations import format_duration
 
 if TYPE_CHECKING:
-    from fairsched.cli.prefetch import Case
+    from fairsched.cli.commands.prefetch import Case
     from fairsched.prefetch import Analysis
 
 _HEADINGS = ("utilisation", "msg/s", "ahead", "buffer wait", "latency", "in buffer")

@@ -82,7 +82,7 @@ def _list(as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from fairsched.cli.simulationtable import scenarios_table
+    from fairsched.cli.output.simulation_table import scenarios_table
 
     Console().print(scenarios_table(_scenarios()))
 
@@ -90,7 +90,7 @@ def _list(as_json: bool) -> None:
 def _print(result: Result) -> None:
     from rich.console import Console
 
-    from fairsched.cli.simulationtable import consumers_table, shares_table, summary, waits_table
+    from fairsched.cli.output.simulation_table import consumers_table, shares_table, summary, waits_table
 
     console = Console()
     if result.scenario.about:
@@ -104,6 +104,6 @@ def _print(result: Result) -> None:
 
 def _plotter(path: Path) -> Callable[[Result], None]:
     check_picture(path)
-    from fairsched.cli.simulationplot import draw_simulation
+    from fairsched.cli.output.simulation_plot import draw_simulation
 
     return lambda result: draw_simulation(result, path)

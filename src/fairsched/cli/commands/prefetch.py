@@ -108,7 +108,7 @@ def _object(
 def _print(recommended: int, shown: int, rows: Sequence[Analysis], changes: Sequence[Case]) -> None:
     from rich.console import Console
 
-    from fairsched.cli.prefetchtable import changes_table, rows_table
+    from fairsched.cli.output.prefetch_table import changes_table, rows_table
 
     first = rows[0]
     trip, service = format_duration(2 * first.one_way_delay), format_duration(first.service_time)
@@ -125,6 +125,6 @@ def _print(recommended: int, shown: int, rows: Sequence[Analysis], changes: Sequ
 
 def _plotter(path: Path) -> Callable[[Sequence[Analysis], int], None]:
     check_picture(path)
-    from fairsched.cli.prefetchplot import draw_prefetch
+    from fairsched.cli.output.prefetch_plot import draw_prefetch
 
     return lambda rows, shown: draw_prefetch(rows[0].one_way_delay, rows[0].service_time, shown, path)

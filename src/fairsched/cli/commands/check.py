@@ -18,7 +18,7 @@ from fairsched.config import Settings
 from fairsched.consumer import App
 from fairsched.consumer.settings import make_settings
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
-from fairsched.settingvalues import masked
+from fairsched.config.values import masked
 
 #: Where pika, and nearly everybody's development machine, has its broker.
 DEFAULT_URL = "amqp://guest:guest@localhost:5672/%2F"

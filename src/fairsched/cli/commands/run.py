@@ -15,7 +15,7 @@ from fairsched.cli.parameters import config_option, queues_option, urls_option
 from fairsched.config import Settings
 from fairsched.consumer import App
 from fairsched.errors import FairschedError
-from fairsched.settingvalues import LOG_LEVELS
+from fairsched.config.values import LOG_LEVELS
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 

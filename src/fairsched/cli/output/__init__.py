@@ -1,0 +1,3 @@
+"""What the commands print and draw: tables in the terminal, pictures and pages."""
+
+from __future__ import annotations
