@@ -16,7 +16,7 @@ from fairsched.consumer.arguments import made_by
 from fairsched.consumer.client import DROPPED, Client
 from fairsched.consumer.handler_thread import HandlerThread
 from fairsched.consumer.handlers import is_coroutine_handler
-from fairsched.consumer.settings import Settings, make_settings
+from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.settlement import call_async
 from fairsched.errors import ShutDown
 
@@ -59,8 +59,8 @@ class Consumer:
     ...                 await work(message.body)
     """
 
-    @made_by(make_settings)
-    def __init__(self, settings: Settings) -> None:
+    @made_by(ConsumerSettings)
+    def __init__(self, settings: ConsumerSettings) -> None:
         self._client = client = Client(settings)
         alive = weakref.ref(self)
         client.orphaned = lambda: _why_orphaned(alive())
@@ -270,7 +270,8 @@ class Consumer:
             if deadline.done() and not client.abandoned and not finished:
                 _log.warning(
                     "%d handlers did not finish within the shutdown timeout of %g s: they are cancelled, and their "
-                    "messages requeued", sum(not task.done() for task in tasks), client.settings.shutdown_timeout,
+                    "messages requeued",
+                    sum(not task.done() for task in tasks), client.settings.options.shutdown_timeout,
                 )  # fmt: skip
             work.cancel()
             for thread in threads:

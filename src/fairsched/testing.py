@@ -12,7 +12,7 @@ from fairsched._amqp import AckLedger
 from fairsched.consumer.counters import Counters
 from fairsched.consumer.handlers import check_plain
 from fairsched.consumer.message import Message
-from fairsched.consumer.settings import OnError, make_settings
+from fairsched.consumer.settings import ConsumerSettings, OnError
 from fairsched.consumer.settlement import FailurePolicy, call, call_async
 
 __all__ = ["FakeChannel", "FakeConsumer"]
@@ -87,10 +87,10 @@ class FakeConsumer:
     """
 
     def __init__(self, *, on_error: OnError = "requeue") -> None:
-        settings = make_settings("amqp://localhost", ["test"], on_error=on_error)  # which checks it
+        settings = ConsumerSettings("amqp://localhost", ["test"], on_error=on_error)  # which checks it
         self.channels: dict[str, FakeChannel] = {}
         self.errors: list[tuple[Message, Exception]] = []
-        self._failures = FailurePolicy(settings.on_error, Counters())
+        self._failures = FailurePolicy(settings.options.on_error, Counters())
         self._messages: dict[int, Message] = {}
         self._waiting: deque[Message] = deque()
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from fairsched.cli.group import cli
 from fairsched.cli.commands.pipeline import _first_line
+from fairsched.cli.group import cli
 from fairsched.errors import ConfigurationError
 from fairsched.spark.pipeline import load_function
 

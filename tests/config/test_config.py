@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched import CoDel, Pool
-from fairsched.config import URL_VARIABLES, Settings
-from fairsched.config.settings import RULES
+from fairsched.config import OPTIONS, URL_VARIABLES, Settings
 from fairsched.errors import ConfigurationError, FairschedError
 from fairsched.frozenmapping import FrozenMapping
 
@@ -66,12 +65,15 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
     },
     "codel": {
         "file": (
-            {"target": "100ms", "interval": 1, "law": "linux", "requeue": False},
-            {"target": 0.1, "interval": 1.0, "law": "linux", "requeue": False},
+            {"target": "100ms", "interval": 1, "law": "linux"},
+            {"target": 0.1, "interval": 1.0, "law": "linux"},
         ),
-        "environment": ("target=50ms,budget=0,when_alone=yes", {"target": 0.05, "budget": 0, "when_alone": True}),
+        "environment": ("target=50ms,min_backlog=0", {"target": 0.05, "min_backlog": 0}),
         "argument": ("20ms", {"target": 0.02}),
     },
+    "codel_requeue": {"file": (False, False), "environment": ("off", False), "argument": (True, True)},
+    "codel_budget": {"file": (1, 1), "environment": ("0", 0), "argument": (7, 7)},
+    "codel_when_alone": {"file": (True, True), "environment": ("yes", True), "argument": (False, False)},
     "shutdown_timeout": {"file": (5, 5.0), "environment": ("1.5s", 1.5), "argument": (0, 0.0)},
     "connect_timeout": {"file": ("200ms", 0.2), "environment": ("9", 9.0), "argument": (0.5, 0.5)},
     "log_level": {"file": ("debug", "debug"), "environment": ("WARNING", "warning"), "argument": ("error", "error")},
@@ -96,7 +98,7 @@ def load(directory: Path, **given: Any) -> Settings:
 
 
 def test_every_setting_has_an_example() -> None:
-    assert set(EXAMPLES) == set(RULES)
+    assert set(EXAMPLES) == set(OPTIONS)
 
 
 @given(data=st.data())
@@ -225,6 +227,8 @@ BAD = [
     ("weights", ["a"], "weights"),
     ("default_weight", float("nan"), "at least 1"),
     ("on_error", "drop", "one of requeue, reject, dead-letter"),
+    ("codel_requeue", "maybe", "true or false"),
+    ("codel_budget", -1, "at least 0"),
     ("shutdown_timeout", "5 weeks", "such as 100us, 4ms or 1.5s"),
     ("shutdown_timeout", -1, "such as 100us"),
     ("connect_timeout", 0, "positive"),
@@ -297,8 +301,8 @@ def test_unknown_argument(tmp_path: Path) -> None:
 
 @given(st.sampled_from(sorted(EXAMPLES)), st.sampled_from(PRIORITY))
 def test_checked_values_pass_their_own_check_unchanged(key: str, source: str) -> None:
-    checked = RULES[key].convert(EXAMPLES[key][source][0])
-    assert RULES[key].convert(checked) == checked == EXAMPLES[key][source][1]
+    checked = OPTIONS[key].kind.read(EXAMPLES[key][source][0])
+    assert OPTIONS[key].kind.read(checked) == checked == EXAMPLES[key][source][1]
 
 
 def everything() -> Settings:
@@ -341,13 +345,16 @@ def test_consumer_options_are_what_was_set() -> None:
     options = everything().consumer_options()
     assert repr(options.pop("codel")) == repr(CoDel(0.02))
     assert options == {
+        "codel_requeue": True,
+        "codel_budget": 7,
+        "codel_when_alone": False,
         "prefetch": 10,
         "target_delay": 0.3,
         "max_buffer_bytes": 3000,
         "anticipation": 1.5,
         "workers": 3,
-        "cost": None,
-        "key": None,
+        "cost": "constant",
+        "key": "queue",
         "weights": {"u": 1},
         "default_weight": 4,
         "ordering_key": "header:order",
@@ -363,27 +370,36 @@ def test_prefetch_by_measuring() -> None:
         assert Settings(prefetch=text).consumer_options() == {"prefetch": "auto"}
 
 
-def test_the_table_of_codel_becomes_a_law_and_options() -> None:
-    text = "target=50ms, interval=1s, min_backlog=2, max_returns=5, law=linux, requeue=off, budget=7, when_alone=TRUE"
-    options = Settings(codel=text).consumer_options()  # type: ignore[arg-type]
+def test_the_table_of_codel_becomes_a_law() -> None:
+    text = "target=50ms, interval=1s, min_backlog=2, max_returns=5, law=linux"
+    others = {"codel_requeue": "off", "codel_budget": "7", "codel_when_alone": "TRUE"}
+    settings = Settings(codel=text, **others)
+    options = settings.consumer_options()
     assert repr(options.pop("codel")) == repr(CoDel(0.05, 1.0, min_backlog=2, max_returns=5, law="linux"))
     assert options == {"codel_requeue": False, "codel_budget": 7, "codel_when_alone": True}
-    found = pickle.loads(pickle.dumps(Settings(codel=text)))  # type: ignore[arg-type]
-    assert found == Settings(codel=text)  # type: ignore[arg-type]
-    assert hash(found) == hash(Settings(codel=text))  # type: ignore[arg-type]
+    found = pickle.loads(pickle.dumps(settings))
+    assert found == settings
+    assert hash(found) == hash(settings)
+
+
+@pytest.mark.parametrize("key", ["codel", "ordering_key", "max_buffer_bytes"])
+def test_off_overrides_what_an_earlier_source_switched_on(tmp_path: Path, key: str) -> None:
+    (tmp_path / "fairsched.toml").write_text(f"{key} = {toml(EXAMPLES[key]['file'][0])}\n")
+    assert load(tmp_path, environ={}).consumer_options()[key] is not None
+    assert load(tmp_path, environ={f"FAIRSCHED_{key.upper()}": " Off "}).consumer_options() == {key: None}
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("soon", "codel must be a duration, or a table of target, interval"),
-        ("0", "codel must be a duration, or a table"),
-        (True, "codel must be a duration, or a table"),
+        ("soon", "codel must be 'off', or a duration, or a table of target, interval"),
+        ("0", "codel must be 'off', or a duration, or a table"),
+        (True, "codel must be 'off', or a duration, or a table"),
         ({"target": "5ms", "limit": 3}, "unknown 'limit'; there are target, interval"),
         ("target=5ms,law=codel", "law must be one of 'rfc'"),
-        ("target=5ms,requeue=maybe", "codel must be"),
+        ("target=5ms,requeue=no", "unknown 'requeue'; there are target, interval"),
         ("target=1500us,law=queueing-consumer", "target must be a whole number of milliseconds"),
-        ("budget=-1", "codel must be"),
+        ("min_backlog=-1", "codel must be"),
     ],
 )
 def test_refused_tables_of_codel(value: Any, message: str) -> None:

@@ -10,25 +10,38 @@ from typing import Any
 import pytest
 
 from fairsched import aio
+from fairsched.config.options import LOG_LEVEL, OPTIONS
 from fairsched.consumer import Consumer
-from fairsched.consumer.settings import make_settings
+from fairsched.consumer.settings import ConsumerSettings
 
 both = pytest.mark.parametrize("make", [Consumer, aio.Consumer])
 
 
 @both
 def test_tools_see_what_it_takes(make: Callable[..., Any]) -> None:
-    expected = inspect.signature(make_settings).parameters
+    expected = inspect.signature(ConsumerSettings).parameters
     assert dict(inspect.signature(make).parameters) == dict(expected)
     text = pydoc.plain(pydoc.render_doc(make))
-    assert all(name in text for name in expected)
+    assert all(f" {name} : " in text for name in expected)
+
+
+@both
+def test_it_takes_the_options_of_the_table(make: Callable[..., Any]) -> None:
+    table = {name: option.default for name, option in OPTIONS.items() if option is not LOG_LEVEL}
+    parameters = inspect.signature(make).parameters.values()
+    required = dict.fromkeys(("url", "queues"), inspect.Parameter.empty)
+    assert {parameter.name: parameter.default for parameter in parameters} == {**table, **required}
 
 
 @both
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        (("amqp://a", ["q"]), {"prefech": 3}, "got an unexpected keyword argument 'prefech'"),
+        (
+            ("amqp://a", ["q"]),
+            {"prefech": 3},
+            r"got an unexpected keyword argument 'prefech': did you mean 'prefetch'\?",
+        ),
         (("amqp://a",), {}, "missing a required argument: 'queues'"),
         (("amqp://a", ["q"], 3), {}, "too many positional arguments"),
     ],

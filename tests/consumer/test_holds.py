@@ -23,7 +23,7 @@ from fairsched.consumer.prefetch.hold import (
     patience,
 )
 from fairsched.consumer.prefetch.measure import Measurements
-from fairsched.consumer.settings import make_settings
+from fairsched.consumer.settings import ConsumerSettings
 
 URL = "amqp://guest:guest@localhost/"
 
@@ -48,7 +48,7 @@ class Workshop:
     """Two queues with windows of ten, whose backlog the test knows."""
 
     def __init__(self, **options: Any) -> None:
-        settings = make_settings(URL, {"a": 2, "b": 1}, prefetch={"a": 10, "b": 10}, **options)
+        settings = ConsumerSettings(URL, {"a": 2, "b": 1}, prefetch={"a": 10, "b": 10}, **options)
         self.backlog = {"a": True, "b": True}
         self.timers, self.lanes, self.measurements = Timers(), Lanes(settings), Measurements()
         self.found = {name: self.channel(name) for name in ("a", "b")}
@@ -99,7 +99,7 @@ def test_a_few_of_many_queues_are_asked_about_in_a_period_and_all_in_turn() -> N
         return found
 
     names = [f"q-{number}" for number in range(100)]
-    settings = make_settings(URL, names)
+    settings = ConsumerSettings(URL, names)
     found = [doubtful(name) for name in names]
     backlogged = BackloggedSlots(shop.timers, settings, shop.measurements, Lanes(settings), lambda: iter(found))
     for one in found:

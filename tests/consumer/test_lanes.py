@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairsched import ConfigurationError, ShutDown
 from fairsched.consumer.lanes import Lanes, Refused
-from fairsched.consumer.settings import make_settings
+from fairsched.consumer.settings import ConsumerSettings
 
 URL = "amqp://guest:guest@localhost/"
 
@@ -28,7 +28,9 @@ class Delivery:
 
 def make_lanes(workers: int, queues: object = ("a",), **options: object) -> Lanes:
     options.setdefault("ordering_key", lambda message: message.key)
-    return Lanes(make_settings(URL, queues if isinstance(queues, dict) else list(queues), workers=workers, **options))
+    return Lanes(
+        ConsumerSettings(URL, queues if isinstance(queues, dict) else list(queues), workers=workers, **options)
+    )
 
 
 def placement(workers: int, keys: list[object]) -> list[int]:
@@ -170,6 +172,6 @@ def test_messages_cannot_be_taken_one_by_one_from_several_lanes() -> None:
 
 
 def test_windows_cover_a_round_of_every_lane() -> None:
-    one, eight = (make_settings(URL, {"a": 40, "b": 1}, ordering_key="header:k", workers=n) for n in (1, 8))
+    one, eight = (ConsumerSettings(URL, {"a": 40, "b": 1}, ordering_key="header:k", workers=n) for n in (1, 8))
     assert {name: eight.units[name] / one.units[name] for name in "ab"} == {"a": 8, "b": 8}
     assert all(eight.windows[name] >= one.windows[name] for name in "ab")

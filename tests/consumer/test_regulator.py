@@ -10,7 +10,7 @@ import pytest
 
 from fairsched.consumer.prefetch.control import REVIEW, WindowControl
 from fairsched.consumer.prefetch.measure import Measurements
-from fairsched.consumer.settings import make_settings
+from fairsched.consumer.settings import ConsumerSettings
 
 URL = "amqp://guest:guest@localhost/"
 
@@ -19,7 +19,7 @@ class Shop:
     """A window_control, its timers, and two queues whose windows it sets."""
 
     def __init__(self, **options: Any) -> None:
-        self.settings = make_settings(URL, ["a", "b"], **options)
+        self.settings = ConsumerSettings(URL, ["a", "b"], **options)
         self.service: float | None = None
         self.due: list[tuple[float, Callable[[], None]]] = []
         self.found = [self.channel(name) for name in ("a", "b")]

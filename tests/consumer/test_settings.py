@@ -8,25 +8,25 @@ import pytest
 
 from fairsched import ConfigurationError, Pool, aio
 from fairsched.consumer import App, Consumer
-from fairsched.consumer.settings import make_settings
+from fairsched.consumer.settings import ConsumerSettings
 
 URL = "amqp://guest:guest@localhost/"
 
 
 def test_quanta_are_in_the_smallest_whole_numbers() -> None:
-    assert make_settings(URL, {"gold": 40, "free": 4}).quanta == {"gold": 10, "free": 1}
-    assert make_settings(URL, ["a", "b"]).quanta == {"a": 1, "b": 1}
-    assert make_settings(URL, {"gold": 40, "free": 4}, cost="bytes").quanta == {"gold": 10240, "free": 1024}
-    assert make_settings(URL, {"gold": 40, "free": 4}, cost="time").quanta == {"gold": 10**6, "free": 10**5}
-    assert make_settings(URL, {"gold": 40, "free": 4}, cost=lambda message: 1).quanta == {"gold": 10, "free": 1}
+    assert ConsumerSettings(URL, {"gold": 40, "free": 4}).quanta == {"gold": 10, "free": 1}
+    assert ConsumerSettings(URL, ["a", "b"]).quanta == {"a": 1, "b": 1}
+    assert ConsumerSettings(URL, {"gold": 40, "free": 4}, cost="bytes").quanta == {"gold": 10240, "free": 1024}
+    assert ConsumerSettings(URL, {"gold": 40, "free": 4}, cost="time").quanta == {"gold": 10**6, "free": 10**5}
+    assert ConsumerSettings(URL, {"gold": 40, "free": 4}, cost=lambda message: 1).quanta == {"gold": 10, "free": 1}
 
 
 def test_tenants_share_one_scale_with_the_default() -> None:
-    settings = make_settings(URL, ["q"], key="header:t", weights={"a": 6, "b": 4}, default_weight=2)
+    settings = ConsumerSettings(URL, ["q"], key="header:t", weights={"a": 6, "b": 4}, default_weight=2)
     assert settings.quanta == {"a": 3, "b": 2}
     assert settings.default_quantum == 1
-    assert make_settings(URL, ["q"], key="header:t").quanta == {}
-    assert make_settings(URL, ["q"]).default_quantum is None
+    assert ConsumerSettings(URL, ["q"], key="header:t").quanta == {}
+    assert ConsumerSettings(URL, ["q"]).default_quantum is None
 
 
 @pytest.mark.parametrize(
@@ -79,26 +79,30 @@ def test_what_is_not_allowed_is_refused_with_its_rule(arguments: dict[str, objec
 
 
 def test_prefetch_that_is_found_by_measuring_starts_small() -> None:
-    settings = make_settings(URL, {"a": 3, "b": 1}, prefetch="auto", workers=[Pool(1, priority=1), Pool(1)])
+    settings = ConsumerSettings(URL, {"a": 3, "b": 1}, prefetch="auto", workers=[Pool(1, priority=1), Pool(1)])
     assert settings.windows == {"a": 24, "b": 8}
     assert settings.target_delay == 0.1
-    assert make_settings(URL, ["q"], prefetch="auto", target_delay=0).target_delay == 0.0
-    assert make_settings(URL, ["q"], prefetch=10).target_delay is None
+    assert ConsumerSettings(URL, ["q"], prefetch="auto", target_delay=0).target_delay == 0.0
+    assert ConsumerSettings(URL, ["q"], prefetch=10).target_delay is None
 
 
 def test_workers_in_pools() -> None:
     pools = [Pool(2), Pool(4, priority=10), Pool(1)]
-    settings = make_settings(URL, ["q"], workers=iter(pools))
+    settings = ConsumerSettings(URL, ["q"], workers=iter(pools))
     assert settings.pools == (Pool(4, priority=10), Pool(2), Pool(1))
     assert settings.priorities == [10, 10, 10, 10, 0, 0, 0]
     assert (settings.workers, settings.lanes) == (7, 1)
-    assert make_settings(URL, ["q"], workers=3).pools == make_settings(URL, ["q"], workers=Pool(3)).pools == (Pool(3),)
+    assert (
+        ConsumerSettings(URL, ["q"], workers=3).pools
+        == ConsumerSettings(URL, ["q"], workers=Pool(3)).pools
+        == (Pool(3),)
+    )
     assert App(URL, workers=pools).options["workers"] == pools
 
 
 def test_pools_of_one_priority_have_lanes() -> None:
     pools = [Pool(2, priority=5), Pool(3, priority=5)]
-    assert make_settings(URL, ["q"], workers=pools, ordering_key="header:account").lanes == 5
+    assert ConsumerSettings(URL, ["q"], workers=pools, ordering_key="header:account").lanes == 5
 
 
 def test_an_unused_consumer_costs_and_does_nothing() -> None:

@@ -16,7 +16,7 @@ from fairsched import CoDel, ConfigurationError, FairQueue
 from fairsched.consumer.budget import REMEMBERED, Budget
 from fairsched.consumer.counters import Counters
 from fairsched.consumer.message import Message
-from fairsched.consumer.settings import make_settings
+from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.shedding import MAX_RETURNS, Shedding, shedding_rules
 from fairsched.testing import FakeChannel
 
@@ -298,21 +298,21 @@ def test_workers_side_by_side_lose_no_message() -> None:
 )
 def test_refused_options(options: dict[str, Any], rule: str) -> None:
     with pytest.raises(ConfigurationError, match=rule):
-        make_settings(URL, ["q"], **{"codel": CoDel(), **options})
+        ConsumerSettings(URL, ["q"], **{"codel": CoDel(), **options})
 
 
 def test_settings() -> None:
-    assert make_settings(URL, ["q"]).shedding is None
+    assert ConsumerSettings(URL, ["q"]).shedding is None
     law = CoDel(0.2, 0.4, min_backlog=2, law="linux")
-    settings = make_settings(URL, ["q"], codel=law)
+    settings = ConsumerSettings(URL, ["q"], codel=law)
     assert settings.shedding is not None
     assert repr(settings.shedding.law) == repr(law)[:-1] + f", max_returns={MAX_RETURNS})"
     assert settings.asked == ("q",)
-    own = make_settings(URL, ["q"], codel=CoDel(max_returns=2), codel_when_alone=True)
+    own = ConsumerSettings(URL, ["q"], codel=CoDel(max_returns=2), codel_when_alone=True)
     assert own.shedding is not None
     assert own.shedding.law.max_returns == 2
     assert own.asked == ()
-    ordered = make_settings(URL, ["q"], codel=law, codel_requeue=False, ordering_key="header:k", workers=4)
+    ordered = ConsumerSettings(URL, ["q"], codel=law, codel_requeue=False, ordering_key="header:k", workers=4)
     assert ordered.asked == ()
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fairsched import ConfigurationError
 from fairsched.amqp import urls
 from fairsched.config import Settings
-from fairsched.consumer.settings import make_settings
+from fairsched.consumer.settings import ConsumerSettings
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_no_password_gets_out_however_odd(user: str, middle: str, quoted: bool, 
     for make in (
         lambda: urls.check_urls(url), lambda: repr(Settings(url=url)), lambda: repr(Settings(url=[url, "amqp://b"])),
         lambda: Settings.load({"url": url}, environ={}), lambda: Settings.load({}, environ={"FAIRSCHED_URL": url}),
-        lambda: repr(make_settings(url, ["q"])),
+        lambda: repr(ConsumerSettings(url, ["q"])),
     ):  # fmt: skip
         try:
             found = make()

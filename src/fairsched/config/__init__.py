@@ -1,7 +1,8 @@
-"""Configuration of a worker: from a file, the environment and arguments."""
+"""Configuration of a worker: one table of options (`options`), and settings from file, environment and arguments."""
 
 from __future__ import annotations
 
-from fairsched.config.settings import PREFIX, URL_VARIABLES, Settings
+from fairsched.config.options import OPTIONS, PREFIX, URL_VARIABLES, ConsumerOptions, Option, default_url
+from fairsched.config.settings import Settings
 
-__all__ = ["PREFIX", "URL_VARIABLES", "Settings"]
+__all__ = ["OPTIONS", "PREFIX", "URL_VARIABLES", "ConsumerOptions", "Option", "Settings", "default_url"]

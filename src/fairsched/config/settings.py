@@ -6,25 +6,19 @@ A key has the same name everywhere: `shutdown_timeout` in ``fairsched.toml`` or 
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from fairsched.config import values
 from fairsched.config.file import find_file, read_file
+from fairsched.config.options import LOG_LEVEL, OPTIONS, PREFIX, did_you_mean
 from fairsched.errors import ConfigurationError
 from fairsched.frozenmapping import FrozenMapping
-from fairsched.pools import Pool
 
-__all__ = ["PREFIX", "URL_VARIABLES", "Settings"]
-
-PREFIX = "FAIRSCHED_"
-
-#: Where a broker's URL is looked for, the first that is set wins; the last three are what hosting platforms set.
-URL_VARIABLES = ("FAIRSCHED_URL", "RABBITMQ_URL", "AMQP_URL", "CLOUDAMQP_URL")
+__all__ = ["Settings"]
 
 #: Names the file to read; the only variable of ours that is not a setting.
 FILE_VARIABLE = "FAIRSCHED_CONFIG"
@@ -42,48 +36,22 @@ class _Given(NamedTuple):
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Settings:
-    """What a worker needs to know.
+_Fields: Any = make_dataclass(
+    "_Fields",
+    [(name, Any, field(default=() if name in ("url", "queues") else None)) for name in OPTIONS],
+    frozen=True, kw_only=True, slots=True, repr=False,
+)  # fmt: skip
 
-    None, or an empty tuple, means that nothing was said and the default of `Consumer` holds.
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Settings(_Fields):  # type: ignore[misc]  # the fields are those of the table
+    """What a worker needs to know.
 
     Parameters
     ----------
-    url : str or sequence of str
-        Broker URLs, ``amqp://`` or ``amqps://``, in the order in which they are tried.
-    queues : mapping of str to int, or sequence of str
-        Queues to consume, with weights or without.
-    prefetch : int, "auto" or mapping of str to int
-        Unsettled messages in all, or for each queue; "auto": found by measuring.
-    target_delay : float or str
-        Seconds, or text such as ``"100ms"``: how long a message may wait here for the sake of ``prefetch="auto"``.
-    max_buffer_bytes : int
-        Bytes of unsettled messages.
-    anticipation : float or str
-        Seconds that a queue whose turn it is may be waited for; 0: nobody is.
-    workers : int, or sequence of Pool
-        Threads that run handlers; in text ``"4:10,2:0"`` are pools of four of priority 10 and two of priority 0.
-    cost : {"constant", "bytes", "time"}
-        What a message costs its slot.
-    key : str
-        ``"queue"``, ``"header:NAME"`` or ``"property:NAME"``: what a slot is.
-    weights : mapping of str to int
-        Weights of tenants, with `key`.
-    default_weight : int
-        Weight of tenants that `weights` does not name.
-    ordering_key : str
-        ``"header:NAME"`` or ``"property:NAME"``: messages that have it in common are handled in order.
-    on_error : {"requeue", "reject", "dead-letter"}
-        What becomes of a message whose handler raised.
-    codel : str, float or mapping
-        What becomes of messages that wait here too long: the target alone, or a table of ``target``, ``interval``,
-        ``min_backlog``, ``max_returns`` and ``law`` (as for `CoDel`, the times also as text) and of ``requeue``,
-        ``budget`` and ``when_alone`` (as `Consumer` takes them with the prefix ``codel_``).
-    shutdown_timeout, connect_timeout : float or str
-        Seconds, or text such as ``"25s"``.
-    log_level : {"debug", "info", "warning", "error", "critical"}
-        What the command line logs.
+    **options
+        As in the table of docs/reference/configuration.md, written as in a file or as for `Consumer`. None, or an empty
+        tuple, means that nothing was said: then the app's own option or the default of `Consumer` holds.
     sources : mapping of str to str
         Where each setting came from; for messages, not compared.
 
@@ -102,27 +70,10 @@ class Settings:
     Settings(url='amqp://app:******@broker/', queues={'gold': 40, 'free': 4}, shutdown_timeout=10.0)
     """
 
-    url: tuple[str, ...] = field(default=(), metadata={"rule": values.URLS})
-    queues: FrozenMapping[str, int] | tuple[str, ...] = field(default=(), metadata={"rule": values.QUEUES})
-    prefetch: int | str | FrozenMapping[str, int] | None = field(default=None, metadata={"rule": values.PREFETCH})
-    target_delay: float | None = field(default=None, metadata={"rule": values.TARGET_DELAY})
-    max_buffer_bytes: int | None = field(default=None, metadata={"rule": values.MAX_BUFFER_BYTES})
-    anticipation: float | None = field(default=None, metadata={"rule": values.ANTICIPATION})
-    workers: int | tuple[Pool, ...] | None = field(default=None, metadata={"rule": values.WORKERS})
-    cost: str | None = field(default=None, metadata={"rule": values.COST})
-    key: str | None = field(default=None, metadata={"rule": values.KEY})
-    weights: FrozenMapping[str, int] | None = field(default=None, metadata={"rule": values.WEIGHTS})
-    default_weight: int | None = field(default=None, metadata={"rule": values.DEFAULT_WEIGHT})
-    ordering_key: str | None = field(default=None, metadata={"rule": values.ORDERING_KEY})
-    on_error: str | None = field(default=None, metadata={"rule": values.ON_ERROR})
-    codel: FrozenMapping[str, Any] | None = field(default=None, metadata={"rule": values.CODEL})
-    shutdown_timeout: float | None = field(default=None, metadata={"rule": values.SHUTDOWN_TIMEOUT})
-    connect_timeout: float | None = field(default=None, metadata={"rule": values.CONNECT_TIMEOUT})
-    log_level: str | None = field(default=None, metadata={"rule": values.LOG_LEVEL})
-    sources: FrozenMapping[str, str] = field(default=FrozenMapping(), compare=False)
+    sources: Mapping[str, str] = field(default=FrozenMapping(), compare=False)
 
     def __post_init__(self) -> None:
-        for key in RULES:
+        for key in OPTIONS:
             given = _Given(key, getattr(self, key), self.source(key))
             if given.value is not None and given.value != ():
                 object.__setattr__(self, key, _converted(given))
@@ -130,7 +81,7 @@ class Settings:
 
     def __repr__(self) -> str:
         parts = []
-        for key in RULES:
+        for key in OPTIONS:
             value = getattr(self, key)
             if value is not None and value != ():
                 parts.append(f"{key}={values.masked(value)!r}")
@@ -161,23 +112,18 @@ class Settings:
         Returns
         -------
         dict
-            Only what was set. Constant cost and one slot per queue, which the consumer calls None, are translated.
+            Only what was set.
 
         Notes
         -----
         O(number of settings). Safe from any thread.
         """
         options: dict[str, Any] = {}
-        for key in RULES:
+        for key in OPTIONS:
             value = getattr(self, key)
-            if value is None or key in ("url", "queues", "log_level"):
+            if value is None or key in ("url", "queues", LOG_LEVEL.name):
                 continue
-            if key == "codel":
-                options |= _codel_options(value)
-                continue
-            if (key, value) in (("cost", "constant"), ("key", "queue")):
-                value = None
-            options[key] = dict(value) if isinstance(value, FrozenMapping) else value
+            options[key] = _for_consumer(key, value)
         return options
 
     @classmethod
@@ -233,68 +179,56 @@ class Settings:
         )
 
 
-#: The rule of each setting, by key.
-RULES: dict[str, values.Rule] = {
-    entry.name: entry.metadata["rule"] for entry in fields(Settings) if "rule" in entry.metadata
-}
+def _for_consumer(key: str, value: Any) -> Any:
+    """Return a setting as `Consumer` takes it."""
+    if value == values.OFF:
+        return None
+    if key == "codel":
+        from fairsched._codel import CoDel
 
-
-def _codel_options(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate the table into the law and the options that a consumer takes."""
-    from fairsched._codel import CoDel
-
-    law = {name: entry for name, entry in table.items() if name in values.CODEL_LAW}
-    others = {f"codel_{name}": entry for name, entry in table.items() if name not in values.CODEL_LAW}
-    return {"codel": CoDel(**law), **others}
+        return CoDel(**value)
+    return dict(value) if isinstance(value, FrozenMapping) else value
 
 
 def _converted(given: _Given) -> Any:
     """Convert and check one value, or say what is wrong with it."""
-    rule = RULES[given.key]
+    kind = OPTIONS[given.key].kind
     try:
-        return rule.convert(given.value)
+        return kind.read(given.value)
     except (ValueError, TypeError) as error:
         detail = f": {error}" if isinstance(error, ConfigurationError) else ""
         shown = values.masked(given.value, address=given.key == "url")
         raise ConfigurationError(
-            f"{given.key} must be {rule.allowed}, got {shown!r} ({given.source}){detail}"
+            f"{given.key} must be {kind.written}, got {shown!r} ({given.source}){detail}"
         ) from None
 
 
 def _from_file(path: Path) -> Iterable[_Given]:
     table, source = read_file(path)
     for key, value in table.items():
-        _check_known(key, RULES, source)
+        _check_known(key, OPTIONS, source)
         yield _Given(key, value, source)
 
 
 def _from_environment(variables: Mapping[str, str]) -> Iterable[_Given]:
-    known = {PREFIX + key.upper(): key for key in RULES}
+    known = [option.variable for option in OPTIONS.values()]
     for name in variables:
         if name.startswith(PREFIX) and name != FILE_VARIABLE and not values.matches(_FOREIGN, name[len(PREFIX) :]):
             _check_known(name, known, "the environment", PREFIX)
-    # Lowest first, so that a later one overrides it.
-    for name in reversed(URL_VARIABLES):
-        if variables.get(name):
-            yield _Given("url", variables[name], f"environment variable {name}")
-    for name, key in known.items():
-        if key != "url" and variables.get(name):
-            yield _Given(key, variables[name], f"environment variable {name}")
+    for option in OPTIONS.values():
+        for name in reversed(option.variables):  # the first is to win, so it comes last
+            if variables.get(name):
+                yield _Given(option.name, variables[name], f"environment variable {name}")
 
 
 def _from_arguments(arguments: Mapping[str, Any]) -> Iterable[_Given]:
     for key, value in arguments.items():
-        _check_known(key, RULES, "arguments")
+        _check_known(key, OPTIONS, "arguments")
         if value is not None:
             yield _Given(key, value, f"argument {key}")
 
 
 def _check_known(name: str, known: Iterable[str], source: str, prefix: str = "") -> None:
-    """Reject a name that does not exist, with the one that was probably meant."""
-    names = list(known)
-    if name in names:
-        return
-    # The common prefix would make anything look alike.
-    close = difflib.get_close_matches(name[len(prefix) :], [entry[len(prefix) :] for entry in names], n=1)
-    hint = f"did you mean {prefix + close[0]!r}?" if close else f"there are {', '.join(names)}"
-    raise ConfigurationError(f"unknown setting {name!r} in {source}: {hint}")
+    """Reject a name that does not exist."""
+    if name not in known:
+        raise ConfigurationError(f"unknown setting {name!r} in {source}: {did_you_mean(name, known, prefix)}")

@@ -1,8 +1,9 @@
-"""What the value of each setting may be, and how text from the environment becomes one."""
+"""The kinds of values that options have: how text becomes one, what is allowed, and how it is shown."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -13,26 +14,34 @@ from fairsched.errors import ConfigurationError
 from fairsched.frozenmapping import FrozenMapping
 from fairsched.pools import Pool, as_pools
 
-#: Seconds that one turn of a queue is waited for at most.
-LONGEST_TURN = 3600.0
 #: basic.qos carries a prefetch in sixteen bits, but a total may be divided over many queues.
 LARGEST_PREFETCH = 65_535
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
+#: In a file, a variable or on the command line: None, where None switches something off.
+OFF = "off"
 
 
-class Rule(NamedTuple):
-    """How a value is converted and, for messages, what is allowed.
+class Kind(NamedTuple):
+    """What the values of an option may be.
 
     Parameters
     ----------
-    convert : callable
-        Raw value to checked value, raising ValueError; applied to its own result it changes nothing.
+    read : callable
+        Value from a file, a variable, the command line or Python to checked value, raising ValueError or TypeError;
+        applied to its own result it changes nothing.
+    written : str
+        What `read` takes; completes the sentence "<option> must be …".
+    check : callable, optional
+        Argument of `Consumer` to checked value, raising ValueError. Stricter than `read`: text is no number. None: the
+        code that uses the option checks it.
     allowed : str
-        Completes the sentence "<key> must be …".
+        What `check` takes; completes the same sentence.
     """
 
-    convert: Callable[[Any], Any]
-    allowed: str
+    read: Callable[[Any], Any]
+    written: str
+    check: Callable[[Any], Any] | None = None
+    allowed: str = ""
 
 
 def masked(value: Any, *, address: bool = False) -> Any:
@@ -78,12 +87,16 @@ def _names(value: Any) -> tuple[str, ...]:
     return names
 
 
-def _whole(value: Any, least: int = 1, most: float = float("inf")) -> int:
-    if isinstance(value, str) and matches(r"\s*\d+(_\d+)*\s*", value):
-        value = int(value)
+def _checked_whole(value: Any, least: int = 1, most: float = math.inf) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ValueError
     return value
+
+
+def _whole(value: Any, least: int = 1, most: float = math.inf) -> int:
+    if isinstance(value, str) and matches(r"\s*\d+(_\d+)*\s*", value):
+        value = int(value)
+    return _checked_whole(value, least, most)
 
 
 def _text_table(text: str) -> Any:
@@ -100,7 +113,7 @@ def _text_table(text: str) -> Any:
     return parts
 
 
-def _numbers(value: Any, most: float = float("inf")) -> FrozenMapping[str, int]:
+def _numbers(value: Any, most: float = math.inf) -> FrozenMapping[str, int]:
     if isinstance(value, str):
         value = _text_table(value)
     if not isinstance(value, Mapping):
@@ -155,13 +168,27 @@ def _ordering_key(value: Any) -> str:
     return value
 
 
+def _checked_flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
+
+
 def _flag(value: Any) -> bool:
     words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
     if isinstance(value, str):
         value = words.get(value.strip().lower())
-    if not isinstance(value, bool):
-        raise ValueError
-    return value
+    return _checked_flag(value)
+
+
+#: What the table `codel` may hold.
+_CODEL: dict[str, Callable[[Any], Any]] = {
+    "target": lambda value: _positive(parse_duration(value)),
+    "interval": lambda value: _positive(parse_duration(value)),
+    "min_backlog": lambda value: _whole(value, least=0),
+    "max_returns": _whole,
+    "law": lambda value: value.strip() if isinstance(value, str) else value,
+}
 
 
 def _codel(value: Any) -> FrozenMapping[str, Any]:
@@ -175,72 +202,90 @@ def _codel(value: Any) -> FrozenMapping[str, Any]:
     unknown = sorted(set(value) - set(_CODEL))
     if unknown:
         raise ConfigurationError(f"unknown {unknown[0]!r}; there are {', '.join(_CODEL)}")
-    table = {name: convert(value[name]) for name, convert in _CODEL.items() if name in value}
+    table = {name: read(value[name]) for name, read in _CODEL.items() if name in value}
     try:
-        CoDel(**{name: entry for name, entry in table.items() if name in CODEL_LAW})
+        CoDel(**table)
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
     return FrozenMapping(table)
 
 
-def _positive_duration(value: Any) -> float:
-    seconds = parse_duration(value)
+def _positive(seconds: float) -> float:
     if not seconds:
         raise ValueError
     return seconds
 
 
-def _turn(value: Any) -> float:
-    seconds = parse_duration(value)
-    if seconds > LONGEST_TURN:
-        raise ValueError
-    return seconds
+def whole(least: int = 1) -> Kind:
+    """Whole numbers."""
+    rule = f"a whole number of at least {least}"
+    return Kind(lambda value: _whole(value, least), rule, lambda value: _checked_whole(value, least), rule)
 
 
-def _one_of(*words: str) -> Rule:
-    def convert(value: Any) -> str:
-        word = value.strip().lower() if isinstance(value, str) else ""
-        if word not in words:
+def duration(most: float = math.inf, limit: str = "", positive: bool = False) -> Kind:
+    """Durations: seconds in Python, and as `parse_duration` reads them elsewhere."""
+
+    def read(value: Any) -> float:
+        seconds = parse_duration(value)
+        if seconds > most or (positive and not seconds):
             raise ValueError
-        return word
+        return seconds
 
-    return Rule(convert, "one of " + ", ".join(words))
+    def check(value: Any) -> float:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise ValueError
+        return read(value)
+
+    bounds = "more than 0" if positive else "0 or more" if math.isinf(most) else f"0 to {most:g}"
+    return Kind(read, limit + DURATION, check, f"a number of seconds, {bounds}")
 
 
-#: What the table `codel` may hold; the first five make the law.
-_CODEL: dict[str, Callable[[Any], Any]] = {
-    "target": _positive_duration,
-    "interval": _positive_duration,
-    "min_backlog": lambda value: _whole(value, least=0),
-    "max_returns": _whole,
-    "law": lambda value: value.strip() if isinstance(value, str) else value,
-    "requeue": _flag,
-    "budget": lambda value: _whole(value, least=0),
-    "when_alone": _flag,
-}
-CODEL_LAW = ("target", "interval", "min_backlog", "max_returns", "law")
+def flag() -> Kind:
+    """Yes or no."""
+    return Kind(_flag, "true or false", _checked_flag, "True or False")
 
-URLS = Rule(_urls, "one or more URLs that start with amqp:// or amqps://")
-QUEUES = Rule(_queues, "different names of queues, or names with weights (whole numbers of at least 1)")
-PREFETCH = Rule(
+
+def word(*words: str, or_function: bool = False) -> Kind:
+    """One of some words; in Python perhaps a function instead."""
+
+    def read(value: Any) -> str:
+        found = value.strip().lower() if isinstance(value, str) else ""
+        if found not in words:
+            raise ValueError
+        return found
+
+    def check(value: Any) -> Any:
+        if value not in words and not (or_function and callable(value)):
+            raise ValueError
+        return value
+
+    rule = "one of " + ", ".join(words)
+    return Kind(read, rule, check, rule + " or a function" if or_function else rule)
+
+
+def or_off(kind: Kind) -> Kind:
+    """Add the word that switches something off, for which Python has None."""
+
+    def read(value: Any) -> Any:
+        return OFF if isinstance(value, str) and value.strip().lower() == OFF else kind.read(value)
+
+    return kind._replace(read=read, written=f"{OFF!r}, or {kind.written}")
+
+
+URLS = Kind(_urls, "one or more URLs that start with amqp:// or amqps://")
+QUEUES = Kind(_queues, "different names of queues, or names with weights (whole numbers of at least 1)")
+PREFETCH = Kind(
     _prefetch,
     f"'auto', a whole number of at least 1, or one from 1 to {LARGEST_PREFETCH} for each of some names of queues",
 )
-TARGET_DELAY = Rule(parse_duration, DURATION)
-MAX_BUFFER_BYTES = Rule(_whole, "a whole number of at least 1")
-ANTICIPATION = Rule(_turn, "at most an hour: " + DURATION)
-WORKERS = Rule(
+WORKERS = Kind(
     _workers,
     "a whole number of at least 1, or pools, each with a size of at least 1 and a priority: 4:10,2:0 in text, "
     "{size = 4, priority = 10} in a file",
 )
-COST = _one_of("constant", "bytes", "time")
-KEY = Rule(_key, "'queue', 'header:NAME' or 'property:NAME'")
-ORDERING_KEY = Rule(_ordering_key, "'header:NAME' or 'property:NAME'")
-WEIGHTS = Rule(_numbers, "names of tenants with weights (whole numbers of at least 1)")
-DEFAULT_WEIGHT = Rule(_whole, "a whole number of at least 1")
-ON_ERROR = _one_of("requeue", "reject", "dead-letter")
-CODEL = Rule(_codel, f"a duration, or a table of {', '.join(_CODEL)}")
-SHUTDOWN_TIMEOUT = Rule(parse_duration, DURATION)
-CONNECT_TIMEOUT = Rule(_positive_duration, "positive: " + DURATION)
-LOG_LEVEL = _one_of(*LOG_LEVELS)
+#: In Python also functions, which the consumer checks.
+COST = word("constant", "bytes", "time")._replace(check=None, allowed="")
+KEY = Kind(_key, "'queue', 'header:NAME' or 'property:NAME'")
+ORDERING_KEY = Kind(_ordering_key, "'header:NAME' or 'property:NAME'")
+WEIGHTS = Kind(_numbers, "names of tenants with weights (whole numbers of at least 1)")
+CODEL = Kind(_codel, f"a duration, or a table of {', '.join(_CODEL)}")

@@ -1,11 +1,13 @@
-"""Constructors that take the arguments of another function: what a consumer takes is said once, by `make_settings`."""
+"""Constructors that take the arguments of another function or class: the options of a consumer are written once."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
+
+from fairsched.config.options import did_you_mean
 
 _Self = TypeVar("_Self")
 _Made = TypeVar("_Made")
@@ -20,12 +22,13 @@ def made_by(
     Parameters
     ----------
     make : callable
-        Called with the arguments of the constructor.
+        A function or a class, called with the arguments of the constructor.
 
     Returns
     -------
     callable
-        The decorator. Type checkers, `inspect.signature` and ``help()`` see the parameters of `make`.
+        The decorator. Type checkers, `inspect.signature` and ``help()`` see the parameters of `make`, and what it says
+        about them.
 
     Raises
     ------
@@ -49,9 +52,13 @@ def made_by(
 
         @wraps(init)
         def constructor(self: _Self, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
+            check_names(kwargs, signature.parameters)
             signature.bind(*args, **kwargs)  # what it refuses is not blamed on a function nobody called
             init(self, make(*args, **kwargs))
 
+        # A dataclass documents its parameters itself, a constructor made here those of what it calls.
+        written = make.__init__ if isinstance(make, type) else make  # type: ignore[misc]
+        constructor.__doc__ = init.__doc__ or written.__doc__ or make.__doc__
         itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         constructor.__signature__ = signature.replace(  # type: ignore[attr-defined]  # inspect looks for it
             parameters=[itself, *signature.parameters.values()], return_annotation=None
@@ -59,3 +66,21 @@ def made_by(
         return constructor
 
     return decorate
+
+
+def check_names(given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse keyword arguments that do not exist, as Python does, with the name that was probably meant.
+
+    Parameters
+    ----------
+    given, known : iterable of str
+        Names.
+
+    Raises
+    ------
+    TypeError
+        For the first that is not known.
+    """
+    for name in given:
+        if name not in known:
+            raise TypeError(f"got an unexpected keyword argument {name!r}: {did_you_mean(name, known)}")

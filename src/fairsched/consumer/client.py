@@ -18,7 +18,7 @@ from fairsched.consumer.counters import Counters
 from fairsched.consumer.io_thread import FORKED, IOThread, Listener
 from fairsched.consumer.lanes import Lanes
 from fairsched.consumer.prefetch.arithmetic import busying, shortfall
-from fairsched.consumer.settings import Settings
+from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.settlement import FailurePolicy
 from fairsched.consumer.shedding import Shedding
 from fairsched.consumer.waits import SLOW, WaitWarnings
@@ -51,7 +51,7 @@ class Client(Listener):
 
     Parameters
     ----------
-    settings : Settings
+    settings : ConsumerSettings
         What to consume, and how.
 
     Notes
@@ -63,11 +63,11 @@ class Client(Listener):
     for nothing. All of it has one deadline.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ConsumerSettings) -> None:
         self.settings = settings
         self.lanes = Lanes(settings)
         self.counters = Counters()
-        self._failures = FailurePolicy(settings.on_error, self.counters)
+        self._failures = FailurePolicy(settings.options.on_error, self.counters)
         self._waits = WaitWarnings(settings.workers, self._unsettled, self._smaller)
         rules = settings.shedding
         self._shedding = rules and Shedding(rules, self.counters, self._is_alone, self._advice)
@@ -111,11 +111,11 @@ class Client(Listener):
                 self.io_thread.start()
             if self.stopping.is_set():
                 self.io_thread.stop_intake(self._answer_timeout())
-            in_time = self._begun.wait(self.settings.connect_timeout)
+            in_time = self._begun.wait(self.settings.options.connect_timeout)
             if not in_time:
                 hosts = ", ".join(endpoint(url) for url in self.settings.urls)
                 self.error = ConnectionFailed(
-                    f"no connection to {hosts} within {self.settings.connect_timeout:g} s; "
+                    f"no connection to {hosts} within {self.settings.options.connect_timeout:g} s; "
                     f"last error: {self.io_thread.last_error or 'no answer'}"
                 )
             if self.error is not None:
@@ -361,17 +361,17 @@ class Client(Listener):
 
     def _answer_timeout(self) -> float:
         """Return the seconds for which the broker's answer to a cancelled consumer is waited for."""
-        return min(_ANSWER_TIMEOUT, 0.5 * self.settings.shutdown_timeout)
+        return min(_ANSWER_TIMEOUT, 0.5 * self.settings.options.shutdown_timeout)
 
     def remaining(self) -> float:
         """Return the seconds that are left for what is here; a part of the shutdown timeout is kept for the close."""
-        whole = self.settings.shutdown_timeout
+        whole = self.settings.options.shutdown_timeout
         return max(0.0, self._left() - min(_CLOSE_MOST, _CLOSE_PART * whole))
 
     def _left(self) -> float:
         """Return the seconds until the deadline of a stop."""
         began = time.monotonic() if self._stop_at is None else self._stop_at
-        return began + self.settings.shutdown_timeout - time.monotonic()
+        return began + self.settings.options.shutdown_timeout - time.monotonic()
 
     def close(self, at_once: bool = False) -> None:
         """End: give back what is buffered, send what is settled, close the connection, end the thread.
@@ -397,7 +397,7 @@ class Client(Listener):
         if missing > 0:
             _log.warning(
                 "%d messages that were handed out were not settled within the shutdown timeout of %g s; "
-                "they return to their queues", missing, self.settings.shutdown_timeout,
+                "they return to their queues", missing, self.settings.options.shutdown_timeout,
             )  # fmt: skip
 
     def stats(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fairsched.consumer.arguments import made_by
 from fairsched.consumer.client import DROPPED, Client
 from fairsched.consumer.handlers import check_plain
-from fairsched.consumer.settings import Settings, make_settings
+from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.workers import WorkerThreads
 from fairsched.errors import ShutDown
 
@@ -101,8 +101,8 @@ class Consumer:
     ...             work(message.body)
     """
 
-    @made_by(make_settings)
-    def __init__(self, settings: Settings) -> None:
+    @made_by(ConsumerSettings)
+    def __init__(self, settings: ConsumerSettings) -> None:
         self._client = client = Client(settings)
         alive = weakref.ref(self)
         client.orphaned = lambda: "" if alive() is not None else DROPPED

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fairsched.consumer.counters import Counters
     from fairsched.consumer.lanes import Lanes
     from fairsched.consumer.message import Message
-    from fairsched.consumer.settings import Settings
+    from fairsched.consumer.settings import ConsumerSettings
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class IOThread:
 
     Parameters
     ----------
-    settings : Settings
+    settings : ConsumerSettings
         URLs, windows, key and cost.
     lanes : Lanes
         Receives what is delivered.
@@ -103,7 +103,7 @@ class IOThread:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: ConsumerSettings,
         lanes: Lanes,
         counters: Counters,
         listener: Listener,

@@ -13,7 +13,7 @@ from fairsched.slotstats import SlotStats
 
 if TYPE_CHECKING:
     from fairsched.consumer.message import Message
-    from fairsched.consumer.settings import Settings
+    from fairsched.consumer.settings import ConsumerSettings
 
 #: Points of a lane on the ring. The slowest lane bounds the speed of all: with 1024 points a lane has its share of
 #: the keys to within 3 % (one standard deviation), and eight lanes are placed in milliseconds.
@@ -42,7 +42,7 @@ class Lanes:
 
     Parameters
     ----------
-    settings : Settings
+    settings : ConsumerSettings
         Quanta, ordering key, number of workers.
 
     Attributes
@@ -59,7 +59,7 @@ class Lanes:
     Safe from any thread; one thread at a time may put.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ConsumerSettings) -> None:
         self._key = settings.ordering_key
         names = [f"lane-{number}" for number in range(settings.lanes)]
         self.queues = tuple(FairQueue(settings.quanta, default_quantum=settings.default_quantum) for _ in names)

@@ -1,41 +1,44 @@
-"""The arguments of a consumer, checked once and frozen."""
+"""What follows from a consumer's options: quanta, prefetch windows, pools of workers, functions."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fairsched.amqp.urls import check_urls
-from fairsched.consumer.cost import ConstantCost, cost_model
+from fairsched.config.options import ConsumerOptions
+from fairsched.consumer.arguments import made_by
+from fairsched.consumer.cost import cost_model
 from fairsched.consumer.handlers import check_plain
-from fairsched.consumer.keys import Key, key_function
+from fairsched.consumer.keys import key_function
 from fairsched.consumer.prefetch.arithmetic import normalise, windows_for
 from fairsched.consumer.prefetch.auto import start_windows
-from fairsched.consumer.shedding import SheddingRules, shedding_rules
+from fairsched.consumer.shedding import shedding_rules
 from fairsched.errors import ConfigurationError
-from fairsched.pools import Pool, Workers, as_pools
+from fairsched.pools import as_pools
 
 if TYPE_CHECKING:
-    from fairsched._codel import CoDel
     from fairsched.consumer.message import Message
 
-#: What may happen to a message whose handler raised.
-ON_ERROR = ("requeue", "reject", "dead-letter")
+#: What `on_error` may be.
+OnError = str | Callable[["Message", Exception], object]
 
 #: The prefetch that is found by measuring, and how long messages may wait for its sake, in seconds.
 AUTO, TARGET_DELAY = "auto", 0.1
 
-OnError = str | Callable[["Message", Exception], object]
 
-
-@dataclass(frozen=True)
-class Settings:
+class ConsumerSettings:
     """What a consumer was asked to do.
+
+    Parameters
+    ----------
+    url, queues, **options
+        As `ConsumerOptions` documents them.
 
     Attributes
     ----------
+    options : ConsumerOptions
+        As given. What needs no computation is read from here.
     urls : tuple of str
         Brokers in the order in which they are tried.
     quanta : dict
@@ -50,39 +53,64 @@ class Settings:
         Whether the windows are the default: then they are chosen anew for each connection, once handlers were measured.
     target_delay : float or None
         Seconds that a message may wait here for ``prefetch="auto"``; None: the windows stay as they are.
-    max_buffer_bytes : int or None
-        Bytes of unsettled messages; None: as many as come.
-    anticipation : float or None
-        Seconds that a turn is waited for; None: as the round trip demands.
     shedding : SheddingRules or None
-        What becomes of messages that wait here too long.
+        What happens to messages that wait here too long.
     pools : tuple of Pool
         The workers, by descending priority.
-    key, ordering_key, cost, on_error, shutdown_timeout, connect_timeout
-        As given to `Consumer`.
+    key, ordering_key : callable or None
+        From a message to its tenant, or to the sequence it belongs to.
+    cost : ConstantCost
+        From a message to what it is charged.
+
+    Raises
+    ------
+    ConfigurationError
+        If an option is not allowed; the message names the value and the rule.
+
+    Notes
+    -----
+    O(number of queues and weights). Not changed once made: safe from any thread.
     """
 
-    urls: tuple[str, ...] = field(repr=False)  # with their passwords
-    quanta: dict[Hashable, int]
-    default_quantum: int | None
-    units: dict[str, float]
-    windows: dict[str, int]
-    default_prefetch: bool
-    target_delay: float | None
-    max_buffer_bytes: int | None
-    anticipation: float | None
-    key: Key | None
-    ordering_key: Key | None
-    cost: ConstantCost
-    pools: tuple[Pool, ...]
-    on_error: OnError
-    shutdown_timeout: float
-    connect_timeout: float
-    shedding: SheddingRules | None
+    @made_by(ConsumerOptions)
+    def __init__(self, options: ConsumerOptions) -> None:
+        self.options = options
+        self.urls = check_urls(options.url)
+        self.pools = as_pools(options.workers)
+        self.cost = cost_model(None if options.cost == "constant" else options.cost)
+        self.key = None if options.key in (None, "queue") else key_function(options.key)
+        self.ordering_key = None if options.ordering_key is None else key_function(options.ordering_key, "ordering_key")
+        if callable(options.on_error):
+            check_plain(options.on_error, "on_error")
+        weights = normalise(_named(options.queues))
+        self.quanta, self.default_quantum = self._quanta(weights)
+        _check_lanes(self)
+        self.units = {
+            name: self.lanes * weight * self.cost.unit / self.cost.expected for name, weight in weights.items()
+        }
+        self.default_prefetch = options.prefetch is None
+        auto = options.prefetch == AUTO
+        self.windows = (
+            start_windows(self.units, self.workers) if auto else windows_for(options.prefetch, weights, self.units)
+        )
+        self.target_delay = _target_delay(options.target_delay, auto)
+        self.shedding = shedding_rules(
+            options.codel, options.codel_requeue, options.codel_budget, options.codel_when_alone,
+            ordered=options.ordering_key is not None,
+        )  # fmt: skip
+
+    def _quanta(self, weights: Mapping[str, int]) -> tuple[dict[Hashable, int], int | None]:
+        """Return the quanta of the slots that are known, and that of any other."""
+        options, unit = self.options, self.cost.unit
+        if self.key is not None:
+            return _tenants(options.weights or {}, options.default_weight, unit)
+        if options.weights is not None:
+            raise ConfigurationError("weights= are weights of tenants and need key=; queues take theirs in queues=")
+        return {name: weight * unit for name, weight in weights.items()}, None
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The queues of which it matters who else consumes them."""
+        """The queues whose consumers the broker is asked to count, because CoDel requeues only if there is another."""
         rules = self.shedding
         return tuple(self.windows) if rules and rules.requeue and not rules.when_alone else ()
 
@@ -100,88 +128,6 @@ class Settings:
     def lanes(self) -> int:
         """Number of fair queues that workers are divided over."""
         return self.workers if self.ordering_key is not None else 1
-
-
-def make_settings(
-    url: str | Sequence[str],
-    queues: Mapping[str, int] | Sequence[str],
-    *,
-    prefetch: int | str | Mapping[str, int] | None = None,
-    target_delay: float | None = None,
-    max_buffer_bytes: int | None = None,
-    anticipation: float | None = None,
-    cost: str | Callable[[Message], int] | None = None,
-    key: str | Callable[[Message], object] | None = None,
-    weights: Mapping[Any, int] | None = None,
-    default_weight: int = 1,
-    ordering_key: str | Callable[[Message], object] | None = None,
-    workers: Workers = 1,
-    on_error: OnError = "requeue",
-    shutdown_timeout: float = 25.0,
-    connect_timeout: float = 30.0,
-    codel: CoDel | None = None,
-    codel_requeue: bool = True,
-    codel_budget: int = 3,
-    codel_when_alone: bool = False,
-) -> Settings:
-    """make_settings(url, queues, **options)
-    --
-
-    Check the arguments of a consumer.
-
-    Parameters
-    ----------
-    url, queues, **options
-        As `Consumer` documents them.
-
-    Returns
-    -------
-    Settings
-        The same, frozen.
-
-    Raises
-    ------
-    ConfigurationError
-        If any of them is not allowed; the message names the value and the rule.
-
-    Notes
-    -----
-    O(number of queues and weights).
-    """
-    queue_weights = normalise(_named(queues))
-    model = cost_model(cost)
-    pools = as_pools(workers)
-    lanes = _lanes(pools) if ordering_key is not None else 1
-    units = {name: lanes * weight * model.unit / model.expected for name, weight in queue_weights.items()}
-    auto = prefetch == AUTO
-    if key is None:
-        if weights is not None:
-            raise ConfigurationError("weights= are weights of tenants and need key=; queues take theirs in queues=")
-        quanta: dict[Hashable, int] = {name: weight * model.unit for name, weight in queue_weights.items()}
-        default_quantum = None
-    else:
-        quanta, default_quantum = _tenants(weights or {}, default_weight, model.unit)
-    return Settings(
-        urls=check_urls(url),
-        quanta=quanta,
-        default_quantum=default_quantum,
-        units=units,
-        windows=start_windows(units, sum(pool.size for pool in pools))
-        if auto
-        else windows_for(prefetch, queue_weights, units),
-        default_prefetch=prefetch is None,
-        target_delay=_target_delay(target_delay, auto),
-        max_buffer_bytes=_bytes(max_buffer_bytes),
-        anticipation=None if anticipation is None else _seconds("anticipation", anticipation, 3600.0),
-        key=None if key is None else key_function(key),
-        ordering_key=None if ordering_key is None else key_function(ordering_key, "ordering_key"),
-        cost=model,
-        pools=pools,
-        on_error=_on_error(on_error),
-        shutdown_timeout=_seconds("shutdown_timeout", shutdown_timeout),
-        connect_timeout=_seconds("connect_timeout", connect_timeout),
-        shedding=shedding_rules(codel, codel_requeue, codel_budget, codel_when_alone, ordered=ordering_key is not None),
-    )
 
 
 def _named(queues: Mapping[str, int] | Sequence[str]) -> dict[str, int]:
@@ -207,43 +153,19 @@ def _tenants(weights: Mapping[Any, int], default_weight: int, unit: int) -> tupl
     return {name: weight * unit for name, weight in together.items()}, default_quantum
 
 
-def _lanes(pools: tuple[Pool, ...]) -> int:
-    """Return the number of lanes: one for each worker, none of whom could take over for another."""
-    priorities = sorted({pool.priority for pool in pools}, reverse=True)
-    if len(priorities) > 1:
+def _check_lanes(settings: ConsumerSettings) -> None:
+    """Check that, with an ordering key, no worker is to take over for another."""
+    priorities = sorted({pool.priority for pool in settings.pools}, reverse=True)
+    if settings.ordering_key is not None and len(priorities) > 1:
         raise ConfigurationError(
             "ordering_key gives every worker a lane of its own, so none can be of a higher priority than another; "
             f"workers must have one priority, got {', '.join(map(str, priorities))}"
         )
-    return sum(pool.size for pool in pools)
-
-
-def _on_error(value: OnError) -> OnError:
-    if callable(value):
-        check_plain(value, "on_error")
-        return value
-    if value in ON_ERROR:
-        return value
-    raise ConfigurationError(f"on_error must be one of {', '.join(ON_ERROR)} or a function, got {value!r}")
 
 
 def _target_delay(value: float | None, auto: bool) -> float | None:
     if auto:
-        return _seconds("target_delay", TARGET_DELAY if value is None else value)
+        return TARGET_DELAY if value is None else value
     if value is not None:
         raise ConfigurationError(f'target_delay is for prefetch="auto", got {value!r} with another prefetch')
     return None
-
-
-def _bytes(value: object) -> int | None:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise ConfigurationError(f"max_buffer_bytes must be a whole number of at least 1, got {value!r}")
-    return value
-
-
-def _seconds(name: str, value: float, longest: float = math.inf) -> float:
-    # `not <=` also refuses NaN.
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= longest or math.isinf(value):
-        bounds = "0 or more" if math.isinf(longest) else f"0 to {longest:g}"
-        raise ConfigurationError(f"{name} must be a number of seconds, {bounds}, got {value!r}")
-    return float(value)

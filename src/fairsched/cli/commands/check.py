@@ -15,10 +15,10 @@ from fairsched.cli.broker import Session
 from fairsched.cli.loading import load_app
 from fairsched.cli.parameters import Duration, compared_bindings_option, config_option, queues_option, urls_option
 from fairsched.config import Settings
-from fairsched.consumer import App
-from fairsched.consumer.settings import make_settings
-from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 from fairsched.config.values import masked
+from fairsched.consumer import App
+from fairsched.consumer.settings import ConsumerSettings
+from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 
 #: Where pika, and nearly everybody's development machine, has its broker.
 DEFAULT_URL = "amqp://guest:guest@localhost:5672/%2F"
@@ -80,7 +80,7 @@ def _wanted(app: App, settings: Settings) -> _Wanted:
     if app.handlers:
         queues = app._selected(queues or None)
     if queues:
-        make_settings(urls, queues, **options)
+        ConsumerSettings(urls, queues, **options)
     return _Wanted(urls, tuple(queues or ()))
 
 

@@ -13,9 +13,9 @@ from fairsched.cli import exits
 from fairsched.cli.loading import load_app
 from fairsched.cli.parameters import config_option, queues_option, urls_option
 from fairsched.config import Settings
+from fairsched.config.values import LOG_LEVELS
 from fairsched.consumer import App
 from fairsched.errors import FairschedError
-from fairsched.config.values import LOG_LEVELS
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from fairsched.consumer.channel import ConsumerChannel
     from fairsched.consumer.prefetch.measure import Measurements
-    from fairsched.consumer.settings import Settings
+    from fairsched.consumer.settings import ConsumerSettings
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class WindowControl:
     ----------
     loop : pika IOLoop
         Whose timer it uses.
-    settings : Settings
+    settings : ConsumerSettings
         Windows, weights, bounds.
     measurements : Measurements
         What was measured.
@@ -62,7 +62,7 @@ class WindowControl:
     def __init__(
         self,
         loop: IOLoop,
-        settings: Settings,
+        settings: ConsumerSettings,
         measurements: Measurements,
         channels: Callable[[], Iterator[ConsumerChannel]],
         service: Callable[[], float | None],
@@ -82,8 +82,10 @@ class WindowControl:
         whole = sum(settings.units.values())
         #: Bytes that each queue may have here; empty: as many as come.
         self._budgets: dict[str, float] = {}
-        if settings.max_buffer_bytes is not None:
-            self._budgets = {name: settings.max_buffer_bytes * unit / whole for name, unit in settings.units.items()}
+        if settings.options.max_buffer_bytes is not None:
+            self._budgets = {
+                name: settings.options.max_buffer_bytes * unit / whole for name, unit in settings.units.items()
+            }
         #: Bytes of a message, per queue, as far as any came: the mean of what is here, falling slowly.
         self._sizes: dict[str, float] = {}
         self._usage: dict[str, _Usage] = {}

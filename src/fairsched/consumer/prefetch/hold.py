@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from fairsched.consumer.channel import ConsumerChannel
     from fairsched.consumer.lanes import Lanes
     from fairsched.consumer.prefetch.measure import Measurements
-    from fairsched.consumer.settings import Settings
+    from fairsched.consumer.settings import ConsumerSettings
 
 #: How often a held slot has to show that more of it waits at the broker, in seconds.
 PERIOD = 0.05
@@ -52,7 +52,7 @@ class BackloggedSlots:
     ----------
     loop : pika IOLoop
         Whose timer it uses.
-    settings : Settings
+    settings : ConsumerSettings
         How long a turn is waited for, if that was said; the weights; and whether slots are queues: otherwise a full
         window says nothing about a slot, and nothing is held.
     measurements : Measurements
@@ -77,7 +77,7 @@ class BackloggedSlots:
     def __init__(
         self,
         loop: IOLoop,
-        settings: Settings,
+        settings: ConsumerSettings,
         measurements: Measurements,
         lanes: Lanes,
         channels: Callable[[], Iterator[ConsumerChannel]],
@@ -102,7 +102,7 @@ class BackloggedSlots:
         self._lanes.hold(found.queue, True, self._is_awaited(found))
 
     def _set_patience(self) -> None:
-        chosen, measurements = self._settings.anticipation, self._measurements
+        chosen, measurements = self._settings.options.anticipation, self._measurements
         self._lanes.anticipate(
             chosen if chosen is not None else patience(measurements.round_trip(), measurements.refill())
         )
