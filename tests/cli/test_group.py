@@ -7,11 +7,13 @@ import sys
 from importlib.metadata import entry_points
 
 import pytest
+from click import Context
 from click.testing import CliRunner
 
 import fairsched
 from fairsched.cli import main
 from fairsched.cli.group import COMMANDS, cli
+from fairsched.config import OPTIONS
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
@@ -53,6 +55,16 @@ def test_every_command_has_help_with_exit_codes(name: str) -> None:
     words = " ".join(result.output.split())
     for code in ("0 success", "2 usage", "3 something", "4 no broker", "5 the application", "6 a queue"):
         assert code in words
+
+
+@pytest.mark.parametrize("name", ["run", "check"])
+def test_a_worker_takes_the_options_of_the_table(name: str) -> None:
+    command = cli.get_command(Context(cli), name)
+    assert command is not None
+    flags = {parameter.name: parameter.opts[-1] for parameter in command.params}
+    assert {option.name: option.flag for option in OPTIONS.values()}.items() <= flags.items()
+    text = " ".join(CliRunner().invoke(cli, [name, "--help"]).output.split())
+    assert all(option.help in text for option in OPTIONS.values())
 
 
 def test_unknown_command() -> None:

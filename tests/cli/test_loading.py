@@ -85,7 +85,7 @@ def test_run_exits_with_the_code_for_imports(module: Callable[[str], str]) -> No
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-t", "0"], "got '0' (argument workers)"),
+        (["--workers", "0"], "got '0' (argument workers)"),
         (["--prefetch", "none"], "prefetch must be"),
         (["-Q", "gold=0"], "queues must be"),
         (["--log-level", "loud"], "log_level must be one of debug, info"),

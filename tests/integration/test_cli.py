@@ -176,7 +176,7 @@ def test_run_handles_until_a_signal(
     gold, free = new_queue(), new_queue()
     broker.publish(gold, [b"%d" % index for index in range(100)])
     broker.publish(free, [b"%d" % index for index in range(10)])
-    with Worker(tmp_path, broker, (gold, free), "--threads", "2") as worker:
+    with Worker(tmp_path, broker, (gold, free), "--workers", "2") as worker:
         eventually(lambda: worker.output.count("gold") == 100 and worker.output.count("free") == 10)
         worker.process.send_signal(number)
         assert worker.process.wait(30) == 0

@@ -11,6 +11,7 @@ import pytest
 
 import fairsched
 import fairsched.prefetch
+from fairsched.config.reference import options_table
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,6 +50,11 @@ def test_what_the_page_on_pulling_shows(capsys: pytest.CaptureFixture[str]) -> N
         exec(code, {})
         expected = [text for line in code.splitlines() for text in re.findall(r"^(?:print.*)?# (.*)$", line)]
         assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_the_page_on_configuration_has_the_table_of_options() -> None:
+    page = (ROOT / "docs/reference/configuration.md").read_text(encoding="utf-8")
+    assert options_table() in page, "paste what python -m fairsched.config.reference prints"
 
 
 def test_links_between_documents() -> None:

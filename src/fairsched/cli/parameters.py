@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairsched.bindingkey import weight_of
+from fairsched.config import OPTIONS, Option
 from fairsched.durations import parse_duration
 from fairsched.errors import ConfigurationError
 
@@ -81,31 +82,36 @@ def config_option(command: _Command) -> _Command:
         "--config",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Read settings from FILE. Without it: fairsched.toml here, or [tool.fairsched] of pyproject.toml.",
+        help="Read settings from FILE. [default: fairsched.toml here, or [tool.fairsched] of pyproject.toml]",
     )(command)
 
 
-def urls_option(command: _Command) -> _Command:
-    """Add ``--url``, which may be repeated."""
+#: Options that may be repeated, and how the values are put together; none count as not given.
+_REPEATED: dict[str, Callable[[tuple[str, ...]], Any]] = {"url": tuple, "queues": ",".join}
+
+
+def settings_options(command: _Command) -> _Command:
+    """Add an option for each row of the table; the command gets them by keyword, None where not given."""
+    for option in reversed(OPTIONS.values()):  # decorators apply from the bottom up
+        command = _settings_option(option)(command)
+    return command
+
+
+def _settings_option(option: Option) -> Callable[[_Command], _Command]:
+    flags = ["-Q", option.flag] if option.name == "queues" else [option.flag]
+    join = _REPEATED.get(option.name)
     return click.option(
-        "--url",
-        "urls",
-        multiple=True,
-        metavar="URL",
-        help="Broker, amqp:// or amqps://. Repeat it for more brokers, tried in this order. "
-        "[env: FAIRSCHED_URL, RABBITMQ_URL, AMQP_URL, CLOUDAMQP_URL]",
-    )(command)
+        *flags,
+        option.name,
+        metavar=option.metavar,
+        multiple=join is not None,
+        callback=None if join is None else lambda _context, _parameter, given: join(given) if given else None,
+        help=f"{option.help}{' May be repeated.' if join else ''} [default: {_default(option)}]",
+    )
 
 
-def queues_option(command: _Command) -> _Command:
-    """Add ``--queues``, which may be repeated."""
-    return click.option(
-        "-Q",
-        "--queues",
-        multiple=True,
-        metavar="NAME[=WEIGHT],...",
-        help="Queues, separated by commas or repeated; all of them with weights, or none. [env: FAIRSCHED_QUEUES]",
-    )(command)
+def _default(option: Option) -> str:
+    return f"${', $'.join(option.variables)}" if len(option.variables) > 1 else option.default_text
 
 
 def bindings_option(command: _Command) -> _Command:

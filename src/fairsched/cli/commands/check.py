@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -13,7 +13,7 @@ from fairsched.amqp.urls import check_urls, mask_url
 from fairsched.cli import exits
 from fairsched.cli.broker import Session
 from fairsched.cli.loading import load_app
-from fairsched.cli.parameters import Duration, compared_bindings_option, config_option, queues_option, urls_option
+from fairsched.cli.parameters import Duration, compared_bindings_option, config_option, settings_options
 from fairsched.config import Settings
 from fairsched.config.values import masked
 from fairsched.consumer import App
@@ -26,9 +26,8 @@ DEFAULT_URL = "amqp://guest:guest@localhost:5672/%2F"
 
 @click.command(epilog=exits.EPILOG)
 @click.argument("reference", metavar="[MODULE:APP]", required=False)
+@settings_options
 @config_option
-@urls_option
-@queues_option
 @compared_bindings_option
 @click.option(
     "--timeout",
@@ -38,12 +37,7 @@ DEFAULT_URL = "amqp://guest:guest@localhost:5672/%2F"
     help="How long a broker may take for each answer.",
 )
 def check(
-    reference: str | None,
-    config: Path | None,
-    urls: tuple[str, ...],
-    queues: tuple[str, ...],
-    bindings: tuple[tuple[str, str], ...],
-    timeout: float,
+    reference: str | None, config: Path | None, bindings: tuple[tuple[str, str], ...], timeout: float, **given: Any
 ) -> None:
     """Check the configuration, every broker, and every queue.
 
@@ -53,7 +47,7 @@ def check(
     """
     app = load_app(reference) if reference else App()
     try:
-        settings = Settings.load({"url": urls or None, "queues": ",".join(queues) or None}, file=config)
+        settings = Settings.load(given, file=config)
         wanted = _wanted(app, settings)
     except ConfigurationError as error:
         _line(False, f"configuration: {error}")

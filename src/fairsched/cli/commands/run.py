@@ -11,9 +11,9 @@ import click
 
 from fairsched.cli import exits
 from fairsched.cli.loading import load_app
-from fairsched.cli.parameters import config_option, queues_option, urls_option
+from fairsched.cli.parameters import config_option, settings_options
 from fairsched.config import Settings
-from fairsched.config.values import LOG_LEVELS
+from fairsched.config.options import LOG_LEVEL
 from fairsched.consumer import App
 from fairsched.errors import FairschedError
 
@@ -22,39 +22,9 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 @click.command(epilog=exits.EPILOG)
 @click.argument("reference", metavar="MODULE:APP")
-@queues_option
-@click.option(
-    "-t",
-    "--threads",
-    "workers",
-    metavar="N|SIZE:PRIORITY,...",
-    help="Threads that run handlers, or pools of them: those of a lower priority help while all others are busy. "
-    "[env: FAIRSCHED_WORKERS]",
-)
-@urls_option
-@click.option(
-    "--prefetch",
-    metavar="auto|N|NAME=N,...",
-    help="Unsettled messages in all, or for each queue; auto: found by measuring. [env: FAIRSCHED_PREFETCH]",
-)
-@click.option(
-    "--target-delay",
-    metavar="DURATION",
-    help="With --prefetch auto: how long a message may wait here. [env: FAIRSCHED_TARGET_DELAY]",
-)
-@click.option(
-    "--codel",
-    metavar="TARGET|NAME=VALUE,...",
-    help="Return messages that wait here longer than TARGET, for another consumer. [env: FAIRSCHED_CODEL]",
-)
-@click.option(
-    "--shutdown-timeout",
-    metavar="DURATION",
-    help="How long a stop takes in all, at most; below what the supervisor allows. [env: FAIRSCHED_SHUTDOWN_TIMEOUT]",
-)
-@click.option("--log-level", metavar="|".join(LOG_LEVELS), help="What is logged. [env: FAIRSCHED_LOG_LEVEL]")
+@settings_options
 @config_option
-def run(reference: str, config: Path | None, urls: tuple[str, ...], queues: tuple[str, ...], **options: Any) -> None:
+def run(reference: str, config: Path | None, **given: Any) -> None:
     """Consume with the handlers of an app until SIGTERM or SIGINT.
 
     MODULE:APP names a fairsched.App, such as "workers.mail:app"; the current directory is importable. The first
@@ -64,8 +34,8 @@ def run(reference: str, config: Path | None, urls: tuple[str, ...], queues: tupl
     Settings come from the file, the environment and these options, each overriding the former, and all of them
     override what the app says itself. Without weights, --queues selects among the queues that the app declares.
     """
-    settings = Settings.load({"url": urls or None, "queues": ",".join(queues) or None, **options}, file=config)
-    _set_up_logging(settings.log_level or "info")
+    settings = Settings.load(given, file=config)
+    _set_up_logging(settings.log_level or LOG_LEVEL.default)
     _run(load_app(reference), settings)
 
 
