@@ -1,4 +1,4 @@
-"""Durations as people write them: 100us, 4ms, 1.5s, 2min."""
+"""Durations in text: 100us, 4ms, 1.5s, 2min."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 __all__ = ["format_duration", "parse_duration"]
 
-#: Seconds in each unit that may be written. Micro may be u, the micro sign or the Greek letter.
+#: Seconds in each unit. Micro may be u, the micro sign or the Greek letter.
 UNITS = {
     "ns": 1e-9,
     "us": 1e-6,
@@ -71,7 +71,7 @@ def parse_duration(value: str | float) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Write a duration in the unit that suits it.
+    """Write a duration in the largest unit that fits.
 
     Parameters
     ----------

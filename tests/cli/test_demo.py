@@ -89,7 +89,7 @@ def test_a_small_window_flattens_shares_and_says_so() -> None:
     found = json.loads(result.stdout)
     assert found["jain"] < 0.7
     result = demo("--prefetch", "1")
-    assert "Shares flattened: p0 is +" in result.stderr
+    assert "The shares deviate: p0 is +" in result.stderr
     assert "a larger --prefetch" in result.stderr
 
 
@@ -128,7 +128,7 @@ def test_plot_writes_a_picture(tmp_path: Path) -> None:
         (["--service-time", "5 weeks"], "a duration must be a number of seconds"),
         (["--prefetch", "70000"], "1<=x<=65535"),
         (["--plot", "shares.pdf"], "must end in .png, got 'shares.pdf'"),
-        (["--plot", "/nonexistent/shares.png"], "there is no directory '/nonexistent'"),
+        (["--plot", "/nonexistent/shares.png"], "directory '/nonexistent' does not exist"),
         (["--url", "http://app:hunter2@broker"], "url must be one or more URLs that start with amqp://"),
         (["--url", "amqp://app:hunter2@broker:port"], "is not understood"),
     ],

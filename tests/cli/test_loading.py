@@ -49,8 +49,8 @@ def test_module_and_attribute(module: Callable[[str], str]) -> None:
         ("1 / 0", "{0}:app", "importing '{0}' failed: ZeroDivisionError", True),
         ("def f(:", "{0}:app", "importing '{0}' failed: SyntaxError", True),
         ("raise SystemExit(9)", "{0}:app", "importing '{0}' failed: SystemExit(9)", True),
-        (APP, "no_such_{0}:app", "there is no module 'no_such_{0}' here or on the path", False),
-        (APP, "no_such_package.{0}:app", "there is no module 'no_such_package.{0}'", False),
+        (APP, "no_such_{0}:app", "no module 'no_such_{0}' in the current directory or on sys.path", False),
+        (APP, "no_such_package.{0}:app", "no module 'no_such_package.{0}'", False),
     ],
 )
 def test_what_cannot_be_imported(
@@ -73,13 +73,13 @@ def test_what_cannot_be_imported(
 def test_malformed_references_are_a_matter_of_usage(reference: str) -> None:
     result = CliRunner().invoke(cli, ["run", reference])
     assert result.exit_code == 2
-    assert result.stderr == f"Error: an app is named as MODULE:APP, got {reference!r}\n"
+    assert result.stderr == f"Error: the app must be given as MODULE:APP, such as workers.mail:app, got {reference!r}\n"
 
 
 def test_run_exits_with_the_code_for_imports(module: Callable[[str], str]) -> None:
     result = CliRunner().invoke(cli, ["run", "no_such_module_at_all:app"])
     assert result.exit_code == 3
-    assert result.stderr == "Error: there is no module 'no_such_module_at_all' here or on the path\n"
+    assert result.stderr == "Error: no module 'no_such_module_at_all' in the current directory or on sys.path\n"
 
 
 @pytest.mark.parametrize(

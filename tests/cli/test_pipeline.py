@@ -66,7 +66,7 @@ def test_an_exception_that_says_nothing_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("shares.pdf", ".html or .png"), ("nowhere/shares.html", "in a folder that there is")]
+    ("name", "words"), [("shares.pdf", ".html or .png"), ("nowhere/shares.html", "in an existing directory")]
 )
 def test_a_report_that_cannot_be_written_is_refused_at_once(tmp_path: Path, name: str, words: str) -> None:
     done = CliRunner().invoke(cli, ["pipeline", str(tmp_path / "none.toml"), "--report", str(tmp_path / name)])

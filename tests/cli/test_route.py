@@ -55,11 +55,11 @@ def test_a_queue_whose_name_has_a_sign_of_equality() -> None:
     [
         (("key",), "Missing option '--binding'"),
         (BINDINGS, "Missing argument 'KEY...'"),
-        (("--binding", "q0", "key"), "a queue and its weight are needed, as in orders=10, got 'q0'"),
-        (("--binding", "=1", "key"), "a queue and its weight are needed"),
-        (("--binding", "q0=x", "key"), "The binding key must be an integer: x (of q0)"),
-        (("--binding", "q0=0", "key"), "The binding key must be greater than 0 (of q0)"),
-        ((*BINDINGS, "--binding", "q0=1", "key"), "q0 is on the ring already"),
+        (("--binding", "q0", "key"), "must be a queue and its weight, such as orders=10, got 'q0'"),
+        (("--binding", "=1", "key"), "must be a queue and its weight"),
+        (("--binding", "q0=x", "key"), "The binding key must be an integer: x (queue q0)"),
+        (("--binding", "q0=0", "key"), "The binding key must be greater than 0 (queue q0)"),
+        ((*BINDINGS, "--binding", "q0=1", "key"), "queue q0 is given twice"),
         ((*BINDINGS, "--points", "0", "key"), "--points"),
     ],
 )

@@ -124,7 +124,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_check_of_an_app_takes_its_url(worker: str) -> None:
     code, lines = check(worker)
     assert code == 4
-    assert lines[0] == "\u2713 configuration: nothing is set, all defaults"
+    assert lines[0] == "\u2713 configuration: nothing set, all defaults"
     assert lines[1].startswith("\u2717 broker 127.0.0.1:1: ")
 
 
@@ -153,7 +153,7 @@ def test_check_without_an_app_looks_at_the_whole_too() -> None:
 def test_check_needs_time() -> None:
     result = CliRunner().invoke(cli, ["check", "--timeout", "0"])
     assert result.exit_code == 2
-    assert "a duration above zero is needed, got '0'" in result.stderr
+    assert "a duration must be more than zero, got '0'" in result.stderr
 
 
 def test_check_where_its_marks_cannot_be_written() -> None:

@@ -69,10 +69,10 @@ def test_a_file_and_a_picture(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name a scenario file, or one of anticipation, "),
+        ([], "SCENARIO must be a TOML file or one of anticipation, "),
         (["slow-netwrk"], "did you mean 'slow-network'?"),
         (["nothing.toml"], "file nothing.toml cannot be read"),
-        (["spike", "--set", "seed"], "a key and a value are needed, as in seed=7, got 'seed'"),
+        (["spike", "--set", "seed"], "must be KEY=VALUE, such as seed=7, got 'seed'"),
         (["spike", "--set", "speed=7"], "a scenario has no field 'speed'"),
         (["spike", "--set", "duration=soon"], "duration must be a number of seconds"),
         (["spike", "--plot", "spike.pdf"], "must end in .png"),

@@ -214,7 +214,7 @@ def test_run_ends_with_the_application(tmp_path: Path, broker: Node, new_queue: 
     broker.publish(free, [b"leave"])
     with Worker(tmp_path, broker, (gold, free)) as worker:
         assert worker.process.wait(30) == 5
-    assert "Error: the application ended with SystemExit(7)" in worker.output
+    assert "Error: the application failed: SystemExit(7)" in worker.output
 
 
 def test_run_without_its_queue(tmp_path: Path, broker: Node, new_queue: Callable[..., str]) -> None:

@@ -239,7 +239,7 @@ def test_check_compares_the_placement(hashing_broker: Node) -> None:
     before = hashing_broker.control("list_queues", "--no-table-headers", "name")
     result = check("--url", hashing_broker.url, "--binding", "q0=10", "--binding", "q1=20", "--binding", "q0=3")
     assert result.exit_code == 0, result.output
-    assert result.stdout.splitlines()[-1] == "\u2713 placement: 1000 keys are where they are computed to be"
+    assert result.stdout.splitlines()[-1] == "\u2713 placement: 1000 keys route to the queues computed"
     assert hashing_broker.control("list_queues", "--no-table-headers", "name") == before
     assert "fairsched.check" not in hashing_broker.control("list_exchanges", "--no-table-headers", "name")
 
@@ -248,8 +248,8 @@ def test_check_tells_of_another_placement(hashing_broker: Node, monkeypatch: pyt
     monkeypatch.setattr(RabbitMQHash, "route", lambda self, key: "q1")
     result = check("--url", hashing_broker.url, "--binding", "q0=1", "--binding", "q1=1")
     assert result.exit_code == 7
-    assert " of 1000 keys are elsewhere; key " in result.stdout
-    assert " is in q0, computed q1" in result.stdout
+    assert " of 1000 keys route to other queues than computed; key " in result.stdout
+    assert " routes to q0, computed q1" in result.stdout
 
 
 def test_check_of_a_broker_without_the_plugin(broker: Node) -> None:

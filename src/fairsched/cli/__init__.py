@@ -1,4 +1,4 @@
-"""The command line: ``fairsched demo``, ``run``, ``check``, ``prefetch`` and ``route``."""
+"""The command line, ``fairsched``: the commands are in `commands`, what they print and draw in `output`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 __all__ = ["main"]
 
-#: What this package needs and a plain installation of fairsched does not bring.
+#: Packages of the extra ``cli``.
 EXTRA = frozenset({"click", "rich", "matplotlib"})
 
 REMEDY = "the command line needs {}: pip install 'fairsched[cli]'"

@@ -1,25 +1,25 @@
-"""Exit codes, and the one exception that carries them."""
+"""Exit codes, and the exception that carries them."""
 
 from __future__ import annotations
 
 import click
 
-USAGE = 2  # click's own, for arguments it refuses; configuration joins it
+USAGE = 2  # click's own for bad arguments, and ours for bad configuration
 IMPORT = 3
 CONNECTION = 4
 APPLICATION = 5
 QUEUE_MISSING = 6
 PLACEMENT = 7
 
-#: Shown at the end of the help of every command that can end in these ways.
+#: Shown at the end of the help of every command.
 EPILOG = (
-    "Exit codes: 0 success, 2 usage or configuration, 3 something cannot be imported, 4 no broker reached or it "
-    "refused, 5 the application failed, 6 a queue does not exist, 7 a broker places keys otherwise."
+    "Exit codes: 0 success, 2 usage or configuration error, 3 import failed, 4 no broker reached or connection "
+    "refused, 5 application failed, 6 queue not found, 7 the broker's placement of keys differs."
 )
 
 
 class Failure(click.ClickException):
-    """A command could not do its work.
+    """A command failed.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""The article's experiment: ten weighted queues, all of them backlogged, and how often each is served.
+"""The experiment of ``fairsched demo``: ten weighted queues, all backlogged, and how often each is served.
 
 Source: "Fair Consuming With RabbitMQ" (2015): quanta 4, 8, …, 40, every message costs 4, prefetch 50 per queue.
-Here the part in one process: a thread keeps the engine's slots filled as a broker keeps a consumer's prefetch.
+This file runs it in one process, with a thread in place of the broker; `brokerexperiment` runs it on a broker.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ MESSAGES = 33_000
 SERVICE_TIME = 100e-6
 BODY = bytes(100)
 
-#: Seconds between two looks at the figures while the experiment runs.
+#: Seconds between two updates of the live table.
 _INTERVAL = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do.
+    """The parameters of the experiment.
 
     Parameters
     ----------
     messages : int
-        Stop after so many.
+        Messages to process.
     service_time : float
-        Seconds that each message keeps the handler busy.
+        Seconds that the handler takes for a message.
     prefetch : int
-        Messages that each queue may have in the process.
+        Messages of each queue in the process at a time.
     """
 
     messages: int = MESSAGES
@@ -47,24 +47,24 @@ class Plan:
     prefetch: int = PREFETCH
 
 
-#: Is told what each queue was served so far, and in how many seconds.
+#: Called with the messages served so far by queue, and the seconds that took.
 Watch = Callable[[Mapping[str, int], float], None]
 
 
 @dataclass(slots=True)
 class Meter:
-    """Counts what is served, keeps the handler busy, and lets somebody watch.
+    """Handles messages: keeps busy for the service time, counts, and reports progress.
 
     Parameters
     ----------
     plan : Plan
-        When to stop, and how long a message takes.
+        Number of messages, and how long each takes.
     watch : callable
         Called about ten times a second with the counts and the seconds so far.
 
     Notes
     -----
-    Belongs to the thread that handles the messages. The clock starts with the first message.
+    To be used by one thread. The clock starts with the first message.
     """
 
     plan: Plan

@@ -1,4 +1,4 @@
-"""The group of commands. A command's module is imported when the command is used."""
+"""The top-level command group. The module of a command is imported when the command is used."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from fairsched import __version__
 from fairsched.cli import EXTRA, REMEDY, exits
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 
-#: Commands in the order of the help: name, module and what the list of commands says.
+#: Commands and their one-line help, in the order of ``fairsched --help``.
 COMMANDS = {
-    "demo": "Show ten weighted queues getting their shares.",
-    "run": "Run an application's handlers until told to stop.",
+    "demo": "Consume ten weighted queues, and show the share each gets.",
+    "run": "Run an app's handlers until SIGTERM or SIGINT.",
     "check": "Check the configuration, the broker and the queues.",
-    "prefetch": "Recommend a prefetch, and show what it does.",
-    "route": "Show which queue has which key.",
-    "simulate": "Try brokers, queues and consumers out before there are any.",
-    "pipeline": "Run a pipeline through Spark.",
+    "prefetch": "Recommend a prefetch count.",
+    "route": "Show which queue each key routes to.",
+    "simulate": "Simulate brokers, queues and consumers.",
+    "pipeline": "Run a pipeline from RabbitMQ through Spark.",
 }
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands by name and imports them on use; errors of ours become exit codes."""
+    """A group that imports a command only when it is used, and turns our exceptions into exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name the commands in the order in which they are explained."""
+        """List the commands in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; None for an unknown name, which click reports with the names that are close."""
+        """Import a command; None for an unknown name, which click reports."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(import_module(f"fairsched.cli.commands.{cmd_name}"), cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing any."""
+        """Write the list of commands without importing any."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command and turn the errors that have an exit code into one line and that code."""
+        """Run a command; an exception that has an exit code becomes a one-line message and that code."""
         try:
             return super().invoke(ctx)
         except ConfigurationError as error:
@@ -61,4 +61,4 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, epilog=exits.EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="fairsched")
 def cli() -> None:
-    """Fair consuming over RabbitMQ."""
+    """Consume RabbitMQ queues in weighted fair order."""

@@ -1,4 +1,4 @@
-"""From ``module:app`` to the app."""
+"""Importing the app that ``MODULE:APP`` names."""
 
 from __future__ import annotations
 
@@ -24,23 +24,25 @@ def load_app(reference: str) -> App:
     Returns
     -------
     App
-        It.
+        The app.
 
     Raises
     ------
     Failure
-        With the code for usage, if the reference is malformed. With the code for import errors, if the module
-        cannot be imported, lacks the attribute, or the attribute is not an `App`. When the module itself fails, its
-        traceback is printed first.
+        With the exit code for usage, if the reference is malformed. With the one for imports, if the module cannot be
+        imported, lacks the attribute, or the attribute is not an `App`. When the module itself fails, its traceback
+        is printed first.
     ConfigurationError
         If the module raises it.
 
     Notes
     -----
-    The current directory is put at the front of the path, as ``python -m`` does. Runs the module.
+    The current directory is put at the front of `sys.path`, as ``python -m`` does.
     """
     if re.fullmatch(r"\w+(\.\w+)*(:\w+(\.\w+)*)?", reference) is None:
-        raise exits.Failure(f"an app is named as MODULE:APP, got {reference!r}", exits.USAGE)
+        raise exits.Failure(
+            f"the app must be given as MODULE:APP, such as workers.mail:app, got {reference!r}", exits.USAGE
+        )
     module_name, _, attribute = reference.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -64,10 +66,10 @@ def _module(name: str) -> object:
     except ModuleNotFoundError as error:
         # The module asked for, or a package it is in; anything else is missing inside it.
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
-            raise exits.Failure(f"there is no module {name!r} here or on the path", exits.IMPORT) from None
+            raise exits.Failure(f"no module {name!r} in the current directory or on sys.path", exits.IMPORT) from None
         return _failed(name)
     except ConfigurationError as error:
-        # It says what is wrong in one line; where that stands adds nothing.
+        # Its message says what is wrong; a traceback would add nothing.
         raise ConfigurationError(f"module {name!r}: {error}") from error
     except (Exception, SystemExit):
         return _failed(name)

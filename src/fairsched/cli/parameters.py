@@ -1,4 +1,4 @@
-"""Parameters that several commands share."""
+"""Command line parameters that several commands share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ else:
 
 
 class Duration(_ParamType):
-    """Seconds, written as people write them.
+    """A duration, such as 100us, 4ms or 1.5s, converted to seconds.
 
     Parameters
     ----------
@@ -36,41 +36,41 @@ class Duration(_ParamType):
         self._positive = positive
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return seconds, or fail with the rule."""
+        """Return seconds, or fail with a message that says what is allowed."""
         try:
             seconds = parse_duration(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if self._positive and not seconds:
-            self.fail(f"a duration above zero is needed, got {value!r}", param, ctx)
+            self.fail(f"a duration must be more than zero, got {value!r}", param, ctx)
         return seconds
 
 
 class BindingParameter(_PairType):
-    """A queue and its binding key: NAME=WEIGHT, split at the last sign of equality."""
+    """A queue and its binding key: NAME=WEIGHT, split at the last equals sign."""
 
     name = "binding"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        """Return queue and binding key, or fail with the rule."""
+        """Return queue and binding key, or fail with a message that says what is allowed."""
         if isinstance(value, tuple):
             return value
         queue, separator, key = value.rpartition("=")
         if not separator or not queue:
-            self.fail(f"a queue and its weight are needed, as in orders=10, got {value!r}", param, ctx)
+            self.fail(f"must be a queue and its weight, such as orders=10, got {value!r}", param, ctx)
         try:
             weight_of(key)
         except ConfigurationError as error:
-            self.fail(f"{error} (of {queue})", param, ctx)
+            self.fail(f"{error} (queue {queue})", param, ctx)
         return queue, key
 
 
 def check_picture(path: Path) -> None:
-    """Refuse, before anything is computed, a path that no picture can be written to."""
+    """Check the file name of a plot before anything is computed."""
     if path.suffix.lower() != ".png":
         raise click.BadParameter(f"must end in .png, got {str(path)!r}", param_hint="'--plot'")
     if not path.parent.is_dir():
-        raise click.BadParameter(f"there is no directory {str(path.parent)!r}", param_hint="'--plot'")
+        raise click.BadParameter(f"directory {str(path.parent)!r} does not exist", param_hint="'--plot'")
 
 
 _Command = Callable[..., Any]
@@ -116,15 +116,17 @@ def _default(option: Option) -> str:
 
 def bindings_option(command: _Command) -> _Command:
     """Add a required ``--binding``, which may be repeated."""
-    return _bindings(required=True, text="A queue and its weight. Repeat it, in the order of binding.")(command)
+    return _bindings(required=True, text="A queue and its weight. Repeat it for each queue, in the order of binding.")(
+        command
+    )
 
 
 def compared_bindings_option(command: _Command) -> _Command:
     """Add an optional ``--binding``, which may be repeated."""
     return _bindings(
         required=False,
-        text="Also compare where a consistent-hash exchange with these queues and weights, bound in this order, places "
-        "1000 keys with where it is computed to place them. Made of temporary queues and an exchange of their own.",
+        text="Also check that the broker's consistent-hash exchange routes 1000 keys to the queues that fairsched "
+        "computes, for these queues and weights, bound in this order. Uses a temporary exchange and temporary queues.",
     )(command)
 
 

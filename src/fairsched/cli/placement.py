@@ -1,4 +1,4 @@
-"""Whether a broker places keys where they are computed to go: asked with an exchange made for the purpose."""
+"""Comparing where a broker's consistent-hash exchange routes keys with where `RabbitMQHash` computes they go."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pika
 from fairsched.cli.broker import Session
 from fairsched.routing import RabbitMQHash
 
-#: Keys that are tried.
+#: The keys that are compared.
 KEYS = tuple(str(number) for number in range(1000))
 
 
@@ -24,14 +24,14 @@ class Mismatch(NamedTuple):
 
 
 class ExchangeSession(Session):
-    """A session that also makes exchanges, binds, and takes messages; what it makes goes with it."""
+    """A session that can also declare temporary exchanges and queues, bind them, and get messages."""
 
     def declare_exchange(self, name: str, kind: str) -> None:
-        """Create an exchange that goes with its last binding."""
+        """Declare an exchange that is deleted with its last binding."""
         self.ask("exchange_declare", name, kind, auto_delete=True, durable=False)
 
     def declare_exclusive(self, queue: str) -> None:
-        """Create a queue that goes with this connection."""
+        """Declare a queue that is deleted with this connection."""
         self.ask("queue_declare", queue, exclusive=True)
 
     def bind(self, queue: str, exchange: str, key: str) -> None:
@@ -39,15 +39,15 @@ class ExchangeSession(Session):
         self.ask("queue_bind", queue, exchange, key)
 
     def publish_to(self, exchange: str, keys: Iterable[str]) -> None:
-        """Publish each routing key under itself."""
+        """Publish a message for each routing key, with the key as its body."""
         channel = self.usable_channel()
         for key in keys:
             channel.basic_publish(exchange, key, key.encode())
 
     def take(self, queue: str) -> list[str]:
-        """Take everything out of a queue.
+        """Get all messages of a queue.
 
-        Until it is empty: the broker counts a queue before it has taken in what was published before.
+        Until it is empty: the broker's message count may not yet include what was just published.
         """
         channel = self.usable_channel()
         answers: list[bytes | None] = []
@@ -74,12 +74,12 @@ def compare(url: str, timeout: float, bindings: Iterable[tuple[str, str]]) -> li
     timeout : float
         Seconds for each step.
     bindings : iterable of (str, str)
-        Queues and binding keys in the order of binding. The queues themselves are not touched: each is stood in for.
+        Queues and binding keys in the order of binding. Temporary queues are used in place of these.
 
     Returns
     -------
     list of Mismatch
-        Empty when every key was placed as computed.
+        Empty if every key was routed as computed.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""``fairsched check``: would a worker start with this configuration?"""
+"""``fairsched check``: check that a worker would start with this configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fairsched.consumer import App
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 
-#: Where pika, and nearly everybody's development machine, has its broker.
+#: pika's default: a broker on the local machine.
 DEFAULT_URL = "amqp://guest:guest@localhost:5672/%2F"
 
 
@@ -34,16 +34,16 @@ DEFAULT_URL = "amqp://guest:guest@localhost:5672/%2F"
     type=Duration(positive=True),
     default="10s",
     show_default=True,
-    help="How long a broker may take for each answer.",
+    help="How long to wait for each reply of a broker.",
 )
 def check(
     reference: str | None, config: Path | None, bindings: tuple[tuple[str, str], ...], timeout: float, **given: Any
 ) -> None:
     """Check the configuration, every broker, and every queue.
 
-    With MODULE:APP, what the app says counts too, as it does for "fairsched run". Prints one line for each check.
-    Nothing is consumed and nothing changed. Of several faults the first one of configuration, brokers, queues
-    decides the exit code.
+    With MODULE:APP, the app's own options and queues are checked too, as "fairsched run" would use them. Prints one
+    line for each check. Consumes nothing and changes nothing. If several checks fail, the exit code is that of the
+    configuration, else of the brokers, else of the queues.
     """
     app = load_app(reference) if reference else App()
     try:
@@ -59,14 +59,14 @@ def check(
 
 
 class _Wanted(NamedTuple):
-    """What a worker would need of brokers."""
+    """The brokers and queues that a worker would use."""
 
     urls: tuple[str, ...]
     queues: tuple[str, ...]
 
 
 def _wanted(app: App, settings: Settings) -> _Wanted:
-    """Put together what a worker would be given, and have it checked as a whole, as the worker would."""
+    """Put together what a worker would be given, and check it as the worker would."""
     urls = settings.url or check_urls(app.url or DEFAULT_URL)
     options = {**app.options, **settings.consumer_options()}
     declared = options.pop("queues", None)
@@ -79,13 +79,13 @@ def _wanted(app: App, settings: Settings) -> _Wanted:
 
 
 def _described(settings: Settings) -> str:
-    """List what is set, and where."""
+    """List the settings and their sources."""
     found = [f"{key}={masked(getattr(settings, key))!r} from {source}" for key, source in settings.sources.items()]
-    return ", ".join(found) or "nothing is set, all defaults"
+    return ", ".join(found) or "nothing set, all defaults"
 
 
 def _brokers(wanted: _Wanted, timeout: float, bindings: tuple[tuple[str, str], ...]) -> Iterator[int]:
-    """Look at every broker, and at the queues on the first that answers; yield exit codes."""
+    """Check every broker, and the queues on the first that answers; yield exit codes."""
     looked = False
     for url in wanted.urls:
         try:
@@ -117,13 +117,13 @@ def _placement(url: str, timeout: float, bindings: tuple[tuple[str, str], ...]) 
 
     mismatches = compare(url, timeout, bindings)
     if not mismatches:
-        _line(True, f"placement: {len(KEYS)} keys are where they are computed to be")
+        _line(True, f"placement: {len(KEYS)} keys route to the queues computed")
         return
     first = mismatches[0]
     _line(
         False,
-        f"placement: {len(mismatches)} of {len(KEYS)} keys are elsewhere; key {first.key} is in {first.found}, "
-        f"computed {first.computed}",
+        f"placement: {len(mismatches)} of {len(KEYS)} keys route to other queues than computed; key {first.key} routes "
+        f"to {first.found}, computed {first.computed}",
     )
     yield exits.PLACEMENT
 

@@ -1,4 +1,4 @@
-"""``fairsched demo``: the article's experiment, where everybody can see it."""
+"""``fairsched demo``: consume ten weighted queues, and show the share each gets."""
 
 from __future__ import annotations
 
@@ -16,43 +16,47 @@ from fairsched.config import Settings
 from fairsched.durations import format_duration
 from fairsched.fairness import Report, report
 
-#: Above this error, in a run long enough to judge by, the reader is told what happened.
+#: Above this relative error of a share, in a run that is long enough, a hint is printed.
 _FLATTENED = 0.05
 
 
 @click.command(epilog=exits.EPILOG)
-@click.option("--url", metavar="URL", help="Consume from this broker (ten temporary queues) instead of in process.")
-@click.option("--messages", type=click.IntRange(min=1), default=MESSAGES, show_default=True, help="Stop after so many.")
+@click.option(
+    "--url", metavar="URL", help="Use ten temporary queues on this broker. [default: no broker, in this process]"
+)
+@click.option(
+    "--messages", type=click.IntRange(min=1), default=MESSAGES, show_default=True, help="Messages to process."
+)
 @click.option(
     "--service-time",
     type=Duration(),
     default=format_duration(SERVICE_TIME),
     show_default=True,
-    help="How long each message keeps the handler busy.",
+    help="How long the handler takes for a message.",
 )
 @click.option(
     "--prefetch",
     type=click.IntRange(1, 65_535),
     default=PREFETCH,
     show_default=True,
-    help="Messages of each queue in this process at a time. Try 1.",
+    help="Prefetch per queue. Try 1.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of the table.")
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     metavar="FILE.png",
-    help="Draw share and ideal of each queue.",
+    help="Plot actual and ideal share of each queue.",
 )
 def demo(url: str | None, messages: int, service_time: float, prefetch: int, as_json: bool, plot: Path | None) -> None:
-    """Show ten weighted queues getting their shares.
+    """Consume ten weighted queues, and show the share each gets.
 
-    Ten queues with the quanta 4, 8, ..., 40 hold more messages than can be handled. Each should be served in
-    proportion to its quantum: p9 ten times as often as p0.
+    Ten queues, p0 to p9, have the weights (quanta) 4, 8, ..., 40, and more messages than are processed. Each should
+    be served in proportion to its weight: p9 ten times as often as p0.
     """
     draw = _plotter(plot) if plot else None
     plan = Plan(messages, service_time, prefetch)
-    where = "in process"
+    where = "in this process"
     experiment: Callable[[Plan, Watch], Meter] = run_in_process
     if url is not None:
         from fairsched.amqp.urls import endpoint
@@ -74,7 +78,7 @@ def demo(url: str | None, messages: int, service_time: float, prefetch: int, as_
 
 @contextmanager
 def _display(title: str, silent: bool) -> Iterator[Watch]:
-    """Yield what shows the figures while they grow: a live table where there is a terminal, nothing elsewhere."""
+    """Yield a function that shows the figures so far: in a live table if there is a terminal, else not at all."""
     from rich.console import Console
     from rich.live import Live
 
@@ -84,7 +88,7 @@ def _display(title: str, silent: bool) -> Iterator[Watch]:
     if silent or not console.is_terminal:
         yield lambda _served, _seconds: None
         return
-    # Refreshed by us, in the handling thread, and erased in the end: the final table takes its place.
+    # Refreshed in the handling thread, and erased at the end: the final table takes its place.
     empty = report({}, QUANTA, 0.0)
     with Live(view(empty, title), console=console, auto_refresh=False, transient=True) as live:
         yield lambda served, seconds: live.update(view(report(served, QUANTA, seconds), title), refresh=True)
@@ -99,14 +103,14 @@ def _print(found: Report, title: str, plan: Plan) -> None:
     worst = max(found["queues"], key=lambda row: abs(row["error"]))
     if abs(worst["error"]) > _FLATTENED and plan.messages >= MESSAGES:
         click.echo(
-            f"Shares flattened: {worst['name']} is {worst['error']:+.0%} from its ideal. A queue whose window of "
-            f"{plan.prefetch} is empty when its turn comes loses the turn; a larger --prefetch gives it back.",
+            f"The shares deviate: {worst['name']} is {worst['error']:+.0%} off its ideal. A queue with no message here "
+            "when its turn comes loses the turn; a larger --prefetch avoids that.",
             err=True,
         )
 
 
 def _plotter(path: Path) -> Callable[[Report], None]:
-    """Check the path and import the library before the experiment, so that neither costs one."""
+    """Check the path and import matplotlib before the experiment, which would be lost if they failed after it."""
     check_picture(path)
     from fairsched.cli.output.shares_plot import draw_shares
 

@@ -1,4 +1,4 @@
-"""``fairsched pipeline``: queues, through Spark, into a table, with the shares as they come."""
+"""``fairsched pipeline``: read queues into Spark, write a table, and show the shares meanwhile."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from fairsched.spark.progress import PipelineProgress, PipelineReport
 
-#: Seconds that a batch under way has to end when the pipeline is told to stop.
+#: Seconds that a running batch has to finish when the pipeline is stopped.
 _GRACE = 5.0
 #: A line that names an exception of Python, and not one of Java.
 _PYTHON = re.compile(
@@ -38,19 +38,21 @@ _PYTHON = re.compile(
 @click.command(epilog=exits.EPILOG)
 @click.argument("file", metavar="PIPELINE.toml", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
-    "--master", metavar="URL", help="Where Spark runs, such as local[4]; otherwise as the file, or Spark, says."
+    "--master",
+    metavar="URL",
+    help="Spark master, such as local[4]. [default: as in PIPELINE.toml, else Spark's default]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object at the end instead of the table.")
 @click.option(
     "--report", "picture", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-    help="Write shares and ages at the end: FILE.html or FILE.png.",
+    help="Write a report of shares and message ages at the end, to FILE.html or FILE.png.",
 )  # fmt: skip
 def pipeline(file: Path, master: str | None, as_json: bool, picture: Path | None) -> None:
-    """Run a pipeline from RabbitMQ through Spark until it is done, or told to stop.
+    """Run a pipeline from RabbitMQ through Spark.
 
-    PIPELINE.toml names the queues, and may name a ring to partition by, a function of yours (Arrow record batches in
-    and out), and the sink. With the trigger "available-now" the pipeline ends when it has read what was there;
-    otherwise it runs until SIGTERM or SIGINT, after which the same file goes on from its checkpoint.
+    PIPELINE.toml names the queues and the sink, and optionally a hash ring to partition by and a function to apply
+    (Arrow record batches in and out). With the trigger "available-now" the pipeline ends when the messages that were
+    queued are read; otherwise it runs until SIGTERM or SIGINT. Started again, it continues from its checkpoint.
     """
     if picture is not None:
         _check_report(picture)
@@ -61,7 +63,9 @@ def pipeline(file: Path, master: str | None, as_json: bool, picture: Path | None
     finally:
         spark.stop()
     if progress.missed:
-        click.echo(f"Warning: {progress.missed} batches were not counted: their progress was gone too soon", err=True)
+        click.echo(
+            f"Warning: {progress.missed} batches were not counted: Spark had already discarded their progress", err=True
+        )
     if as_json:
         click.echo(json.dumps({**report, "ages": [vars(age) for age in progress.ages]}))
     if picture is not None:
@@ -74,12 +78,12 @@ def pipeline(file: Path, master: str | None, as_json: bool, picture: Path | None
 
 
 def _check_report(path: Path) -> None:
-    """Say what would be in the way of a report before the work is done, not after."""
+    """Check that the report can be written, before the pipeline runs."""
     if path.suffix not in (".html", ".png"):
         raise exits.Failure(f"--report must name a file ending in .html or .png, got {str(path)!r}", exits.USAGE)
     if not path.absolute().parent.is_dir():
-        raise exits.Failure(f"--report must name a file in a folder that there is, got {str(path)!r}", exits.USAGE)
-    import_module("fairsched.cli.output.pipeline_report")  # draws, which needs a package that may be missing
+        raise exits.Failure(f"--report must name a file in an existing directory, got {str(path)!r}", exits.USAGE)
+    import_module("fairsched.cli.output.pipeline_report")  # it needs matplotlib, which may be missing
 
 
 def _session(settings: PipelineSettings, name: str, master: str | None) -> SparkSession:
@@ -87,17 +91,17 @@ def _session(settings: PipelineSettings, name: str, master: str | None) -> Spark
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
         raise exits.Failure(f"pipelines need {error.name}: pip install 'fairsched[spark]'", exits.IMPORT) from None
-    # Spark starts its Python with these: the same interpreter, and the user's modules from here.
+    # Spark's Python workers use the same interpreter, and can import modules from the current directory.
     here = str(Path.cwd())
     sys.path.insert(0, here)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-    # Spark's own bars would be drawn over the table.
+    # Spark's own progress bars would overwrite the table.
     chosen = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR", **settings.spark}
     if master is not None:
         chosen["spark.master"] = master
     with _reported("Spark cannot be started"), warnings.catch_warnings():
-        # A server of Spark Connect that runs already has its own.
+        # A running Spark Connect server refuses these two settings.
         warnings.filterwarnings("ignore", r"Failed to set spark\.(ui\.showConsoleProgress|log\.level) ")
         builder: Any = SparkSession.builder.appName(name)
         for key, value in chosen.items():
@@ -108,7 +112,7 @@ def _session(settings: PipelineSettings, name: str, master: str | None) -> Spark
 
 @contextmanager
 def _reported(what: str, silence: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Turn what Spark raises into one line."""
+    """Turn an exception of Spark into a one-line message."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException, PySparkImportError
 
@@ -119,7 +123,7 @@ def _reported(what: str, silence: Callable[[], None] = lambda: None) -> Iterator
     except PySparkException as error:
         silence()
         raise exits.Failure(f"{what}: {_first_line(error)}", exits.APPLICATION) from None
-    except Py4JJavaError as error:  # what PySpark has no name for, such as a format whose package is not there
+    except Py4JJavaError as error:  # without an exception of PySpark's own, such as a missing data source package
         silence()
         raise exits.Failure(f"{what}: {_first_line(error.java_exception.toString())}", exits.APPLICATION) from None
 
@@ -141,49 +145,49 @@ def _run(spark: SparkSession, settings: PipelineSettings, title: str | None) -> 
         progress.add(query.recentProgress, SHARES, AGES)
         return progress.report(time.monotonic() - began)
 
-    with _reported("the pipeline failed", silence), _signals_noted() as told, _shown(title) as show:
+    with _reported("the pipeline failed", silence), _stop_signals() as stopped, _shown(title) as show:
         while not query.awaitTermination(1):
             show(latest())
-            if told.is_set():
+            if stopped.is_set():
                 _silence(spark)
-                _come_to_rest(query)
-                query.stop()  # a batch under way is read again from its spool next time
+                _wait_for_batch(query)
+                query.stop()  # a batch that did not finish is read again from its spool next time
         report = latest()
         show(report)
     return report, progress
 
 
-def _come_to_rest(query: StreamingQuery) -> None:
-    """Give a batch that is nearly done the time to be so, and to be counted."""
+def _wait_for_batch(query: StreamingQuery) -> None:
+    """Give a running batch a few seconds to finish, so that it is counted."""
     deadline = time.monotonic() + _GRACE
     while query.status["isTriggerActive"] and time.monotonic() < deadline:
         time.sleep(0.1)
 
 
 def _silence(spark: SparkSession) -> None:
-    """Keep tasks that are cut short from printing their stacks, which would come after what is said here."""
+    """Keep interrupted tasks from printing their stack traces after our own message."""
     from pyspark.sql import is_remote
 
-    if not is_remote():  # the log of a server of Spark Connect is not this command's
+    if not is_remote():  # a Spark Connect server keeps its own log
         spark.sparkContext.setLogLevel("OFF")
 
 
 def _first_line(error: object) -> str:
-    """Find what went wrong: the last exception of Python in what Java says, else the first line of that."""
-    said = str(error).partition("=== Streaming Query ===")[0]  # then comes what the query did
+    """Return the last Python exception in a Java error message, else its first line."""
+    said = str(error).partition("=== Streaming Query ===")[0]  # what follows describes the query
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     python = [line for line in lines if _PYTHON.match(line)]
     return (python[-1:] or lines[:1] or [repr(error)])[0]
 
 
 @contextmanager
-def _signals_noted() -> Iterator[threading.Event]:
-    """Note SIGTERM or SIGINT, and no more: a handler that spoke to the JVM would break into a call under way."""
-    told = threading.Event()
+def _stop_signals() -> Iterator[threading.Event]:
+    """Set an event on SIGTERM or SIGINT; a handler that called the JVM would interrupt another call to it."""
+    stopped = threading.Event()
     numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.signal(number, lambda _number, _frame: told.set()) for number in numbers}
+    before = {number: signal.signal(number, lambda _number, _frame: stopped.set()) for number in numbers}
     try:
-        yield told
+        yield stopped
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -191,7 +195,7 @@ def _signals_noted() -> Iterator[threading.Event]:
 
 @contextmanager
 def _shown(title: str | None) -> Iterator[Callable[[PipelineReport], None]]:
-    """Show reports, one in place of the other where there is a terminal, and elsewhere the last one only."""
+    """Yield a function that shows reports: live in a terminal; elsewhere only the last one is printed."""
     from rich.console import Console
     from rich.live import Live
 

@@ -1,4 +1,4 @@
-"""``fairsched prefetch``: how many messages to have in a client, and what that costs."""
+"""``fairsched prefetch``: recommend a prefetch count, and show utilisation and latency."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LARGEST = 65_535
 
 
 class Case(NamedTuple):
-    """A line of the table: what is changed, and what comes of it."""
+    """A row of the second table: what changed, and the figures then."""
 
     name: str
     figures: Analysis
@@ -30,31 +30,38 @@ class Case(NamedTuple):
     "--round-trip",
     type=Duration(),
     required=True,
-    help="From an ack to the message that replaces the acked one, without its handling: twice the one-way delay.",
+    help="Network round trip between worker and broker: from an ack to the delivery of the next message.",
 )
 @click.option(
-    "--service", type=Duration(positive=True), required=True, help="How long one message keeps the handler busy."
+    "--service", type=Duration(positive=True), required=True, help="How long the handler takes for a message."
 )
 @click.option(
-    "--prefetch", "chosen", type=click.IntRange(1, _LARGEST), help="Show this one too, and what becomes of it."
+    "--prefetch",
+    "chosen",
+    type=click.IntRange(1, _LARGEST),
+    help="Also show this prefetch, and use it in the second table.",
 )
 @click.option(
-    "--headroom", type=click.FloatRange(min=1), default=1.0, show_default=True, help="Factor on the recommendation."
+    "--headroom",
+    type=click.FloatRange(min=1),
+    default=1.0,
+    show_default=True,
+    help="Multiply the recommendation by this factor.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else; times in seconds.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of tables; times in seconds.")
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     metavar="FILE.png",
-    help="Draw utilisation and latency over prefetch.",
+    help="Plot utilisation and latency over prefetch.",
 )
 def prefetch(
     round_trip: float, service: float, chosen: int | None, headroom: float, as_json: bool, plot: Path | None
 ) -> None:
-    """Recommend a prefetch, and show what it does.
+    """Recommend a prefetch count.
 
-    The recommendation is the least that keeps one handler busy; several workers need so many each. The
-    second table shows what becomes of it when the network or the handler slows down.
+    The recommendation is the smallest that keeps one worker busy; multiply it by the number of workers. The first
+    table compares it with others; the second shows what happens when the network or the handler slows down.
     """
     draw = _plotter(plot) if plot else None
     recommended = recommend(round_trip, service, headroom=headroom)
@@ -70,7 +77,7 @@ def prefetch(
 
 
 def _neighbours(round_trip: float, service: float, recommended: int, chosen: int | None) -> list[int]:
-    """Choose what is worth a line: too few, just enough, one more, enough for half the speed."""
+    """Choose prefetch counts to compare: too few, just enough, one more, enough for a round trip twice as long."""
     least = recommend(round_trip, service)
     doubled = recommend(2 * round_trip, service)
     candidates = {1, least // 2, least - 1, least, least + 1, doubled, recommended, chosen or recommended}
@@ -116,11 +123,11 @@ def _print(recommended: int, shown: int, rows: Sequence[Analysis], changes: Sequ
     console.print(rows_table(rows, f"Round trip {trip}, service {service}", recommended, shown))
     console.print(changes_table(changes, f"Prefetch {shown} when things change"))
     click.echo(
-        f"Prefetch {first.saturating} = ({trip} + {service}) / {service}, rounded up, is the least that keeps the "
-        "handler busy; each message more waits in this process, where no other consumer can have it."
+        f"Prefetch {first.saturating} = ({trip} + {service}) / {service}, rounded up, is the smallest that keeps the "
+        "handler busy; each further message only waits in this process, where no other consumer can get it."
     )
     if recommended > _LARGEST:
-        click.echo(f"AMQP allows {_LARGEST}: use more consumers, or more channels.", err=True)
+        click.echo(f"AMQP allows at most {_LARGEST} per consumer: use more consumers.", err=True)
 
 
 def _plotter(path: Path) -> Callable[[Sequence[Analysis], int], None]:

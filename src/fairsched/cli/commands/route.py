@@ -1,4 +1,4 @@
-"""``fairsched route``: which queue has which key."""
+"""``fairsched route``: show which queue each key routes to."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from fairsched.cli.parameters import bindings_option
 
 @click.command(epilog=exits.EPILOG)
 @bindings_option
-@click.option("--rabbitmq", is_flag=True, help="Place as RabbitMQ's consistent-hash exchange does with routing keys.")
+@click.option("--rabbitmq", is_flag=True, help="Route as RabbitMQ's consistent-hash exchange does.")
 @click.option(
-    "--points", type=click.IntRange(1), default=1, show_default=True, help="Points on the ring for each unit of weight."
+    "--points", type=click.IntRange(1), default=1, show_default=True, help="Points on the hash ring per unit of weight."
 )
-@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="Another ring.")
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="Seed of the hash ring.")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def route(bindings: tuple[tuple[str, str], ...], rabbitmq: bool, points: int, seed: int, keys: tuple[str, ...]) -> None:
-    """Show which queue has which key.
+    """Show which queue each key routes to.
 
-    Prints key and queue, with a tab between them. Keys are placed on a ring, which moves only what must move when
-    queues come and go, or with --rabbitmq as the broker's exchange places them, whose order of binding counts. A
-    lone "-" reads keys from standard input, one a line.
+    Prints key and queue, separated by a tab. By default keys are placed on a consistent-hash ring, so that few keys
+    move when a queue is added or removed. With --rabbitmq they go where the broker's x-consistent-hash exchange sends
+    them, which depends on the order of the bindings. "-" reads keys from standard input, one per line.
     """
     place = _by_rabbitmq(bindings) if rabbitmq else _by_ring(bindings, points, seed)
     for key in _each(keys):
@@ -44,7 +44,7 @@ def _by_ring(bindings: tuple[tuple[str, str], ...], points: int, seed: int) -> C
     weights: dict[str, int] = {}
     for queue, key in bindings:
         if queue in weights:
-            raise ConfigurationError(f"--binding {queue}={key}: {queue} is on the ring already")
+            raise ConfigurationError(f"--binding {queue}={key}: queue {queue} is given twice")
         weights[queue] = weight_of(key)
     return HashRing(weights, points_per_weight=points, seed=seed).route
 

@@ -1,4 +1,4 @@
-"""``fairsched run``: an application's handlers, until told to stop."""
+"""``fairsched run``: run an app's handlers until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ def run(reference: str, config: Path | None, **given: Any) -> None:
     """Consume with the handlers of an app until SIGTERM or SIGINT.
 
     MODULE:APP names a fairsched.App, such as "workers.mail:app"; the current directory is importable. The first
-    signal stops the intake, finishes and acknowledges what is here, and ends; the second returns to the broker what
-    was not begun and lets handlers finish; the third ends at once.
+    signal is a warm shutdown: take no more messages, handle and acknowledge those already received, and exit. The
+    second requeues messages whose handler has not started, and waits for those that are running. The third exits at
+    once.
 
-    Settings come from the file, the environment and these options, each overriding the former, and all of them
-    override what the app says itself. Without weights, --queues selects among the queues that the app declares.
+    Settings come from the app, the configuration file, environment variables (FAIRSCHED_PREFETCH for --prefetch) and
+    these options; later ones override earlier ones. Without weights, --queues selects some of the app's queues.
     """
     settings = Settings.load(given, file=config)
     _set_up_logging(settings.log_level or LOG_LEVEL.default)
@@ -42,12 +43,12 @@ def run(reference: str, config: Path | None, **given: Any) -> None:
 def _set_up_logging(level: str) -> None:
     logging.basicConfig(level=level.upper(), format=_FORMAT)
     if level != "debug":
-        # Of every lost connection pika tells ten times what our own logger says once.
+        # pika logs every lost connection about ten times; our own logger logs it once.
         logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 
 def _run(app: App, settings: Settings) -> None:
-    """Run an app; whatever it lets escape is its failure."""
+    """Run an app; an exception that it lets escape becomes the exit code for a failed application."""
     overrides = settings.consumer_options()
     if settings.queues:
         overrides["queues"] = settings.queues
@@ -57,4 +58,4 @@ def _run(app: App, settings: Settings) -> None:
         raise
     except (Exception, SystemExit) as error:
         traceback.print_exc()
-        raise exits.Failure(f"the application ended with {error!r}", exits.APPLICATION) from error
+        raise exits.Failure(f"the application failed: {error!r}", exits.APPLICATION) from error

@@ -1,4 +1,4 @@
-"""``fairsched simulate``: brokers, queues and consumers tried out before there are any."""
+"""``fairsched simulate``: simulate brokers, queues and consumers."""
 
 from __future__ import annotations
 
@@ -18,35 +18,36 @@ from fairsched.simulator import simulate as run_scenario
 
 @click.command(epilog=exits.EPILOG)
 @click.argument("scenario", required=False)
-@click.option("--list", "listing", is_flag=True, help="List the scenarios that come with fairsched.")
+@click.option("--list", "listing", is_flag=True, help="List the built-in scenarios.")
 @click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Change the scenario: seed=7, broker.delay=100ms, consumers.*.prefetch=51, queues.p0.quantum=40. Repeat it.",
+    help="Change a value of the scenario, such as broker.delay=100ms, consumers.*.prefetch=51 or queues.p0.quantum=40. "
+    "May be repeated.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Seed of all chance, instead of the scenario's.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else; times in seconds.")
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Random seed. [default: the scenario's]")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of tables; times in seconds.")
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     metavar="FILE.png",
-    help="Draw shares, busy workers and waits.",
+    help="Plot shares, busy workers and waiting times.",
 )
 def simulate(
     scenario: str | None, listing: bool, settings: Sequence[str], seed: int | None, as_json: bool, plot: Path | None
 ) -> None:
-    """Simulate SCENARIO: a TOML file, or one that comes with fairsched.
+    """Simulate SCENARIO: a TOML file, or the name of a built-in scenario (--list).
 
-    Links with a delay, queues with arrivals, consumers with prefetch, workers and a handler that takes its time; the
-    schedule and CoDel are the engine's own.
+    A scenario has queues with arrivals, consumers with prefetch, workers and handler times, and network delays between
+    them and the broker. Scheduling and CoDel are those of real consumers.
     """
     if listing:
         _list(as_json)
         return
     if scenario is None:
-        raise click.UsageError(f"name a scenario file, or one of {', '.join(scenario_names())}")
+        raise click.UsageError(f"SCENARIO must be a TOML file or one of {', '.join(scenario_names())}")
     draw = _plotter(plot) if plot else None
     changed = dict(_setting(setting) for setting in settings)
     if seed is not None:
@@ -62,10 +63,10 @@ def simulate(
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """Split KEY=VALUE; a value is one of TOML's, or else the text itself."""
+    """Split KEY=VALUE; the value is read as TOML if it is valid, else taken as text."""
     key, separator, value = text.partition("=")
     if not separator or not key:
-        raise click.BadParameter(f"a key and a value are needed, as in seed=7, got {text!r}", param_hint="'--set'")
+        raise click.BadParameter(f"must be KEY=VALUE, such as seed=7, got {text!r}", param_hint="'--set'")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

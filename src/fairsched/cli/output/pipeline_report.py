@@ -1,4 +1,4 @@
-"""What a pipeline did, as a page or a picture: the share of each queue, and how old its messages were."""
+"""The report of ``fairsched pipeline``, as a page or a picture: shares of the queues, and ages of the messages."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def write_report(path: Path, title: str, report: PipelineReport, ages: Sequence[
     Parameters
     ----------
     path : Path
-        Ending in ``.html`` for a page that needs no other file, or ``.png`` for the picture alone.
+        Ending in ``.html`` for a self-contained page, or ``.png`` for the picture alone.
     title : str
-        What ran.
+        Name of the pipeline.
     report : PipelineReport
-        What was read, and how fair that was.
+        Messages read, and how fair that was.
     ages : sequence of BatchAges
         One for each batch, in order.
     """
@@ -72,8 +72,8 @@ def _draw_ages(axes: Axes, ages: Sequence[BatchAges]) -> None:
     if known:
         batches = [age.batch for age in ages if age.p50 is not None]
         oldest = [age.p99 for age in ages if age.p99 is not None]
-        axes.plot(batches, oldest, color="#b3261e", marker=".", label="99 of 100 are younger")
-        axes.plot(batches, known, color="#3b7dd8", marker=".", label="half are younger")
+        axes.plot(batches, oldest, color="#b3261e", marker=".", label="99th percentile")
+        axes.plot(batches, known, color="#3b7dd8", marker=".", label="median")
         axes.legend(frameon=False, fontsize=9.5)
         axes.set_ylim(bottom=0)
     else:

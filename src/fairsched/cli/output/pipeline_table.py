@@ -1,4 +1,4 @@
-"""What a pipeline read as a table in the terminal: the batches that can be judged, and apart from them the rest."""
+"""The table of ``fairsched pipeline``: the batches whose shares can be judged, and the rest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 from fairsched.cli.output.shares_table import error_style
 from fairsched.spark.progress import PipelineReport
 
-#: Names of the columns, here and on the page of a report.
+#: Names of the columns, here and in the HTML report.
 COLUMNS = ("queue", "quantum", "judged", "share", "ideal", "error", "rest", "rows")
 
 
@@ -36,7 +36,7 @@ def _percent(value: float | None, how: str) -> str:
 
 
 def summary(report: PipelineReport) -> list[str]:
-    """Say in a line how fair it was, and in another how much."""
+    """Sum up in one line how fair it was, and in another how much was read."""
     batches, judged = report["batches"], report["judged_batches"]
     if not batches:
         verdict = "No verdict: nothing was read"

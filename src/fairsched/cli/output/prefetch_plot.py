@@ -1,4 +1,4 @@
-"""Utilisation and latency over prefetch as a picture."""
+"""The plot of ``fairsched prefetch``: utilisation and latency over prefetch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fairsched.cli.output.shares_plot import GRID, IDEAL, INK, SHARE
 from fairsched.durations import format_duration
 from fairsched.prefetch import Analysis, analyse, recommend
 
-#: Points of a curve at most; it bends once, and that point is always drawn.
+#: Points of a curve at most; the one where it bends is always drawn.
 _POINTS = 400
 
 
 def draw_prefetch(one_way_delay: float, service_time: float, chosen: int, path: Path) -> None:
-    """Draw two curves over prefetch, and where the least saturating one and the chosen one lie.
+    """Plot utilisation and latency over prefetch, with the smallest saturating prefetch and the chosen one marked.
 
     Parameters
     ----------

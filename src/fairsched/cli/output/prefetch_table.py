@@ -1,4 +1,4 @@
-"""Prefetch and its consequences as tables in the terminal."""
+"""The tables of ``fairsched prefetch``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEADINGS = ("utilisation", "msg/s", "ahead", "buffer wait", "latency", "in buff
 
 
 def rows_table(rows: Sequence[Analysis], title: str, recommended: int, chosen: int) -> Table:
-    """Lay out one line for each prefetch.
+    """Lay out one row for each prefetch count.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def rows_table(rows: Sequence[Analysis], title: str, recommended: int, chosen: i
 
 
 def changes_table(cases: Iterable[Case], title: str) -> Table:
-    """Lay out one line for each change of circumstances; see `rows_table`."""
+    """Lay out one row for each case: as given, and with a slower network or handler; see `rows_table`."""
     table = _table(title, "when")
     for case in cases:
         table.add_row(case.name, *_figures(case.figures))

@@ -1,4 +1,4 @@
-"""Share and ideal of each queue as a picture."""
+"""The plot of ``fairsched demo``: actual and ideal share of each queue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ERRORS = {"good": "#2e7d4f", "tolerable": "#b07400", "bad": "#b3261e"}
 
 
 def draw_shares(report: Report, path: Path) -> None:
-    """Draw a bar for the share of each queue, a mark for its ideal, and the error above them.
+    """Plot a bar for the share of each queue, a mark for its ideal share, and the error above them.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def draw_shares(report: Report, path: Path) -> None:
 
 
 def draw_bars(axes: Axes, report: Report, note: str) -> None:
-    """Draw the same into a part of a larger picture, with a line below the title."""
+    """Plot the same into axes of a larger figure, with a line below the title."""
     _bars(axes, report)
     _frame(axes, note)
 
@@ -86,9 +86,7 @@ def _grade(error: float) -> str:
 
 
 def _frame(axes: Axes, note: str) -> None:
-    axes.set_title(
-        "What each queue received, and what its quantum entitles it to", loc="left", fontsize=13, weight="bold", pad=26
-    )
+    axes.set_title("Actual and ideal share of each queue", loc="left", fontsize=13, weight="bold", pad=26)
     axes.text(0, 1.03, note, transform=axes.transAxes, fontsize=9.5, color="#555555", parse_math=False)
     axes.set_ylabel("share of messages", color=INK)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))

@@ -1,4 +1,4 @@
-"""Figures as a table in the terminal, live while they grow and once when they stand."""
+"""The table of ``fairsched demo``: share, ideal and error of each queue."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.text import Text
 
 from fairsched.fairness import Report
 
-#: Errors smaller than this are shown as good, and then as tolerable.
+#: Relative errors up to these are shown in green and in yellow.
 GOOD, TOLERABLE = 0.01, 0.03
 
 
@@ -46,18 +46,18 @@ def figures_table(report: Report, title: str) -> Table:
 
 
 def error_style(error: float) -> str:
-    """Choose a colour for a relative error."""
+    """Return the colour for a relative error."""
     return "green" if abs(error) <= GOOD else "yellow" if abs(error) <= TOLERABLE else "red"
 
 
 def ratio(report: Report) -> float | None:
-    """Divide what the last queue was served by what the first was; None when the first was served nothing."""
+    """Return how many times as much as the first queue the last one was served; None if the first got nothing."""
     first, last = report["queues"][0], report["queues"][-1]
     return last["served"] / first["served"] if first["served"] else None
 
 
 def summary(report: Report) -> str:
-    """Say in one line how fair it was."""
+    """Sum up in one line how fair it was."""
     first, last = report["queues"][0], report["queues"][-1]
     quotient = ratio(report)
     shown = "undefined" if quotient is None else f"{quotient:.2f}"

@@ -1,4 +1,4 @@
-"""What a simulation found as a picture: shares, busy workers, waits, depths."""
+"""The plot of ``fairsched simulate``: shares, busy workers, waiting times, queue depths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.ticker import PercentFormatter
 from fairsched.cli.output.shares_plot import GRID, IDEAL, INK, SHARE
 from fairsched.simulator import Result
 
-#: More lines than this say nothing; those with the most messages are drawn.
+#: More lines than this cannot be told apart; those with the most messages are drawn.
 _LINES = 10
 
 

@@ -1,4 +1,4 @@
-"""What a simulation found as tables in the terminal."""
+"""The tables of ``fairsched simulate``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairsched.simulator import Distribution, Result, Scenario
 
 
 def shares_table(result: Result) -> Table:
-    """Lay out what each queue was served beside what its quantum entitles it to."""
+    """Lay out the share each queue got beside the ideal share by its quantum."""
     table = _table(f"Shares of {result.scenario.name}", "queue")
     for heading in ("quantum", "served", "msg/s", "share", "ideal", "error"):
         table.add_column(heading, justify="right")
@@ -32,7 +32,7 @@ def shares_table(result: Result) -> Table:
 
 
 def waits_table(result: Result) -> Table:
-    """Lay out how long the messages of each queue waited, and how many are left."""
+    """Lay out how long the messages of each queue waited, and how many are still queued."""
     table = _table(f"Waits of {result.scenario.name}", "queue")
     for heading in ("served", "left", "wait", "wait p99", "latency", "age", "age p99"):
         table.add_column(heading, justify="right")
@@ -51,7 +51,7 @@ def waits_table(result: Result) -> Table:
 
 
 def consumers_table(result: Result) -> Table:
-    """Lay out a row for each consumer: how busy it was, and what it sent back.
+    """Lay out how busy each consumer was, and how many messages it returned.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def consumers_table(result: Result) -> Table:
     Returns
     -------
     rich.table.Table
-        What was sent back, what was received again and what was handled twice, only where that happened.
+        With columns for messages returned, received again and handled twice only where that happened.
     """
     returned = any(consumer.returned for consumer in result.consumers)
     repeated = any(consumer.redelivered for consumer in result.consumers)
@@ -78,7 +78,7 @@ def consumers_table(result: Result) -> Table:
 
 
 def scenarios_table(scenarios: Sequence[Scenario]) -> Table:
-    """Lay out the names of scenarios and what they tell."""
+    """Lay out the names of scenarios and their descriptions."""
     table = Table(box=box.ROUNDED, show_lines=True)
     table.add_column("scenario", no_wrap=True)
     table.add_column("about")
@@ -88,7 +88,7 @@ def scenarios_table(scenarios: Sequence[Scenario]) -> Table:
 
 
 def summary(result: Result) -> str:
-    """Say in one line what it amounts to."""
+    """Sum up the simulation in one line."""
     index = f"Jain's index {result.jain:.5f}   " if len(result.queues) > 1 else ""
     return (
         f"{index}{result.served:,} messages in {format_duration(result.seconds)} simulated, "

@@ -82,10 +82,9 @@ class WindowControl:
         whole = sum(settings.units.values())
         #: Bytes that each queue may have here; empty: as many as come.
         self._budgets: dict[str, float] = {}
-        if settings.options.max_buffer_bytes is not None:
-            self._budgets = {
-                name: settings.options.max_buffer_bytes * unit / whole for name, unit in settings.units.items()
-            }
+        limit = settings.options.max_buffer_bytes
+        if limit is not None:
+            self._budgets = {name: limit * unit / whole for name, unit in settings.units.items()}
         #: Bytes of a message, per queue, as far as any came: the mean of what is here, falling slowly.
         self._sizes: dict[str, float] = {}
         self._usage: dict[str, _Usage] = {}
