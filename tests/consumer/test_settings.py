@@ -117,6 +117,8 @@ def test_an_unused_consumer_costs_and_does_nothing() -> None:
 def test_an_app_gathers_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FAIRSCHED_URL", "RABBITMQ_URL", "AMQP_URL", "CLOUDAMQP_URL"):
         monkeypatch.delenv(name, raising=False)
+    with pytest.raises(TypeError, match=r"got an unexpected keyword argument 'prefech': did you mean 'prefetch'\?"):
+        App(prefech=2)
     app = App(workers=2)
 
     @app.consumer("gold", weight=40)

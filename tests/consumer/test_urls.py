@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairsched import ConfigurationError
 from fairsched.amqp import urls
-from fairsched.config import Settings
+from fairsched.config import Settings, default_url
 from fairsched.consumer.settings import ConsumerSettings
 
 
@@ -76,10 +76,10 @@ def test_endpoint_and_parameters() -> None:
 
 
 def test_the_environment_may_name_the_broker() -> None:
-    assert urls.default_url({}) is None
-    assert urls.default_url({"AMQP_URL": "amqp://c", "RABBITMQ_URL": "amqp://b"}) == "amqp://b"
-    assert urls.default_url({"AMQP_URL": "amqp://c", "FAIRSCHED_URL": "amqp://a"}) == "amqp://a"
-    assert urls.default_url({"FAIRSCHED_URL": "", "CLOUDAMQP_URL": "amqp://d"}) == "amqp://d"
+    assert default_url({}) is None
+    assert default_url({"AMQP_URL": "amqp://c", "RABBITMQ_URL": "amqp://b"}) == "amqp://b"
+    assert default_url({"AMQP_URL": "amqp://c", "FAIRSCHED_URL": "amqp://a"}) == "amqp://a"
+    assert default_url({"FAIRSCHED_URL": "", "CLOUDAMQP_URL": "amqp://d"}) == "amqp://d"
 
 
 def test_a_user_without_a_password_is_understood() -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pika
 
 from fairsched.errors import ConfigurationError
 
 MASK = "******"
-
-#: Environment variables looked at, in this order, when no URL is given.
-URL_VARIABLES = ("FAIRSCHED_URL", "RABBITMQ_URL", "AMQP_URL", "CLOUDAMQP_URL")
 
 # Greedy from the first ":" up to the last "@", across whatever is in between: what should have been percent-encoded is
 # masked whole rather than half, and text in which there is more than a URL is masked too far rather than not enough.
@@ -202,24 +198,3 @@ def endpoint(url: str) -> str:
     """
     found = parameters(url)
     return f"{found.host}:{found.port}"
-
-
-def default_url(environ: Mapping[str, str] | None = None) -> str | None:
-    """Return the first broker URL that the environment offers.
-
-    Parameters
-    ----------
-    environ : mapping, optional
-        Variables to look into; the process environment by default.
-
-    Returns
-    -------
-    str or None
-        The value of the first of `URL_VARIABLES` that is set, or None.
-
-    Notes
-    -----
-    O(1). Safe from any thread.
-    """
-    source = os.environ if environ is None else environ
-    return next((source[name] for name in URL_VARIABLES if source.get(name)), None)

@@ -31,6 +31,9 @@ PREFIX = "FAIRSCHED_"
 #: Where a broker's URL is looked for, the first that is set wins; the last three are what hosting platforms set.
 URL_VARIABLES = (PREFIX + "URL", "RABBITMQ_URL", "AMQP_URL", "CLOUDAMQP_URL")
 
+#: Default of `target_delay` with ``prefetch="auto"``, in seconds; without, there is none.
+TARGET_DELAY = 0.1
+
 
 class Option(NamedTuple):
     """A row of the table.
@@ -188,7 +191,7 @@ class ConsumerOptions:
             values.duration(),
             "DURATION",
             "With prefetch auto: how long a message may wait in this process.",
-            unset="100ms",
+            unset=format_duration(TARGET_DELAY),
         ),
     )
     max_buffer_bytes: int | None = field(

@@ -160,11 +160,14 @@ def _key(value: Any) -> str:
 
 
 def _ordering_key(value: Any) -> str:
-    from fairsched.consumer.keys import key_function
+    from fairsched.amqp.properties import PROPERTY_NAMES  # and with it pika
 
     if not isinstance(value, str) or not matches(r"(header|property):.+", value):
         raise ValueError
-    key_function(value)  # knows the properties there are
+    source, _, name = value.partition(":")
+    properties = sorted({*PROPERTY_NAMES} - {"headers"})
+    if source == "property" and name not in properties:
+        raise ConfigurationError(f"no such property; there are {', '.join(properties)}")
     return value
 
 

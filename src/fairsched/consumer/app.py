@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fairsched.amqp.urls import URL_VARIABLES, default_url
+from fairsched.config import OPTIONS, URL_VARIABLES, default_url
+from fairsched.consumer.arguments import check_names
 from fairsched.consumer.consumer import Consumer
 from fairsched.consumer.handlers import check_plain
 from fairsched.consumer.signals import graceful
@@ -26,10 +27,15 @@ class App:
     Parameters
     ----------
     url : str or sequence of str, optional
-        The broker; by default whatever the environment names (``FAIRSCHED_URL``, ``RABBITMQ_URL``, ``AMQP_URL``,
-        ``CLOUDAMQP_URL``).
+        The broker; by default the first of ``FAIRSCHED_URL``, ``RABBITMQ_URL``, ``AMQP_URL`` and ``CLOUDAMQP_URL`` that
+        the environment has.
     **options
         As for `Consumer`.
+
+    Raises
+    ------
+    TypeError
+        If `Consumer` has no such option.
 
     Attributes
     ----------
@@ -53,6 +59,7 @@ class App:
     """
 
     def __init__(self, url: str | Sequence[str] | None = None, **options: Any) -> None:
+        check_names(options, [name for name in OPTIONS if name not in ("url", "log_level")])
         self.url = url
         self.options = options
         self.weights: dict[str, int] = {}

@@ -30,56 +30,9 @@ class Consumer:
         ``amqp://`` or ``amqps://``; several are tried in turn.
     queues : mapping of str to int, or sequence of str
         Weight per queue, or names of queues that weigh the same.
-    prefetch : int, mapping or "auto", optional
-        Unsettled messages in all, divided in proportion to the weights, or per queue. By default chosen so that
-        shares do not flatten at a round trip of a millisecond: 500 in all at least, or 20 for each queue up to 5 000 in
-        all; and after a lost connection, once the handler was measured, no more than a second of work or what that
-        and the workers need. "auto" measures round trip and handler time all the while, and keeps the windows the
-        smallest that keep the workers busy.
-    target_delay : float, optional
-        With ``prefetch="auto"``: seconds that a message may wait here beyond what keeps the workers busy; 0.1 by
-        default.
-    max_buffer_bytes : int, optional
-        Bytes of unsettled messages to have here, divided over the queues in proportion to their weights. A queue that
-        has more takes in nothing until half of that is settled; one message of each is always possible.
-    anticipation : float, optional
-        Seconds that a queue whose turn it is, empty here but backlogged at the broker, is waited for in one turn
-        before the others go on, so that shares hold even when the broker is slower than the handlers. By default four
-        round trips, and 20 ms at least; 0 waits for nobody.
-    cost : None, "bytes", "time" or callable
-        What a message is charged: one, its length, its handler's time, or ``cost(message)``.
-    key : str or callable, optional
-        ``"header:NAME"``, ``"property:NAME"`` or ``key(message)``: be fair to tenants inside the queues instead of
-        to queues. Messages without a key belong to the tenant ``""``.
-    weights : mapping, optional
-        Weights of tenants, with `key`.
-    default_weight : int
-        Weight of every other tenant.
-    ordering_key : str or callable, optional
-        As `key`: messages of one ordering key, of one queue or tenant, are handled in order and one at a time, those
-        of different keys by `workers` side by side. Messages without one form a sequence of their own.
-    workers : int, Pool or list of Pool
-        Threads that `run` gives the handler. In pools of different priorities, those of a lower one help only while
-        all above them are busy; not with an `ordering_key`.
-    on_error : "requeue", "reject", "dead-letter" or callable
-        What becomes of a message whose handler raised. "reject" and "dead-letter" send the same frame: the broker
-        dead-letters what it can and drops the rest. A callable gets ``(message, exception)`` and settles the message,
-        which is requeued if it does not. Note that "requeue" returns a message that always fails at once: use a
-        dead-letter exchange or a delivery limit against it.
-    shutdown_timeout : float
-        Seconds that a stop takes in all. A fifth of them, but 2 s at most, is kept for closing the connection; the
-        rest is for what is buffered, running or deferred.
-    connect_timeout : float
-        Seconds until a first connection that does not come about is an error.
-    codel : CoDel, optional
-        Its law judges, for each slot, every message that is about to be handled: those that waited here too long
-        go back. At most 10 of a slot in one pull unless the law has `max_returns`, and never the last one buffered.
-    codel_requeue : bool
-        True returns such a message to its queue, for another consumer; False dead-letters it, or drops it.
-    codel_budget : int
-        Returns of one message at most.
-    codel_when_alone : bool
-        Whether messages are returned although nobody else consumes their queue, who could have them.
+    **options
+        Prefetch, workers, what a message costs, what happens to failed and to late ones, and more:
+        `fairsched.config.ConsumerOptions` documents each.
 
     Raises
     ------

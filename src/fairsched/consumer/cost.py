@@ -129,8 +129,8 @@ def cost_model(cost: str | Callable[[Message], int] | None) -> ConstantCost:
 
     Parameters
     ----------
-    cost : None, "bytes", "time" or callable
-        What a message is charged.
+    cost : "constant", None, "bytes", "time" or callable
+        What a message is charged; None is "constant".
 
     Returns
     -------
@@ -142,7 +142,7 @@ def cost_model(cost: str | Callable[[Message], int] | None) -> ConstantCost:
     ConfigurationError
         If `cost` is none of these, or a coroutine function or a generator function.
     """
-    if cost is None:
+    if cost is None or cost == "constant":
         return ConstantCost()
     if cost == "bytes":
         return BytesCost()
@@ -151,4 +151,4 @@ def cost_model(cost: str | Callable[[Message], int] | None) -> ConstantCost:
     if callable(cost):
         check_plain(cost, "cost")
         return FunctionCost(cost)
-    raise ConfigurationError(f"cost must be None, 'bytes', 'time' or a function of the message, got {cost!r}")
+    raise ConfigurationError(f"cost must be 'constant', 'bytes', 'time' or a function of the message, got {cost!r}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairsched.amqp.urls import check_urls
-from fairsched.config.options import ConsumerOptions
+from fairsched.config.options import TARGET_DELAY, ConsumerOptions
 from fairsched.consumer.arguments import made_by
 from fairsched.consumer.cost import cost_model
 from fairsched.consumer.handlers import check_plain
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 #: What `on_error` may be.
 OnError = str | Callable[["Message", Exception], object]
 
-#: The prefetch that is found by measuring, and how long messages may wait for its sake, in seconds.
-AUTO, TARGET_DELAY = "auto", 0.1
+#: The prefetch that is found by measuring.
+AUTO = "auto"
 
 
 class ConsumerSettings:
@@ -77,7 +77,7 @@ class ConsumerSettings:
         self.options = options
         self.urls = check_urls(options.url)
         self.pools = as_pools(options.workers)
-        self.cost = cost_model(None if options.cost == "constant" else options.cost)
+        self.cost = cost_model(options.cost)
         self.key = None if options.key in (None, "queue") else key_function(options.key)
         self.ordering_key = None if options.ordering_key is None else key_function(options.ordering_key, "ordering_key")
         if callable(options.on_error):

@@ -64,11 +64,6 @@ def shedding_rules(
         return None
     if not isinstance(codel, CoDel):
         raise ConfigurationError(f"codel must be a fairsched.CoDel or None, got {codel!r}")
-    for name, value in (("codel_requeue", requeue), ("codel_when_alone", when_alone)):
-        if not isinstance(value, bool):
-            raise ConfigurationError(f"{name} must be True or False, got {value!r}")
-    if not isinstance(budget, int) or isinstance(budget, bool) or budget < 0:
-        raise ConfigurationError(f"codel_budget must be a whole number of at least 0, got {budget!r}")
     if ordered and requeue:
         raise ConfigurationError(
             "codel with an ordering_key would break the order: what is behind a returned message overtakes it; "

@@ -13,6 +13,7 @@ from fairsched.cli import exits
 from fairsched.cli.experiment import MESSAGES, PREFETCH, QUANTA, SERVICE_TIME, Meter, Plan, Watch, run_in_process
 from fairsched.cli.parameters import Duration, check_picture
 from fairsched.config import Settings
+from fairsched.config.values import LARGEST_PREFETCH
 from fairsched.durations import format_duration
 from fairsched.fairness import Report, report
 
@@ -36,7 +37,7 @@ _FLATTENED = 0.05
 )
 @click.option(
     "--prefetch",
-    type=click.IntRange(1, 65_535),
+    type=click.IntRange(1, LARGEST_PREFETCH),
     default=PREFETCH,
     show_default=True,
     help="Prefetch per queue. Try 1.",

@@ -11,11 +11,9 @@ import click
 
 from fairsched.cli import exits
 from fairsched.cli.parameters import Duration, check_picture
+from fairsched.config.values import LARGEST_PREFETCH
 from fairsched.durations import format_duration
 from fairsched.prefetch import Analysis, analyse, recommend
-
-#: basic.qos carries the count in sixteen bits.
-_LARGEST = 65_535
 
 
 class Case(NamedTuple):
@@ -38,7 +36,7 @@ class Case(NamedTuple):
 @click.option(
     "--prefetch",
     "chosen",
-    type=click.IntRange(1, _LARGEST),
+    type=click.IntRange(1, LARGEST_PREFETCH),
     help="Also show this prefetch, and use it in the second table.",
 )
 @click.option(
@@ -126,8 +124,8 @@ def _print(recommended: int, shown: int, rows: Sequence[Analysis], changes: Sequ
         f"Prefetch {first.saturating} = ({trip} + {service}) / {service}, rounded up, is the smallest that keeps the "
         "handler busy; each further message only waits in this process, where no other consumer can get it."
     )
-    if recommended > _LARGEST:
-        click.echo(f"AMQP allows at most {_LARGEST} per consumer: use more consumers.", err=True)
+    if recommended > LARGEST_PREFETCH:
+        click.echo(f"AMQP allows at most {LARGEST_PREFETCH} per consumer: use more consumers.", err=True)
 
 
 def _plotter(path: Path) -> Callable[[Sequence[Analysis], int], None]:
