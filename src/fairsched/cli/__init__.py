@@ -5,12 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from fairsched.cli.extra import EXTRA, REMEDY
+
 __all__ = ["main"]
-
-#: Packages of the extra ``cli``.
-EXTRA = frozenset({"click", "rich", "matplotlib"})
-
-REMEDY = "the command line needs {}: pip install 'fairsched[cli]'"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from fairsched import __version__
-from fairsched.cli import EXTRA, REMEDY, exits
+from fairsched.cli import exits
+from fairsched.cli.extra import EXTRA, REMEDY
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 
 #: Commands and their one-line help, in the order of ``fairsched --help``.

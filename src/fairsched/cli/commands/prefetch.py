@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
@@ -14,13 +13,6 @@ from fairsched.cli.parameters import Duration, check_picture
 from fairsched.config.values import LARGEST_PREFETCH
 from fairsched.durations import format_duration
 from fairsched.prefetch import Analysis, analyse, recommend
-
-
-class Case(NamedTuple):
-    """A row of the second table: what changed, and the figures then."""
-
-    name: str
-    figures: Analysis
 
 
 @click.command(epilog=exits.EPILOG)
@@ -82,14 +74,15 @@ def _neighbours(round_trip: float, service: float, recommended: int, chosen: int
     return sorted(one for one in candidates if one >= 1)
 
 
-def _changes(shown: int, round_trip: float, service: float) -> list[Case]:
+def _changes(shown: int, round_trip: float, service: float) -> dict[str, Analysis]:
+    """Analyse what happens when the network or the handler slows down; the keys say by how much."""
     delay = round_trip / 2
-    return [
-        Case("now", analyse(shown, delay, service)),
-        Case("round trip x 2", analyse(shown, 2 * delay, service)),
-        Case("service x 5", analyse(shown, delay, 5 * service)),
-        Case("service x 10", analyse(shown, delay, 10 * service)),
-    ]
+    return {
+        "now": analyse(shown, delay, service),
+        "round trip x 2": analyse(shown, 2 * delay, service),
+        "service x 5": analyse(shown, delay, 5 * service),
+        "service x 10": analyse(shown, delay, 10 * service),
+    }
 
 
 def _object(
@@ -98,7 +91,7 @@ def _object(
     headroom: float,
     recommended: int,
     rows: Sequence[Analysis],
-    changes: Sequence[Case],
+    changes: Mapping[str, Analysis],
 ) -> dict[str, object]:
     return {
         "round_trip": round_trip,
@@ -106,11 +99,11 @@ def _object(
         "headroom": headroom,
         "recommended": recommended,
         "rows": [row._asdict() for row in rows],
-        "changes": [{"name": case.name, **case.figures._asdict()} for case in changes],
+        "changes": [{"name": name, **figures._asdict()} for name, figures in changes.items()],
     }
 
 
-def _print(recommended: int, shown: int, rows: Sequence[Analysis], changes: Sequence[Case]) -> None:
+def _print(recommended: int, shown: int, rows: Sequence[Analysis], changes: Mapping[str, Analysis]) -> None:
     from rich.console import Console
 
     from fairsched.cli.output.prefetch_table import changes_table, rows_table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -12,7 +12,6 @@ from rich.text import Text
 from fairsched.durations import format_duration
 
 if TYPE_CHECKING:
-    from fairsched.cli.commands.prefetch import Case
     from fairsched.prefetch import Analysis
 
 _HEADINGS = ("utilisation", "msg/s", "ahead", "buffer wait", "latency", "in buffer")
@@ -44,11 +43,11 @@ def rows_table(rows: Sequence[Analysis], title: str, recommended: int, chosen: i
     return table
 
 
-def changes_table(cases: Iterable[Case], title: str) -> Table:
+def changes_table(cases: Mapping[str, Analysis], title: str) -> Table:
     """Lay out one row for each case: as given, and with a slower network or handler; see `rows_table`."""
     table = _table(title, "when")
-    for case in cases:
-        table.add_row(case.name, *_figures(case.figures))
+    for name, figures in cases.items():
+        table.add_row(name, *_figures(figures))
     return table
 
 
