@@ -37,7 +37,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, so that no process is left alone with it at the end."""
     first = ["spark", "integration", "reentrancy", "stress"]
-    folders = {item: item.path.parent.name for item in items}
+    folders = {item: item.path.relative_to(Path(__file__).parent).parts[0] for item in items}
     items.sort(key=lambda item: first.index(folders[item]) if folders[item] in first else len(first))
 
 
