@@ -24,7 +24,7 @@ class ConsistentHashExchange:
     hash_property : str, optional
         Hash this property: ``message_id``, ``correlation_id`` or ``timestamp``. With neither, the routing key.
     **options
-        As for `RabbitMQHash`: typed_headers, ring, seed, max_weight.
+        As for `RabbitMQHash`: typed_headers, max_weight.
 
     Raises
     ------

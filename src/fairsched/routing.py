@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import calendar
 import datetime as dt
+from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import Any, NamedTuple
 
-from fairsched._routing import phash2
+from fairsched._routing import phash2, rabbitmq_bucket
 from fairsched.bindingkey import LARGEST, weight_of
-from fairsched.placement import Buckets, Placement, PointRing
+from fairsched.errors import ConfigurationError
 
 
 class Binding(NamedTuple):
@@ -30,6 +32,10 @@ class _Missing:
 MISSING = _Missing()
 
 
+#: Bucket numbers have 31 bits.
+_MOST_BUCKETS = 2**31 - 1
+
+
 class RabbitMQHash:
     """The placement of RabbitMQ's ``x-consistent-hash`` exchange, bit for bit.
 
@@ -41,11 +47,6 @@ class RabbitMQHash:
     typed_headers : bool
         Hash a header's AMQP type with its value, as RabbitMQ did before 3.13. A value's type is the one pika gives it:
         str ``longstr``, bytes ``binary``, int ``signedint`` or, beyond 32 bits, ``long``, datetime ``timestamp``.
-    ring : bool
-        The algorithm of RabbitMQ up to 3.7.7: points on a ring. The broker's points are random; these are the same in
-        every process, but not the broker's. Implies `typed_headers`.
-    seed : int
-        Random seed of the ring's points.
     max_weight : int, optional
         The largest weight; None for no limit, as in brokers before April 2026.
 
@@ -82,14 +83,11 @@ class RabbitMQHash:
         bindings: Iterable[tuple[str, str]] = (),
         *,
         typed_headers: bool = False,
-        ring: bool = False,
-        seed: int = 0,
         max_weight: int | None = LARGEST,
     ) -> None:
-        self._typed = typed_headers or ring
-        self._ring = ring
+        self._typed = typed_headers
         self._largest = max_weight
-        self._placement: Placement = PointRing(seed) if ring else Buckets()
+        self._placement = _Buckets()
         self._bindings: dict[Binding, None] = {}
         for queue, key in bindings:
             self.bind(queue, key)
@@ -101,7 +99,7 @@ class RabbitMQHash:
 
     @property
     def buckets(self) -> int:
-        """Number of buckets, or of points on the ring."""
+        """Number of buckets."""
         return len(self._placement)
 
     def bind(self, queue: str, key: str) -> None:
@@ -122,7 +120,7 @@ class RabbitMQHash:
         weight = weight_of(key, self._largest)
         binding = Binding(queue, key)
         if binding not in self._bindings:
-            self._placement.bind(queue, key, weight)
+            self._placement.bind(queue, weight)
             self._bindings[binding] = None
 
     def unbind(self, queue: str, key: str) -> None:
@@ -135,7 +133,7 @@ class RabbitMQHash:
         binding = Binding(queue, key)
         if binding in self._bindings:
             del self._bindings[binding]
-            self._placement.unbind(queue, key)
+            self._placement.unbind(queue)
 
     def delete_queue(self, queue: str) -> None:
         """Remove all bindings of a queue, as deleting it does."""
@@ -175,7 +173,7 @@ class RabbitMQHash:
         if routing_key is not None:
             if not isinstance(routing_key, (str, bytes)):
                 raise TypeError(f"a routing key must be str or bytes, got {routing_key!r}")
-            return self._placement.find(phash2(routing_key, listed=self._ring))
+            return self._placement.find(phash2(routing_key))
         return self._placement.find(phash2(_text(property)) if header is MISSING else self._header_hash(header))
 
     def _header_hash(self, value: Any) -> int:
@@ -190,6 +188,50 @@ class RabbitMQHash:
             phash2(value)  # raises for integers that AMQP cannot encode
             return value
         return phash2(value)
+
+
+class _Buckets:
+    """RabbitMQ's placement since 3.7.8: numbered buckets, a block of them for each queue, chosen by jump hash.
+
+    Notes
+    -----
+    The first binding of a queue adds its block; further ones are ignored. Removing any of its bindings, even an ignored
+    one, removes the block and renumbers all later blocks, so their keys may move to other queues.
+
+    Complexity: bind, unbind O(queues); find O(log buckets). Thread safety: none; the owner excludes.
+    """
+
+    def __init__(self) -> None:
+        self._weights: dict[str, int] = {}  # in block order
+        self._queues: list[str] = []
+        self._ends: list[int] = []
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def bind(self, queue: str, weight: int) -> None:
+        """Append a block, unless the queue has one."""
+        if queue in self._weights:
+            return
+        if len(self) + weight > _MOST_BUCKETS:
+            raise ConfigurationError(f"there would be more than {_MOST_BUCKETS} buckets")
+        self._weights[queue] = weight
+        self._renumber()
+
+    def unbind(self, queue: str) -> None:
+        """Remove the queue's block and close the gap."""
+        if self._weights.pop(queue, None) is not None:
+            self._renumber()
+
+    def _renumber(self) -> None:
+        self._queues = list(self._weights)
+        self._ends = list(accumulate(self._weights.values()))
+
+    def find(self, hashed: int) -> str | None:
+        """Return the queue whose block has the hash's bucket."""
+        if not self._ends:
+            return None
+        return self._queues[bisect_right(self._ends, rabbitmq_bucket(hashed, self._ends[-1]))]
 
 
 def _text(value: Any) -> str | bytes | None:

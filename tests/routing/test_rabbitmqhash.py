@@ -238,53 +238,6 @@ def test_one_value_at_a_time() -> None:
         exchange.route(5)  # type: ignore[arg-type]
 
 
-# The ring of RabbitMQ up to 3.7.7 ----------------------------------------------------------------------------------
-
-
-def test_ring_has_a_point_for_each_unit_of_weight() -> None:
-    exchange = RabbitMQHash([("q0", "10"), ("q1", "20")], ring=True)
-    assert exchange.buckets == 30
-    exchange.bind("q0", "10")
-    assert exchange.buckets == 30
-    exchange.bind("q0", "5")
-    assert exchange.buckets == 35
-    exchange.unbind("q0", "10")
-    assert exchange.buckets == 25
-    exchange.delete_queue("q0")
-    assert {exchange.route(str(number)) for number in range(100)} == {"q1"}
-    exchange.delete_queue("q1")
-    assert exchange.route("x") is None
-
-
-def test_ring_moves_only_what_must_move() -> None:
-    keys = [str(number) for number in range(20_000)]
-    exchange = RabbitMQHash([(f"q{number}", "100") for number in range(10)], ring=True, seed=3)
-    before = [exchange.route(key) for key in keys]
-    exchange.unbind("q4", "100")
-    assert all((exchange.route(key) != old) == (old == "q4") for key, old in zip(keys, before, strict=True))
-    exchange.bind("q4", "100")
-    assert [exchange.route(key) for key in keys] == before
-    exchange.bind("new", "100")
-    assert {exchange.route(key) for key, old in zip(keys, before, strict=True) if exchange.route(key) != old} == {"new"}
-
-
-def test_ring_of_the_seed_article() -> None:
-    """Weights 10, 10, 20, 20 and 100 000 keys: loose bounds, for points are few."""
-    random_keys = random.Random(1)
-    bindings = [("q0", "10"), ("q1", "10"), ("q2", "20"), ("q3", "20")]
-    exchange = RabbitMQHash(bindings, ring=True)
-    counts = dict.fromkeys(("q0", "q1", "q2", "q3"), 0)
-    for _ in range(100_000):
-        counts[str(exchange.route(str(random_keys.randint(1, 1_000_000))))] += 1
-    assert min(counts.values()) > 1_000
-    assert counts["q2"] + counts["q3"] > counts["q0"] + counts["q1"]
-
-
-def test_ring_that_is_full() -> None:
-    with pytest.raises(ConfigurationError, match="more than 134217728 points"):
-        RabbitMQHash([("q", "134217729")], ring=True, max_weight=None)
-
-
 # The exchange ----------------------------------------------------------------------------------------------------
 
 
