@@ -58,7 +58,7 @@ class Driver:
         self.offset = self.reader.initialOffset()
 
     def plan(self, limit: ReadLimit | None = None) -> dict[str, Any] | None:
-        """Plan a batch; None if there is none to be had."""
+        """Plan a batch; None if there is nothing to read."""
         end = self.reader.latestOffset(self.offset, limit or self.reader.getDefaultReadLimit())
         return None if end == self.offset else json.loads(json.dumps(end))
 

@@ -105,7 +105,7 @@ cdef inline bint pull_stands(Call* call, QueueConsumer* c, Message* m) noexcept 
     return not c.walks or cursor_seek(q, call, c, &steps) == m
 
 cdef inline bint pull_this(Call* call, QueueConsumer* c, Message* m, Pulled* out) noexcept nogil:
-    """Take a candidate, if it is still to be had; its reference stays with who has it, or is given up."""
+    """Take a candidate, if it is still available; its reference stays with who has it, or is given up."""
     cdef Queue* q = call.queue
     cdef bint taken
     queue_lock(q)

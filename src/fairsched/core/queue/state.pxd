@@ -132,7 +132,7 @@ cdef struct Call:  # one call into a queue: whom to tell how, and what left the 
     Stand stand
 
 cdef inline void call_init(Call* call, Queue* q, int64_t now) noexcept nogil:
-    """A call that tells nobody; its pin is still to be had."""
+    """A call that notifies nobody and has no pin yet."""
     call.pin = NULL
     call.queue = q
     call.now = now

@@ -94,7 +94,7 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"depths": self._depths, "behind": self._behind, "ages": self._ages, **shed}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Plan the next batch; `start` itself if there is none to be had."""
+        """Plan the next batch; `start` itself if there is nothing to read."""
         begin = QueueOffset.from_json(start)
         self._check_spool(begin.epoch)
         ready = self._look()

@@ -94,7 +94,7 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"streams": self._ends, "behind": self._left}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Plan the next batch; `start` itself if there is none to be had."""
+        """Plan the next batch; `start` itself if there is nothing to read."""
         options, begin = self._options, StreamOffset.from_json(start)
         if begin.ends is None:
             # An empty batch writes down what "latest" means, so that a restart does not take it for something later.
