@@ -218,7 +218,7 @@ class ConsumerOptions:
     cost: str | Callable[[Any], int] | None = field(
         default="constant",
         metadata=_row(
-            values.COST,
+            values.word("constant", "bytes", "time")._replace(check=None),  # `cost_model` checks, also for functions
             "constant|bytes|time",
             "What a message costs its queue or tenant: always the same, its length, or its handler's time.",
         ),

@@ -286,8 +286,6 @@ WORKERS = Kind(
     "a whole number of at least 1, or pools, each with a size of at least 1 and a priority: 4:10,2:0 in text, "
     "{size = 4, priority = 10} in a file",
 )
-#: In Python also functions, which the consumer checks.
-COST = word("constant", "bytes", "time")._replace(check=None, allowed="")
 KEY = Kind(_key, "'queue', 'header:NAME' or 'property:NAME'")
 ORDERING_KEY = Kind(_ordering_key, "'header:NAME' or 'property:NAME'")
 WEIGHTS = Kind(_numbers, "names of tenants with weights (whole numbers of at least 1)")
