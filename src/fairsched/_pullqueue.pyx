@@ -997,7 +997,7 @@ cdef class Entry:
         return f"<Entry of {self.owner.name if self.owner is not None else None!r}, {state}>"
 
 
-# Source: seed 001, and Qpid Broker-J's multi-queue consumers. The order is that of core/connection/target.pxd; waiting
+# Source: Qpid Broker-J's multi-queue consumers. The order is that of core/connection/target.pxd; waiting
 # is as in Subscription.get, in one room for all: each subscription calls `heard` when its queue tells it that there is
 # work.
 #
