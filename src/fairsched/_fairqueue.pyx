@@ -32,6 +32,7 @@ from fairsched._buffers cimport array_data
 from fairsched._core cimport NamedSlots, clear_t, slot_find, slot_pin, slot_unpin, slots_disown
 from fairsched._numbers cimport as_amount, as_count, as_int64, as_priority
 from fairsched._waitingroom cimport Seat, WaitingRoom
+from fairsched.core.atomics cimport rarely
 from fairsched.core.schedule.anticipation cimport (
     anticipation_awaits, anticipation_cost, anticipation_end_wait, anticipation_left, anticipation_set,
 )
@@ -180,13 +181,13 @@ cdef class FairQueue(NamedSlots):
         cdef long index
         with cython.critical_section(self):
             index = slot_find(self, slot, &hash)
-            if index < 0:
+            if rarely(index < 0):
                 index = self.admit(slot, hash)
-            if has_room(self, 1):
-                self.store(index, item, amount)
-            else:
+            if rarely(not has_room(self, 1)):
                 self.store_after_wait(index, item, amount, block, timeout)
-            if wakeup_possible(&self.getters.interest):
+            else:
+                self.store(index, item, amount)
+            if rarely(wakeup_possible(&self.getters.interest)):
                 self.getters.wake(wanted(self))
 
     def put_many(self, slots, items, costs=None, block=True, timeout=None):
@@ -233,7 +234,7 @@ cdef class FairQueue(NamedSlots):
 
     cdef int store(self, uint32_t index, object item, int64_t cost) except -1:
         Py_INCREF(item)
-        if not dwrr_push(&self.table, index, <uint64_t> <uintptr_t> <PyObject*> item, cost):
+        if rarely(not dwrr_push(&self.table, index, <uint64_t> <uintptr_t> <PyObject*> item, cost)):
             Py_DECREF(item)
             raise MemoryError()
         return 0
@@ -295,7 +296,7 @@ cdef class FairQueue(NamedSlots):
         cdef uint64_t token = 0
         cdef uint32_t index
         with cython.critical_section(self):
-            if not may_take(self, rank):
+            if rarely(not may_take(self, rank)):
                 deadline = self.getters.deadline(block, timeout)
                 verdict = wait_for_item(self, block, deadline, rank, 1)
                 if verdict > READY_AFTER_WAIT:
@@ -304,11 +305,11 @@ cdef class FairQueue(NamedSlots):
             name = <object> PyList_GET_ITEM(self.name_of, index)
             item = <object> <PyObject*> <uintptr_t> token
             Py_DECREF(item)  # the entry's reference; `item` holds one of its own
-            if verdict == READY_AFTER_WAIT:
+            if rarely(verdict == READY_AFTER_WAIT):
                 hand_over(self)
-            if wakeup_possible(&self.putters.interest):
+            if rarely(wakeup_possible(&self.putters.interest)):
                 hand_room_over(self)
-            if self.table.idle_count:
+            if rarely(self.table.idle_count != 0):
                 self.forget_idle()
             return name, item
 
@@ -667,7 +668,7 @@ cdef inline int may_take(FairQueue q, int32_t rank) except -1:
     """1 when something is queued, no getter of a higher priority is to have it, and no slot is waited for."""
     if q.table.queued == 0 or is_outranked(q, rank):
         return 0
-    return q.table.patience == 0 or (is_due(q) and q.table.queued != 0 and not is_outranked(q, rank))
+    return not rarely(q.table.patience != 0) or (is_due(q) and q.table.queued != 0 and not is_outranked(q, rank))
 
 
 cdef int is_due(FairQueue q) except -1:
