@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairsched.config import URL_VARIABLES
+from fairsched.config import URL_VARIABLES, default_url
 from fairsched.durations import parse_duration
 from fairsched.errors import ConfigurationError
 from fairsched.frozenmapping import FrozenMapping
@@ -120,7 +120,7 @@ def _settings(document: Mapping[str, Any], environ: Mapping[str, str]) -> Pipeli
             raise ConfigurationError(f"unknown table [{name}]; there are {', '.join(_TABLES)}")
         if not isinstance(table, dict):
             raise ConfigurationError(f"{name} must be a table ({_TABLES[name]}), got {type(table).__name__}")
-    url = next((environ[name] for name in URL_VARIABLES if environ.get(name)), None)
+    url = default_url(environ)
     source = dict(document.get("source", {}))
     sink = dict(document.get("sink", {}))
     sink_format = _text(sink, "sink", "format")
