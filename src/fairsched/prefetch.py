@@ -14,7 +14,7 @@ from typing import NamedTuple
 __all__ = ["Analysis", "analyse", "recommend"]
 
 #: basic.qos carries the count in sixteen bits.
-LARGEST = 65_535
+LARGEST_PREFETCH = 65_535
 #: Relative rounding error of float input that is not counted as another message.
 _ROUNDING = Fraction(1, 10**12)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from fairsched.errors import ConfigurationError
-from fairsched.prefetch import LARGEST
+from fairsched.prefetch import LARGEST_PREFETCH
 
 
 def normalise(weights: Mapping[str, int]) -> dict[str, int]:
@@ -70,4 +70,4 @@ def split(total: int, weights: Mapping[str, int]) -> dict[str, int]:
         largest = max(result, key=lambda name: result[name])
         result[largest] -= 1
         left += 1
-    return {name: min(LARGEST, window) for name, window in result.items()}
+    return {name: min(LARGEST_PREFETCH, window) for name, window in result.items()}

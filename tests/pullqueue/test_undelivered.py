@@ -14,7 +14,7 @@ from support.queue_engines import Engine, ManualClock, drain, items, on_both
 import fairsched
 
 
-class Morgue:
+class Alternate:
     """An alternate that takes something only while it is open."""
 
     def __init__(self) -> None:
@@ -86,15 +86,15 @@ WAYS: list[Callable[[Any, ManualClock], str]] = [
 @on_both
 @pytest.mark.parametrize("leave", WAYS)
 def test_what_the_alternate_does_not_take_is_kept(engine: Engine, leave: Callable[[Any, ManualClock], str]) -> None:
-    clock, morgue = ManualClock(), Morgue()
-    queue = engine(clock=clock, max_deliveries=2, alternate=morgue)
+    clock, alternate = ManualClock(), Alternate()
+    queue = engine(clock=clock, max_deliveries=2, alternate=alternate)
     reason = leave(queue, clock)
-    assert (queue.depth, list(queue.undelivered), morgue.taken) == (0, [(0, reason)], [])
+    assert (queue.depth, list(queue.undelivered), alternate.taken) == (0, [(0, reason)], [])
     queue.expire()
     assert list(queue.undelivered) == [(0, reason)]
-    morgue.open = True
+    alternate.open = True
     queue.expire()
-    assert (list(queue.undelivered), morgue.taken) == ([], [(0, reason)])
+    assert (list(queue.undelivered), alternate.taken) == ([], [(0, reason)])
 
 
 @on_both
@@ -116,7 +116,7 @@ def test_an_alternate_queue_that_is_full_takes_no_more(engine: Engine) -> None:
 @pytest.mark.parametrize(("overflow", "left"), [("ring", [2, 3]), ("reject", [0, 1])])
 def test_what_a_limit_drops_or_refuses_is_not_for_the_alternate(engine: Engine, overflow: str, left: list[int]) -> None:
     """A ring drops the oldest, as it was asked to; what put refuses was never in the queue."""
-    queue = engine(max_depth=2, overflow=overflow, alternate=Morgue())
+    queue = engine(max_depth=2, overflow=overflow, alternate=Alternate())
     refused = 0
     for item in range(4):
         try:
@@ -129,7 +129,7 @@ def test_what_a_limit_drops_or_refuses_is_not_for_the_alternate(engine: Engine, 
 
 @on_both
 def test_close_hands_back_what_is_undelivered_and_keeps_it(engine: Engine) -> None:
-    queue = engine(max_deliveries=1, alternate=Morgue())
+    queue = engine(max_deliveries=1, alternate=Alternate())
     worker = queue.subscribe()
     for item in range(3):
         queue.put(item)

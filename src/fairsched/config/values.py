@@ -13,9 +13,8 @@ from fairsched.durations import parse_duration
 from fairsched.errors import ConfigurationError
 from fairsched.frozenmapping import FrozenMapping
 from fairsched.pools import Pool, as_pools
+from fairsched.prefetch import LARGEST_PREFETCH
 
-#: basic.qos carries a prefetch in sixteen bits, but a total may be divided over many queues.
-LARGEST_PREFETCH = 65_535
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 #: In a file, a variable or on the command line: None, where None switches something off.
 OFF = "off"

@@ -61,7 +61,7 @@ def test_needed_is_the_rule_against_flattening() -> None:
     # At 11 ms (2 rounds exactly): three rounds, the 30 of the model for the largest.
     assert window.needed(units, 11e-3, 100e-6)["p9"] == 30
     assert window.needed(units, 11.1e-3, 100e-6)["p9"] == 40
-    assert window.needed({"a": 1.0}, 1.0, 0.0) == {"a": window.LARGEST}
+    assert window.needed({"a": 1.0}, 1.0, 0.0) == {"a": window.LARGEST_PREFETCH}
 
 
 def test_defaults_are_in_proportion_and_large_enough() -> None:

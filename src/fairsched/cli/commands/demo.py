@@ -13,9 +13,9 @@ from fairsched.cli import exits
 from fairsched.cli.experiment import MESSAGES, PREFETCH, QUANTA, SERVICE_TIME, Meter, Plan, Watch, run_in_process
 from fairsched.cli.parameters import Duration, check_picture
 from fairsched.config import Settings
-from fairsched.config.values import LARGEST_PREFETCH
 from fairsched.durations import format_duration
 from fairsched.fairness import Report, report
+from fairsched.prefetch import LARGEST_PREFETCH
 
 #: Above this relative error of a share, in a run that is long enough, a hint is printed.
 _FLATTENED = 0.05

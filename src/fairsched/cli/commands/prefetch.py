@@ -10,9 +10,8 @@ import click
 
 from fairsched.cli import exits
 from fairsched.cli.parameters import Duration, check_picture
-from fairsched.config.values import LARGEST_PREFETCH
 from fairsched.durations import format_duration
-from fairsched.prefetch import Analysis, analyse, recommend
+from fairsched.prefetch import LARGEST_PREFETCH, Analysis, analyse, recommend
 
 
 @click.command(epilog=exits.EPILOG)

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 
 from fairsched.errors import ConfigurationError
-from fairsched.prefetch import LARGEST, recommend
+from fairsched.prefetch import LARGEST_PREFETCH, recommend
 from fairsched.weights import split
 
 #: Round trip that the default windows are made for, in seconds.
@@ -54,15 +54,15 @@ def needed(units: Mapping[str, float], round_trip: float, service: float) -> dic
     Returns
     -------
     dict
-        Window per queue, at most `LARGEST`.
+        Window per queue, at most `LARGEST_PREFETCH`.
 
     Notes
     -----
     O(n). Pure.
     """
     turn = sum(units.values()) * service
-    rounds = 1 + (math.ceil(round_trip / turn) if turn > 0 else LARGEST)
-    return {name: min(LARGEST, math.ceil(unit * rounds)) for name, unit in units.items()}
+    rounds = 1 + (math.ceil(round_trip / turn) if turn > 0 else LARGEST_PREFETCH)
+    return {name: min(LARGEST_PREFETCH, math.ceil(unit * rounds)) for name, unit in units.items()}
 
 
 def default_windows(units: Mapping[str, float]) -> dict[str, int]:
@@ -86,7 +86,9 @@ def default_windows(units: Mapping[str, float]) -> dict[str, int]:
     least = needed(units, ASSUMED_ROUND_TRIP, ASSUMED_SERVICE)
     whole = sum(units.values())
     total = max(LEAST_TOTAL, min(MOST_TOTAL, EACH * len(units)))
-    return {name: min(LARGEST, max(least[name], math.ceil(total * unit / whole))) for name, unit in units.items()}
+    return {
+        name: min(LARGEST_PREFETCH, max(least[name], math.ceil(total * unit / whole))) for name, unit in units.items()
+    }
 
 
 def busying(round_trip: float, pace: float, workers: int, headroom: float = 1.0) -> int:
@@ -198,8 +200,8 @@ def windows_for(
         odd = sorted(map(str, set(prefetch) ^ set(weights)))
         if odd:
             raise ConfigurationError(f"prefetch must name every queue and no other; it differs in {', '.join(odd)}")
-        return {name: _window(prefetch[name], f"prefetch of {name!r}", LARGEST) for name in weights}
-    return split(_window(prefetch, "prefetch", LARGEST * len(weights)), weights)
+        return {name: _window(prefetch[name], f"prefetch of {name!r}", LARGEST_PREFETCH) for name in weights}
+    return split(_window(prefetch, "prefetch", LARGEST_PREFETCH * len(weights)), weights)
 
 
 def shortfall(windows: Mapping[str, int], units: Mapping[str, float], round_trip: float, service: float) -> str | None:

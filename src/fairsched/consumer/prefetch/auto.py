@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from fairsched.consumer.prefetch.arithmetic import HEADROOM
-from fairsched.prefetch import LARGEST, recommend
+from fairsched.prefetch import LARGEST_PREFETCH, recommend
 from fairsched.weights import split
 
 #: The windows that a consumer starts with add up to this for each worker.
@@ -181,7 +181,7 @@ def byte_window(budget: float, size: float) -> int:
     -----
     O(1). Pure.
     """
-    return max(1, min(LARGEST, int(budget // max(1.0, size))))
+    return max(1, min(LARGEST_PREFETCH, int(budget // max(1.0, size))))
 
 
 def _proportional(total: int, weights: Mapping[str, float]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fairsched.consumer.prefetch.arithmetic import measured_windows
 from fairsched.consumer.prefetch.auto import AutoWindow, byte_window
-from fairsched.prefetch import LARGEST
+from fairsched.prefetch import LARGEST_PREFETCH
 
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
@@ -152,11 +152,11 @@ class WindowControl:
         """
         began, self._up_since = self._up_since, None
         if began is not None and not answered and self._clock() - began < TRIAL:
-            self._limit = max(1, min(self._limit or LARGEST, max(self._windows.values())) // NARROWING)
+            self._limit = max(1, min(self._limit or LARGEST_PREFETCH, max(self._windows.values())) // NARROWING)
 
     def window(self, queue: str) -> int:
         """Return the window of a queue as it was decided last."""
-        window, budget = min(self._windows[queue], self._limit or LARGEST), self._budgets.get(queue)
+        window, budget = min(self._windows[queue], self._limit or LARGEST_PREFETCH), self._budgets.get(queue)
         if budget is None:
             return window
         # Nothing is known about what comes first, and the broker cannot be told to mind bytes.

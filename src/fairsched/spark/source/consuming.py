@@ -11,7 +11,7 @@ import pika
 from fairsched._amqp import AckLedger
 from fairsched.amqp.session import Session
 from fairsched.errors import FairschedError
-from fairsched.prefetch import LARGEST
+from fairsched.prefetch import LARGEST_PREFETCH
 from fairsched.spark.broker import close_channel
 from fairsched.spark.source.depths import message_counts
 from fairsched.spark.transport import DeliveryBuffer
@@ -51,7 +51,7 @@ class ConsumingChannel(DeliveryBuffer):
         for number, (name, window) in enumerate(windows.items()):
             tag = f"fairsched-{number}"
             self.queues[tag.encode()] = name
-            count = window if window <= LARGEST else 0
+            count = window if window <= LARGEST_PREFETCH else 0
             if count != before:
                 requests.append(partial(channel.basic_qos, prefetch_count=count))
                 before = count

@@ -18,7 +18,7 @@ import pyarrow as pa
 from fairsched._amqp import AckLedger
 from fairsched.amqp.session import Session
 from fairsched.errors import ConnectionFailed
-from fairsched.prefetch import LARGEST
+from fairsched.prefetch import LARGEST_PREFETCH
 from fairsched.spark.broker import Retries, open_session
 from fairsched.spark.source.consuming import ConsumingChannel, collect
 from fairsched.spark.source.depths import depths
@@ -150,7 +150,7 @@ class PartitionReader:
         if ahead == 1:
             return shares, shares
         ready = depths(session, shares)
-        windows = {name: min(share * ahead, ready[name], LARGEST) for name, share in shares.items()}
+        windows = {name: min(share * ahead, ready[name], LARGEST_PREFETCH) for name, share in shares.items()}
         # As a prefetch, 0 would mean no limit.
         return shares, {name: window for name, window in windows.items() if window}
 

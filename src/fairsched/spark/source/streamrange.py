@@ -16,7 +16,7 @@ from typing import Any
 
 from fairsched.amqp.session import Session
 from fairsched.errors import ConnectionFailed, FairschedError
-from fairsched.prefetch import LARGEST
+from fairsched.prefetch import LARGEST_PREFETCH
 from fairsched.spark.broker import Broker, Retries, open_session, over_session
 from fairsched.spark.source.consuming import ConsumingChannel
 from fairsched.spark.source.rows import stream_offset
@@ -101,7 +101,7 @@ def seen_bounds(broker: Broker, streams: Sequence[str], where: str, quiet: float
 
 def _look(session: Session, streams: Sequence[str], where: str, quiet: float) -> dict[str, int]:
     found = _EndFinder(session)
-    window = 1 if where == "first" else LARGEST
+    window = 1 if where == "first" else LARGEST_PREFETCH
     found.consume(dict.fromkeys(streams, window), {name: {"x-stream-offset": where} for name in streams})
     until = time.monotonic() + _ROUNDS * quiet
     while missing := [name for name in streams if name not in found.offsets]:
