@@ -64,7 +64,10 @@ def parse_duration(value: str | float) -> float:
         # Division by a power of ten is exact where multiplication by its inverse is not: 4ms is 0.004 and not nearly.
         seconds = number / round(1 / unit) if unit < 1 else number * unit
     else:
-        seconds = float(value)
+        try:
+            seconds = float(value)
+        except OverflowError:  # a whole number beyond all floats
+            seconds = math.inf
     if not 0.0 <= seconds < math.inf:
         raise ValueError(f"a duration must be finite and not negative, got {value!r}")
     return seconds

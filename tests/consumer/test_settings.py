@@ -58,6 +58,7 @@ def test_tenants_share_one_scale_with_the_default() -> None:
         ),
         ({"on_error": "ignore"}, "on_error"),
         ({"shutdown_timeout": -1}, "shutdown_timeout"),
+        ({"shutdown_timeout": 10**400}, "shutdown_timeout"),
         ({"connect_timeout": math.nan}, "connect_timeout"),
         ({"connect_timeout": math.inf}, "connect_timeout"),
         ({"prefetch": 0}, "prefetch"),
