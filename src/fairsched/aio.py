@@ -241,6 +241,8 @@ class Consumer:
             If `handler` is a generator function, or returns what nothing runs. The message is requeued.
         FairschedError
             If consuming cannot go on.
+        BaseException
+            Whatever ended a worker, such as the CancelledError of a task that the handler awaited.
 
         Notes
         -----
@@ -277,7 +279,7 @@ class Consumer:
             for thread in threads:
                 thread.leave()
             results = await asyncio.gather(work, return_exceptions=True)
-        if finished and isinstance(results[0], Exception):
+        if finished and isinstance(results[0], BaseException):
             raise results[0]
         if self._client.error is not None:
             raise self._client.error

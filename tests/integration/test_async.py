@@ -107,3 +107,22 @@ def test_async_handlers_that_are_not_done_are_named_when_the_time_is_over(
     asyncio.run(main())
     assert "2 handlers did not finish within the shutdown timeout of 1 s" in caplog.text
     eventually(lambda: broker.count(queue) == 2)
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit])
+def test_a_run_ended_by_a_handler_does_not_look_finished(
+    broker: Node, new_queue: Declare, error: type[BaseException]
+) -> None:
+    queue = new_queue("aio")
+    broker.publish(queue, numbered(3))
+
+    async def handler(message: object) -> None:
+        raise error  # as awaiting a task does that somebody cancelled
+
+    async def main() -> None:
+        async with aio.Consumer(broker.url, [queue]) as consumer:
+            with pytest.raises(error):
+                await consumer.run(handler)
+
+    asyncio.run(main())
+    eventually(lambda: broker.count(queue) == 3)
