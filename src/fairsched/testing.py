@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pika.spec import Basic, BasicProperties
 
 from fairsched._amqp import AckLedger
 from fairsched.consumer.counters import Counters
-from fairsched.consumer.handlers import check_plain
+from fairsched.consumer.handler_thread import HandlerThread
+from fairsched.consumer.handlers import check_plain, is_coroutine_handler
 from fairsched.consumer.message import Message
 from fairsched.consumer.settings import ConsumerSettings, OnError
 from fairsched.consumer.settlement import FailurePolicy, call, call_async
@@ -143,10 +144,16 @@ class FakeConsumer:
         for message in self:
             call(handler, message)
 
-    async def run_async(self, handler: Callable[[Message], Awaitable[object]]) -> None:
-        """Give a coroutine handler all messages that were put in, one after the other, and return."""
-        for message in self:
-            await call_async(handler, message)
+    async def run_async(self, handler: Callable[[Message], object]) -> None:
+        """Give a handler all messages that were put in, one after the other, as `aio.Consumer.run` does, and return."""
+        thread = None if is_coroutine_handler(handler) else HandlerThread(handler, "fairsched-worker-0")
+        calls: Any = thread or handler
+        try:
+            for message in self:
+                await call_async(calls, message)
+        finally:
+            if thread is not None:
+                thread.leave()
 
     def __iter__(self) -> Iterator[Message]:
         """Yield the messages that were put in; the caller settles each, or uses it in a ``with``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,18 @@ def test_a_lost_connection() -> None:
     message = consumer.put()
     consumer.channels["test"].alive = False
     assert (message.alive, message.ack(), consumer.acked) == (False, False, [])
+
+
+def test_run_async_takes_the_handlers_that_the_asyncio_consumer_takes() -> None:
+    consumer = FakeConsumer(on_error="reject")
+    message = consumer.put(b"1")
+    asyncio.run(consumer.run_async(lambda message: None))
+    assert consumer.acked == [message]
+
+    async def generator(message: Message) -> AsyncIterator[None]:
+        yield
+
+    consumer.put(b"2")
+    with pytest.raises(ConfigurationError, match="generator function"):
+        asyncio.run(consumer.run_async(generator))
+    assert consumer.errors == []
