@@ -10,6 +10,8 @@ from fairsched.errors import ConfigurationError
 __all__ = ["Pool", "Workers", "as_pools"]
 
 _LOWEST, _HIGHEST = -(2**31), 2**31 - 1
+#: Of a pool: each is a thread or a coroutine, and a mistyped number shall not fill the memory.
+_MOST_WORKERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,7 @@ class Pool:
     Parameters
     ----------
     size : int
-        Number of workers.
+        Number of workers, from 1 to 10 000.
     priority : int
         From -2**31 to 2**31 - 1. A message goes to an idle worker of the highest priority; workers of lower priority
         get messages only while all those of higher priority are busy.
@@ -27,7 +29,7 @@ class Pool:
     Raises
     ------
     ConfigurationError
-        If the size is not a whole number of at least 1, or the priority is not a 32-bit integer.
+        If the size is not a whole number from 1 to 10 000, or the priority is not a 32-bit integer.
 
     Notes
     -----
@@ -43,8 +45,10 @@ class Pool:
     priority: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1:
-            raise ConfigurationError(f"size of a pool must be a whole number of at least 1, got {self.size!r}")
+        if not isinstance(self.size, int) or isinstance(self.size, bool) or not 1 <= self.size <= _MOST_WORKERS:
+            raise ConfigurationError(
+                f"size of a pool must be a whole number from 1 to {_MOST_WORKERS}, got {self.size!r}"
+            )
         whole = isinstance(self.priority, int) and not isinstance(self.priority, bool)
         if not whole or not _LOWEST <= self.priority <= _HIGHEST:
             raise ConfigurationError(

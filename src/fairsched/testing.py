@@ -127,7 +127,14 @@ class FakeConsumer:
         -------
         Message
             As handlers get it.
+
+        Raises
+        ------
+        TypeError
+            If the body is not bytes, which it is in every message of a broker.
         """
+        if not isinstance(body, bytes):
+            raise TypeError(f"body must be bytes, got {body!r}")
         channel = self.channels.get(queue)
         if channel is None:
             channel = self.channels[queue] = FakeChannel(queue, self._on_failure)

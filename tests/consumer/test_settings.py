@@ -34,6 +34,8 @@ def test_tenants_share_one_scale_with_the_default() -> None:
     [
         ({"queues": []}, "at least one queue"),
         ({"queues": "gold"}, "queues must be a mapping"),
+        ({"queues": 5}, "queues must be a mapping"),
+        ({"queues": None}, "queues must be a mapping"),
         ({"queues": ["a", "a"]}, "queues must differ"),
         ({"queues": {"": 1}}, "queue name"),
         ({"queues": {"x" * 256: 1}}, "queue name"),

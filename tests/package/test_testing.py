@@ -98,6 +98,8 @@ def test_what_returns_a_coroutine_is_refused_and_its_message_requeued() -> None:
 
 
 def test_arguments_are_checked() -> None:
+    with pytest.raises(TypeError, match="body must be bytes, got 'text'"):
+        FakeConsumer().put("text")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="on_error"):
         FakeConsumer(on_error="ignore")
 

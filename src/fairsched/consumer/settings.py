@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairsched.amqp.urls import check_urls
@@ -132,7 +132,7 @@ class ConsumerSettings:
 
 
 def _named(queues: Mapping[str, int] | Sequence[str]) -> dict[str, int]:
-    if isinstance(queues, str | bytes):
+    if isinstance(queues, str | bytes) or not isinstance(queues, Collection):
         raise ConfigurationError(f"queues must be a mapping of names to weights or a list of names, got {queues!r}")
     named = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues, 1)
     if not named:
