@@ -427,12 +427,3 @@ def test_frozen_mapping_behaves_as_its_content(content: dict[str, int]) -> None:
     assert len(frozen) == len(content)
     assert hash(frozen) == hash(FrozenMapping(reversed(list(content.items()))))
     assert pickle.loads(pickle.dumps(frozen)) == frozen
-
-
-def test_the_example_of_the_documentation_is_taken(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs/reference/configuration.md").read_text(encoding="utf-8")
-    example = page.split("```toml\n")[1].split("```")[0]
-    (tmp_path / "fairsched.toml").write_text(example, encoding="utf-8")
-    found = load(tmp_path)
-    assert found.url == ("amqp://app@rabbit-1/%2F", "amqp://app@rabbit-2/%2F")
-    assert found.queues == {"gold": 40, "free": 4}

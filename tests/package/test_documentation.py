@@ -11,6 +11,7 @@ import pytest
 
 import fairsched
 import fairsched.prefetch
+from fairsched.config import Settings
 from fairsched.config.reference import options_table
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +40,23 @@ def test_the_readme_example_that_needs_no_broker() -> None:
     scope: dict[str, Any] = {}
     exec("\n".join(lines), scope)
     assert repr(eval(expression, scope)) == "(" + expected.strip() + ")"
+
+
+def test_the_example_of_the_page_on_testing() -> None:
+    page = ROOT / "docs" / "howto" / "testing.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(code, page, "exec"), names)
+    names["test_orders"]()
+
+
+def test_the_example_of_a_configuration_file(tmp_path: Path) -> None:
+    page = (ROOT / "docs/reference/configuration.md").read_text(encoding="utf-8")
+    example = page.split("```toml\n")[1].split("```")[0]
+    (tmp_path / "fairsched.toml").write_text(example, encoding="utf-8")
+    found = Settings.load(environ={}, directory=tmp_path)
+    assert found.url == ("amqp://app@rabbit-1/%2F", "amqp://app@rabbit-2/%2F")
+    assert found.queues == {"gold": 40, "free": 4}
 
 
 def test_what_the_page_on_pulling_shows(capsys: pytest.CaptureFixture[str]) -> None:

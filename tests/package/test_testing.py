@@ -1,25 +1,14 @@
-"""The double that users test their handlers with, and the example that its page shows."""
+"""The double that users test their handlers with."""
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from fairsched import ConfigurationError, Message
 from fairsched.testing import FakeConsumer
-
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "testing.md"
-
-
-def test_the_example_of_the_page() -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    names: dict[str, object] = {}
-    exec(compile(code, PAGE, "exec"), names)  # our own page
-    names["test_orders"]()  # type: ignore[operator]
 
 
 def outcome(message: Message) -> None:
