@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -35,3 +37,11 @@ def test_a_root_for_every_count() -> None:
 
 def test_a_batched_pull_of_fresh_messages_returns_nothing() -> None:
     assert _probe_codel.batched_pull(50, True)[1] == 0
+
+
+def test_the_kernels_roots() -> None:
+    roots = [65535, 32769, 36864, 31968, 28935, 26481, 24588, 23037, 21746, 20647, 19699, 18869]
+    assert _probe_codel.inverse_roots(12) == roots
+    # One Newton step per count is far from the root at first, which is why the exact one is a law of its own.
+    errors = [root / 65536 * math.sqrt(count) - 1 for count, root in enumerate(roots, 1)]
+    assert [round(100 * errors[count - 1], 1) for count in (2, 3, 4, 5)] == [-29.3, -2.6, -2.4, -1.3]
