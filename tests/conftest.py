@@ -43,19 +43,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep the tests of a file in one process, and those that may start a Spark in two.
-
-    Spark gives its Python workers ten seconds to start, which a machine that runs many of them does not keep.
-    """
+    """Keep the tests of a file in one process, and all that may start a Spark: it gives its workers ten seconds."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.split("::", 1)[0]
-            folder = path.rpartition("/")[0]
-            if folder.startswith("tests/spark/"):
-                return "parts of fairsched.spark"
-            return folder if folder == "tests/spark" else path
+            return "tests/spark" if path.startswith("tests/spark/") else path
 
     return ByFile(config, log)
 
