@@ -32,4 +32,4 @@ numpydoc_xref_param_type = False
 # The manual is built without a network, so names of other projects are text and cannot be links. Our own must resolve.
 nitpick_ignore_regex = [(r"py:.*", r"(?!fairsched).*")]
 # Documented as fairsched.Message.
-nitpick_ignore = [("py:class", "fairsched.consumer.message.Message")]
+nitpick_ignore = [("py:class", "fairsched._delivery.Message")]

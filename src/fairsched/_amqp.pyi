@@ -1,6 +1,8 @@
 from collections.abc import Callable
 from typing import Any, ClassVar, final
 
+PROPERTY_NAMES: tuple[str, ...]
+
 def take_deliveries(
     buffer: bytes,
     start: int,
@@ -11,12 +13,6 @@ def take_deliveries(
     found: list[tuple[bytes, bytes, bytes, int]],
     now: int,
 ) -> tuple[int, bool, int, int]: ...
-def give_deliveries(
-    buffer: bytes, start: int, longest: int, sinks: dict[int, Callable[[int, int, bytes, bytes, bytes], None]]
-) -> tuple[int, bool, int]: ...
-
-PROPERTY_NAMES: tuple[str, ...]
-
 def read_methods(deliveries: list[tuple[bytes, bytes, bytes, int]]) -> tuple[list[bytes], list[bool], list[bytes]]: ...
 def read_properties(
     header: bytes, wanted: tuple[int, ...], table: Callable[[bytes, int], tuple[Any, int]], lossless: bool = False
@@ -40,3 +36,4 @@ class AckLedger:
     def deliver(self, tag: int, size: int = 0) -> None: ...
     def settle(self, tag: int, verdict: int) -> bool: ...
     def flush(self) -> list[tuple[int, int, bool]]: ...
+    def frames(self, channel: int) -> bytes: ...

@@ -2,9 +2,9 @@
 
 In this file, in this order:
 
-    take_deliveries, give_deliveries    deliveries out of a connection's bytes, cut apart and undecoded
-    read_methods, read_properties       what is in deliveries that were cut apart
-    AckLedger                           which frames settle them exactly
+    take_deliveries                  deliveries out of a connection's bytes, cut apart and undecoded
+    read_methods, read_properties    what is in deliveries that were cut apart
+    AckLedger                        which frames settle them exactly
 """
 
 cimport cython
@@ -14,7 +14,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from fairsched.core.amqp.ackledger cimport (
-    AckLedger as Ledger, Frame, ackledger_ack, ackledger_clear, ackledger_deliver, ackledger_flush, ackledger_init,
+    Frame, ackledger_ack, ackledger_clear, ackledger_deliver, ackledger_flush, ackledger_init,
     ackledger_is_outstanding, ackledger_refuse, ackledger_unsettled,
 )
 from fairsched.core.amqp.contents cimport (
@@ -22,6 +22,7 @@ from fairsched.core.amqp.contents cimport (
     contents_find,
 )
 from fairsched.core.amqp.frames cimport FOUND_OTHER, FOUND_WHOLE, Delivery, Found, frames_find, frames_number
+from fairsched.core.amqp.settlements cimport SETTLEMENT_SIZE, settlements_encode
 
 cdef enum:
     ACK = 0
@@ -100,63 +101,6 @@ def take_deliveries(
         room -= 1
         space -= d.body_end - d.body
     return position, what == FOUND_OTHER, room, space
-
-
-def give_deliveries(bytes buffer not None, int64_t start, int64_t longest, dict sinks not None):
-    """give_deliveries(buffer, start, longest, sinks)
-    --
-
-    Call the channels' sinks with the deliveries of a buffer.
-
-    Parameters
-    ----------
-    buffer : bytes
-        What a connection has received.
-    start : int
-        Where to begin, 0 to ``len(buffer)``.
-    longest : int
-        Bytes of the longest body that comes in one frame.
-    sinks : dict of int to callable
-        By channel; called with delivery tag, redelivered (0 or 1), method, content header (both undecoded) and body.
-        May change meanwhile.
-
-    Returns
-    -------
-    position : int
-        Where the deliveries end.
-    other : bool
-        Whether what follows is, or may be, something else than the beginning of a delivery for a sink.
-    frames : int
-        Frames that the deliveries were made of.
-
-    Raises
-    ------
-    Exception
-        Whatever a sink raises; the deliveries from that one on are then lost to the caller.
-
-    Notes
-    -----
-    Complexity O(deliveries). Thread safety: that of the sinks.
-
-    Source: AMQP 0-9-1, sections 4.2.3, 4.2.6 and 1.8.3.13.
-    """
-    cdef const uint8_t* at = <const uint8_t*> PyBytes_AS_STRING(buffer)
-    cdef int64_t size = PyBytes_GET_SIZE(buffer), position = start, frames = 0
-    cdef Delivery d
-    cdef Found what
-    while True:
-        what = frames_find(at, size, position, longest, &d)
-        sink = sinks.get(d.channel) if what != FOUND_OTHER else None
-        if sink is None:
-            what = FOUND_OTHER
-        if what != FOUND_WHOLE:
-            return position, what == FOUND_OTHER, frames
-        sink(
-            frames_number(at + d.tag, 8), at[d.tag + 8] & 1, part(at, d.method, d.method_end),
-            part(at, d.header, d.header_end), part(at, d.body, d.body_end),
-        )
-        frames += 3 if d.body != d.body_end else 2
-        position = d.end
 
 
 # The fields of methods, and the properties in content headers ---------------------------------------------------------
@@ -317,8 +261,6 @@ cdef class AckLedger:
     [(0, 2, True), (0, 4, False)]
     """
 
-    cdef Ledger ledger
-
     ACK = 0
     REQUEUE = 1
     REJECT = 2
@@ -436,14 +378,48 @@ cdef class AckLedger:
             prefix (multiple where it covers more than its own tag), then stragglers singly.
         """
         cdef uint64_t i, size = 0
-        cdef Frame* frames
-        with cython.critical_section(self):
-            frames = <Frame*> malloc((self.ledger.refused_size + self.ledger.acked_size + 1) * sizeof(Frame))
-            if frames != NULL:
-                size = ackledger_flush(&self.ledger, frames)
-        if frames == NULL:
-            raise MemoryError()
+        cdef Frame* frames = take_frames(self, &size)
         try:  # making the list may run finalizers, which settle and flush: nothing is pending here any more
             return [(frames[i].verdict, frames[i].tag, frames[i].multiple != 0) for i in range(size)]
         finally:
             free(frames)
+
+    def frames(self, unsigned int channel):
+        """frames($self, channel)
+        --
+
+        Take what must be sent, as the frames that say so.
+
+        Parameters
+        ----------
+        channel : int
+            Number of the channel.
+
+        Returns
+        -------
+        bytes
+            Frames of 21 octets, basic.ack and basic.nack: what is refused comes behind the acknowledgements, unless one
+            of these would cover it. The broker's part for a quorum queue puts aside what comes after a few dozen
+            settlements at once, and forgets it if the channel is closed right then: what was given back returns to its
+            queue even so; what was handled must not.
+        """
+        cdef uint64_t size = 0
+        cdef Frame* frames = take_frames(self, &size)
+        try:
+            found = PyBytes_FromStringAndSize(NULL, size * SETTLEMENT_SIZE)
+            settlements_encode(<uint8_t*> PyBytes_AS_STRING(found), channel, frames, size)
+            return found
+        finally:
+            free(frames)
+
+
+cdef Frame* take_frames(AckLedger ledger, uint64_t* size) except NULL:
+    """Take what must be sent; to be freed."""
+    cdef Frame* frames
+    with cython.critical_section(ledger):
+        frames = <Frame*> malloc((ledger.ledger.refused_size + ledger.ledger.acked_size + 1) * sizeof(Frame))
+        if frames != NULL:
+            size[0] = ackledger_flush(&ledger.ledger, frames)
+    if frames == NULL:
+        raise MemoryError()
+    return frames

@@ -121,14 +121,6 @@ cdef class FairQueue(NamedSlots):
     [('gold', 0), ('gold', 1), ('gold', 2), ('free', 0), ('gold', 3)]
     """
 
-    cdef WaitingRoom getters
-    cdef WaitingRoom putters
-    cdef int64_t anticipating     # getters that wait for the slot whose turn it is, and look again in time
-    cdef int64_t maxsize
-    cdef int64_t default_quantum  # 0: unknown slots are errors
-    cdef bint is_shut_down
-    cdef object __weakref__
-
     def __cinit__(self, quanta=None, *, maxsize=0, default_quantum=None, anticipation=0.0, clock=None):
         if clock is not None and not callable(clock):
             raise ValueError(f"clock must be callable and return seconds, got {clock!r}")
@@ -312,6 +304,26 @@ cdef class FairQueue(NamedSlots):
             if rarely(self.table.idle_count != 0):
                 self.forget_idle()
             return name, item
+
+    cdef object take(self, int32_t rank, object nothing):
+        """As get(False), without the slot: one item, or `nothing` if there is none to be had at this moment."""
+        cdef Verdict verdict
+        cdef uint64_t token = 0
+        with cython.critical_section(self):
+            if rarely(not may_take(self, rank)):
+                verdict = wait_for_item(self, False, None, rank, 1)
+                if verdict == TOO_LATE:
+                    return nothing
+                if verdict != READY:
+                    raise_verdict(verdict, True)
+            dwrr_pop(&self.table, &token)
+            item = <object> <PyObject*> <uintptr_t> token
+            Py_DECREF(item)  # the entry's reference; `item` holds one of its own
+            if rarely(wakeup_possible(&self.putters.interest)):
+                hand_room_over(self)
+            if rarely(self.table.idle_count != 0):
+                self.forget_idle()
+            return item
 
     def get_many(self, n, timeout=None, *, priority=0):
         """get_many($self, n, timeout=None, *, priority=0)

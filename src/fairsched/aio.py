@@ -15,18 +15,21 @@ from typing import TYPE_CHECKING, Any
 from fairsched.consumer.arguments import made_by
 from fairsched.consumer.client import DROPPED, Client
 from fairsched.consumer.handler_thread import HandlerThread
-from fairsched.consumer.handlers import is_coroutine_handler
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.settlement import call_async
 from fairsched.errors import ShutDown
+from fairsched.handlers import is_coroutine_handler
 
 if TYPE_CHECKING:
+    from fairsched._delivery import Message
     from fairsched._fairqueue import FairQueue
-    from fairsched.consumer.message import Message
 
 __all__ = ["Consumer"]
 
 _log = logging.getLogger(__name__)
+
+#: Seconds for which a task is handed messages that are here before other tasks may run.
+_LONGEST_TURN = 0.0005
 
 
 class Consumer:
@@ -214,15 +217,20 @@ class Consumer:
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Yield messages in fair order until `stop`; the caller settles each, or uses it in a ``with``."""
         self._check_usable()
-        lane = self._client.lanes.only()
+        client, turn = self._client, _Turn(self._client)
+        lane = client.lanes.only()
         while True:
             try:
-                message = await self._next(lane)
+                message = client.try_get(lane)
+                if message is None:
+                    message = await self._next(lane)
             except ShutDown:
+                if client.error is not None:
+                    raise client.error from None
                 return
             yield message
-            # An iteration that always finds a message would otherwise never let other tasks run.
-            await asyncio.sleep(0)
+            if turn.is_over():
+                await turn.next()
 
     async def run(self, handler: Callable[[Message], object]) -> None:
         """Give messages to a handler, `workers` of them at a time, until `stop`.
@@ -291,17 +299,21 @@ class Consumer:
             await asyncio.wait_for(self._left.wait(), self._client.remaining())
 
     async def _work(self, handler: Callable[[Message], Awaitable[object]], lane: FairQueue, priority: int) -> None:
-        client = self._client
+        client, turn = self._client, _Turn(self._client)
         while True:
             try:
-                message = await self._next(lane, priority)
+                message = client.try_get(lane, priority)
+                if message is None:
+                    message = await self._next(lane, priority)
             except ShutDown:
+                if client.error is not None:
+                    raise client.error from None
                 return
             begin = time.perf_counter_ns()
             await call_async(handler, message)
             client.handled(lane, message, time.perf_counter_ns() - begin)
-            # A handler that never waits would otherwise keep other tasks from running.
-            await asyncio.sleep(0)
+            if turn.is_over():
+                await turn.next()
 
     def stop(self, now: bool = False) -> None:
         """Ask the consumer to end, as `fairsched.Consumer.stop` does.
@@ -321,6 +333,29 @@ class Consumer:
     def stats(self) -> dict[str, Any]:
         """Return the figures of this consumer, as `fairsched.Consumer.stats` does."""
         return self._client.stats()
+
+
+class _Turn:
+    """A task's turn in the event loop: messages that are here are handed out without giving way, but not for long.
+
+    Whoever always finds a message would otherwise never let other tasks run, nor the I/O thread, which waits for the
+    GIL when it is to send what was settled.
+    """
+
+    __slots__ = ("_settlements", "_until")
+
+    def __init__(self, client: Client) -> None:
+        self._settlements = client.settlements
+        self._until = time.perf_counter() + _LONGEST_TURN
+
+    def is_over(self) -> bool:
+        """Whether it is others' turn."""
+        return self._settlements.flush_requested or time.perf_counter() >= self._until
+
+    async def next(self) -> None:
+        """Let others run."""
+        await asyncio.sleep(0)
+        self._until = time.perf_counter() + _LONGEST_TURN
 
 
 def _why_orphaned(consumer: Consumer | None) -> str:

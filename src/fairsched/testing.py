@@ -9,12 +9,11 @@ from typing import Any
 from pika.spec import Basic, BasicProperties
 
 from fairsched._amqp import AckLedger
-from fairsched.consumer.counters import Counters
+from fairsched._delivery import Counters, Message, call
 from fairsched.consumer.handler_thread import HandlerThread
-from fairsched.consumer.handlers import check_plain, is_coroutine_handler
-from fairsched.consumer.message import Message
 from fairsched.consumer.settings import ConsumerSettings, OnError
-from fairsched.consumer.settlement import FailurePolicy, call, call_async
+from fairsched.consumer.settlement import FailurePolicy, call_async
+from fairsched.handlers import check_plain, is_coroutine_handler
 
 __all__ = ["FakeChannel", "FakeConsumer"]
 

@@ -16,10 +16,10 @@ from pika.spec import Basic, BasicProperties
 from support.wiretables import LATE, LATIN, Encoded, field, nested, table
 
 from fairsched import DecodingError
+from fairsched._delivery import Message
 from fairsched.amqp.properties import ReceivedProperties
 from fairsched.consumer.keys import key_function
 from fairsched.consumer.log_limit import PAUSE, LogLimit
-from fairsched.consumer.message import Message
 from fairsched.testing import FakeChannel
 
 text = st.text(max_size=20)
@@ -149,3 +149,35 @@ def test_what_is_said_is_said_again_after_a_minute() -> None:
     now[0] = PAUSE
     assert sparing.due("a")
     assert not sparing.due("a")
+
+
+#: Names and values as they stand in a table: of the key and others, text and not, flat and nested, broken and not.
+fields = st.tuples(
+    st.sampled_from([b"tenant", b"tenan", b"tenants", b"", b"\xff", b"x" * 255]),
+    st.one_of(
+        st.binary(max_size=12).map(lambda value: b"S" + struct.pack(">I", len(value)) + value),
+        st.text(max_size=5).map(lambda value: b"S" + struct.pack(">I", len(value.encode())) + value.encode()),
+        st.sampled_from([b"V", b"t\1", b"I\0\0\0\5", b"l\0\0\0\0\0\0\0\7", b"T" + bytes(8), b"D\1\0\0\0\2", b"s\0\1"]),
+        st.sampled_from([b"F\0\0\0\0", b"A\0\0\0\2t\1", b"x\0\0\0\1a", b"?", b"S\0\0\xff\0", b""]),
+    ),
+)
+
+
+@given(
+    st.lists(fields, max_size=5),
+    st.integers(-3, 3),
+    st.binary(max_size=3),
+    st.sampled_from(["tenant", "tenants", "\ufffd"]),
+)
+def test_one_header_is_found_as_when_all_are_decoded(
+    some: list[tuple[bytes, bytes]], lie: int, tail: bytes, name: str
+) -> None:
+    inside = b"".join(bytes([len(one)]) + one + value for one, value in some)
+    encoded = struct.pack(">I", max(0, len(inside) + lie)) + inside
+    one = message(struct.pack(">HxxQH", 60, 4, BasicProperties.FLAG_HEADERS) + encoded + tail)
+    try:
+        value = one.headers.get(name)
+    except DecodingError:
+        value = None
+    expected = "" if value is None else repr(value) if isinstance(value, list | dict) else value
+    assert key_function(f"header:{name}")(one) == expected

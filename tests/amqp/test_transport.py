@@ -11,8 +11,8 @@ from pika import ConnectionParameters, exceptions, frame
 from pika.channel import ContentFrameAssembler
 from pika.spec import Basic, BasicProperties
 
+from fairsched._delivery import Message
 from fairsched.amqp.transport import Transport
-from fairsched.consumer.message import Message
 from fairsched.testing import FakeChannel
 
 OURS, THEIRS = 1, 2

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from fairsched._delivery import PERIOD, SLOWEST_PERIOD, AckPolicy, Counters, Intake, Message, Settlements
 
-from fairsched.consumer.acks import PERIOD, SLOWEST_PERIOD, AckPolicy
 from fairsched.consumer.channel import ChannelCallbacks, ConsumerChannel
+from fairsched.consumer.cost import cost_model
 from fairsched.consumer.prefetch.arithmetic import default_windows
 from fairsched.consumer.prefetch.measure import Measurements
 
@@ -21,7 +22,8 @@ class Wire:
     def __init__(self, windows: list[int]) -> None:
         self.frames = self.writes = 0
         self.acks = AckPolicy(sum(windows))
-        self.unsent: set[ConsumerChannel] = set()
+        self.settlements = Settlements(Counters(), self.acks, self.request_flush)
+        self.intake = Intake(self, Counters(), self.acks, key=None, cost=cost_model(None), defer=lambda: None)
         self.sinks: dict[int, object] = {}
         self.connection = self
         self.queues = [self.channel(f"q-{number}", window) for number, window in enumerate(windows)]
@@ -31,37 +33,25 @@ class Wire:
             self.deliver(found)
 
     def channel(self, queue: str, window: int) -> ConsumerChannel:
-        callbacks = ChannelCallbacks(
-            delivered=lambda *_: None,
-            filled=lambda _: None,
-            settled=self.note_settlement,
-            changed=lambda *_: None,
-            failed=lambda *_: None,
-        )
-        return ConsumerChannel(queue, window, callbacks, Measurements())
+        callbacks = ChannelCallbacks(filled=lambda _: None, changed=lambda *_: None, failed=lambda *_: None)
+        return ConsumerChannel(queue, window, self.settlements, self.intake, callbacks, Measurements())
 
-    def note_settlement(self, found: ConsumerChannel, _verdict: int | None) -> None:
-        self.unsent.add(found)
-        if self.acks.settled(found.ledger.pending, found.window):
-            self.request_flush()
+    def put_many(self, slots: list[str], messages: list[Message], costs: None) -> list[Message]:
+        return []
 
     def deliver(self, found: ConsumerChannel) -> None:
         count = found.window - found.unsettled
         for _ in range(count):
-            found._on_delivery(found.ledger.delivered + 1, False, b"", b"", b"")
-        self.acks.arrived(count)
+            found.deliver(found.ledger.delivered + 1, False, b"", b"", b"")
+        self.intake.drain()
 
-    def ack(self, channel: int, tag: int, multiple: bool) -> None:
-        self.frames += 1
-
-    def basic_ack(self, tag: int, multiple: bool) -> None:
-        self.frames += 1
+    def send_settlements(self, frames: bytes) -> None:
+        self.frames += len(frames) // 21
 
     def request_flush(self) -> None:
         self.writes += 1
         self.acks.sending()
-        while self.unsent:
-            found = self.unsent.pop()
+        for found in self.settlements.take_unsent():
             found.flush()
             self.deliver(found)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 
 import pytest
+from fairsched._delivery import Message
 from pika.spec import Basic, BasicProperties
 
 from fairsched import AckLedger, ConfigurationError
 from fairsched.consumer.adapter import from_pika
 from fairsched.consumer.cost import LARGEST, cost_model
 from fairsched.consumer.keys import key_function
-from fairsched.consumer.message import Message
 from fairsched.testing import FakeChannel
 
 

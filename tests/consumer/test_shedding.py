@@ -8,14 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fairsched._delivery import Counters, Message
 from hypothesis import given
 from hypothesis import strategies as st
 from pika.spec import BasicProperties
 
 from fairsched import CoDel, ConfigurationError, FairQueue
 from fairsched.consumer.budget import REMEMBERED, Budget
-from fairsched.consumer.counters import Counters
-from fairsched.consumer.message import Message
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.shedding import MAX_RETURNS, Shedding, shedding_rules
 from fairsched.testing import FakeChannel

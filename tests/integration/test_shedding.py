@@ -92,9 +92,9 @@ def test_no_message_is_returned_more_often_than_its_budget(broker: Node, new_que
     def counting(running: Running) -> None:
         take = running.consumer._client.lanes.put_many
 
-        def put_many(slots: object, messages: list[object], costs: object = None) -> None:
+        def put_many(slots: object, messages: list[object], costs: object = None) -> list[object]:
             received.update(message.body for message in messages)
-            take(slots, messages, costs)
+            return take(slots, messages, costs)
 
         running.consumer._client.lanes.put_many = put_many
 

@@ -16,8 +16,9 @@ from support.intruders import BRIEF, Number, Script, Step, Visit, intruder, play
 from support.threads import result_of, start
 
 from fairsched import CoDel
-from fairsched._amqp import AckLedger, give_deliveries
+from fairsched._amqp import AckLedger
 from fairsched._codel import Estimator
+from fairsched._delivery import give_deliveries
 
 
 class Claiming(float):

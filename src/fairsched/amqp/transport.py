@@ -8,6 +8,7 @@ about 15 us of CPU on the three frames of a small message, most of it on objects
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from struct import Struct
@@ -17,7 +18,7 @@ from typing import Any
 import pika
 from pika import frame as pika_frame
 
-from fairsched._amqp import give_deliveries
+from fairsched._delivery import ChannelDeliveries, give_deliveries
 from fairsched.amqp.properties import ReceivedProperties
 
 _log = logging.getLogger(__name__)
@@ -31,12 +32,12 @@ _HEADER, _END = 2, 0xCE
 _HEAD, _BASIC, _LEAST = 7, b"\0\x3c", 14
 _BODY_SIZE = Struct(">Q")
 
-#: basic.ack in its frame: kind, channel, size, class, method, delivery tag, multiple, end.
-_ACK = Struct(">BHLHHQ?B")
-_METHOD, _ACK_SIZE, _ACK_METHOD = 1, 13, (60, 80)
+#: Bytes of a frame that settles.
+_SETTLEMENT = 21
 
-#: Called with delivery tag, redelivered flag, raw method, raw content header and body.
-Sink = Callable[[int, int, bytes, bytes, bytes], None]
+#: What channels give their deliveries to; a function is called with delivery tag, redelivered flag, raw method, raw
+#: content header and body.
+Sink = ChannelDeliveries | Callable[[int, int, bytes, bytes, bytes], None]
 
 
 def decode_frame(data: bytes) -> tuple[int, Any]:
@@ -76,6 +77,10 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
     ----------
     sinks : dict
         Sink per channel number; deliveries on other channels take pika's way.
+    reading : bool
+        Whether deliveries are being taken out of what was read, after which `after_read` is called.
+    after_read : callable
+        Called when all that one read brought was given to the sinks.
 
     Notes
     -----
@@ -87,9 +92,12 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
     """
 
     sinks: dict[int, Sink]
+    reading = False
+    after_read: Callable[[], None] = staticmethod(lambda: None)
     _frame_buffer: bytes
     _held: list[bytes] | None = None
     _shortcut = False
+    _direct = False
     #: Bytes asked of the socket at once, where pika asks for 4 KiB: each call gives up the GIL, and getting it back
     #: from a handler that computes can take the interpreter's whole switch interval.
     _receive = 64 * 1024
@@ -101,6 +109,10 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
         transport: Any = getattr(self, "_transport", None)
         if self._shortcut and hasattr(transport, "_MAX_RECV_BYTES"):
             transport._MAX_RECV_BYTES = self._receive
+            # One read for each time that the socket is readable: pika's second finds nothing, and makes an exception.
+            transport._MAX_CONSUME_BYTES = 1
+            # TLS has states of its own; there pika writes.
+            self._direct = type(transport).__name__ == "_AsyncPlaintextTransport" and hasattr(transport, "_sock")
         else:
             _log.info(
                 "pika %s keeps its input in a way that is not known here; deliveries take its way", pika.__version__
@@ -121,6 +133,15 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
         if not self._shortcut:
             super()._on_data_available(data_in)
             return
+        self.reading = True
+        try:
+            self._take(data_in)
+        finally:
+            self.reading = False
+        self.after_read()
+
+    def _take(self, data_in: bytes) -> None:
+        """Give deliveries to their sinks, and other frames to whom they are for."""
         buffer = self._frame_buffer + data_in if self._frame_buffer else data_in
         # While this runs, pika's own buffer is empty: what a callback does to the connection cannot touch our copy.
         self._frame_buffer = b""
@@ -163,15 +184,29 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
 
     def _adapter_emit_data(self, data: bytes) -> None:
         if self._held is None:
-            super()._adapter_emit_data(data)
+            self._write(data)
         else:
             self._held.append(data)
 
-    def ack(self, channel: int, tag: int, multiple: bool) -> None:
-        """Acknowledge on an open channel; pika takes several times as long for the 21 bytes of the frame."""
-        self._adapter_emit_data(_ACK.pack(_METHOD, channel, _ACK_SIZE, *_ACK_METHOD, tag, multiple, _END))
-        self.frames_sent += 1
-        self.bytes_sent += _ACK.size
+    def _write(self, data: bytes) -> None:
+        """Send as much as the socket takes at once; pika sends the rest when it takes more.
+
+        pika alone would register for writing, send in the next turn of its loop, and register again.
+        """
+        transport: Any = getattr(self, "_transport", None)
+        if self._direct and transport is not None and transport.get_write_buffer_size() == 0:
+            # What is wrong with the socket, pika finds out, and reports.
+            with contextlib.suppress(OSError, AttributeError):
+                data = data[transport._sock.send(data) :]
+        if data:
+            super()._adapter_emit_data(data)
+
+    def send_settlements(self, frames: bytes) -> None:
+        """Send what `AckLedger.frames` says, on an open channel; pika takes ten times as long for each frame."""
+        if frames:
+            self._adapter_emit_data(frames)
+            self.frames_sent += len(frames) // _SETTLEMENT
+            self.bytes_sent += len(frames)
 
     def __enter__(self) -> Transport:
         self._held = []
@@ -182,4 +217,4 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
     ) -> None:
         held, self._held = self._held, None
         if held and self.is_open:
-            super()._adapter_emit_data(b"".join(held))
+            self._write(b"".join(held))

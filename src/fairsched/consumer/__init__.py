@@ -13,9 +13,9 @@ What happens to a message, and where:
 
 from __future__ import annotations
 
+from fairsched._delivery import Message
 from fairsched.consumer.adapter import from_pika
 from fairsched.consumer.app import App
 from fairsched.consumer.consumer import Consumer
-from fairsched.consumer.message import Message
 
 __all__ = ["App", "Consumer", "Message", "from_pika"]

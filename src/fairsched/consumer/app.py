@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fairsched.config import OPTIONS, URL_VARIABLES, default_url
 from fairsched.consumer.arguments import check_names
 from fairsched.consumer.consumer import Consumer
-from fairsched.consumer.handlers import check_plain
 from fairsched.consumer.signals import graceful
 from fairsched.errors import ConfigurationError
+from fairsched.handlers import check_plain
 
 if TYPE_CHECKING:
-    from fairsched.consumer.message import Message
+    from fairsched._delivery import Message
 
 Handler = Callable[["Message"], object]
 _H = TypeVar("_H", bound=Handler)

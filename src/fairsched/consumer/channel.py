@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fairsched._amqp import AckLedger
+from fairsched._delivery import ChannelDeliveries
 from fairsched.amqp.properties import ReceivedProperties
 from fairsched.consumer.prefetch.resize import ResizableWindow
 
@@ -17,13 +17,10 @@ if TYPE_CHECKING:
     from pika.frame import Method
     from pika.spec import Basic, BasicProperties, Queue
 
-    from fairsched.consumer.message import Message
+    from fairsched._delivery import Intake, Message, Settlements
     from fairsched.consumer.prefetch.measure import Measurements
 
 _log = logging.getLogger(__name__)
-
-#: Verdict, delivery tag, and whether it holds for all before.
-_Frame = tuple[int, int, bool]
 
 #: A window counts as full when a quarter of it is left, or this many.
 _SLACK = 32
@@ -35,12 +32,8 @@ class ChannelCallbacks:
 
     Attributes
     ----------
-    delivered : callable
-        ``delivered(channel, tag, redelivered, delivery, properties, body)``: a message came.
     filled : callable
         ``filled(channel)``: deliveries have filled the window.
-    settled : callable
-        ``settled(channel, verdict)``, from any thread: a message was settled; None if the channel was gone before.
     changed : callable
         ``changed(channel, reason)``: the broker confirmed its consumer, cancelled it, or closed the channel; which of
         these, `ConsumerChannel.consuming` and `alive` say. The reason is an exception, or None.
@@ -48,14 +41,12 @@ class ChannelCallbacks:
         ``failed(message, error)``, from any thread: the handler of a message raised.
     """
 
-    delivered: Callable[[ConsumerChannel, int, int, Basic.Deliver | bytes, BasicProperties | bytes, bytes], None]
     filled: Callable[[ConsumerChannel], None]
-    settled: Callable[[ConsumerChannel, int | None], None]
     changed: Callable[[ConsumerChannel, BaseException | None], None]
     failed: Callable[[Message, Exception], None]
 
 
-class ConsumerChannel:
+class ConsumerChannel(ChannelDeliveries):
     """One queue on one channel of its own, so that messages are popped in the order of their tags, a contiguous prefix
     can be acked by one frame, and a channel error hurts one queue only.
 
@@ -65,6 +56,10 @@ class ConsumerChannel:
         The queue's name.
     window : int
         Unsettled messages that the broker may send.
+    settlements : Settlements
+        Of the consumer.
+    intake : Intake
+        Gets the messages.
     callbacks : ChannelCallbacks
         Told what happens.
     measurements : Measurements
@@ -76,34 +71,30 @@ class ConsumerChannel:
     channel; after that it is only remembered by its unsettled messages, whose settlement it ignores.
     """
 
-    def __init__(self, queue: str, window: int, callbacks: ChannelCallbacks, measurements: Measurements) -> None:
-        self.queue = queue
-        #: Unsettled messages that the broker may send, in the end: `prefetch` may be on its way there.
-        self.window = window
-        self.ledger = AckLedger()
+    def __init__(
+        self,
+        queue: str,
+        window: int,
+        settlements: Settlements,
+        intake: Intake,
+        callbacks: ChannelCallbacks,
+        measurements: Measurements,
+    ) -> None:
+        super().__init__(queue, settlements, intake)
         self.prefetch = ResizableWindow(self.ledger, self._start, self._stop, self._on_change)
-        #: Cleared when the channel is gone: what it delivered belongs to the broker again.
-        self.alive = True
         #: Whether the broker confirmed the consumer and has not cancelled it since.
         self.consuming = False
-        #: Whether deliveries have filled the window since the last look, so that more presumably wait upstream.
-        self.filled = False
-        #: Whether anything was delivered since the last look.
-        self.arrived = False
         #: Messages ready in the queue when the broker was last asked; None: not asked since the last look.
         self.ready: int | None = None
         #: Whether the broker was asked and has not answered.
         self.asking = False
         self.failed = callbacks.failed
         self._callbacks = callbacks
-        self._delivered, self._settled = callbacks.delivered, callbacks.settled
         self._measurements = measurements
         self._channel: Channel | None = None
         self._ending: Callable[[], None] | None = None
         #: Whether the broker cancelled the last consumer, and it is not time to consume again.
         self._sent_away = False
-        #: The delivery that a settlement on its way will bring, and when that was sent.
-        self._due, self._sent = 0, 0.0
         self.resize(window)
 
     # Opening -----------------------------------------------------------------------------------------------------
@@ -113,7 +104,7 @@ class ConsumerChannel:
         self._channel = channel
         channel.add_on_close_callback(self._on_close)
         channel.add_on_cancel_callback(self._on_cancel)
-        channel.connection.sinks[channel.channel_number] = self._on_delivery
+        channel.connection.sinks[channel.channel_number] = self
         self.consume()
 
     def consume(self) -> None:
@@ -125,8 +116,7 @@ class ConsumerChannel:
 
     def resize(self, window: int) -> None:
         """Change the window; 0 takes in nothing more until it is changed again."""
-        self.window = window
-        self._nearly_full = window - max(1, min(_SLACK, window // 4))
+        self.set_window(window, window - max(1, min(_SLACK, window // 4)))
         if not self._sent_away:
             self.consume()
 
@@ -172,16 +162,6 @@ class ConsumerChannel:
             self._callbacks.changed(self, None)
 
     @property
-    def full(self) -> bool:
-        """Whether the broker may send hardly anything before it hears from us."""
-        return self.unsettled > self._nearly_full
-
-    @property
-    def unsettled(self) -> int:
-        """Messages that the broker has given out and not heard of."""
-        return self.ledger.outstanding + self.ledger.pending
-
-    @property
     def busy(self) -> bool:
         """Whether anything is unsettled here or settled but not sent."""
         return self.unsettled > 0
@@ -217,62 +197,28 @@ class ConsumerChannel:
 
     def _on_message(self, _channel: Channel, delivery: Basic.Deliver, properties: BasicProperties, body: bytes) -> None:
         raw = properties.header if isinstance(properties, ReceivedProperties) else properties
-        self._on_delivery(delivery.delivery_tag, delivery.redelivered, delivery, raw, body)
+        self.deliver(delivery.delivery_tag, delivery.redelivered, delivery, raw, body)
 
-    def _on_delivery(
-        self,
-        tag: int,
-        redelivered: int,
-        delivery: Basic.Deliver | bytes,
-        properties: BasicProperties | bytes,
-        body: bytes,
-    ) -> None:
-        ledger = self.ledger
-        ledger.deliver(tag, len(body))
-        self.arrived = True
-        if tag == self._due:
-            self._measurements.refilled(time.monotonic() - self._sent)
-            self._due = 0
-        self._delivered(self, tag, redelivered, delivery, properties, body)
-        if not self.filled and ledger.outstanding + ledger.pending > self._nearly_full:
-            self.filled = True
-            self._callbacks.filled(self)
+    def on_refilled(self, sent: float) -> None:
+        """Measure the round trip of a settlement."""
+        self._measurements.refilled(time.monotonic() - sent)
+
+    def on_filled(self) -> None:
+        """Tell that deliveries have filled the window."""
+        self._callbacks.filled(self)
 
     # Settlement --------------------------------------------------------------------------------------------------
-
-    def settle(self, tag: int, verdict: int) -> bool:
-        """Note a settlement, and see to it that it is sent soon; False if it has no effect."""
-        if not self.alive:
-            self._settled(self, None)
-            return False
-        if not self.ledger.settle(tag, verdict):
-            return False
-        self._settled(self, verdict)
-        return True
 
     def flush(self) -> None:
         """Send what was settled since the last call, in as few frames as are exact."""
         channel = self._channel
         if not self.alive or channel is None or not channel.is_open:
             return
-        self._expect()
-        number, send = channel.channel_number, channel.connection.ack
-        for verdict, tag, multiple in acks_first(self.ledger.flush()):
-            if verdict == AckLedger.ACK:
-                send(number, tag, multiple)
-            else:
-                channel.basic_nack(tag, multiple, requeue=verdict == AckLedger.REQUEUE)
-
-    def _expect(self) -> None:
-        """Have the round trip of the settlements measured that are about to leave.
-
-        The broker sends no more than the window beyond what it was told is settled: so the delivery with the number
-        "settled + window" cannot come sooner than a round trip after that was told, and comes then if the queue is
-        backlogged.
-        """
-        if self._due <= self.ledger.delivered:
-            self._due = self.allowed(self.ledger.pending)
-            self._sent = time.monotonic()
+        # The broker sends no more than the window beyond what it was told is settled: so the delivery with the number
+        # "settled + window" cannot come sooner than a round trip after that was told, and comes then if the queue is
+        # backlogged.
+        self.expect(self.allowed(self.ledger.pending))
+        channel.connection.send_settlements(self.ledger.frames(channel.channel_number))
 
     # The end -----------------------------------------------------------------------------------------------------
 
@@ -302,29 +248,3 @@ class ConsumerChannel:
     def _on_close(self, _channel: Channel, reason: Any) -> None:
         self.abandon()
         self._callbacks.changed(self, reason)
-
-
-def acks_first(frames: list[_Frame]) -> list[_Frame]:
-    """Put what is refused behind the acknowledgements, where that changes nothing else.
-
-    Parameters
-    ----------
-    frames : list of (int, int, bool)
-        As `AckLedger.flush` returns them.
-
-    Returns
-    -------
-    list of (int, int, bool)
-        The same. What is refused stays before an acknowledgement that would otherwise cover it.
-
-    Notes
-    -----
-    The broker's part for a quorum queue puts aside what comes after a few dozen settlements at once, and forgets it if
-    the channel is closed right then. What was given back returns to its queue even so; what was handled must not.
-
-    O(n). Pure.
-    """
-    if len(frames) < 2:
-        return frames
-    covered = max((tag for verdict, tag, multiple in frames if multiple), default=0)
-    return sorted(frames, key=lambda frame: frame[0] != AckLedger.ACK and frame[1] > covered)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import threading
 import time
 import warnings
@@ -12,26 +11,23 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from fairsched._delivery import Counters, MessageSource
 from fairsched.amqp.urls import endpoint
-from fairsched.consumer.acks import LONG
-from fairsched.consumer.counters import Counters
 from fairsched.consumer.io_thread import FORKED, IOThread, Listener
 from fairsched.consumer.lanes import Lanes
 from fairsched.consumer.prefetch.arithmetic import busying, shortfall
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.settlement import FailurePolicy
 from fairsched.consumer.shedding import Shedding
-from fairsched.consumer.waits import SLOW, WaitWarnings
+from fairsched.consumer.waits import WaitWarnings
 from fairsched.errors import ConnectionFailed, ShutDown
 
 if TYPE_CHECKING:
+    from fairsched._delivery import Message
     from fairsched._fairqueue import FairQueue
-    from fairsched.consumer.message import Message
 
 _log = logging.getLogger(__name__)
 
-#: Handled messages after which measured round trip and handler time are held against the windows.
-_LOOK_AFTER = 1000
 #: Seconds that the broker has, at most, to confirm the end of deliveries, and later a close.
 _ANSWER_TIMEOUT = 5.0
 #: What is kept of the shutdown timeout for the close: this part of it, and so many seconds at most.
@@ -46,7 +42,7 @@ DROPPED = "nobody refers to it"
 _started: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
-class Client(Listener):
+class Client(MessageSource, Listener):
     """What the sync and asyncio consumers share: lanes, I/O thread, counters and the way they begin and end.
 
     Parameters
@@ -70,13 +66,11 @@ class Client(Listener):
         self._failures = FailurePolicy(settings.options.on_error, self.counters)
         self._waits = WaitWarnings(settings.workers, self._unsettled, self._smaller)
         rules = settings.shedding
-        self._shedding = rules and Shedding(rules, self.counters, self._is_alone, self._advice)
+        self.shedding = rules and Shedding(rules, self.counters, self._is_alone, self._advice)
         #: Made by `start`: it owns sockets, and a consumer that is never started should own nothing.
         self.io_thread: IOThread
         #: What made consuming impossible, if anything did.
         self.error: BaseException | None = None
-        #: Whether what is buffered goes back to its queues, and nothing more is handed out.
-        self.returning = False
         #: Whether nothing is waited for any more.
         self.abandoned = False
         #: Says why nobody can use this consumer any more, if so: set by its owner, asked by the I/O thread.
@@ -91,9 +85,6 @@ class Client(Listener):
         self._started = self._closed = False
         self._stop_at: float | None = None
         self._guard = threading.Lock()
-        self._handled = 0
-        self._service = 0.0
-        self._deferring = False
 
     # Beginning ---------------------------------------------------------------------------------------------------
 
@@ -106,6 +97,8 @@ class Client(Listener):
             with self._guard:
                 self._check_new()
                 self.io_thread = IOThread(self.settings, self.lanes, self.counters, self, self._failures.settle)
+                measures = self.settings.cost.measures or self.settings.target_delay is not None
+                self.prepare(self.io_thread.settlements, measures)
                 self._started = mine = True
                 _started.add(self)
                 self.io_thread.start()
@@ -147,6 +140,7 @@ class Client(Listener):
         if self.error is None:
             self.error = error
         self.returning = self.abandoned = True
+        self.stopped = True
         self.stopping.set()
         self._begun.set()
         self._settled.set()
@@ -194,7 +188,6 @@ class Client(Listener):
         self._forked = self.returning = self.abandoned = True
         # Whoever held it does not exist here.
         self._guard = threading.Lock()
-        self.counters.forked()
         self.io_thread.forked()
 
     def _changed(self) -> None:
@@ -203,55 +196,9 @@ class Client(Listener):
 
     # Messages ----------------------------------------------------------------------------------------------------
 
-    def try_get(self, lane: FairQueue, priority: int = 0) -> Message | None:
-        """Return the next message of a lane that came on a living channel, or None if there is none for us now.
-
-        Raises
-        ------
-        ShutDown
-            If there will be none.
-        """
-        while True:
-            if self.returning:
-                self.check_process()
-                raise ShutDown("the consumer was stopped")
-            try:
-                slot, message = lane.get(False, priority=priority)
-            except queue.Empty:
-                return None
-            if self._usable(lane, slot, message):
-                return message  # type: ignore[no-any-return]
-
-    def get(self, lane: FairQueue, timeout: float | None = None, priority: int = 0) -> Message | None:
-        """Return the next message of a lane, waiting for it; None if the time is over.
-
-        Raises
-        ------
-        ShutDown
-            If there will be none.
-        """
-        while True:
-            message = self.try_get(lane, priority)
-            if message is not None:
-                return message
-            # About to wait: the broker may be waiting too, for what is settled but not sent.
-            self.io_thread.request_flush()
-            try:
-                slot, message = lane.get(True, timeout, priority=priority)
-            except queue.Empty:
-                return None
-            if self.returning:
-                message.nack()
-            elif self._usable(lane, slot, message):
-                return message  # type: ignore[no-any-return]
-
-    def _usable(self, lane: FairQueue, slot: Any, message: Message) -> bool:
-        """Whether a message just taken is one to handle; if not, its slot was charged for nothing."""
-        # Its channel may be gone, and the broker delivers it again; or it waited too long, and was sent back.
-        if message.alive and not (self._shedding and self._shedding.returns(lane, slot, message)):
-            return True
-        self.charge(lane, slot, -message.cost)
-        return False
+    def give_way(self) -> None:
+        """Let the I/O thread send what it was asked to."""
+        self.io_thread.give_way()
 
     def _is_alone(self, queue: str) -> bool:
         return self.io_thread.consumer_counts.alone(queue)
@@ -259,10 +206,10 @@ class Client(Listener):
     def _advice(self) -> str:
         """Say what window would do for a handler as fast as this one."""
         round_trip = self.io_thread.round_trip()
-        if round_trip is None or self._service <= 0:
+        if round_trip is None or self.service_ns <= 0:
             return "A smaller prefetch leaves messages at the broker"
         workers = self.settings.workers
-        service = self._service * 1e-9 / workers
+        service = self.service_ns * 1e-9 / workers
         enough = max(len(self.settings.windows), busying(round_trip, service, workers))
         return (
             f"A prefetch of {enough} in all would keep {'the handler' if workers == 1 else 'all handlers'} busy "
@@ -275,7 +222,7 @@ class Client(Listener):
 
         None if none was handled, or if some are deferred: how long these take, the handler's time does not say.
         """
-        return self._service * 1e-9 / self.settings.workers if self._handled and not self._deferring else None
+        return self.service_ns * 1e-9 / self.settings.workers if self.handled_count and not self.deferring else None
 
     def _unsettled(self) -> int:
         return self.io_thread.unsettled()
@@ -294,30 +241,27 @@ class Client(Listener):
             except KeyError:
                 _log.debug("slot %r is gone; its correction of %d is dropped", slot, difference)
 
-    def handled(self, lane: FairQueue, message: Message, elapsed: int) -> None:
-        """Note that the handler of a lane's message took `elapsed` nanoseconds."""
+    def is_over(self) -> bool:
+        """Whether this was stopped and its time for what is here is over."""
+        return self.stopping.is_set() and self.remaining() == 0.0
+
+    def account(self, lane: FairQueue, message: Message, elapsed: int) -> None:
+        """Charge and measure the nanoseconds that a message's handler took, where that is wanted."""
         cost = self.settings.cost
         if cost.measures:
             self.charge(lane, message.slot, cost.correction(message, elapsed))
         if self.settings.target_delay is not None:
             self.io_thread.measurements.served(elapsed)
-        # Several workers may lose an update here; the mean and the moment of the look need not be exact.
-        self._service += (elapsed - self._service) / min(100, self._handled + 1)
-        self._handled += 1
-        if self._handled == _LOOK_AFTER:
-            self._look_at_windows()
-        if elapsed > LONG:
-            self.io_thread.request_flush()
-        if message.deferred:
-            self._deferring = True
-        elif elapsed > SLOW:
-            self._waits.look(message, self._service * 1e-9)
 
-    def _look_at_windows(self) -> None:
+    def look_at_wait(self, message: Message) -> None:
+        """Look how long messages wait here, because one was handled slowly."""
+        self._waits.look(message, self.service_ns * 1e-9)
+
+    def look_at_windows(self) -> None:
         """Say once, with the arithmetic, if the windows are too small for what was measured."""
         round_trip = self.io_thread.round_trip()
         if self.settings.key is None and self.settings.target_delay is None and round_trip is not None:
-            service = self._service * 1e-9 / self.settings.workers
+            service = self.service_ns * 1e-9 / self.settings.workers
             reason = shortfall(self.settings.windows, self.settings.units, round_trip, service)
             if reason:
                 _log.warning("shares will flatten under load: %s; raise prefetch=", reason)
@@ -340,6 +284,7 @@ class Client(Listener):
             self._stop_at = time.monotonic()
         self.returning |= returning
         self.abandoned |= abandoned
+        self.stopped = True
         self.stopping.set()
         self._begun.set()
         if abandoned:
@@ -403,7 +348,7 @@ class Client(Listener):
     def stats(self) -> dict[str, Any]:
         """Return counters, what is buffered, and the figures of every slot."""
         found = {**self.counters.snapshot(), "buffered": self.lanes.qsize(), "slots": self.lanes.stats()}
-        return {**found, "codel": self._shedding.stats()} if self._shedding else found
+        return {**found, "codel": self.shedding.stats()} if self.shedding else found
 
 
 def _in_child() -> None:

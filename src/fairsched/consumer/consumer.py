@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from fairsched.consumer.arguments import made_by
 from fairsched.consumer.client import DROPPED, Client
-from fairsched.consumer.handlers import check_plain
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.workers import WorkerThreads
-from fairsched.errors import ShutDown
+from fairsched.handlers import check_plain
 
 if TYPE_CHECKING:
-    from fairsched.consumer.message import Message
+    from fairsched._delivery import Message
 
 #: How often a waiting iterator looks whether the shutdown timeout is over, in seconds.
 _SLICE = 1.0
@@ -101,17 +100,7 @@ class Consumer:
         client.check_open()
         if not self._entered:
             raise RuntimeError("iterate inside 'with consumer:', which connects and closes")
-        lane, io_thread = client.lanes.only(), client.io_thread
-        while not (client.stopping.is_set() and client.remaining() == 0.0):
-            try:
-                message = client.get(lane, _SLICE)
-            except ShutDown:
-                break
-            if message is None:
-                continue
-            yield message
-            if io_thread.flush_requested:
-                io_thread.give_way()
+        yield from client.messages(client.lanes.only(), _SLICE, client.is_over)
         if client.error is not None:
             raise client.error
 

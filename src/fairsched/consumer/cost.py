@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
-from fairsched.consumer.handlers import check_plain, check_result
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.errors import ConfigurationError
+from fairsched.handlers import check_plain, check_result
 
 if TYPE_CHECKING:
-    from fairsched.consumer.message import Message
+    from fairsched._delivery import Message
 
 _log = logging.getLogger(__name__)
 

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 
 from pika.adapters.select_connection import IOLoop
 
-from fairsched._amqp import AckLedger
+from fairsched._delivery import AckPolicy, Intake, Settlements
 from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.errors import describe, is_missing
 from fairsched.amqp.urls import mask_url
-from fairsched.consumer.acks import AckPolicy, FlushTimer
+from fairsched.consumer.acks import FlushTimer
 from fairsched.consumer.channel import ChannelCallbacks, ConsumerChannel
 from fairsched.consumer.connection import Connection
 from fairsched.consumer.consumer_counts import ConsumerCounts
-from fairsched.consumer.intake import Intake
 from fairsched.consumer.prefetch.control import WindowControl
 from fairsched.consumer.prefetch.hold import BackloggedSlots
 from fairsched.consumer.prefetch.measure import Measurements
@@ -26,10 +25,9 @@ from fairsched.consumer.startup import Startup
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 
 if TYPE_CHECKING:
+    from fairsched._delivery import Counters, Message
     from fairsched.amqp.transport import Transport
-    from fairsched.consumer.counters import Counters
     from fairsched.consumer.lanes import Lanes
-    from fairsched.consumer.message import Message
     from fairsched.consumer.settings import ConsumerSettings
 
 _log = logging.getLogger(__name__)
@@ -39,9 +37,6 @@ FORKED = (
     "this consumer was started before a fork and belongs to the parent process: in a child there is no thread that "
     "talks to the broker. Make another consumer in the child"
 )
-
-#: Counter of each verdict.
-_VERDICTS = {AckLedger.ACK: "acked", AckLedger.REQUEUE: "nacked", AckLedger.REJECT: "rejected"}
 
 #: How often it is asked whether somebody can use the consumer, in seconds, and how long its end may take if not.
 _WATCH_PERIOD, _LONGEST_END = 1.0, 5.0
@@ -110,13 +105,10 @@ class IOThread:
         on_error: Callable[[Message, Exception], None],
     ) -> None:
         self.counters = counters
-        #: Channels with settlements not yet sent; any thread adds, the I/O thread takes out.
-        self.unsent: set[ConsumerChannel] = set()
-        self.flush_requested = False
         self.acks = AckPolicy(sum(settings.windows.values()))
+        #: What any thread settled and this one is yet to send.
+        self.settlements = Settlements(counters, self.acks, self.request_flush)
         self.measurements = Measurements()
-        #: Whether this is a copy in a child process.
-        self.is_forked = False
         self._settings = settings
         self._listener = listener
         self._loop = IOLoop()
@@ -132,12 +124,10 @@ class IOThread:
         self._backlogged = BackloggedSlots(self._loop, settings, self.measurements, lanes, self._channels)
         self._window_control = WindowControl(self._loop, settings, self.measurements, self._channels, listener.service)
         self._intake = Intake(
-            lanes, counters, key=settings.key, cost=settings.cost, defer=self._flush_timer.defer, note=self.acks.arrived
+            lanes, counters, self.acks, key=settings.key, cost=settings.cost, defer=self._on_first_delivery
         )
         self._callbacks = ChannelCallbacks(
-            delivered=self._intake.add,
             filled=self._backlogged.note_fill,
-            settled=self._on_settlement,
             changed=self._on_channel_change,
             failed=on_error,
         )
@@ -168,23 +158,11 @@ class IOThread:
         """Why there was no connection, the last time there was none."""
         return self._connection.last_error
 
-    def _on_settlement(self, found: ConsumerChannel, verdict: int | None) -> None:
-        """Count a settlement, and see to it that it is sent in time."""
-        if verdict is None:
-            if self.is_forked:
-                raise RuntimeError(FORKED)
-            self.counters.add("stale_settlements")
-            return
-        self.counters.add(_VERDICTS[verdict])
-        self.unsent.add(found)
-        if self.acks.settled(found.ledger.pending, found.window):
-            self.request_flush()
-
     def request_flush(self) -> None:
         """Have settlements sent as soon as the I/O thread can; one request at a time."""
-        if self.unsent and not self.flush_requested:
+        if self.settlements.waiting and not self.settlements.flush_requested:
             self._flushed.clear()
-            self.flush_requested = True
+            self.settlements.flush_requested = True
             self._loop.add_callback_threadsafe(self._flush)
 
     def give_way(self) -> None:
@@ -193,7 +171,7 @@ class IOThread:
         A handler that computes in Python keeps the GIL for a whole switch interval, five milliseconds, while the
         I/O thread needs it several times per exchange with the broker. Without this, local buffers run dry.
         """
-        if self.flush_requested:
+        if self.settlements.flush_requested:
             self._flushed.wait(_COURTESY)
 
     def stop_intake(self, timeout: float) -> None:
@@ -208,9 +186,7 @@ class IOThread:
 
     def forked(self) -> None:
         """Let no message of this copy in a child process be settled: the sockets belong to the parent."""
-        self.is_forked = True
-        self.unsent = set()
-        self.flush_requested = False
+        self.settlements.forked(FORKED)
         for found in list(self._current.values()):
             found.alive = False
 
@@ -289,19 +265,17 @@ class IOThread:
 
     def _send(self) -> bool:
         """Send what is settled; say whether there was anything."""
-        found = bool(self.unsent)
-        self.flush_requested = False
+        self.settlements.flush_requested = False
         self.acks.sending()
+        found = self.settlements.take_unsent()
         transport = self._connection.transport
-        if transport is None:
-            self.unsent.clear()
-        else:
+        if transport is not None:
             with transport:
-                while self.unsent:
-                    self.unsent.pop().flush()
+                for channel in found:
+                    channel.flush()
         self._flushed.set()
         self._look_if_settled()
-        return found
+        return bool(found)
 
     def _look_if_settled(self) -> None:
         if self._intake_closed and self.unsettled() == 0:
@@ -321,6 +295,7 @@ class IOThread:
             )
             self._fail(ConfigurationError(error))
             return
+        transport.after_read = self._intake.drain
         self._window_control.connected()
         names = list(self._settings.windows)
         if self._window_control.is_careful:
@@ -347,11 +322,23 @@ class IOThread:
             self._end_intake()
             self._look_if_settled()
 
+    def _on_first_delivery(self) -> None:
+        """Queue what comes now when all of it is here."""
+        transport = self._connection.transport
+        if transport is None or not transport.reading:  # it takes pika's way
+            self._loop.call_later(0, self._intake.drain)
+        self._flush_timer.wake()
+
     # Channels ----------------------------------------------------------------------------------------------------
 
     def _open_channel(self, transport: Transport, name: str, delay: float = 0.0) -> None:
         found = self._current[name] = ConsumerChannel(
-            name, self._window_control.window(name), self._callbacks, self.measurements
+            name,
+            self._window_control.window(name),
+            self.settlements,
+            self._intake,
+            self._callbacks,
+            self.measurements,
         )
 
         def open_it() -> None:

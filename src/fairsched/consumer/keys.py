@@ -7,13 +7,14 @@ import math
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
+from fairsched._delivery import HeaderKey
 from fairsched.amqp.properties import PROPERTY_NAMES
-from fairsched.consumer.handlers import check_plain, check_result
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.errors import ConfigurationError, DecodingError
+from fairsched.handlers import check_plain, check_result
 
 if TYPE_CHECKING:
-    from fairsched.consumer.message import Message
+    from fairsched._delivery import Message
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +62,9 @@ def key_function(spec: str | Callable[[Message], object], option: str = "key") -
         return _Guarded(spec, option)
     source, _, name = str(spec).partition(":")
     if name and source == "header":
-        return _Guarded(lambda message: _header(message, name), option)
+        plain = _Guarded(lambda message: _header(message, name), option)
+        # What is no UTF-8 in a name is read as this character, so that several names may be meant.
+        return plain if "\ufffd" in name else HeaderKey(name, plain)
     if name and source == "property":
         if name not in PROPERTIES:
             raise ConfigurationError(f"{option} {spec!r}: no such property; there are {', '.join(sorted(PROPERTIES))}")

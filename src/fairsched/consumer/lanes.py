@@ -12,7 +12,7 @@ from fairsched.errors import ConfigurationError, ShutDown
 from fairsched.slotstats import SlotStats
 
 if TYPE_CHECKING:
-    from fairsched.consumer.message import Message
+    from fairsched._delivery import Message
     from fairsched.consumer.settings import ConsumerSettings
 
 #: Points of a lane on the ring. The slowest lane bounds the speed of all: with 1024 points a lane has its share of
@@ -21,20 +21,6 @@ POINTS = 1024
 
 #: The highest priority: takes messages whoever waits for them.
 _FIRST = 2**31 - 1
-
-
-class Refused(ShutDown):
-    """Messages that came too late.
-
-    Attributes
-    ----------
-    messages : list of Message
-        Those that were not queued.
-    """
-
-    def __init__(self, messages: list[Message]) -> None:
-        super().__init__(f"{len(messages)} messages came after the shutdown")
-        self.messages = messages
 
 
 class Lanes:
@@ -97,20 +83,17 @@ class Lanes:
             name = self._ring.route(ascii(key))
         return self._named[name]  # type: ignore[index]  # a ring with members always names one
 
-    def put_many(self, slots: list[Hashable], messages: list[Message], costs: list[int] | None = None) -> None:
+    def put_many(self, slots: list[Hashable], messages: list[Message], costs: list[int] | None = None) -> list[Message]:
         """Queue messages, in their order, each in its lane; one put per lane.
 
-        Raises
-        ------
-        Refused
-            If lanes are shut down, so that nobody takes their messages any more. Those of the others are queued.
+        Returns
+        -------
+        list of Message
+            Those that came too late: their lanes are shut down, so that nobody takes messages any more.
         """
         if self._ring is None:
-            refused = _put(self.queues[0], slots, messages, costs)
-        else:
-            refused = self._put_in_lanes(slots, messages, costs)
-        if refused:
-            raise Refused(refused)
+            return _put(self.queues[0], slots, messages, costs)
+        return self._put_in_lanes(slots, messages, costs)
 
     def _put_in_lanes(self, slots: list[Hashable], messages: list[Message], costs: list[int] | None) -> list[Message]:
         groups: dict[FairQueue, list[int]] = {}

@@ -9,17 +9,17 @@ from fairsched.amqp.urls import check_urls
 from fairsched.config.options import TARGET_DELAY, ConsumerOptions
 from fairsched.consumer.arguments import made_by
 from fairsched.consumer.cost import cost_model
-from fairsched.consumer.handlers import check_plain
 from fairsched.consumer.keys import key_function
 from fairsched.consumer.prefetch.arithmetic import windows_for
 from fairsched.consumer.prefetch.auto import start_windows
 from fairsched.consumer.shedding import shedding_rules
 from fairsched.errors import ConfigurationError
+from fairsched.handlers import check_plain
 from fairsched.pools import as_pools
 from fairsched.weights import normalise
 
 if TYPE_CHECKING:
-    from fairsched.consumer.message import Message
+    from fairsched._delivery import Message
 
 #: What `on_error` may be.
 OnError = str | Callable[["Message", Exception], object]

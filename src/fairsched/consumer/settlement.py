@@ -6,40 +6,18 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from fairsched.consumer.handlers import check_result
 from fairsched.consumer.tracebacks import Tracebacks
+from fairsched.handlers import check_result
 
 if TYPE_CHECKING:
-    from fairsched.consumer.counters import Counters
-    from fairsched.consumer.message import Message
+    from fairsched._delivery import Counters, Message
     from fairsched.consumer.settings import OnError
 
 _log = logging.getLogger(__name__)
 
 
-def call(handler: Callable[[Message], object], message: Message) -> None:
-    """Call a plain handler, and settle the message by what comes of that; nothing is raised that is an `Exception`.
-
-    Raises
-    ------
-    ConfigurationError
-        If the handler returns a coroutine or a generator.
-    BaseException
-        What the handler raised, if it is no `Exception`.
-    """
-    try:
-        result = handler(message)
-    except Exception as error:
-        message.fail(error)
-    except BaseException as error:
-        message.fail(error)
-        raise
-    else:
-        message.finish(result)
-
-
 async def call_async(handler: Callable[[Message], Awaitable[object]], message: Message) -> None:
-    """Await a coroutine handler, and settle the message, as `call` does."""
+    """Await a coroutine handler, and settle the message, as `fairsched._delivery.call` does."""
     try:
         result = await handler(message)
     except Exception as error:

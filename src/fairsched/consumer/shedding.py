@@ -16,9 +16,8 @@ from fairsched.consumer.budget import Budget
 from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from fairsched._delivery import Counters, Message
     from fairsched._fairqueue import FairQueue
-    from fairsched.consumer.counters import Counters
-    from fairsched.consumer.message import Message
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fairsched.consumer.budget import COUNTS
 
 if TYPE_CHECKING:
-    from fairsched.consumer.message import Message
+    from fairsched._delivery import Message
 
 _log = logging.getLogger(__name__)
 

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from fairsched.consumer.settlement import call
-from fairsched.errors import ShutDown
-
 if TYPE_CHECKING:
-    from fairsched._fairqueue import FairQueue
+    from fairsched._delivery import Message
     from fairsched.consumer.client import Client
-    from fairsched.consumer.message import Message
 
 
 class WorkerThreads:
@@ -65,7 +60,7 @@ class WorkerThreads:
 
     def _work(self, number: int, priority: int) -> None:
         try:
-            self._serve(self._client.lanes.of_worker(number), priority)
+            self._client.serve(self._client.lanes.of_worker(number), self._handler, priority)
         except BaseException as error:
             # SystemExit, KeyboardInterrupt, or a fault of our own: the consumer ends with it.
             self._client.failed(error)
@@ -76,19 +71,3 @@ class WorkerThreads:
             if last:
                 self._client.stopping.set()
                 self._all_left.set()
-
-    def _serve(self, lane: FairQueue, priority: int) -> None:
-        client, handler, clock = self._client, self._handler, time.perf_counter_ns
-        get, handled, io_thread = client.get, client.handled, client.io_thread
-        while True:
-            try:
-                message = get(lane, None, priority)
-            except ShutDown:
-                return
-            if message is None:
-                continue
-            begin = clock()
-            call(handler, message)
-            handled(lane, message, clock() - begin)
-            if io_thread.flush_requested:
-                io_thread.give_way()

@@ -1,5 +1,6 @@
-"""AMQP 0-9-1 on the receiving side. Compiled into `_amqp`.
+"""AMQP 0-9-1 on the receiving side. Compiled into `_amqp` and `_delivery`.
 
 Read frames.pxd first (deliveries in the bytes of a connection), then contents.pxd (the properties in a content header)
-and ackledger.pxd (which frames settle exactly what was processed).
+with tables.pxd (one header among them), ackledger.pxd (which frames settle exactly what was processed) and
+settlements.pxd (the bytes of these).
 """

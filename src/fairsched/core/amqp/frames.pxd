@@ -100,6 +100,6 @@ cdef inline Found frames_find(
     Unless it is FOUND_OTHER, `channel` says whose it is.
     """
     cdef Found found
-    d.body = d.body_end = d.end = start
+    d.method = d.method_end = d.tag = d.header = d.header_end = d.body = d.body_end = d.end = start
     found = frames_method(bytes, size, start, d)
     return frames_content(bytes, size, d.method_end + 1, longest, d) if found == FOUND_WHOLE else found

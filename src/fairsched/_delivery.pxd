@@ -1,0 +1,111 @@
+"""The delivery path of a consumer, as other modules see it; see _delivery.pyx."""
+
+from libc.stdint cimport int64_t, uint64_t
+
+from fairsched._amqp cimport AckLedger
+
+cdef enum:
+    COUNTERS = 10
+
+
+cdef class Counters:
+    cdef int64_t counts[COUNTERS]
+
+    cdef void count(self, int number, int64_t amount) noexcept
+
+
+cdef class AckPolicy:
+    cdef public double period  # how often it is looked whether something is settled and not sent, in seconds
+    cdef int64_t pending
+    cdef int64_t here
+    cdef int64_t limit
+    cdef int64_t small_limit
+
+    cdef bint due(self, int64_t pending, int64_t window) noexcept
+    cdef void set_here(self, int64_t here) noexcept
+
+
+cdef class Settlements:
+    cdef readonly Counters counters
+    cdef readonly AckPolicy policy
+    cdef public bint flush_requested
+    cdef object request
+    cdef object forked_error
+    cdef list unsent
+
+
+cdef class ChannelDeliveries:
+    cdef readonly object queue
+    cdef readonly AckLedger ledger
+    cdef public bint alive
+    cdef public bint filled
+    cdef public bint arrived
+    cdef readonly int64_t window
+    cdef Settlements settlements
+    cdef Intake intake
+    cdef int64_t nearly_full
+    cdef uint64_t due
+    cdef double sent
+    cdef bint unsent
+
+    cdef int book(self, uint64_t tag, uint64_t size) except -1
+    cdef int look(self, uint64_t tag) except -1
+    cdef bint settle_one(self, uint64_t tag, int verdict) except -1
+
+
+cdef class Message:
+    cdef public object body
+    cdef public uint64_t delivery_tag
+    cdef public bint redelivered
+    cdef public bint settled
+    cdef public bint deferred
+    cdef public double arrived
+    cdef public object slot
+    cdef public int64_t cost
+    cdef object origin
+    cdef object method       # pika's, or bytes that begin with its payload
+    cdef object header       # pika's properties, or bytes with the payload of the content header
+    cdef int64_t header_at   # where in these it begins
+    cdef object decoded
+
+    cdef bint settle(self, int verdict) except -1
+    cdef bytes header_bytes(self)
+    cdef object name_in_method(self, int number)
+
+
+cdef class HeaderKey:
+    cdef bytes name
+    cdef object otherwise
+
+    cdef object of(self, Message message)
+
+
+cdef class Intake:
+    cdef object lanes
+    cdef Counters counters
+    cdef AckPolicy policy
+    cdef object key
+    cdef object cost
+    cdef object defer
+    cdef bint priced
+    cdef bint by_size
+    cdef list messages
+    cdef double now
+
+    cdef int append(self, Message message) except -1
+    cdef list prices(self, list messages)
+
+
+cdef class MessageSource:
+    cdef public bint returning  # what is buffered goes back to its queues, and nothing more is handed out
+    cdef public bint stopped
+    cdef public object shedding
+    cdef readonly Settlements settlements
+    cdef public double service_ns       # mean of the handlers' time, in nanoseconds
+    cdef readonly int64_t handled_count
+    cdef readonly bint deferring
+    cdef bint measures
+
+    cdef Message taken(self, object lane, object priority)
+    cdef bint is_usable(self, object lane, Message message) except -1
+    cdef int note_handled(self, object lane, Message message, int64_t elapsed) except -1

@@ -1,0 +1,1130 @@
+"""A consumer's delivery path: from the bytes of a connection to messages in the hands of workers, and back.
+
+In this file, in this order:
+
+    Counters             what one consumer has done so far
+    AckPolicy            when acknowledgements leave
+    Settlements          what is settled and not sent, of all channels of a consumer
+    ChannelDeliveries    what one channel has delivered, and how it is settled
+    Message              one delivery, in the hands of a handler; a header of it as a key
+    give_deliveries      from the bytes of a connection to messages
+    Intake               from there into the lanes
+    MessageSource        and out of these, to the workers
+
+No Python function is called for a message on its way, but those that the user gave: a key, a price, a handler. A
+message is made once, in the I/O thread, and its method and properties stay undecoded until somebody asks.
+
+Exclusion. The I/O thread alone delivers and sends; any thread may settle and take messages. What several threads change
+is changed with the GIL held, in one stretch without Python code; on free-threaded builds inside a critical section of
+the object, or of the ledger, which decides who settled a message.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.time cimport monotonic, perf_counter
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+from fairsched._amqp cimport AckLedger
+from fairsched._fairqueue cimport FairQueue
+from fairsched._numbers cimport as_priority
+from fairsched.core.amqp.ackledger cimport (
+    ackledger_ack, ackledger_deliver, ackledger_is_outstanding, ackledger_refuse,
+)
+from fairsched.core.amqp.contents cimport PROPERTY_HEADERS, Properties, contents_find
+from fairsched.core.amqp.frames cimport FOUND_OTHER, FOUND_WHOLE, Delivery, Found, frames_find, frames_number
+
+from fairsched.core.amqp.tables cimport FIELD_FOUND, FIELD_MISSING, FIELD_UNSURE, Field, FieldFound, tables_find
+
+from queue import Empty
+
+from pika import spec
+
+from fairsched.amqp.properties import decode
+from fairsched.errors import ConfigurationError, ShutDown
+from fairsched.handlers import check_result
+
+#: Names of the counters, in the order in which they are reported.
+COUNTER_NAMES = (
+    "received", "acked", "nacked", "rejected", "errors", "stale_settlements", "reconnects",
+    "shed", "kept_alone", "kept_budget",
+)
+
+cdef dict COUNTER_NUMBERS = {name: number for number, name in enumerate(COUNTER_NAMES)}
+
+cdef enum:  # of the counters that are counted here; the three verdicts follow one another
+    COUNT_RECEIVED = 0
+    COUNT_ACKED = 1
+    COUNT_STALE = 5
+
+cdef enum:  # as `AckLedger` has them
+    ACK = 0
+    REQUEUE = 1
+    REJECT = 2
+
+#: Settlements leave when they are this part of all windows together: early enough that the broker refills before the
+#: rest is handled, late enough that many share a frame and a write.
+PART = 4
+#: Where the queue of the last one has half of its own window settled and may soon get nothing more, they leave when
+#: they are this part of what the broker has given out and not heard of: little, where few of the queues have any.
+SMALL_PART = 16
+#: A settlement waits at most this long for others, in seconds.
+PERIOD = 0.005
+#: While messages are out but nothing is settled, it is looked this seldom.
+SLOWEST_PERIOD = 0.08
+#: A handler that ran longer than this, in nanoseconds, has its settlement sent at once.
+LONG = 2_000_000
+
+cdef int64_t C_PART = PART
+cdef int64_t C_SMALL_PART = SMALL_PART
+cdef double C_PERIOD = PERIOD
+cdef int64_t C_LONG = LONG
+
+cdef enum:
+    LOOK_AFTER = 1000  # handled messages after which measured round trip and handler time are held against the windows
+    SLOW = 5_000_000   # of slower handlers, in nanoseconds, it is looked how long their messages wait here
+
+
+# Counts ---------------------------------------------------------------------------------------------------------------
+
+
+@cython.final
+cdef class Counters:
+    """Counters()
+    --
+
+    What one consumer has done so far, counted by the I/O thread and the workers.
+
+    Notes
+    -----
+    `add` and `snapshot` are safe from any thread and O(1).
+    """
+
+    cdef void count(self, int number, int64_t amount) noexcept:
+        with cython.critical_section(self):
+            self.counts[number] += amount
+
+    def add(self, name, int64_t amount=1):
+        """add($self, name, amount=1)
+        --
+
+        Add to one counter.
+        """
+        self.count(COUNTER_NUMBERS[name], amount)
+
+    def snapshot(self):
+        """snapshot($self)
+        --
+
+        All counters: a dict of int by name.
+        """
+        return {name: self.counts[number] for number, name in enumerate(COUNTER_NAMES)}
+
+
+# When acknowledgements leave ------------------------------------------------------------------------------------------
+
+
+@cython.final
+cdef class AckPolicy:
+    """AckPolicy(window)
+    --
+
+    Decides when settlements leave, by the windows of the whole connection and by time.
+
+    Not by any one queue's window, which may be a single message where there are hundreds of queues.
+
+    Parameters
+    ----------
+    window : int
+        Of all queues together.
+
+    Notes
+    -----
+    Settlements leave as soon as one of these is true:
+
+    * They are a quarter of all windows together.
+    * They are a sixteenth of what is here, and half of one queue's window is settled: others may still keep the workers
+      busy, but the broker soon gives no more of that one.
+    * A worker is about to wait for a message (`MessageSource.get`, `aio.Consumer`).
+    * A handler took longer than `LONG`, or nothing was settled for a while before.
+    * `PERIOD` is over.
+
+    `settled` is safe from any thread. Its count is not exact where several settle at once on a build without a GIL;
+    that moves one sending by a message or two, and `PERIOD` holds all the same. The rest is for the I/O thread. O(1).
+    """
+
+    def __init__(self, int64_t window):
+        self.period = C_PERIOD
+        self.pending = 0
+        self.count(0, window)
+
+    @property
+    def resting(self):
+        """Whether it is looked more seldom than a settlement may wait."""
+        return self.period > C_PERIOD
+
+    cdef bint due(self, int64_t pending, int64_t window) noexcept:
+        self.pending += 1
+        return self.pending >= (self.small_limit if 2 * pending >= window else self.limit) or self.period > C_PERIOD
+
+    def settled(self, int64_t pending, int64_t window):
+        """settled($self, pending, window)
+        --
+
+        Note a settlement, of a queue with so many that are not sent and such a window; say if it is time to send.
+        """
+        return self.due(pending, window)
+
+    def arrived(self, int64_t count):
+        """arrived($self, count)
+        --
+
+        Note deliveries.
+        """
+        self.set_here(self.here + count)
+
+    def sending(self):
+        """sending($self)
+        --
+
+        Note that all that was settled is about to be sent.
+        """
+        cdef int64_t pending = self.pending
+        self.pending = 0
+        self.set_here(self.here - pending)
+
+    def count(self, int64_t here, int64_t window):
+        """count($self, here, window)
+        --
+
+        Set what the broker has given out and not heard of, as it was counted, and what it may give out in all.
+        """
+        self.set_here(here)
+        self.limit = max(1, window // C_PART)
+
+    cdef void set_here(self, int64_t here) noexcept:
+        self.here = here
+        self.small_limit = max(1, here // C_SMALL_PART)
+
+    def looked(self, bint found):
+        """looked($self, found)
+        --
+
+        Note whether anything was settled since the last look: if not, look half as often.
+        """
+        self.period = PERIOD if found else min(SLOWEST_PERIOD, 2 * self.period)
+
+    def wake(self):
+        """wake($self)
+        --
+
+        Look often again.
+        """
+        self.period = C_PERIOD
+
+
+@cython.final
+cdef class Settlements:
+    """Settlements(counters, policy, request)
+    --
+
+    What is settled and not sent, of all channels of one consumer.
+
+    Parameters
+    ----------
+    counters : Counters
+        Count each settlement by its verdict.
+    policy : AckPolicy
+        Says when they are to be sent.
+    request : callable
+        Called, in whatever thread, when they are to be sent.
+
+    Attributes
+    ----------
+    flush_requested : bool
+        Whether sending was asked for and is yet to be done.
+
+    Notes
+    -----
+    `take_unsent` and `forked` are for the I/O thread, and for a child process; the rest is safe from any thread.
+    """
+
+    def __init__(self, Counters counters not None, AckPolicy policy not None, request):
+        self.counters = counters
+        self.policy = policy
+        self.request = request
+        self.unsent = []
+        self.forked_error = None
+
+    @property
+    def waiting(self):
+        """Whether anything is settled and not sent."""
+        return bool(self.unsent)
+
+    def take_unsent(self):
+        """take_unsent($self)
+        --
+
+        The channels that have something to send: a list of `ChannelDeliveries`, each once.
+        """
+        cdef list found = []  # made first: that may run finalizers, which settle
+        cdef Py_ssize_t i
+        with cython.critical_section(self):
+            found, self.unsent = self.unsent, found
+            # Before their ledgers are flushed: who settles after that adds the channel again.
+            for i in range(PyList_GET_SIZE(found)):
+                (<ChannelDeliveries> PyList_GET_ITEM(found, i)).unsent = False
+        return found
+
+    def forked(self, error):
+        """forked($self, error)
+        --
+
+        Let no message of this copy in a child process be settled: that raises RuntimeError with this text.
+        """
+        self.forked_error = error
+        self.take_unsent()
+        self.flush_requested = False
+
+
+# What a channel delivered ---------------------------------------------------------------------------------------------
+
+
+cdef class ChannelDeliveries:
+    """ChannelDeliveries(queue, settlements, intake)
+    --
+
+    What one channel has delivered, and how it is settled; the base of `fairsched.consumer.channel.ConsumerChannel`.
+
+    Parameters
+    ----------
+    queue : str
+        The queue's name.
+    settlements : Settlements
+        Of the consumer.
+    intake : Intake
+        Gets the messages.
+
+    Attributes
+    ----------
+    ledger : AckLedger
+        Which of them are unsettled.
+    alive : bool
+        Cleared when the channel is gone: what it delivered belongs to the broker again.
+    filled : bool
+        Whether deliveries have filled the window since this was cleared, so that more presumably wait upstream.
+    arrived : bool
+        Whether anything was delivered since this was cleared.
+    window : int
+        Unsettled messages that the broker may send, in the end.
+
+    Notes
+    -----
+    `settle` is safe from any thread, the rest is for the I/O thread. O(1) a message.
+    """
+
+    def __init__(self, queue, Settlements settlements not None, Intake intake not None):
+        self.queue = queue
+        self.settlements = settlements
+        self.intake = intake
+        self.ledger = AckLedger()
+        self.alive = True
+
+    def on_filled(self):
+        """on_filled($self)
+        --
+
+        Called when deliveries have filled the window.
+        """
+
+    def on_refilled(self, sent):
+        """on_refilled($self, sent)
+        --
+
+        Called when the delivery came that the settlement made room for which was sent at that time.
+        """
+
+    def set_window(self, int64_t window, int64_t nearly_full):
+        """set_window($self, window, nearly_full)
+        --
+
+        Set what the broker may send, and beyond how many unsettled messages it counts as full.
+        """
+        self.window = window
+        self.nearly_full = nearly_full
+
+    def expect(self, uint64_t tag):
+        """expect($self, tag)
+        --
+
+        Have the time measured until that delivery comes, unless one is awaited already: see `on_refilled`.
+        """
+        if self.due < self.ledger.ledger.high:
+            self.due = tag
+            self.sent = monotonic()
+
+    @property
+    def full(self):
+        """Whether the broker may send hardly anything before it hears from us."""
+        return self.unsettled > self.nearly_full
+
+    @property
+    def unsettled(self):
+        """Messages that the broker has given out and not heard of."""
+        cdef AckLedger ledger = self.ledger
+        return ledger.ledger.outstanding + ledger.ledger.acked_size + ledger.ledger.refused_size
+
+    def deliver(self, uint64_t tag, redelivered, method, properties, bytes body not None):
+        """deliver($self, tag, redelivered, method, properties, body)
+        --
+
+        Take a delivery that pika has decoded, or of which there are the payloads of method and content header.
+
+        Raises
+        ------
+        ValueError
+            The tag does not follow the last.
+        """
+        cdef Message message = Message(body, tag, redelivered, method, properties, self)
+        self.book(tag, len(body))
+        self.intake.append(message)
+        self.look(tag)
+
+    cdef int book(self, uint64_t tag, uint64_t size) except -1:
+        """Note a delivery; its message has been made, and is handed on before any other Python code runs."""
+        cdef uint64_t due
+        cdef bint booked = True
+        with cython.critical_section(self.ledger):
+            due = self.ledger.ledger.high
+            if tag == due:
+                booked = ackledger_deliver(&self.ledger.ledger, size)
+        if tag != due:
+            raise ValueError(f"delivery tag must be {due}, the one after the last, got {tag}")
+        if not booked:
+            raise MemoryError()
+        self.arrived = True
+        return 0
+
+    cdef int look(self, uint64_t tag) except -1:
+        """Tell who wants to know of the delivery just handed on."""
+        if tag == self.due:
+            self.due = 0
+            self.on_refilled(self.sent)
+        if not self.filled and self.unsettled > self.nearly_full:
+            self.filled = True
+            self.on_filled()
+        return 0
+
+    def settle(self, uint64_t tag, int verdict):
+        """settle($self, tag, verdict)
+        --
+
+        Note a settlement, and see to it that it is sent soon; False if it has no effect.
+
+        Raises
+        ------
+        RuntimeError
+            This is a copy in a child process.
+        """
+        return self.settle_one(tag, verdict)
+
+    cdef bint settle_one(self, uint64_t tag, int verdict) except -1:
+        cdef Settlements settlements = self.settlements
+        cdef AckLedger ledger = self.ledger
+        cdef bint done
+        cdef int64_t pending
+        if not self.alive:
+            if settlements.forked_error is not None:
+                raise RuntimeError(settlements.forked_error)
+            settlements.counters.count(COUNT_STALE, 1)
+            return False
+        with cython.critical_section(ledger):
+            if not ackledger_is_outstanding(&ledger.ledger, tag):
+                return False
+            if verdict == ACK:
+                done = ackledger_ack(&ledger.ledger, tag)
+            else:
+                done = ackledger_refuse(&ledger.ledger, tag, verdict)
+            pending = ledger.ledger.acked_size + ledger.ledger.refused_size
+        if not done:
+            raise MemoryError()
+        settlements.counters.count(COUNT_ACKED + verdict, 1)
+        if not self.unsent:
+            with cython.critical_section(settlements):
+                self.unsent = True
+                settlements.unsent.append(self)
+        if settlements.policy.due(pending, self.window) and not settlements.flush_requested:
+            settlements.request()
+        return True
+
+
+# Messages -------------------------------------------------------------------------------------------------------------
+
+
+@cython.final
+@cython.freelist(256)
+cdef class Message:
+    """Message(body, delivery_tag, redelivered, delivery, properties, origin, arrived=0.0)
+    --
+
+    A delivered message, to be settled once: by `ack`, `nack` or `reject`, from any thread.
+
+    Attributes
+    ----------
+    body : bytes
+        The content.
+    delivery_tag : int
+        The broker's number for this delivery, counted per channel.
+    redelivered : bool
+        Whether the broker may have delivered it before.
+    arrived : float
+        When it was received, on the clock of ``time.monotonic``.
+    slot : hashable
+        Whom it is charged to: its queue, or its tenant when the consumer has a ``key``.
+    cost : int
+        What it is charged.
+    settled : bool
+        Whether it was settled, by the handler or for it.
+    deferred : bool
+        Whether it stays unsettled when the handler returns; see `defer`.
+
+    Notes
+    -----
+    Settling twice is allowed: the first call decides, later ones do nothing and return False. Settling a message
+    whose channel is gone does nothing either, since the broker delivers it again; ``stats()`` counts such calls.
+
+    As a context manager a message is acked when the block ends, unless the block settled it, and settled as the
+    consumer's ``on_error`` says when the block raises an `Exception`. Anything else, such as KeyboardInterrupt or a
+    task's CancelledError, is no failure of the message, which is requeued. The exception goes on.
+    """
+
+    def __init__(
+        self, body, uint64_t delivery_tag, bint redelivered, delivery, properties, origin, double arrived=0.0
+    ):
+        self.body = body
+        self.delivery_tag = delivery_tag
+        self.redelivered = redelivered
+        self.method = delivery
+        self.header = properties
+        self.origin = origin
+        self.slot = origin.queue
+        self.cost = 1
+        self.arrived = arrived
+
+    @property
+    def delivery(self):
+        """The method as pika's ``Basic.Deliver``; decoded on first use."""
+        if isinstance(self.method, bytes):
+            # Behind class and method number.
+            self.method = spec.Basic.Deliver().decode(self.method, 4)
+        return self.method
+
+    @property
+    def properties(self):
+        """What the publisher said about it, as pika's ``BasicProperties``; decoded on first use.
+
+        To read ``properties.headers`` raises `DecodingError` if these alone cannot be decoded, and so does this if
+        nothing can.
+        """
+        if self.decoded is None:
+            self.decoded = decode(self.header_bytes()) if isinstance(self.header, bytes) else self.header
+        return self.decoded
+
+    @property
+    def raw_properties(self):
+        """The properties as they were sent: equal for deliveries of one message."""
+        return self.header_bytes() if isinstance(self.header, bytes) else b"".join(self.header.encode())
+
+    cdef bytes header_bytes(self):
+        cdef bytes found = self.header
+        return found[self.header_at:]
+
+    @property
+    def queue(self):
+        """The queue it was consumed from."""
+        return self.origin.queue
+
+    @property
+    def headers(self):
+        """The publisher's headers; empty when there are none. Raises `DecodingError` if they cannot be decoded."""
+        return self.properties.headers or {}
+
+    @property
+    def exchange(self):
+        """The exchange it was published to; empty for the default exchange. What is no UTF-8 in it is replaced."""
+        return self.name_in_method(0)
+
+    @property
+    def routing_key(self):
+        """The routing key it was published with. What is no UTF-8 in it is replaced."""
+        return self.name_in_method(1)
+
+    cdef object name_in_method(self, int number):
+        """The exchange (0) or the routing key (1)."""
+        cdef const uint8_t* at
+        cdef int64_t begin = 4, end = 0
+        if isinstance(self.method, bytes):
+            at = <const uint8_t*> PyBytes_AS_STRING(self.method)
+            end = PyBytes_GET_SIZE(self.method)
+            begin += 1 + (at[begin] if begin < end else end) + 9  # consumer tag, delivery tag, redelivered
+            if number:
+                begin += 1 + (at[begin] if begin < end else end)
+            if begin < end and begin + 1 + at[begin] <= end:
+                return PyUnicode_DecodeUTF8(<const char*> at + begin + 1, at[begin], "replace")
+        found = self.delivery.routing_key if number else self.delivery.exchange
+        # pika has bytes for what is no UTF-8.
+        return found.decode("utf-8", "replace") if isinstance(found, bytes) else str(found)
+
+    @property
+    def alive(self):
+        """Whether the channel it came on still stands, so that settling it has an effect."""
+        return self.origin.alive
+
+    def ack(self):
+        """ack($self)
+        --
+
+        Say that the message was processed; the broker forgets it.
+
+        Returns
+        -------
+        bool
+            Whether this call settled it.
+
+        Notes
+        -----
+        O(1) amortised, never waits for the network. Safe from any thread.
+        """
+        return self.settle(ACK)
+
+    def nack(self, requeue=True):
+        """nack($self, requeue=True)
+        --
+
+        Give the message back.
+
+        Parameters
+        ----------
+        requeue : bool
+            True puts it back into its queue; False drops it, or dead-letters it where the queue says so.
+
+        Returns
+        -------
+        bool
+            Whether this call settled it.
+
+        Notes
+        -----
+        As `ack`. It is sent as ``basic.nack``: RabbitMQ counts ``basic.reject`` towards the delivery limit of a
+        quorum queue.
+        """
+        return self.settle(REQUEUE if requeue else REJECT)
+
+    def reject(self, requeue=False):
+        """reject($self, requeue=False)
+        --
+
+        Refuse the message: drop it, or dead-letter it where the queue says so.
+
+        Parameters
+        ----------
+        requeue : bool
+            True puts it back into its queue instead.
+
+        Returns
+        -------
+        bool
+            Whether this call settled it.
+
+        Notes
+        -----
+        As `nack`, with the other default.
+        """
+        return self.settle(REQUEUE if requeue else REJECT)
+
+    def defer(self):
+        """defer($self)
+        --
+
+        Keep the message unsettled when the handler returns: somebody settles it later, from whatever thread.
+
+        Notes
+        -----
+        O(1). Until it is settled it takes one place of its queue's window.
+        """
+        self.deferred = True
+
+    def finish(self, result=None):
+        """finish($self, result=None)
+        --
+
+        Ack the message unless it was settled or deferred; what returning from a handler means.
+
+        Parameters
+        ----------
+        result : object
+            What the handler returned.
+
+        Raises
+        ------
+        ConfigurationError
+            If that is a coroutine or a generator, of which nothing ran. The message is requeued.
+        """
+        if result is not None:
+            try:
+                check_result(result, "handler")
+            except ConfigurationError:
+                self.settle(REQUEUE)
+                raise
+        if not self.deferred:
+            self.settle(ACK)
+
+    def fail(self, error):
+        """fail($self, error)
+        --
+
+        Settle the message as the consumer's ``on_error`` says; what an exception of the handler means.
+
+        Ctrl-C, a cancelled task, a closed generator: none of them says anything about the message, which is requeued.
+        """
+        if isinstance(error, Exception):
+            self.origin.failed(self, error)
+        else:
+            self.settle(REQUEUE)
+
+    cdef bint settle(self, int verdict) except -1:
+        if self.settled:
+            return False
+        self.settled = True
+        if isinstance(self.origin, ChannelDeliveries):
+            return (<ChannelDeliveries> self.origin).settle_one(self.delivery_tag, verdict)
+        return self.origin.settle(self.delivery_tag, verdict)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if error is None:
+            self.finish()
+        else:
+            self.fail(error)
+
+    def __repr__(self):
+        # Bodies may be large or secret: never shown.
+        state = "settled" if self.settled else "unsettled"
+        return f"<Message {self.delivery_tag} of queue {self.queue!r}, {len(self.body)} bytes, {state}>"
+
+
+@cython.final
+cdef class HeaderKey:
+    """HeaderKey(name, otherwise)
+    --
+
+    The value of one header, as a key: a callable that takes a message.
+
+    Parameters
+    ----------
+    name : str
+        Of the header.
+    otherwise : callable
+        Called with a message whose header is no text, or does not show without decoding all of them.
+
+    Notes
+    -----
+    A message without such a header has the key ``""``. O(headers), without decoding them.
+    """
+
+    def __init__(self, str name not None, otherwise):
+        self.name = name.encode()
+        self.otherwise = otherwise
+
+    def __call__(self, Message message not None):
+        return self.of(message)
+
+    cdef object of(self, Message message):
+        cdef const uint8_t* at
+        cdef Properties properties
+        cdef Field field
+        cdef FieldFound found = FIELD_UNSURE
+        cdef int64_t size
+        if isinstance(message.header, bytes):
+            at = <const uint8_t*> PyBytes_AS_STRING(message.header) + message.header_at
+            size = PyBytes_GET_SIZE(message.header) - message.header_at
+            if contents_find(at, size, &properties):
+                if properties.begin[PROPERTY_HEADERS] < 0:
+                    return ""
+                found = tables_find(
+                    at, properties.begin[PROPERTY_HEADERS], size, <const uint8_t*> PyBytes_AS_STRING(self.name),
+                    PyBytes_GET_SIZE(self.name), &field,
+                )
+        if found == FIELD_MISSING:
+            return ""
+        if found == FIELD_FOUND and field.kind == b'S':
+            try:
+                return PyUnicode_DecodeUTF8(<const char*> at + field.begin + 4, field.end - field.begin - 4, NULL)
+            except UnicodeDecodeError:
+                pass
+        return self.otherwise(message)
+
+
+# From the bytes of a connection to messages ---------------------------------------------------------------------------
+
+
+cdef inline bytes part(const uint8_t* start, int64_t begin, int64_t end):
+    return PyBytes_FromStringAndSize(<const char*> start + begin, end - begin)
+
+
+cdef int give_message(ChannelDeliveries channel, const uint8_t* at, const Delivery* d) except -1:
+    """Make a message of a delivery. All that may run the collector comes before the delivery is booked."""
+    cdef Message message = Message.__new__(Message)
+    # One copy from the beginning of the method to the end of the content header, with the edge of a frame in between.
+    message.method = message.header = part(at, d.method, d.header_end)
+    message.header_at = d.header - d.method
+    message.body = part(at, d.body, d.body_end)
+    message.delivery_tag = frames_number(at + d.tag, 8)
+    message.redelivered = at[d.tag + 8] & 1
+    message.origin = channel
+    message.slot = channel.queue
+    message.cost = 1
+    channel.book(message.delivery_tag, d.body_end - d.body)
+    channel.intake.append(message)
+    channel.look(message.delivery_tag)
+    return 0
+
+
+def give_deliveries(bytes buffer not None, int64_t start, int64_t longest, dict sinks not None):
+    """give_deliveries(buffer, start, longest, sinks)
+    --
+
+    Give the deliveries in a buffer to the sinks of their channels.
+
+    Parameters
+    ----------
+    buffer : bytes
+        What a connection has received.
+    start : int
+        Where to begin, 0 to ``len(buffer)``.
+    longest : int
+        Bytes of the longest body that comes in one frame.
+    sinks : dict of int to ChannelDeliveries or callable
+        By channel. A callable is called with delivery tag, redelivered (0 or 1), method, content header (both
+        undecoded) and body. May change meanwhile.
+
+    Returns
+    -------
+    position : int
+        Where the deliveries end.
+    other : bool
+        Whether what follows is, or may be, something else than the beginning of a delivery for a sink.
+    frames : int
+        Frames that the deliveries were made of.
+
+    Raises
+    ------
+    Exception
+        Whatever a sink raises; the deliveries from that one on are then lost to the caller.
+
+    Notes
+    -----
+    Complexity O(deliveries). Thread safety: that of the sinks.
+
+    Source: AMQP 0-9-1, sections 4.2.3, 4.2.6 and 1.8.3.13.
+    """
+    cdef const uint8_t* at = <const uint8_t*> PyBytes_AS_STRING(buffer)
+    cdef int64_t size = PyBytes_GET_SIZE(buffer), position = start, frames = 0
+    cdef Delivery d
+    cdef Found what
+    while True:
+        what = frames_find(at, size, position, longest, &d)
+        sink = sinks.get(d.channel) if what != FOUND_OTHER else None
+        if sink is None:
+            what = FOUND_OTHER
+        if what != FOUND_WHOLE:
+            return position, what == FOUND_OTHER, frames
+        if isinstance(sink, ChannelDeliveries):
+            give_message(<ChannelDeliveries> sink, at, &d)
+        else:
+            sink(
+                frames_number(at + d.tag, 8), at[d.tag + 8] & 1, part(at, d.method, d.method_end),
+                part(at, d.header, d.header_end), part(at, d.body, d.body_end),
+            )
+        frames += 3 if d.body != d.body_end else 2
+        position = d.end
+
+
+# Into the lanes -------------------------------------------------------------------------------------------------------
+
+
+@cython.final
+cdef class Intake:
+    """Intake(lanes, counters, policy, *, key, cost, defer)
+    --
+
+    Collects the deliveries of one read of the I/O thread and queues them together.
+
+    Parameters
+    ----------
+    lanes : Lanes
+        Where they go.
+    counters : Counters
+        Count what was received.
+    policy : AckPolicy
+        Told how many deliveries are about to be queued.
+    key : callable or None
+        Names a message's tenant.
+    cost : ConstantCost
+        Prices a message.
+    defer : callable
+        Called with the first delivery of a read, so that `drain` is called after it.
+
+    Notes
+    -----
+    For the I/O thread alone. One put per read instead of one per message: a put that finds a worker waiting hands
+    it the GIL, and a worker that is handed one message at a time would serve them in the order of arrival.
+    """
+
+    def __init__(self, lanes, Counters counters not None, AckPolicy policy not None, *, key, cost, defer):
+        self.lanes = lanes
+        self.counters = counters
+        self.policy = policy
+        self.key = key
+        self.cost = cost
+        self.defer = defer
+        self.priced = cost.varies
+        self.messages = []
+
+    cdef int append(self, Message message) except -1:
+        """Take a message: the first thing that happens after it was booked."""
+        cdef bint first = PyList_GET_SIZE(self.messages) == 0
+        if first:
+            # One reading of the clock for all that one read brings.
+            self.now = monotonic()
+        message.arrived = self.now
+        self.messages.append(message)
+        if first:
+            self.defer()
+        return 0
+
+    def drain(self):
+        """drain($self)
+        --
+
+        Queue what was taken since the last call.
+        """
+        cdef list messages = self.messages
+        cdef list costs
+        cdef Message message
+        if not messages:
+            return
+        self.messages = []
+        if isinstance(self.key, HeaderKey):
+            for message in messages:
+                message.slot = (<HeaderKey> self.key).of(message)
+        elif self.key is not None:
+            for message in messages:
+                message.slot = self.key(message)
+        costs = self.prices(messages) if self.priced else None
+        self.counters.count(COUNT_RECEIVED, len(messages))
+        self.policy.arrived(len(messages))
+        for message in self.lanes.put_many([(<Message> one).slot for one in messages], messages, costs):
+            message.settle(REQUEUE)
+
+    cdef list prices(self, list messages):
+        cdef list costs = []
+        cdef Message message
+        for message in messages:
+            message.cost = self.cost.estimate(message)
+            costs.append(message.cost)
+        return costs
+
+
+# Out of the lanes, to the workers -------------------------------------------------------------------------------------
+
+
+def call(handler, Message message not None):
+    """call(handler, message)
+    --
+
+    Call a plain handler, and settle the message by what comes of that; nothing is raised that is an `Exception`.
+
+    Raises
+    ------
+    ConfigurationError
+        If the handler returns a coroutine or a generator.
+    BaseException
+        What the handler raised, if it is no `Exception`.
+    """
+    try:
+        result = handler(message)
+    except Exception as error:
+        message.fail(error)
+    except BaseException as error:
+        message.fail(error)
+        raise
+    else:
+        message.finish(result)
+
+
+cdef class MessageSource:
+    """MessageSource()
+    --
+
+    Where workers get their messages from; the base of `fairsched.consumer.client.Client`.
+
+    Attributes
+    ----------
+    returning : bool
+        Whether what is buffered goes back to its queues, and nothing more is handed out.
+    stopped : bool
+        Whether it is about to end.
+    shedding : Shedding or None
+        Asked about each message that is taken.
+    service_ns : float
+        Nanoseconds for which handlers ran, in the mean of the last hundred.
+    handled_count : int
+        Messages that were handled.
+    deferring : bool
+        Whether a handler deferred its message.
+
+    Notes
+    -----
+    Safe from any thread, once `prepare` was called. O(1) a message.
+    """
+
+    def prepare(self, Settlements settlements not None, bint measures):
+        """prepare($self, settlements, measures)
+        --
+
+        Say who is told of settlements, and whether `account` is to be called for each message that was handled.
+        """
+        self.settlements = settlements
+        self.measures = measures
+
+    def try_get(self, lane, priority=0):
+        """try_get($self, lane, priority=0)
+        --
+
+        The next message of a lane that came on a living channel, or None if there is none for us now.
+
+        Raises
+        ------
+        ShutDown
+            If there will be none.
+        """
+        return self.taken(lane, priority)
+
+    cdef Message taken(self, object lane, object priority):
+        cdef FairQueue fair = lane
+        cdef int rank = as_priority(priority)
+        while True:
+            if self.returning:
+                self.check_process()
+                raise ShutDown("the consumer was stopped")
+            message = fair.take(rank, None)
+            if message is None or self.is_usable(lane, message):
+                return message
+
+    def get(self, lane, timeout=None, priority=0):
+        """get($self, lane, timeout=None, priority=0)
+        --
+
+        The next message of a lane, waiting for it; None if the time is over.
+
+        Raises
+        ------
+        ShutDown
+            If there will be none.
+        """
+        cdef Message message
+        while True:
+            message = self.taken(lane, priority)
+            if message is not None:
+                return message
+            # About to wait: the broker may be waiting too, for what is settled but not sent.
+            self.settlements.request()
+            try:
+                _, message = lane.get(True, timeout, priority=priority)
+            except Empty:
+                return None
+            if self.returning:
+                message.settle(REQUEUE)
+            elif self.is_usable(lane, message):
+                return message
+
+    cdef bint is_usable(self, object lane, Message message) except -1:
+        """Whether a message just taken is one to handle; if not, its slot was charged for nothing."""
+        cdef object origin = message.origin
+        # Its channel may be gone, and the broker delivers it again; or it waited too long, and was sent back.
+        if (<ChannelDeliveries> origin).alive if isinstance(origin, ChannelDeliveries) else origin.alive:
+            if self.shedding is None or not self.shedding.returns(lane, message.slot, message):
+                return True
+        self.charge(lane, message.slot, -message.cost)
+        return False
+
+    def messages(self, lane, slice, over):
+        """messages($self, lane, slice, over)
+        --
+
+        Yield the messages of a lane until there will be none, or `over()`, which is asked every `slice` seconds.
+        """
+        cdef Settlements settlements = self.settlements
+        cdef Message message
+        while not over():
+            try:
+                message = self.get(lane, slice)
+                while message is not None:
+                    yield message
+                    if settlements.flush_requested:
+                        self.give_way()
+                    if self.stopped and over():
+                        return
+                    message = self.taken(lane, 0)
+            except ShutDown:
+                return
+
+    def serve(self, lane, handler, priority):
+        """serve($self, lane, handler, priority)
+        --
+
+        Give the messages of a lane to a plain handler, and settle each, until there will be none.
+        """
+        cdef Settlements settlements = self.settlements
+        cdef Message message
+        cdef double begin
+        while True:
+            try:
+                message = self.get(lane, None, priority)
+            except ShutDown:
+                return
+            if message is None:
+                continue
+            begin = perf_counter()
+            call(handler, message)
+            self.note_handled(lane, message, <int64_t> ((perf_counter() - begin) * 1e9))
+            if settlements.flush_requested:
+                self.give_way()
+
+    def handled(self, lane, Message message not None, int64_t elapsed):
+        """handled($self, lane, message, elapsed)
+        --
+
+        Note that the handler of a lane's message took `elapsed` nanoseconds.
+        """
+        self.note_handled(lane, message, elapsed)
+
+    cdef int note_handled(self, object lane, Message message, int64_t elapsed) except -1:
+        if self.measures:
+            self.account(lane, message, elapsed)
+        # Several workers may lose an update here; the mean and the moment of the look need not be exact.
+        self.service_ns += (elapsed - self.service_ns) / min(100, self.handled_count + 1)
+        self.handled_count += 1
+        if self.handled_count == LOOK_AFTER:
+            self.look_at_windows()
+        if elapsed > C_LONG:
+            self.settlements.request()
+        if message.deferred:
+            self.deferring = True
+        elif elapsed > SLOW:
+            self.look_at_wait(message)
+        return 0

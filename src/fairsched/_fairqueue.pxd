@@ -1,0 +1,21 @@
+"""A fair queue, as other modules see it; see _fairqueue.pyx."""
+
+from libc.stdint cimport int32_t, int64_t, uint32_t
+
+from fairsched._core cimport NamedSlots
+from fairsched._waitingroom cimport WaitingRoom
+
+
+cdef class FairQueue(NamedSlots):
+    cdef WaitingRoom getters
+    cdef WaitingRoom putters
+    cdef int64_t anticipating     # getters that wait for the slot whose turn it is, and look again in time
+    cdef int64_t maxsize
+    cdef int64_t default_quantum  # 0: unknown slots are errors
+    cdef bint is_shut_down
+    cdef object __weakref__
+
+    cdef int store(self, uint32_t index, object item, int64_t cost) except -1
+    cdef int store_after_wait(self, uint32_t index, object item, int64_t cost, bint block, object timeout) except -1
+    cdef uint32_t admit(self, object name, int64_t hash) except? 0xFFFFFFFF
+    cdef object take(self, int32_t rank, object nothing)

@@ -1,0 +1,60 @@
+"""The frames that settle deliveries: basic.ack and basic.nack, which are equally long.
+
+Source: AMQP 0-9-1, section 4.2.3 (frames) and 1.8.3.13 (basic.ack); RabbitMQ's extension basic.nack.
+Thread safety: pure functions. Complexity: O(1) a frame.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+from fairsched.core.amqp.ackledger cimport Frame
+from fairsched.core.amqp.frames cimport FRAME_END, FRAME_HEAD, FRAME_METHOD
+
+cdef enum:
+    BASIC_ACK = 60 << 16 | 80
+    BASIC_NACK = 60 << 16 | 120
+    SETTLEMENT_PAYLOAD = 13                                # class, method, delivery tag, flags
+    SETTLEMENT_SIZE = FRAME_HEAD + SETTLEMENT_PAYLOAD + 1
+    VERDICT_REQUEUE = 1                                    # of Frame.verdict; 0 is an acknowledgement
+
+cdef inline uint8_t* settlements_number(uint8_t* out, uint64_t number, int octets) noexcept nogil:
+    """Write an unsigned number, most significant octet first; return where it ends."""
+    cdef int i
+    for i in range(octets):
+        out[i] = <uint8_t> (number >> 8 * (octets - 1 - i))
+    return out + octets
+
+cdef inline void settlements_write(uint8_t* out, unsigned int channel, const Frame* frame) noexcept nogil:
+    """Write one frame of SETTLEMENT_SIZE octets."""
+    out[0] = FRAME_METHOD
+    out = settlements_number(out + 1, channel, 2)
+    out = settlements_number(out, SETTLEMENT_PAYLOAD, 4)
+    out = settlements_number(out, BASIC_ACK if frame.verdict == 0 else BASIC_NACK, 4)
+    out = settlements_number(out, frame.tag, 8)
+    out[0] = <uint8_t> (frame.multiple | (2 if frame.verdict == VERDICT_REQUEUE else 0))
+    out[1] = FRAME_END
+
+cdef inline uint64_t settlements_covered(const Frame* frames, uint64_t size) noexcept nogil:
+    """The newest tag that an acknowledgement for several covers; 0: there is none."""
+    cdef uint64_t i, covered = 0
+    for i in range(size):
+        if frames[i].multiple:
+            covered = max(covered, frames[i].tag)
+    return covered
+
+cdef inline void settlements_encode(
+    uint8_t* out, unsigned int channel, const Frame* frames, uint64_t size
+) noexcept nogil:
+    """Write frames, `size` of them, into size * SETTLEMENT_SIZE octets: what is refused behind the acknowledgements.
+
+    It stays before an acknowledgement that would otherwise cover it. The broker's part for a quorum queue puts aside
+    what comes after a few dozen settlements at once, and forgets it if the channel is closed right then: what was given
+    back returns to its queue even so; what was handled must not.
+    """
+    cdef uint64_t covered = settlements_covered(frames, size), i
+    cdef bint later, late
+    for later in range(2):
+        for i in range(size):
+            late = frames[i].verdict != 0 and frames[i].tag > covered
+            if late == later:
+                settlements_write(out, channel, &frames[i])
+                out += SETTLEMENT_SIZE
