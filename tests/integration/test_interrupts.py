@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pika.callback
@@ -71,6 +71,23 @@ def after(owner: type, name: str, calls: int, wanted: Callable[[Any], bool] = la
     return patch
 
 
+def while_returning(calls: int) -> Patch:
+    """Interrupt when so many messages of those that nobody took were given back."""
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        leftovers = Lanes.leftovers
+
+        def interrupted(self: Lanes) -> Iterator[Message]:
+            for number, message in enumerate(leftovers(self), 1):
+                yield message
+                if number == calls:
+                    interrupt()
+
+        monkeypatch.setattr(Lanes, "leftovers", interrupted)
+
+    return patch
+
+
 MOMENTS = {
     "a queue is declared": while_reading(pika.spec.Queue.DeclareOk),
     "queues are filled": after(pika.channel.Channel, "basic_publish", 150),
@@ -78,7 +95,7 @@ MOMENTS = {
     "the I/O thread starts": after(threading.Thread, "start", 1, lambda thread: thread.name == "fairsched-io"),
     "messages are handled": after(Meter, "handle", 20),
     "the consumer stops": after(Lanes, "shutdown", 1),
-    "messages are returned": after(Message, "nack", 5),
+    "messages are returned": while_returning(5),
     "queues are deleted": while_reading(pika.spec.Queue.DeleteOk),
 }
 
