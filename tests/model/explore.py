@@ -8,7 +8,7 @@ depth first by replay, as loom and CHESS do: a switch away from a thread that co
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 Step = Generator[Callable[[], bool] | None, None, None]
@@ -33,56 +33,78 @@ class Fault(Exception):
         return f"{self.reason} (schedule {self.schedule})"
 
 
-@dataclass
 class Run:
-    """One schedule being replayed and then extended."""
+    """One schedule after another, each a replay of the one before it up to where another thread goes on.
 
-    model: Any
-    choices: list[int] = field(default_factory=list)
-    alternatives: list[list[int]] = field(default_factory=list)
+    Of each step it knows which thread took it, which others could have, and how many preemptions there were with it if
+    one of those does.
+    """
 
-    def go(self, prefix: list[int], bound: int) -> None:
-        threads = self.model.threads()
-        guards: list[Any] = [next(thread, StopIteration) for thread in threads]
-        current, preemptions = -1, 0
-        while True:
-            ready = [i for i, guard in enumerate(guards) if guard is None or (callable(guard) and self.holds(guard))]
-            if not ready:
-                break
-            if current in ready:  # going on costs nothing, switching away is a preemption
-                options = [current] + ([i for i in ready if i != current] if preemptions < bound else [])
-            else:
-                options = ready
-            choice = prefix[len(self.choices)] if len(self.choices) < len(prefix) else options[0]
-            preemptions += current in ready and choice != current
-            self.alternatives.append(options[options.index(choice) + 1 :])
-            self.choices.append(choice)
-            current = choice
-            try:
-                guards[choice] = threads[choice].send(None)
-            except StopIteration:
-                guards[choice] = StopIteration
-            except AssertionError as error:
-                raise Fault(self.choices, str(error)) from error
+    def __init__(self, make: Callable[[], Model], bound: int) -> None:
+        self.make, self.bound = make, bound
+        self.choices: list[int] = []
+        self.alternatives: list[list[int]] = []
+        self.costs: list[int] = []
+        self.preemptions = 0
+
+    def go(self) -> None:
+        """Replay the choices that are made, then let each thread go on for as long as it can."""
+        model = self.make()
         try:
-            self.model.check([guard is StopIteration for guard in guards])
+            finished = self.extend(model.threads())
+            model.check(finished)
         except AssertionError as error:
             raise Fault(self.choices, str(error)) from error
+
+    def extend(self, threads: list[Step]) -> list[bool]:
+        steps = [thread.__next__ for thread in threads]
+        guards: list[Any] = [next(thread, StopIteration) for thread in threads]
+        # Nothing but the replay stands between here and a choice that was possible before: no need to ask the guards.
+        for choice in self.choices:
+            guards[choice] = self.take(steps[choice])
+        current = self.choices[-1] if self.choices else -1
+        while ready := [i for i, guard in enumerate(guards) if guard is None or self.holds(guard)]:
+            # Going on costs nothing, switching away is a preemption.
+            can_go_on = current in ready
+            if can_go_on:
+                ready.remove(current)
+                others = ready if self.preemptions < self.bound else []
+            else:
+                current, *others = ready
+            self.choices.append(current)
+            self.alternatives.append(others)
+            self.costs.append(self.preemptions + can_go_on)
+            guards[current] = self.take(steps[current])
+        return [guard is StopIteration for guard in guards]
+
+    @staticmethod
+    def take(step: Callable[[], Any]) -> Any:
+        try:
+            return step()
+        except StopIteration:
+            return StopIteration
 
     @staticmethod
     def holds(guard: Any) -> bool:
         return guard is not StopIteration and guard()
 
+    def turn(self) -> bool:
+        """Choose another thread at the last step where there is one; False if all schedules have been."""
+        while self.alternatives and not self.alternatives[-1]:
+            for steps in (self.choices, self.alternatives, self.costs):
+                steps.pop()
+        if not self.alternatives:
+            return False
+        self.choices[-1] = self.alternatives[-1].pop(0)
+        self.preemptions = self.costs[-1]
+        return True
+
 
 def schedules(make: Callable[[], Model], preemptions: int) -> Iterator[list[int]]:
     """Yield every schedule of the model within the bound; raise `Fault` at the first that breaks it."""
-    prefix: list[int] | None = []
-    while prefix is not None:
-        run = Run(make())
-        run.go(prefix, preemptions)
-        yield run.choices
-        prefix = None
-        for depth in range(len(run.choices) - 1, -1, -1):
-            if run.alternatives[depth]:
-                prefix = [*run.choices[:depth], run.alternatives[depth][0]]
-                break
+    run = Run(make, preemptions)
+    going_on = True
+    while going_on:
+        run.go()
+        yield [*run.choices]
+        going_on = run.turn()
