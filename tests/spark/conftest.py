@@ -82,11 +82,20 @@ def driver(broker: Node, tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture(scope="session")
-def environment() -> dict[str, str]:
-    """The environment in which Spark finds Java, fairsched and the modules of these tests."""
-    from support.spark.session import find_java
+def spark_home() -> Path:
+    """The home from which Spark starts quickly."""
+    from support.spark.classes import make
 
-    found = dict(os.environ, JAVA_HOME=find_java(), PYSPARK_PYTHON=sys.executable)
+    return make()
+
+
+@pytest.fixture(scope="session")
+def environment(spark_home: Path) -> dict[str, str]:
+    """The environment in which Spark finds Java, fairsched and the modules of these tests."""
+    from support.spark.home import BRIEF, find_java
+
+    found = dict(os.environ, JAVA_HOME=find_java(), PYSPARK_PYTHON=sys.executable, SPARK_HOME=str(spark_home))
+    found["SPARK_LAUNCHER_OPTS"] = BRIEF
     paths = [str(TESTS), str(TESTS.parent / "src"), found.get("PYTHONPATH", "")]
     found["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     return found

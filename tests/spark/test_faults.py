@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from support.rabbitmq import Node, eventually
 from support.spark.faulty import FaultySource, fault, reached
-from support.spark.launched import end, local_cluster_home
+from support.spark.home import link
+from support.spark.launched import end
 from support.spark.queries import Rows, drain, into_files, load, query, rows_from_files
 from support.spark.running import QUANTA, fill, options_of
 
@@ -156,7 +157,7 @@ def test_executors_that_are_killed_and_have_us_from_an_archive(
         names[stage] = queues(10)
         expected[stage] = fill(broker, names[stage], 300)
         places.append(place(folder, source(broker, names[stage], folder, fault(stage, "kill executor", folder, 2))))
-    driver = launch("cluster", str(archive(tmp_path)), json.dumps(places), SPARK_HOME=str(local_cluster_home(tmp_path)))
+    driver = launch("cluster", str(archive(tmp_path)), json.dumps(places), SPARK_HOME=str(link(tmp_path / "home")))
     printed, _ = driver.communicate(timeout=800)
     assert driver.returncode == 0, printed
     first, *rest = [json.loads(line) for line in printed.splitlines() if line.startswith(("[", '"'))]

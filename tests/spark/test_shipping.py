@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.distributions import ROOT
 from support.rabbitmq import Node
-from support.spark.launched import local_cluster_home
+from support.spark.home import link
 from support.spark.packing import pack_environment
 from support.spark.queries import from_files
 from support.spark.running import fill, options_of
@@ -39,7 +39,7 @@ def test_executors_have_all_of_us_from_a_packed_environment(
     options = options_of(broker, dict.fromkeys(names, 1), tmp_path / "spool", maxMessagesPerTrigger=200)
     driver = launch(
         "packed", str(archive), json.dumps(options), str(tmp_path / "checkpoint"), str(tmp_path / "sink"), cwd=folder,
-        SPARK_HOME=str(local_cluster_home(tmp_path)), PYSPARK_PYTHON="./env/bin/python",
+        SPARK_HOME=str(link(tmp_path / "home")), PYSPARK_PYTHON="./env/bin/python",
     )  # fmt: skip
     whence, cases = printed_by(driver)
     assert len(whence) == 4

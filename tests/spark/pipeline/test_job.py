@@ -20,8 +20,8 @@ from urllib.parse import unquote, urlsplit
 import pyarrow.parquet as pq
 import pytest
 from support.rabbitmq import Node, eventually
+from support.spark.home import brief_jvm
 from support.spark.launched import SLOW_START
-from support.spark.session import BRIEF_JVM
 
 from fairsched.cli import exits
 from fairsched.cli.commands.pipeline import _run
@@ -82,11 +82,11 @@ PARQUET = 'format = "parquet"\npath = "{here}/out"'
 
 
 @pytest.fixture
-def job(tmp_path: Path, broker: Node) -> Any:
+def job(tmp_path: Path, broker: Node, spark_home: Path) -> Any:
     """Writes the file and runs the command in a folder with the user's module."""
     (tmp_path / "orders.py").write_text(FUNCTION)
     # A server of Spark Connect takes a free port.
-    environment = {**os.environ, "FAIRSCHED_URL": broker.url, "SPARK_TESTING": "1"}
+    environment = {**os.environ, "FAIRSCHED_URL": broker.url, "SPARK_TESTING": "1", "SPARK_HOME": str(spark_home)}
 
     def start(*arguments: str, stdout: int = subprocess.PIPE, **changes: str) -> Any:
         write_file(tmp_path, **changes)
@@ -104,7 +104,7 @@ def write_file(folder: Path, **changes: str) -> Path:
     for name, usual in (("source", QUEUES), ("sink", PARQUET)):
         parts[name] = parts.get(name, usual).format(here=folder)
     path = folder / "pipeline.toml"
-    path.write_text(FILE.format(here=folder, brief=BRIEF_JVM, **parts))
+    path.write_text(FILE.format(here=folder, brief=brief_jvm(), **parts))
     return path
 
 

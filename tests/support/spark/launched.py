@@ -33,15 +33,3 @@ def end(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate(timeout=60)
-
-
-def local_cluster_home(folder: Path) -> Path:
-    """Spark's home by links: a local cluster writes its work folder into it."""
-    import pyspark
-
-    home = folder / "home"
-    home.mkdir()
-    for place in Path(pyspark.__file__).parent.iterdir():
-        if place.name != "work":
-            (home / place.name).symlink_to(place)
-    return home

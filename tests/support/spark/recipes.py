@@ -15,20 +15,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 from support.distributions import ROOT
-from support.spark.launched import local_cluster_home
+from support.spark.home import BRIEF, find_java, link
 from support.spark.packing import wheel_of, with_requirements
-from support.spark.session import find_java
 
 #: Where a reader has something of his own: broker, shared folder and object store.
 BROKER, SHARED, STORE = r"amqp://app:secret@broker/(%2F)?", "/shared", "http://minio:9000"
 
-_DEFAULTS = """
+_DEFAULTS = f"""
 spark.driver.host 127.0.0.1
 spark.driver.bindAddress 127.0.0.1
 spark.driver.memory 1g
 spark.executor.memory 900m
 spark.sql.shuffle.partitions 2
 spark.ui.enabled false
+spark.driver.extraJavaOptions {BRIEF}
+spark.executor.extraJavaOptions {BRIEF}
 """
 
 
@@ -80,7 +81,7 @@ class Machine:
         (folder / "conf" / "spark-defaults.conf").write_text(f"spark.master {master}\n{_DEFAULTS}")
         # The python3 of the machine, which has no packages.
         (folder / "decoy" / "python3").symlink_to(Path(sys.base_prefix, "bin", "python3").resolve())
-        home = local_cluster_home(folder)
+        home = link(folder / "home")
         self.environment = {
             name: value for name, value in os.environ.items()
             if not name.startswith(("FAIRSCHED_", "PIP_", "PYSPARK_", "PYTHON", "SPARK_", "VIRTUAL_ENV"))

@@ -10,9 +10,8 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
-import pyspark
 from support.rabbitmq import eventually, free_ports
-from support.spark.session import BRIEF_JVM
+from support.spark.home import brief_jvm
 
 _HOST = "127.0.0.1"
 _DEPLOY = "org.apache.spark.deploy"
@@ -26,9 +25,9 @@ class Standalone:
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self._folder = folder
-        self._home = Path(pyspark.__file__).parent
-        settings = {"SPARK_HOME": str(self._home), "SPARK_LOCAL_IP": _HOST, "SPARK_DAEMON_MEMORY": "256m",
-                    "SPARK_LOCAL_DIRS": str(folder / "local"), "SPARK_DAEMON_JAVA_OPTS": BRIEF_JVM}  # fmt: skip
+        self._home = Path(environment["SPARK_HOME"])
+        settings = {"SPARK_LOCAL_IP": _HOST, "SPARK_DAEMON_MEMORY": "256m",
+                    "SPARK_LOCAL_DIRS": str(folder / "local"), "SPARK_DAEMON_JAVA_OPTS": brief_jvm()}  # fmt: skip
         self._environment = {**environment, **settings}
         self._port, self._page = free_ports(2)
         self._processes: list[subprocess.Popen[bytes]] = []
