@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support.distributions import build_sdist, build_wheel
+from support.distributions import build_sdist, build_wheel, once
 from support.rabbitmq import Node
 
 # No profile has a deadline: a time limit per example says more about the machine than about the code. Too slow a test
@@ -66,12 +66,19 @@ def broker() -> Iterator[Node]:
 
 
 @pytest.fixture(scope="session")
-def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sdist of this tree."""
-    return build_sdist(tmp_path_factory.mktemp("tree"))
+def common(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of all processes of this run."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest.fixture(scope="session")
-def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sdist(common: Path) -> Path:
+    """The sdist of this tree."""
+    return once(common, "sdist", build_sdist)
+
+
+@pytest.fixture(scope="session")
+def wheel(sdist: Path, common: Path) -> Path:
     """The wheel of that sdist."""
-    return build_wheel(sdist, tmp_path_factory.mktemp("wheels"))
+    return once(common, "wheel", lambda folder: build_wheel(sdist, folder))

@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,6 +23,18 @@ def run(*command: object, cwd: Path) -> None:
         timeout=580,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def once(common: Path, name: str, build: Callable[[Path], Path]) -> Path:
+    """Build something for all processes that have a folder in common: who comes first builds, the others wait."""
+    import fcntl
+
+    with (common / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        link = common / name
+        if not link.exists():
+            link.symlink_to(build(Path(tempfile.mkdtemp(dir=common))))
+        return link.resolve()
 
 
 def build_sdist(folder: Path) -> Path:
