@@ -88,7 +88,6 @@ cdef class Intake:
     cdef object cost
     cdef object defer
     cdef bint priced
-    cdef bint by_size
     cdef list messages
     cdef double now
 

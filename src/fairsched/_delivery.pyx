@@ -250,12 +250,15 @@ cdef class Settlements:
     `take_unsent` and `forked` are for the I/O thread, and for a child process; the rest is safe from any thread.
     """
 
+    def __cinit__(self, *_args, **_options):
+        self.counters = Counters()
+        self.policy = AckPolicy(1)
+        self.unsent = []
+
     def __init__(self, Counters counters not None, AckPolicy policy not None, request):
         self.counters = counters
         self.policy = policy
         self.request = request
-        self.unsent = []
-        self.forked_error = None
 
     @property
     def waiting(self):
@@ -324,11 +327,15 @@ cdef class ChannelDeliveries:
     `settle` is safe from any thread, the rest is for the I/O thread. O(1) a message.
     """
 
+    def __cinit__(self, *_args, **_options):
+        self.ledger = AckLedger()
+        self.settlements = Settlements.__new__(Settlements)
+        self.intake = Intake.__new__(Intake)
+
     def __init__(self, queue, Settlements settlements not None, Intake intake not None):
         self.queue = queue
         self.settlements = settlements
         self.intake = intake
-        self.ledger = AckLedger()
         self.alive = True
 
     def on_filled(self):
@@ -735,6 +742,9 @@ cdef class HeaderKey:
     A message without such a header has the key ``""``. O(headers), without decoding them.
     """
 
+    def __cinit__(self, *_args, **_options):
+        self.name = b""
+
     def __init__(self, str name not None, otherwise):
         self.name = name.encode()
         self.otherwise = otherwise
@@ -884,6 +894,11 @@ cdef class Intake:
     it the GIL, and a worker that is handed one message at a time would serve them in the order of arrival.
     """
 
+    def __cinit__(self, *_args, **_options):
+        self.counters = Counters()
+        self.policy = AckPolicy(1)
+        self.messages = []
+
     def __init__(self, lanes, Counters counters not None, AckPolicy policy not None, *, key, cost, defer):
         self.lanes = lanes
         self.counters = counters
@@ -892,7 +907,6 @@ cdef class Intake:
         self.cost = cost
         self.defer = defer
         self.priced = cost.varies
-        self.messages = []
 
     cdef int append(self, Message message) except -1:
         """Take a message: the first thing that happens after it was booked."""
@@ -991,6 +1005,9 @@ cdef class MessageSource:
     -----
     Safe from any thread, once `prepare` was called. O(1) a message.
     """
+
+    def __cinit__(self, *_args, **_options):
+        self.settlements = Settlements.__new__(Settlements)
 
     def prepare(self, Settlements settlements not None, bint measures):
         """prepare($self, settlements, measures)
