@@ -3,10 +3,11 @@
 What happens to a message, and where:
 
 1. `io_thread` runs pika: `connection` (connected again when it is lost), a `channel` for each queue.
-2. `intake` makes a `message` of each delivery, with its `keys` and its `cost`, and puts it into one of the `lanes`.
+2. `fairsched._delivery` makes a `Message` of each delivery, with its `keys` and its `cost`, and puts it into one of the
+   `lanes`.
 3. `client` takes messages out in fair order, past `shedding`, for the `workers`, an iterator (`consumer`) or coroutines
    (`fairsched.aio`).
-4. `settlement` says what becomes of it when the handler returned or raised, `acks` when that is sent to the broker.
+4. `settlement` says what becomes of it when the handler raised, `AckPolicy` and `acks` when that is sent to the broker.
 
 `prefetch/` says how many messages each queue may have here; `settings` has what the user asked for.
 """
