@@ -36,6 +36,7 @@ test-quick: build  ## the tests that need no server, in under three minutes
 	$(PYTEST) -m "$(UNIT)" tests
 
 bench: build servers $(STAMPS)/group-bench  ## the benchmarks beside their peers; numbers to build/benchmarks.json
+	tools/install-servers librabbitmq
 	mkdir -p build
 	$(PY) -m pytest --benchmark-columns=min,median,ops,rounds --benchmark-sort=name \
 	    --benchmark-json=build/benchmarks.json benchmarks

@@ -10,13 +10,13 @@ from __future__ import annotations
 import resource
 import statistics
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import pika
 import pytest
 from interleave import record
+from peers import consume_as_the_article
 from support.rabbitmq import Node
 
 from fairsched.consumer import Consumer
@@ -27,8 +27,6 @@ ROUNDS = 5
 SERVICE = 20e-6
 #: How many equal queues are compared, and how many messages are handled of all together.
 FEW, MANY, MANY_TOTAL = 5, 100, 30_000
-#: The article's prefetch, per queue, and its message weight.
-PREFETCH, WEIGHT = 50, 4
 
 
 class Run(NamedTuple):
@@ -91,28 +89,8 @@ def consumer_run(node: Node) -> Run:
 
 
 def article_run(node: Node) -> Run:
-    """The article's loop: a deque and a deficit per queue, one connection, one channel, an ack for each message."""
     meter = Meter()
-    connection = pika.BlockingConnection(pika.URLParameters(node.url))
-    channel = connection.channel()
-    channel.basic_qos(prefetch_count=PREFETCH)
-    buffers: dict[str, deque[int]] = {queue: deque() for queue in QUANTA}
-    deficits = dict.fromkeys(QUANTA, 0)
-    for queue, buffer in buffers.items():
-        channel.basic_consume(queue, lambda _c, method, _p, _b, buffer=buffer: buffer.append(method.delivery_tag))
-    going = True
-    while going:
-        connection.process_data_events(0 if any(buffers.values()) else 5)
-        for queue, buffer in buffers.items():
-            deficits[queue] += QUANTA[queue]
-            while going and buffer and deficits[queue] >= WEIGHT:
-                tag = buffer.popleft()
-                deficits[queue] -= WEIGHT
-                going = meter.handle(queue)
-                channel.basic_ack(tag)
-            if not buffer:
-                deficits[queue] = 0
-    connection.close()
+    consume_as_the_article(node.url, QUANTA, meter.handle)
     return meter.result()
 
 

@@ -1,0 +1,70 @@
+"""The two programs in C beside the consumer: a broker that only delivers, and a client on librabbitmq.
+
+They are compiled anew for each run of the benchmarks, into a folder of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+_SOURCES = Path(__file__).parent
+_REMEDY = "the delivery benchmarks need gcc and librabbitmq's header: on Debian or Ubuntu apt-get install {}"
+
+
+class Loopback:
+    """A feeder that runs, and the client; for a ``with`` block.
+
+    Attributes
+    ----------
+    port : int
+        Where the feeder listens. feeder.c says what it delivers.
+    """
+
+    def __enter__(self) -> Loopback:
+        self._folder = tempfile.TemporaryDirectory(prefix="fairsched-loopback-")
+        try:
+            feeder = self._compile("feeder", "-pthread")
+            self._client = self._compile("client", "-lrabbitmq")
+            self._feeder = subprocess.Popen([feeder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            assert self._feeder.stdout is not None
+            self.port = int(self._feeder.stdout.readline())
+        except BaseException:
+            self._folder.cleanup()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._feeder.communicate(timeout=10)  # its standard input closes
+        self._folder.cleanup()
+
+    def _compile(self, name: str, *options: str) -> Path:
+        """Return the program that a source file is."""
+        program = Path(self._folder.name, name)
+        try:
+            done = subprocess.run(
+                ["gcc", "-O2", "-Wall", "-o", program, _SOURCES / f"{name}.c", *options],
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+        except FileNotFoundError:
+            raise RuntimeError(_REMEDY.format("gcc librabbitmq-dev")) from None
+        if done.returncode:
+            remedy = _REMEDY.format("librabbitmq-dev") if "rabbitmq" in done.stderr or "amqp.h" in done.stderr else ""
+            raise RuntimeError(f"{name}.c does not compile; {remedy}\n{done.stderr}")
+        return program
+
+    def fill(self, port: int, queue: str, messages: int, size: int) -> None:
+        """Declare a queue at a broker on this machine and publish to it."""
+        subprocess.run([self._client, "fill", str(port), queue, str(messages), str(size)], check=True)
+
+    def consume(self, port: int, queue: str, messages: int, prefetch: int, ack: bool) -> dict[str, float]:
+        """Consume in C; what that took, as client.c says."""
+        arguments = ["consume", str(port), queue, str(messages), str(prefetch), str(int(ack))]
+        done = subprocess.run([self._client, *arguments], stdout=subprocess.PIPE, check=True)
+        found: dict[str, float] = json.loads(done.stdout)
+        return found
