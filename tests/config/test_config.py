@@ -76,6 +76,7 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
     "codel_when_alone": {"file": (True, True), "environment": ("yes", True), "argument": (False, False)},
     "shutdown_timeout": {"file": (5, 5.0), "environment": ("1.5s", 1.5), "argument": (0, 0.0)},
     "connect_timeout": {"file": ("200ms", 0.2), "environment": ("9", 9.0), "argument": (0.5, 0.5)},
+    "fast": {"file": (True, True), "environment": ("no", False), "argument": (False, False)},
     "log_level": {"file": ("debug", "debug"), "environment": ("WARNING", "warning"), "argument": ("error", "error")},
 }
 PRIORITY = ("file", "environment", "argument")
@@ -361,6 +362,7 @@ def test_consumer_options_are_what_was_set() -> None:
         "on_error": "requeue",
         "shutdown_timeout": 0.0,
         "connect_timeout": 0.5,
+        "fast": False,
     }
     assert type(everything().consumer_options()["weights"]) is dict
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from support.rabbitmq import Node
 
+from fairsched.config import ConsumerOptions
+
 _numbers = itertools.count()
 
 
@@ -17,6 +19,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.integration)
+
+
+@pytest.fixture(params=[True, False], ids=["fast", "pika"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have consumers that are not told otherwise take deliveries past pika, then by pika: for what depends on it."""
+    monkeypatch.setitem(ConsumerOptions.__init__.__kwdefaults__, "fast", request.param)
 
 
 @pytest.fixture

@@ -37,6 +37,7 @@ def test_a_drained_consumer_sleeps(broker: Node, new_queue: Declare) -> None:
     assert all(broker.count(queue) == 0 for queue in queues)
 
 
+@pytest.mark.usefixtures("either_way")
 def test_one_failure_is_settled_by_policy_and_the_rest_is_acked(
     broker: Node, new_queue: Declare, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -136,6 +137,7 @@ def test_an_on_error_function_that_does_not_settle_requeues(broker: Node, new_qu
     assert (consumer.stats()["nacked"], consumer.stats()["acked"]) == (1, 1)
 
 
+@pytest.mark.usefixtures("either_way")
 def test_a_handler_may_settle_itself_and_twice(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("self")
     broker.publish(queue, numbered(4))
@@ -158,6 +160,7 @@ def test_a_handler_may_settle_itself_and_twice(broker: Node, new_queue: Declare)
     assert broker.count(queue) == 0
 
 
+@pytest.mark.usefixtures("either_way")
 def test_messages_carry_what_was_published(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("carry")
     broker.publish(queue, [b""], headers={"tenant": "a", "n": 5}, app_id="app", message_id="m1", delivery_mode=2)
@@ -216,6 +219,7 @@ def test_an_exception_in_a_with_block_settles_by_policy_and_goes_on(broker: Node
     assert broker.count(queue) == 0
 
 
+@pytest.mark.usefixtures("either_way")
 def test_many_workers_settle_out_of_order_exactly(broker: Node, new_queue: Declare) -> None:
     queues = {new_queue("pool"): 3, new_queue("pool"): 1}
     for queue in queues:
@@ -259,6 +263,7 @@ def test_deferred_messages_are_settled_from_other_threads(broker: Node, new_queu
     assert broker.count(queue) == 0
 
 
+@pytest.mark.usefixtures("either_way")
 def test_a_pika_callback_settles_as_with_pika(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("pika")
     broker.publish(queue, numbered(3), app_id="app")

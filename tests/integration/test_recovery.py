@@ -74,6 +74,7 @@ def test_no_message_is_lost_when_channels_fail(broker: Node, new_queue: Declare)
     assert stats["reconnects"] == 0
 
 
+@pytest.mark.usefixtures("either_way")
 def test_what_a_lost_channel_delivered_is_settled_without_effect(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("stale")
     broker.publish(queue, numbered(5))
@@ -103,6 +104,7 @@ def test_what_a_lost_channel_delivered_is_settled_without_effect(broker: Node, n
     assert broker.count(queue) == 0
 
 
+@pytest.mark.usefixtures("either_way")
 def test_a_deleted_queue_is_consumed_again_when_it_is_back(broker: Node, new_queue: Declare) -> None:
     queue, other = new_queue("deleted"), new_queue("other")
     broker.publish(queue, numbered(10))
@@ -118,6 +120,7 @@ def test_a_deleted_queue_is_consumed_again_when_it_is_back(broker: Node, new_que
     assert broker.count(queue) == 0
 
 
+@pytest.mark.usefixtures("either_way")
 def test_a_lost_connection_is_made_again(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("lost")
     broker.publish(queue, numbered(2000))

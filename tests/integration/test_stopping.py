@@ -25,6 +25,7 @@ from fairsched.consumer import Consumer
 Declare = Callable[..., str]
 
 
+@pytest.mark.usefixtures("either_way")
 def test_stop_requeues_what_is_not_done_in_time(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("late")
     broker.publish(queue, numbered(20))
@@ -69,6 +70,7 @@ def test_the_second_stop_leaves_at_once(broker: Node, new_queue: Declare) -> Non
     release.set()
 
 
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("now", [False, True])
 def test_stop_in_full_flow_loses_and_repeats_nothing(
     broker: Node, new_queue: Declare, caplog: pytest.LogCaptureFixture, now: bool
@@ -243,6 +245,7 @@ def test_another_stop_does_not_wait_for_deferred_messages(broker: Node, new_queu
     eventually(lambda: broker.count(queue) == 20)
 
 
+@pytest.mark.usefixtures("either_way")
 def test_a_stop_now_returns_what_is_buffered_and_lets_handlers_finish(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("now")
     broker.publish(queue, numbered(20))
@@ -430,6 +433,7 @@ def pending(pid: int, number: signal.Signals) -> bool:
     return any(mask >> (number - 1) & 1 for mask in masks)
 
 
+@pytest.mark.usefixtures("either_way")
 def test_a_quorum_queue_hears_of_what_was_handled_before_a_stop(broker: Node, new_queue: Declare) -> None:
     """It forgets settlements that come last of hundreds, right before the end of the channel."""
     for _ in range(5):

@@ -57,6 +57,7 @@ def test_no_headers_stop_a_consumer(
     assert (stats["acked"], stats["errors"], stats["reconnects"]) == (26, 0, 0)
 
 
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("size", SIZES)
 def test_what_a_handler_sees_of_them(broker: Node, new_queue: Declare, size: int) -> None:
     queue = new_queue("seen")

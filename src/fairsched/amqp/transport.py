@@ -9,6 +9,7 @@ about 15 us of CPU on the three frames of a small message, most of it on objects
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable
 from struct import Struct
@@ -20,6 +21,7 @@ from pika import frame as pika_frame
 
 from fairsched._delivery import ChannelDeliveries, give_deliveries
 from fairsched.amqp.properties import ReceivedProperties
+from fairsched.errors import ConfigurationError
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +36,12 @@ _BODY_SIZE = Struct(">Q")
 
 #: Bytes of a frame that settles.
 _SETTLEMENT = 21
+
+#: What the short cut needs of pika, which promises none of it: methods of the connection, and attributes of some type.
+_METHODS = ("_on_data_available", "_process_frame", "_adapter_emit_data")
+_ATTRIBUTES = {
+    "_frame_buffer": bytes, "bytes_received": int, "frames_received": int, "bytes_sent": int, "frames_sent": int
+}  # fmt: skip
 
 #: What channels give their deliveries to; a function is called with delivery tag, redelivered flag, raw method, raw
 #: content header and body.
@@ -70,6 +78,12 @@ def decode_frame(data: bytes) -> tuple[int, Any]:
     return found
 
 
+@functools.cache
+def _tell(missing: str) -> None:
+    """Log why the short cut is not taken; once, since pika stays what it is."""
+    _log.warning("deliveries take pika's way, which is slower: this is pika %s, %s", pika.__version__, missing)
+
+
 class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
     """A `pika.SelectConnection` that gives deliveries to sinks and can hold its writes together.
 
@@ -87,8 +101,8 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
     For the I/O thread alone. Within ``with transport:`` frames are collected and leave as one write.
 
     pika offers no option for any of this, so ``_adapter_emit_data``, ``_on_data_available`` and ``_read_frame`` are
-    overridden. Where a pika of the future has no such methods, or keeps its input differently, everything works as
-    before, only slower, and as long as pika can decode the properties of every message.
+    overridden. Where a pika of the future has no such methods, or keeps its input differently, `shortcut` stays False:
+    everything works as before, only slower, and as long as pika can decode the properties of every message.
     """
 
     sinks: dict[int, Sink]
@@ -102,10 +116,26 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
     #: from a handler that computes can take the interpreter's whole switch interval.
     _receive = 64 * 1024
 
-    def open_shortcut(self) -> None:
-        """Take the short cut from now on, if this pika allows it; to be called once the connection is open."""
+    def open_shortcut(self, fast: bool | None = None) -> None:
+        """Take the short cut from now on, if this pika allows it; to be called once the connection is open.
+
+        Parameters
+        ----------
+        fast : bool, optional
+            None: the log says once what of pika is missing; True: that is an error; False: take pika's way.
+
+        Raises
+        ------
+        ConfigurationError
+            If this pika does not allow it, and `fast` is True.
+        """
         self.sinks = {}
-        self._shortcut = isinstance(getattr(self, "_frame_buffer", None), bytes) and hasattr(self, "_process_frame")
+        missing = self._missing()
+        if missing and fast:
+            raise ConfigurationError(f"fast must be None or False with pika {pika.__version__} {missing}, got True")
+        if missing and fast is None:
+            _tell(missing)
+        self._shortcut = not missing and fast is not False
         transport: Any = getattr(self, "_transport", None)
         if self._shortcut and hasattr(transport, "_MAX_RECV_BYTES"):
             transport._MAX_RECV_BYTES = self._receive
@@ -113,10 +143,21 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
             transport._MAX_CONSUME_BYTES = 1
             # TLS has states of its own; there pika writes.
             self._direct = type(transport).__name__ == "_AsyncPlaintextTransport" and hasattr(transport, "_sock")
-        else:
-            _log.info(
-                "pika %s keeps its input in a way that is not known here; deliveries take its way", pika.__version__
-            )
+
+    @property
+    def shortcut(self) -> bool:
+        """Whether deliveries take the short cut."""
+        return self._shortcut
+
+    def _missing(self) -> str:
+        """Say what of pika is not as the short cut needs it, if anything is."""
+        names = [f"{name}()" for name in _METHODS if not callable(getattr(pika.SelectConnection, name, None))]
+        names += [
+            f"{name}: {kind.__name__}"
+            for name, kind in _ATTRIBUTES.items()
+            if not isinstance(getattr(self, name, None), kind)
+        ]
+        return "whose connections have no " + ", ".join(names) if names else ""
 
     def drop(self) -> None:
         """Close the socket at once, in whatever state: the broker takes back what it sent. For when the loop has ended.
@@ -176,7 +217,8 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
         return end
 
     def _read_frame(self) -> tuple[int, Any]:
-        return decode_frame(self._frame_buffer)
+        found = getattr(self, "_frame_buffer", None)
+        return decode_frame(found) if isinstance(found, bytes) else super()._read_frame()  # type: ignore[no-any-return,unused-ignore]
 
     def _gather(self, _frame: bytes) -> bool:
         """Take a frame that is not for pika: of these there are only in subclasses."""
@@ -202,7 +244,10 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
             super()._adapter_emit_data(data)
 
     def send_settlements(self, frames: bytes) -> None:
-        """Send what `AckLedger.frames` says, on an open channel; pika takes ten times as long for each frame."""
+        """Send what `AckLedger.frames` says, on an open channel and where there is a `shortcut`.
+
+        pika takes ten times as long for each frame.
+        """
         if frames:
             self._adapter_emit_data(frames)
             self.frames_sent += len(frames) // _SETTLEMENT

@@ -151,6 +151,10 @@ class ConsumerOptions:
         rest is for what is buffered, running or deferred.
     connect_timeout : float
         Seconds until a first connection that does not come about is an error.
+    fast : bool, optional
+        Whether compiled code takes the deliveries out of the connection's bytes instead of pika. By default it does if
+        this pika's internals are those it knows; otherwise pika does, and the log says once what is missing. True makes
+        that an error of the start; False always leaves it to pika, which takes many times as long for each message.
 
     Raises
     ------
@@ -291,6 +295,15 @@ class ConsumerOptions:
         default=30.0,
         metadata=_row(
             values.duration(limit="positive: ", positive=True), "DURATION", "How long to wait for the first connection."
+        ),
+    )
+    fast: bool | None = field(
+        default=None,
+        metadata=_row(
+            values.flag(),
+            "true|false",
+            "Take deliveries past pika by compiled code: true insists on it, false never does.",
+            unset="if pika allows it",
         ),
     )
 

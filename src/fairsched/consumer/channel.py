@@ -8,6 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pika import spec
+from pika.frame import decode_frame
+
 from fairsched._delivery import ChannelDeliveries
 from fairsched.amqp.properties import ReceivedProperties
 from fairsched.consumer.prefetch.resize import ResizableWindow
@@ -218,7 +221,11 @@ class ConsumerChannel(ChannelDeliveries):
         # "settled + window" cannot come sooner than a round trip after that was told, and comes then if the queue is
         # backlogged.
         self.expect(self.allowed(self.ledger.pending))
-        channel.connection.send_settlements(self.ledger.frames(channel.channel_number))
+        frames, transport = self.ledger.frames(channel.channel_number), channel.connection
+        if transport.shortcut:
+            transport.send_settlements(frames)
+        else:
+            settle_by_pika(channel, frames)
 
     # The end -----------------------------------------------------------------------------------------------------
 
@@ -248,3 +255,22 @@ class ConsumerChannel(ChannelDeliveries):
     def _on_close(self, _channel: Channel, reason: Any) -> None:
         self.abandon()
         self._callbacks.changed(self, reason)
+
+
+def settle_by_pika(channel: Channel, frames: bytes) -> None:
+    """Have pika send settlements.
+
+    Parameters
+    ----------
+    channel : pika.channel.Channel
+        Theirs.
+    frames : bytes
+        As `AckLedger.frames` makes them.
+    """
+    while frames:
+        size, found = decode_frame(frames)
+        frames, method = frames[size:], found.method
+        if isinstance(method, spec.Basic.Ack):
+            channel.basic_ack(method.delivery_tag, method.multiple)
+        else:
+            channel.basic_nack(method.delivery_tag, method.multiple, method.requeue)

@@ -10,7 +10,7 @@ from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.errors import describe, is_refusal
 from fairsched.amqp.transport import Transport
 from fairsched.amqp.urls import endpoint, mask_url, parameters
-from fairsched.errors import ConnectionFailed
+from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError
 
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
@@ -30,12 +30,15 @@ class Connection:
         Shared by all connections, one after the other, so that other threads always know where to call.
     urls : tuple of str
         Tried in turn. Only a whole round of failures is followed by a pause.
+    fast : bool or None
+        As `ConsumerOptions` documents it.
     connected : callable
         ``connected(transport, again)``: a connection is open; `again` if it is not the first.
     disconnected : callable
         ``disconnected()``: it is gone.
     refused : callable
-        ``refused(error)``: the broker refused the connection, and no other attempt is made.
+        ``refused(error)``: the broker refused the connection, or pika is not what `fast` asks for; no other attempt is
+        made.
     closed : callable
         ``closed()``: it ended because `close` was called.
 
@@ -48,16 +51,18 @@ class Connection:
         self,
         loop: IOLoop,
         urls: tuple[str, ...],
+        fast: bool | None = None,
         *,
         connected: Callable[[Transport, bool], None],
         disconnected: Callable[[], None],
-        refused: Callable[[ConnectionFailed], None],
+        refused: Callable[[FairschedError], None],
         closed: Callable[[], None],
     ) -> None:
         self.address = ""
         self.last_error: str | None = None
         self._loop = loop
         self._urls = urls
+        self._fast = fast
         self._connected = connected
         self._disconnected = disconnected
         self._refused = refused
@@ -129,7 +134,12 @@ class Connection:
         if not self._wanted:
             connection.close()
             return
-        connection.open_shortcut()
+        try:
+            connection.open_shortcut(self._fast)
+        except ConfigurationError as error:
+            self._wanted = False
+            self._refused(error)
+            return
         connection.add_on_connection_blocked_callback(self._on_blocked)
         connection.add_on_connection_unblocked_callback(self._on_unblocked)
         self._backoff.succeeded()

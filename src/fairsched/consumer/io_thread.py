@@ -115,6 +115,7 @@ class IOThread:
         self._connection = Connection(
             self._loop,
             settings.urls,
+            settings.options.fast,
             connected=self._on_connected,
             disconnected=self._on_disconnected,
             refused=self._fail,
