@@ -20,6 +20,7 @@ cdef class AckPolicy:
     cdef int64_t here
     cdef int64_t limit
     cdef int64_t small_limit
+    cdef double sent           # when settlements were sent last
 
     cdef bint due(self, int64_t pending, int64_t window) noexcept
     cdef void set_here(self, int64_t here) noexcept

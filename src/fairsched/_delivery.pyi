@@ -10,6 +10,8 @@ from fairsched._fairqueue import FairQueue
 
 COUNTER_NAMES: tuple[str, ...]
 PART: int
+PAUSE: float
+MANY: int
 SMALL_PART: int
 PERIOD: float
 SLOWEST_PERIOD: float

@@ -66,6 +66,9 @@ cdef enum:  # as `AckLedger` has them
 #: Settlements leave when they are this part of all windows together: early enough that the broker refills before the
 #: rest is handled, late enough that many share a frame and a write.
 PART = 4
+#: That soon after the last ones, in seconds, so many or more wait until they are twice as many: each sending wakes the
+#: I/O thread, which costs as much as to handle dozens of messages.
+PAUSE, MANY = 0.0002, 32
 #: Where the queue of the last one has half of its own window settled and may soon get nothing more, they leave when
 #: they are this part of what the broker has given out and not heard of: little, where few of the queues have any.
 SMALL_PART = 16
@@ -79,6 +82,8 @@ LONG = 2_000_000
 cdef int64_t C_PART = PART
 cdef int64_t C_SMALL_PART = SMALL_PART
 cdef double C_PERIOD = PERIOD
+cdef double C_PAUSE = PAUSE
+cdef int64_t C_MANY = MANY
 cdef int64_t C_LONG = LONG
 
 cdef enum:
@@ -143,7 +148,7 @@ cdef class AckPolicy:
     -----
     Settlements leave as soon as one of these is true:
 
-    * They are a quarter of all windows together.
+    * They are a quarter of all windows together, or half of them if these are many and the last ones just left.
     * They are a sixteenth of what is here, and half of one queue's window is settled: others may still keep the workers
       busy, but the broker soon gives no more of that one.
     * A worker is about to wait for a message (`MessageSource.get`, `aio.Consumer`).
@@ -166,7 +171,11 @@ cdef class AckPolicy:
 
     cdef bint due(self, int64_t pending, int64_t window) noexcept:
         self.pending += 1
-        return self.pending >= (self.small_limit if 2 * pending >= window else self.limit) or self.period > C_PERIOD
+        if self.period > C_PERIOD or 2 * pending >= window and self.pending >= self.small_limit:
+            return True
+        if self.limit < C_MANY or self.pending < self.limit or self.pending >= 2 * self.limit:
+            return self.pending >= self.limit
+        return monotonic() - self.sent >= C_PAUSE
 
     def settled(self, int64_t pending, int64_t window):
         """settled($self, pending, window)
@@ -192,6 +201,7 @@ cdef class AckPolicy:
         """
         cdef int64_t pending = self.pending
         self.pending = 0
+        self.sent = monotonic()
         self.set_here(self.here - pending)
 
     def count(self, int64_t here, int64_t window):
