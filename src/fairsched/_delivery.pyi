@@ -158,6 +158,7 @@ def give_deliveries(
     start: int,
     longest: int,
     sinks: dict[int, Any],
+    unfinished: dict[int, Any],
 ) -> tuple[int, bool, int]: ...
 
 @final

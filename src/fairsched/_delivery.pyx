@@ -813,8 +813,10 @@ cdef int give_message(ChannelDeliveries channel, const uint8_t* at, const Delive
     return 0
 
 
-def give_deliveries(bytes buffer not None, int64_t start, int64_t longest, dict sinks not None):
-    """give_deliveries(buffer, start, longest, sinks)
+def give_deliveries(
+    bytes buffer not None, int64_t start, int64_t longest, dict sinks not None, dict unfinished not None
+):
+    """give_deliveries(buffer, start, longest, sinks, unfinished)
     --
 
     Give the deliveries in a buffer to the sinks of their channels.
@@ -830,6 +832,8 @@ def give_deliveries(bytes buffer not None, int64_t start, int64_t longest, dict 
     sinks : dict of int to ChannelDeliveries or callable
         By channel. A callable is called with delivery tag, redelivered (0 or 1), method, content header (both
         undecoded) and body. May change meanwhile.
+    unfinished : dict of int to object
+        Channels that have a content which is being put together elsewhere: its rest comes first.
 
     Returns
     -------
@@ -857,7 +861,7 @@ def give_deliveries(bytes buffer not None, int64_t start, int64_t longest, dict 
     cdef Found what
     while True:
         what = frames_find(at, size, position, longest, &d)
-        sink = sinks.get(d.channel) if what != FOUND_OTHER else None
+        sink = sinks.get(d.channel) if what != FOUND_OTHER and d.channel not in unfinished else None
         if sink is None:
             what = FOUND_OTHER
         if what != FOUND_WHOLE:

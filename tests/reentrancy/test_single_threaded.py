@@ -247,10 +247,10 @@ def test_sinks_that_change_while_deliveries_are_given() -> None:
         seen.append(tag)
         if tag == 2:
             del sinks[1]
-            give_deliveries(buffer, 0, 100, {1: lambda tag, *_: seen.append(10 * tag)})
+            give_deliveries(buffer, 0, 100, {1: lambda tag, *_: seen.append(10 * tag)}, {})
 
     sinks: dict[int, Callable[..., object]] = {1: sink}
-    position, other, frames = give_deliveries(buffer, 0, 100, sinks)
+    position, other, frames = give_deliveries(buffer, 0, 100, sinks, {})
     assert seen == [1, 2, 10, 20, 30]
     assert (position, other, frames) == (2 * len(buffer) // 3, True, 6)
 

@@ -29,10 +29,14 @@ _FRAME = Struct(">BHL")
 #: What is around a frame's payload.
 _AROUND = 8
 
-_HEADER, _END = 2, 0xCE
+_METHOD, _HEADER, _BODY, _END = 1, 2, 3, 0xCE
 #: Octets of a content header for class basic: where they begin in a frame, what they begin with, the fewest there are.
 _HEAD, _BASIC, _LEAST = 7, b"\0\x3c", 14
 _BODY_SIZE = Struct(">Q")
+#: Class and method of what has a content: basic.publish, return, deliver and get-ok.
+_WITH_CONTENT = frozenset(bytes((0, 60, 0, method)) for method in (40, 50, 60, 71))
+#: Those after which a channel has none: channel.open-ok, close and close-ok.
+_ANEW = frozenset(bytes((0, 20, 0, method)) for method in (11, 40, 41))
 
 #: Bytes of a frame that settles.
 _SETTLEMENT = 21
@@ -109,6 +113,8 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
     reading = False
     after_read: Callable[[], None] = staticmethod(lambda: None)
     _frame_buffer: bytes
+    #: By channel, while pika has a part of a content: bytes of the body that were announced, if any, and that came.
+    _unfinished: dict[int, tuple[int | None, int]]
     _held: list[bytes] | None = None
     _shortcut = False
     _direct = False
@@ -129,7 +135,7 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
         ConfigurationError
             If this pika does not allow it, and `fast` is True.
         """
-        self.sinks = {}
+        self.sinks, self._unfinished = {}, {}
         missing = self._missing()
         if missing and fast:
             raise ConfigurationError(f"fast must be None or False with pika {pika.__version__} {missing}, got True")
@@ -189,7 +195,7 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
         position = 0
         while True:
             start = position
-            position, other, frames = give_deliveries(buffer, start, self._longest(), self.sinks)
+            position, other, frames = give_deliveries(buffer, start, self._longest(), self.sinks, self._unfinished)
             self.bytes_received += position - start
             self.frames_received += frames
             end = self._pass_on_next(buffer, position) if other else position
@@ -214,7 +220,26 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
         self.bytes_received += end - start
         if not self._gather(frame):
             self._process_frame(decode_frame(frame)[1])
+            self._account(frame)
         return end
+
+    def _account(self, frame: bytes) -> None:
+        """Note how far pika is with a channel's content: what comes on that channel must not overtake it."""
+        kind, channel, size = _FRAME.unpack_from(frame)
+        if kind == _METHOD:
+            method = frame[_HEAD : _HEAD + 4]
+            if method in _ANEW:
+                self._unfinished.pop(channel, None)
+            elif method in _WITH_CONTENT:
+                self._unfinished.setdefault(channel, (None, 0))
+        elif kind in (_HEADER, _BODY):
+            announced, came = self._unfinished.pop(channel, (None, 0))
+            if kind == _HEADER:
+                announced = _BODY_SIZE.unpack_from(frame, _HEAD + 4)[0]
+            else:
+                came += size
+            if announced != (0 if kind == _HEADER else came):
+                self._unfinished[channel] = announced, came
 
     def _read_frame(self) -> tuple[int, Any]:
         found = getattr(self, "_frame_buffer", None)

@@ -36,7 +36,7 @@ def transport(target: Target) -> tuple[BulkTransport, list[Any]]:
     found = BulkTransport.__new__(BulkTransport)
     frames: list[Any] = []
     found.params = pika.ConnectionParameters(frame_max=FRAME_MAX)
-    found.sinks, found.target, found._shortcut = {}, target, True
+    found.sinks, found._unfinished, found.target, found._shortcut = {}, {}, target, True
     found._frame_buffer, found.bytes_received, found.frames_received = b"", 0, 0
     found._process_frame = frames.append
     return found, frames

@@ -45,8 +45,24 @@ cdef inline bint frames_broken(const uint8_t* bytes, int64_t size, int64_t end) 
     """Whether the octet after a payload is there, and not what it has to be."""
     return end < size and bytes[end] != FRAME_END
 
+cdef inline bint frames_expected(
+    const uint8_t* bytes, int64_t size, int64_t start, int kind, uint32_t channel
+) noexcept nogil:
+    """Whether what is there of a frame's kind and channel is that: no other frame may wait for what does not come."""
+    if start < size and bytes[start] != kind:
+        return False
+    return size - start < 3 or frames_number(bytes + start + 1, 2) == channel
+
+cdef inline bint frames_names(const uint8_t* bytes, int64_t start, int64_t end) noexcept nogil:
+    """Whether exchange and routing key, each after an octet with its length, reach from `start` to `end`."""
+    cdef int64_t second
+    if start >= end:
+        return False
+    second = start + 1 + bytes[start]
+    return second < end and second + 1 + bytes[second] == end
+
 cdef inline Found frames_method(const uint8_t* bytes, int64_t size, int64_t start, Delivery* d) noexcept nogil:
-    """Look for the method of a delivery at `start`; FOUND_PART: without what a content header begins with."""
+    """Look for the method of a delivery at `start`."""
     if size - start < FRAME_HEAD + 4 or bytes[start] != FRAME_METHOD:
         return FOUND_OTHER
     d.method = start + FRAME_HEAD
@@ -56,37 +72,42 @@ cdef inline Found frames_method(const uint8_t* bytes, int64_t size, int64_t star
     d.method_end = d.method + <int64_t> frames_number(bytes + start + 3, 4)
     if d.method_end - d.method < 14 or frames_broken(bytes, size, d.method_end):
         return FOUND_OTHER
-    if size - d.method_end < 1 + FRAME_HEAD + 12:
+    if d.method_end >= size:
         return FOUND_PART
     d.tag = d.method + 5 + bytes[d.method + 4]
-    return FOUND_WHOLE if d.tag + 9 <= d.method_end else FOUND_OTHER
+    return FOUND_WHOLE if frames_names(bytes, d.tag + 9, d.method_end) else FOUND_OTHER
 
 cdef inline Found frames_body(const uint8_t* bytes, int64_t size, int64_t start, Delivery* d) noexcept nogil:
     """Look for the one frame of a body at `start`, where it ends being known."""
+    if not frames_expected(bytes, size, start, FRAME_BODY, d.channel):
+        return FOUND_OTHER
+    if d.body <= size and <int64_t> frames_number(bytes + start + 3, 4) != d.body_end - d.body:
+        return FOUND_OTHER
     if d.end > size:
         return FOUND_PART
-    if bytes[start] != FRAME_BODY or frames_number(bytes + start + 1, 2) != d.channel:
-        return FOUND_OTHER
-    if <int64_t> frames_number(bytes + start + 3, 4) != d.body_end - d.body or bytes[d.body_end] != FRAME_END:
-        return FOUND_OTHER
-    return FOUND_WHOLE
+    return FOUND_WHOLE if bytes[d.body_end] == FRAME_END else FOUND_OTHER
 
 cdef inline Found frames_content(
     const uint8_t* bytes, int64_t size, int64_t start, int64_t longest, Delivery* d
 ) noexcept nogil:
-    """Look for the content of a delivery at `start`, where there are 12 octets of a payload at least."""
-    cdef int64_t body_size = <int64_t> frames_number(bytes + start + 11, 8)
-    if bytes[start] != FRAME_HEADER or frames_number(bytes + start + 1, 2) != d.channel:
+    """Look for the content of a delivery at `start`."""
+    cdef int64_t body_size
+    if not frames_expected(bytes, size, start, FRAME_HEADER, d.channel):
         return FOUND_OTHER
+    if size - start < FRAME_HEAD:
+        return FOUND_PART
     d.header = start + FRAME_HEAD
     d.header_end = d.header + <int64_t> frames_number(bytes + start + 3, 4)
     if d.header_end - d.header < 14 or frames_broken(bytes, size, d.header_end):
         return FOUND_OTHER
+    if d.header_end >= size:
+        return FOUND_PART
+    body_size = <int64_t> frames_number(bytes + d.header + 4, 8)
     if frames_number(bytes + d.header, 2) != BASIC_DELIVER >> 16 or body_size < 0 or body_size > longest:
         return FOUND_OTHER
     d.body = d.body_end = d.end = d.header_end + 1
     if body_size == 0:  # and no frame for it
-        return FOUND_WHOLE if d.end <= size else FOUND_PART
+        return FOUND_WHOLE
     d.body += FRAME_HEAD
     d.body_end = d.body + body_size
     d.end = d.body_end + 1
