@@ -29,7 +29,7 @@ from fairsched.routing import RabbitMQHash
 from fairsched.slotstats import SlotStats
 
 if TYPE_CHECKING:
-    from fairsched.consumer import App, Consumer, Message, from_pika
+    from fairsched.consumer import App, ArrowBatch, Consumer, Message, MessageBatch, from_pika
     from fairsched.simulator import Scenario, simulate
 
 __version__ = "0.1.0"
@@ -37,6 +37,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AckLedger",
     "App",
+    "ArrowBatch",
     "Batch",
     "CoDel",
     "CoDelStats",
@@ -53,6 +54,7 @@ __all__ = [
     "FairschedError",
     "HashRing",
     "Message",
+    "MessageBatch",
     "Pool",
     "PullQueue",
     "QueueNotFound",
@@ -69,7 +71,7 @@ __all__ = [
 ]
 
 # Looked up on first use, so that whoever embeds the engine alone does not import pika.
-_FROM_CONSUMER = {"App", "Consumer", "Message", "from_pika"}
+_FROM_CONSUMER = {"App", "ArrowBatch", "Consumer", "Message", "MessageBatch", "from_pika"}
 _FROM_SIMULATOR = {"Scenario", "simulate"}
 
 logging.getLogger("fairsched").addHandler(logging.NullHandler())

@@ -52,6 +52,7 @@ cdef class ChannelDeliveries:
     cdef int book(self, uint64_t tag, uint64_t size) except -1
     cdef int look(self, uint64_t tag) except -1
     cdef bint settle_one(self, uint64_t tag, int verdict) except -1
+    cdef bint note(self, uint64_t tag, int verdict, bint* is_due) except -1
 
 
 cdef class Message:
@@ -108,4 +109,5 @@ cdef class MessageSource:
 
     cdef Message taken(self, object lane, object priority)
     cdef bint is_usable(self, object lane, Message message) except -1
+    cdef list take_more(self, object lane, list found, Py_ssize_t limit)
     cdef int note_handled(self, object lane, Message message, int64_t elapsed) except -1

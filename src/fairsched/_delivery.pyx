@@ -10,6 +10,8 @@ In this file, in this order:
     give_deliveries      from the bytes of a connection to messages
     Intake               from there into the lanes
     MessageSource        and out of these, to the workers
+    settle_all           many messages at once
+    …_columns            and as columns of Arrow
 
 No Python function is called for a message on its way, but those that the user gave: a key, a price, a handler. A
 message is made once, in the I/O thread, and its method and properties stay undecoded until somebody asks.
@@ -23,8 +25,11 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.time cimport monotonic, perf_counter
-from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from cpython.unicode cimport PyUnicode_AsUTF8String, PyUnicode_DecodeUTF8
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memset
 
 from fairsched._amqp cimport AckLedger
 from fairsched._fairqueue cimport FairQueue
@@ -32,7 +37,10 @@ from fairsched._numbers cimport as_priority
 from fairsched.core.amqp.ackledger cimport (
     ackledger_ack, ackledger_deliver, ackledger_is_outstanding, ackledger_refuse,
 )
-from fairsched.core.amqp.contents cimport PROPERTY_HEADERS, Properties, contents_find
+from fairsched.core.amqp.contents cimport (
+    PROPERTIES, PROPERTY_DELIVERY_MODE, PROPERTY_HEADERS, PROPERTY_PRIORITY, PROPERTY_TIMESTAMP, Properties,
+    contents_find,
+)
 from fairsched.core.amqp.frames cimport FOUND_OTHER, FOUND_WHOLE, Delivery, Found, frames_find, frames_number
 
 from fairsched.core.amqp.tables cimport FIELD_FOUND, FIELD_MISSING, FIELD_UNSURE, Field, FieldFound, tables_find
@@ -447,6 +455,14 @@ cdef class ChannelDeliveries:
         return self.settle_one(tag, verdict)
 
     cdef bint settle_one(self, uint64_t tag, int verdict) except -1:
+        cdef bint is_due = False
+        cdef bint done = self.note(tag, verdict, &is_due)
+        if is_due and not self.settlements.flush_requested:
+            self.settlements.request()
+        return done
+
+    cdef bint note(self, uint64_t tag, int verdict, bint* is_due) except -1:
+        """Note a settlement, and whether it is time to send: no Python code runs in here."""
         cdef Settlements settlements = self.settlements
         cdef AckLedger ledger = self.ledger
         cdef bint done
@@ -471,8 +487,7 @@ cdef class ChannelDeliveries:
             with cython.critical_section(settlements):
                 self.unsent = True
                 settlements.unsent.append(self)
-        if settlements.policy.due(pending, self.window) and not settlements.flush_requested:
-            settlements.request()
+        is_due[0] = settlements.policy.due(pending, self.window)
         return True
 
 
@@ -1083,6 +1098,67 @@ cdef class MessageSource:
             elif self.is_usable(lane, message):
                 return message
 
+    def try_get_many(self, lane, Py_ssize_t limit):
+        """try_get_many($self, lane, limit)
+        --
+
+        The next messages of a lane, as `try_get` finds them: a list of `limit` at most, empty if there are none now.
+
+        Raises
+        ------
+        ShutDown
+            If there will be none.
+        """
+        return self.take_more(lane, [], limit)
+
+    def get_many(self, lane, Py_ssize_t limit, timeout):
+        """get_many($self, lane, limit, timeout)
+        --
+
+        The next messages of a lane, waiting for the first as `get` does: an empty list if the time is over.
+
+        Raises
+        ------
+        ShutDown
+            If there will be none.
+        """
+        cdef list found = self.take_more(lane, [], limit)
+        if not found:
+            message = self.get(lane, timeout)
+            if message is not None:
+                found = self.take_more(lane, [message], limit)
+        return found
+
+    cdef list take_more(self, object lane, list found, Py_ssize_t limit):
+        """Add messages of a lane; the end of deliveries is for who has none."""
+        cdef Message message
+        try:
+            while PyList_GET_SIZE(found) < limit:
+                message = self.taken(lane, 0)
+                if message is None:
+                    break
+                found.append(message)
+        except BaseException as error:
+            if found and isinstance(error, ShutDown) and not self.returning:
+                return found
+            settle_all(found, REQUEUE)
+            raise
+        return found
+
+    def living(self, lane, list messages not None):
+        """living($self, lane, messages)
+        --
+
+        Those messages of a lane that came on a living channel: a list. For the others nobody is charged.
+        """
+        cdef Message message
+        cdef list found = [], gone = []
+        for message in messages:
+            (found if message.origin.alive else gone).append(message)
+        for message in gone:
+            self.charge(lane, message.slot, -message.cost)
+        return found
+
     cdef bint is_usable(self, object lane, Message message) except -1:
         """Whether a message just taken is one to handle; if not, its slot was charged for nothing."""
         cdef object origin = message.origin
@@ -1144,6 +1220,31 @@ cdef class MessageSource:
         """
         self.note_handled(lane, message, elapsed)
 
+    def handled_many(self, lane, list messages not None, int64_t elapsed):
+        """handled_many($self, lane, messages, elapsed)
+        --
+
+        Note that a lane's messages took `elapsed` nanoseconds together: an equal part each.
+        """
+        cdef int64_t part = elapsed // max(1, len(messages)), before = self.handled_count
+        cdef Message message
+        messages = messages[:]
+        self.handled_count += len(messages)
+        self.service_ns += (part - self.service_ns) * min(
+            1.0, <double> len(messages) / min(100, max(1, self.handled_count))
+        )
+        if before < LOOK_AFTER <= self.handled_count:
+            self.look_at_windows()
+        if elapsed > C_LONG:
+            self.settlements.request()
+        for message in messages:
+            if self.measures:
+                self.account(lane, message, part)
+            if message.deferred:
+                self.deferring = True
+            elif part > SLOW:
+                self.look_at_wait(message)
+
     cdef int note_handled(self, object lane, Message message, int64_t elapsed) except -1:
         if self.measures:
             self.account(lane, message, elapsed)
@@ -1159,3 +1260,512 @@ cdef class MessageSource:
         elif elapsed > SLOW:
             self.look_at_wait(message)
         return 0
+
+
+# Batches: many messages settled at once, and as columns of Arrow ------------------------------------------------------
+#
+# An Arrow column is up to three buffers: a bit a row that says whether it is there, and offsets and data, or values.
+# What may run Python code (hashes of origins, decoding by Python) comes before what it could change is read again, and
+# the bytes that are copied from are referred to by lists of our own meanwhile.
+#
+# Source: The Apache Arrow project, "Arrow Columnar Format", sections "Validity bitmaps" and "Variable-size Binary
+# Layout".
+
+
+def settle_all(list messages not None, int verdict, bint but_deferred=False):
+    """settle_all(messages, verdict, but_deferred=False)
+    --
+
+    Settle those of some messages that are not settled.
+
+    Parameters
+    ----------
+    messages : list of Message
+    verdict : int
+        `AckLedger.ACK`, `REQUEUE` or `REJECT`.
+    but_deferred : bool
+        Whether to leave out messages that were deferred.
+
+    Returns
+    -------
+    int
+        How many it had an effect on.
+
+    Raises
+    ------
+    RuntimeError
+        This is a copy in a child process.
+
+    Notes
+    -----
+    Complexity O(messages), without a Python call for each. Thread safety: any thread; each message is settled once,
+    whoever else settles it.
+    """
+    cdef list chosen = messages[:]  # a channel of somebody's own may change the caller's
+    cdef Settlements due = None
+    cdef Message message
+    cdef Py_ssize_t count = 0
+    cdef bint is_due = False
+    for message in chosen:
+        if message.settled or (but_deferred and message.deferred):
+            continue
+        message.settled = True
+        if isinstance(message.origin, ChannelDeliveries):
+            count += (<ChannelDeliveries> message.origin).note(message.delivery_tag, verdict, &is_due)
+            if is_due:
+                due = (<ChannelDeliveries> message.origin).settlements
+                is_due = False
+        else:
+            count += message.origin.settle(message.delivery_tag, verdict)
+    if due is not None and not due.flush_requested:
+        due.request()
+    return count
+
+
+cdef struct Column:  # of texts, as far as it was made
+    int64_t rows
+    int64_t nulls
+    uint8_t* there     # a bit a row
+    int32_t* offsets   # one more than rows
+    char* data
+    int64_t size
+    int64_t capacity
+
+
+cdef int column_init(Column* c, int64_t rows) except -1:
+    """Make room for so many rows; to be freed whether this raises or not."""
+    c.rows = c.nulls = c.size = 0
+    c.capacity = 32 * rows + 64
+    c.there = <uint8_t*> calloc(rows // 8 + 1, 1)
+    c.offsets = <int32_t*> malloc((rows + 1) * sizeof(int32_t))
+    c.data = <char*> malloc(c.capacity)
+    if c.there == NULL or c.offsets == NULL or c.data == NULL:
+        raise MemoryError()
+    c.offsets[0] = 0
+    return 0
+
+
+cdef void column_free(Column* c) noexcept:
+    free(c.there)
+    free(c.offsets)
+    free(c.data)
+
+
+cdef inline void column_null(Column* c) noexcept:
+    c.nulls += 1
+    c.rows += 1
+    c.offsets[c.rows] = <int32_t> c.size
+
+
+cdef inline int column_add(Column* c, const char* text, int64_t length) except -1:
+    """Add a row with a text that is UTF-8."""
+    cdef char* grown
+    if c.size + length > 0x7FFFFFFF:
+        raise OverflowError("a column of a record batch has at most 2 GiB")
+    if c.size + length > c.capacity:
+        grown = <char*> realloc(c.data, 2 * (c.size + length))
+        if grown == NULL:
+            raise MemoryError()
+        c.data = grown
+        c.capacity = 2 * (c.size + length)
+    memcpy(c.data + c.size, text, length)
+    c.size += length
+    c.there[c.rows >> 3] |= 1 << (c.rows & 7)
+    c.rows += 1
+    c.offsets[c.rows] = <int32_t> c.size
+    return 0
+
+
+cdef inline bint is_ascii(const char* text, int64_t length) noexcept:
+    cdef uint64_t eight, found = 0
+    cdef int64_t i
+    for i in range(0, length - 7, 8):
+        memcpy(&eight, text + i, 8)
+        found |= eight
+    for i in range(length & ~<int64_t> 7, length):
+        found |= <uint64_t> <uint8_t> text[i]
+    return not found & <uint64_t> 0x8080808080808080
+
+
+cdef int column_add_text(Column* c, const char* text, int64_t length) except -1:
+    """Add a row with a text; what is no UTF-8 in it is replaced."""
+    cdef bytes encoded
+    if is_ascii(text, length):
+        return column_add(c, text, length)
+    encoded = PyUnicode_AsUTF8String(PyUnicode_DecodeUTF8(text, length, "replace"))
+    return column_add(c, PyBytes_AS_STRING(encoded), PyBytes_GET_SIZE(encoded))
+
+
+cdef int column_add_object(Column* c, object value) except -1:
+    """Add a row with a str, or without a value for None."""
+    cdef bytes encoded
+    if value is None:
+        column_null(c)
+        return 0
+    encoded = PyUnicode_AsUTF8String(value)
+    return column_add(c, PyBytes_AS_STRING(encoded), PyBytes_GET_SIZE(encoded))
+
+
+cdef tuple column_take(Column* c):
+    """Rows, nulls, and the three buffers: None for the first where there are no nulls."""
+    there = PyBytes_FromStringAndSize(<char*> c.there, c.rows // 8 + 1) if c.nulls else None
+    offsets = PyBytes_FromStringAndSize(<char*> c.offsets, (c.rows + 1) * sizeof(int32_t))
+    return c.rows, c.nulls, (there, offsets, PyBytes_FromStringAndSize(c.data, c.size))
+
+
+def fitting(list messages not None, int64_t most, int64_t growth):
+    """fitting(messages, most, growth)
+    --
+
+    Count the messages that fit in one record batch.
+
+    Parameters
+    ----------
+    messages : list of Message
+    most : int
+        Octets that a column may have.
+    growth : int
+        Octets that one octet of a message's properties may become; 0: they are no columns.
+
+    Returns
+    -------
+    int
+        At least 1, if there are any.
+
+    Notes
+    -----
+    Complexity O(messages). Thread safety: a pure function.
+    """
+    cdef int64_t size = 0, more
+    cdef Py_ssize_t count = 0
+    cdef Message message
+    for message in messages:
+        more = PyBytes_GET_SIZE(message.body) if type(message.body) is bytes else 0
+        if growth and type(message.header) is bytes:
+            more = max(more, growth * (PyBytes_GET_SIZE(message.header) - message.header_at))
+        size += more
+        if size > most:
+            return max(1, count)
+        count += 1
+    return count
+
+
+def delivery_columns(list messages not None, dict queues not None):
+    """delivery_columns(messages, queues)
+    --
+
+    Make the Arrow columns of what every message has.
+
+    Parameters
+    ----------
+    messages : list of Message
+    queues : dict of str to int
+        A number for each queue that they may come from.
+
+    Returns
+    -------
+    body : tuple
+        Rows, nulls, and the buffers: validity (None: all are there), offsets of 32 bits, data.
+    queue, redelivered : bytes
+        Numbers of 32 bits, and a bit a row.
+    exchange, routing_key : tuple
+        As for `body`.
+
+    Raises
+    ------
+    KeyError
+        A message comes from another queue.
+    OverflowError
+        A column would have more than 2 GiB.
+    TypeError
+        A body is not bytes.
+
+    Notes
+    -----
+    Complexity O(octets). Thread safety: any thread.
+    """
+    cdef list chosen = messages[:], bodies = []  # what the names of queues are asked for may change the caller's
+    cdef Py_ssize_t rows = len(chosen), i
+    cdef bytes number_bytes = PyBytes_FromStringAndSize(NULL, rows * sizeof(int32_t)), bits = bytes(rows // 8 + 1)
+    cdef int32_t* numbers = <int32_t*> PyBytes_AS_STRING(number_bytes)
+    cdef uint8_t* again = <uint8_t*> PyBytes_AS_STRING(bits)
+    cdef int32_t number = 0
+    cdef Message message
+    cdef object origin = None
+    for i in range(rows):
+        message = chosen[i]
+        if i == 0 or message.origin is not origin:
+            origin = message.origin
+            number = queues[origin.queue]
+        numbers[i] = number
+        again[i >> 3] |= <uint8_t> (message.redelivered << (i & 7))
+        bodies.append(message.body)
+    exchange, key = path_columns(chosen)
+    return body_column(bodies), number_bytes, bits, exchange, key
+
+
+cdef tuple path_columns(list messages):
+    """The columns of exchanges and routing keys."""
+    cdef Column exchange, key
+    cdef Message message
+    memset(&exchange, 0, sizeof(Column))
+    memset(&key, 0, sizeof(Column))
+    try:
+        column_init(&exchange, len(messages))
+        column_init(&key, len(messages))
+        for message in messages:
+            method = message.method
+            if type(method) is not bytes or not add_path(&exchange, &key, <bytes> method):
+                column_add_object(&exchange, message.name_in_method(0))
+                column_add_object(&key, message.name_in_method(1))
+        return column_take(&exchange), column_take(&key)
+    finally:
+        column_free(&exchange)
+        column_free(&key)
+
+
+cdef bint add_path(Column* exchange, Column* key, bytes method) except -1:
+    """Add exchange and routing key of a basic.deliver; False if it is none, and nothing was added."""
+    cdef const uint8_t* at = <const uint8_t*> PyBytes_AS_STRING(method)
+    cdef int64_t size = PyBytes_GET_SIZE(method), first, second
+    if size < 5:
+        return False
+    first = 5 + <int64_t> at[4] + 9  # behind consumer tag, delivery tag and flags
+    if first >= size:
+        return False
+    second = first + 1 + at[first]
+    if second >= size or second + 1 + at[second] > size:
+        return False
+    column_add_text(exchange, <const char*> at + first + 1, at[first])
+    column_add_text(key, <const char*> at + second + 1, at[second])
+    return True
+
+
+cdef tuple body_column(list bodies):
+    """The column of bodies, which this list keeps alive."""
+    cdef Py_ssize_t rows = len(bodies), i
+    cdef int64_t size = 0
+    cdef bytes offset_bytes, data, body
+    cdef int32_t* offsets
+    cdef char* to
+    for i in range(rows):
+        found = bodies[i]
+        if type(found) is not bytes:
+            raise TypeError(f"body must be bytes, got {found!r}")
+        size += PyBytes_GET_SIZE(found)
+    if size > 0x7FFFFFFF:
+        raise OverflowError(f"bodies of a record batch have at most 2 GiB, got {size} octets")
+    offset_bytes = PyBytes_FromStringAndSize(NULL, (rows + 1) * sizeof(int32_t))
+    data = PyBytes_FromStringAndSize(NULL, size)
+    offsets = <int32_t*> PyBytes_AS_STRING(offset_bytes)
+    to = PyBytes_AS_STRING(data)
+    size = offsets[0] = 0
+    for i in range(rows):
+        body = <bytes> PyList_GET_ITEM(bodies, i)
+        memcpy(to + size, PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
+        size += PyBytes_GET_SIZE(body)
+        offsets[i + 1] = <int32_t> size
+    return rows, 0, (None, offset_bytes, data)
+
+
+# Properties and headers as columns ------------------------------------------------------------------------------------
+
+
+cdef int add_value(Column* c, const uint8_t* at, FieldFound state, const Field* name) except -1:
+    """Add a row with a value of a table as text; 0: only Python can tell."""
+    cdef uint8_t kind = name.kind
+    cdef int64_t length = name.end - name.begin
+    cdef uint64_t raw
+    cdef int64_t value
+    cdef char digits[24]
+    if state == FIELD_UNSURE:
+        return 0
+    if state == FIELD_MISSING or kind == c'V':
+        column_null(c)
+        return 1
+    if kind == c'S':
+        if not is_ascii(<const char*> at + name.begin + 4, length - 4):
+            return 0
+        column_add(c, <const char*> at + name.begin + 4, length - 4)
+        return 1
+    if kind == c'x' or kind == c'f' or kind == c'd' or kind == c'D' or kind == c'T':
+        return 0
+    raw = frames_number(at + name.begin, <int> length)
+    if kind == c't':
+        column_add(c, "true" if raw else "false", 4 if raw else 5)
+        return 1
+    value = <int64_t> raw
+    if length < 8 and kind != c'B' and kind != c'u' and kind != c'i' and raw >> (8 * length - 1):
+        value -= <int64_t> 1 << (8 * length)
+    column_add(c, digits, snprintf(digits, sizeof(digits), "%lld", <long long> value))
+    return 1
+
+
+cdef int add_number(Column* c, const uint8_t* at, int64_t begin, int number, int64_t latest) except -1:
+    """Add a row of fixed width: a number, microseconds, or nothing."""
+    cdef int32_t small = at[begin] if begin >= 0 and number != PROPERTY_TIMESTAMP else 0
+    cdef uint64_t seconds = frames_number(at + begin, 8) if begin >= 0 and number == PROPERTY_TIMESTAMP else 0
+    cdef int64_t moment = 0
+    cdef bint there = begin >= 0
+    if number == PROPERTY_TIMESTAMP:
+        there = there and seconds <= <uint64_t> latest
+        if there:
+            moment = <int64_t> seconds * 1_000_000
+        column_add(c, <char*> &moment, 8)
+    else:
+        column_add(c, <char*> &small, 4)
+    if not there:
+        c.nulls += 1
+        c.there[(c.rows - 1) >> 3] &= <uint8_t> ~(1 << ((c.rows - 1) & 7))
+    return 0
+
+
+cdef inline bint is_number(int number) noexcept:
+    return number == PROPERTY_DELIVERY_MODE or number == PROPERTY_PRIORITY or number == PROPERTY_TIMESTAMP
+
+
+cdef int add_property(Column* c, const uint8_t* at, const Properties* found, int number, int64_t latest) except -1:
+    """Add a row with a property that is there, or not."""
+    cdef int64_t begin = found.begin[number]
+    if is_number(number):
+        add_number(c, at, begin, number, latest)
+    elif begin < 0:
+        column_null(c)
+    else:
+        column_add_text(c, <const char*> at + begin, found.end[number] - begin)
+    return 0
+
+
+cdef int add_headers(
+    Column* columns, list names, bytes header, int64_t start, const Properties* found, object message, object headers
+) except -1:
+    """Add a row to the column of each header."""
+    cdef const uint8_t* at = <const uint8_t*> PyBytes_AS_STRING(header) + start
+    cdef int64_t size = PyBytes_GET_SIZE(header) - start, begin = found.begin[PROPERTY_HEADERS]
+    cdef list values = None
+    cdef Field field
+    cdef FieldFound state
+    cdef bytes name
+    cdef int i
+    for i in range(PyList_GET_SIZE(names)):
+        name = <bytes> PyList_GET_ITEM(names, i)
+        if begin < 0:
+            column_null(&columns[i])
+            continue
+        if values is None:
+            state = tables_find(
+                at, begin, size, <const uint8_t*> PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name), &field
+            )
+            if add_value(&columns[i], at, state, &field):
+                continue
+            values = headers(message)
+        column_add_object(&columns[i], values[i])
+    return 0
+
+
+def property_columns(
+    list messages not None, tuple numbers not None, list names not None, read, headers, int64_t latest
+):
+    """property_columns(messages, numbers, names, read, headers, latest)
+    --
+
+    Make Arrow columns of properties and headers.
+
+    Parameters
+    ----------
+    messages : list of Message
+    numbers : tuple of int
+        Which properties, as indices of `PROPERTY_NAMES`.
+    names : list of bytes
+        Which headers.
+    read : callable
+        ``read(message, number)`` returns a property of a message whose content header is not at hand.
+    headers : callable
+        ``headers(message)`` returns a list with the text, or None, of each header, where it takes Python to tell.
+    latest : int
+        The last second that a timestamp may have.
+
+    Returns
+    -------
+    list of tuple
+        Rows, nulls, and the buffers: validity (None: all are there), offsets of 32 bits, data. Numbers have 32 bits,
+        timestamps 64, in microseconds, and their offsets mean nothing.
+
+    Raises
+    ------
+    ValueError
+        There is no such property.
+    OverflowError
+        A column would have more than 2 GiB.
+
+    Notes
+    -----
+    Complexity O(octets). Thread safety: any thread.
+
+    Source: AMQP 0-9-1, sections 4.2.5.5 and 4.2.6.1.
+    """
+    cdef int count = len(numbers), total = count + len(names), i
+    cdef Column* columns = <Column*> calloc(total + 1, sizeof(Column))
+    cdef Message message
+    if columns == NULL:
+        raise MemoryError()
+    names = names[:]
+    try:
+        for number in numbers:
+            if not 0 <= number < PROPERTIES or number == PROPERTY_HEADERS:
+                raise ValueError(f"numbers must be of properties other than headers, got {number}")
+        for i in range(total):
+            column_init(&columns[i], len(messages))
+        for message in messages[:]:
+            if not add_row(columns, message, numbers, names, headers, latest):
+                for i in range(count):
+                    add_read(&columns[i], read(message, numbers[i]), numbers[i])
+                if total > count:
+                    texts = headers(message)
+                    for i in range(count, total):
+                        column_add_object(&columns[i], texts[i - count])
+        return [column_take(&columns[i]) for i in range(total)]
+    finally:
+        for i in range(total):
+            column_free(&columns[i])
+        free(columns)
+
+
+cdef bint add_row(
+    Column* columns, Message message, tuple numbers, list names, object headers, int64_t latest
+) except -1:
+    """Add the properties and headers of a message; False if its content header is not at hand."""
+    cdef Properties found
+    cdef bytes header
+    cdef const uint8_t* at
+    cdef int64_t start = message.header_at
+    cdef int i, count = len(numbers)
+    if type(message.header) is not bytes:
+        return False
+    header = message.header
+    at = <const uint8_t*> PyBytes_AS_STRING(header) + start
+    if not contents_find(at, PyBytes_GET_SIZE(header) - start, &found):
+        return False
+    for i in range(count):
+        add_property(&columns[i], at, &found, numbers[i], latest)
+    if names:
+        add_headers(&columns[count], names, header, start, &found, message, headers)
+    return True
+
+
+cdef int add_read(Column* c, object value, int number) except -1:
+    """Add a row with a property as Python has it: microseconds, a number, a text or None."""
+    cdef int64_t moment = 0
+    cdef int32_t small = 0
+    if not is_number(number):
+        return column_add_object(c, value)
+    if number == PROPERTY_TIMESTAMP:
+        moment = 0 if value is None else value
+        column_add(c, <char*> &moment, 8)
+    else:
+        small = 0 if value is None else value
+        column_add(c, <char*> &small, 4)
+    if value is None:
+        c.nulls += 1
+        c.there[(c.rows - 1) >> 3] &= <uint8_t> ~(1 << ((c.rows - 1) & 7))
+    return 0

@@ -8,12 +8,16 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairsched.consumer.arguments import made_by
+from fairsched.consumer.arrow import ArrowBatch, ArrowColumns
+from fairsched.consumer.batches import MessageBatch, check_limits, plain_batches
 from fairsched.consumer.client import DROPPED, Client
+from fairsched.consumer.gathering import Gathering
 from fairsched.consumer.handler_thread import HandlerThread
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.settlement import call_async
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
     from fairsched._fairqueue import FairQueue
 
 __all__ = ["Consumer"]
+
+_Batch = TypeVar("_Batch", bound=MessageBatch)
+_Taken = TypeVar("_Taken")
 
 _log = logging.getLogger(__name__)
 
@@ -188,14 +195,19 @@ class Consumer:
         client = self._client
         try:
             message = client.try_get(lane, priority)
-            return await self._wait(lane, priority) if message is None else message
+            if message is None:
+                return await self._wait(lane, priority, lambda: client.try_get(lane, priority))
+            return message
         except ShutDown:
             if client.error is not None:
                 raise client.error from None
             raise
 
-    async def _wait(self, lane: FairQueue, priority: int) -> Message:
-        """Wait among a lane's getters, whom a put wakes one by one; the loop is told by the thread that puts."""
+    async def _wait(self, lane: FairQueue, priority: int, take: Callable[[], _Taken | None]) -> _Taken:
+        """Wait among a lane's getters, whom a put wakes one by one; the loop is told by the thread that puts.
+
+        Returns the first that `take` finds.
+        """
         client = self._client
         turn = asyncio.Event()
         waiter = lane.call_when_ready(lambda: self._call(turn.set), priority=priority)
@@ -207,9 +219,9 @@ class Consumer:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(turn.wait(), lane.anticipated())
                 turn.clear()
-                message = client.try_get(lane, priority)
-                if message is not None:
-                    return message
+                found = take()
+                if found:
+                    return found
                 waiter.again()
         finally:
             waiter.leave()
@@ -231,6 +243,74 @@ class Consumer:
             yield message
             if turn.is_over():
                 await turn.next()
+
+    def batches(self, max_size: int = 256, max_wait: float = 0.1) -> AsyncIterator[MessageBatch]:
+        """Yield batches of messages in fair order until `stop`, as `fairsched.Consumer.batches` does.
+
+        Returns
+        -------
+        asynchronous iterator of MessageBatch
+            For ``async for``; a batch is used in a ``with``. Cancelling it loses no message: those of the batch that
+            is waited for are requeued.
+        """
+        return self._batches(plain_batches, max_size, max_wait)
+
+    def arrow_batches(
+        self,
+        max_size: int = 256,
+        max_wait: float = 0.1,
+        *,
+        headers: Sequence[str] = (),
+        properties: Sequence[str] = (),
+    ) -> AsyncIterator[ArrowBatch]:
+        """Yield batches of messages as Arrow record batches, as `fairsched.Consumer.arrow_batches` does.
+
+        Returns
+        -------
+        asynchronous iterator of ArrowBatch
+            As that of `batches`.
+        """
+        columns = ArrowColumns(list(self._client.settings.windows), headers, properties)
+        return self._batches(columns.batches, max_size, max_wait)
+
+    def _batches(self, make: Callable[..., Generator[_Batch]], max_size: int, max_wait: float) -> AsyncIterator[_Batch]:
+        size, wait = check_limits(max_size, max_wait)
+        self._check_usable()
+        return self._each_batch(make, self._client.lanes.only(), size, wait)
+
+    async def _each_batch(
+        self, make: Callable[..., Generator[_Batch]], lane: FairQueue, size: int, wait: float
+    ) -> AsyncIterator[_Batch]:
+        client = self._client
+        handled = partial(client.handled_many, lane)
+        while True:
+            try:
+                messages = await self._next_many(lane, size, wait)
+            except ShutDown:
+                if client.error is not None:
+                    raise client.error from None
+                return
+            if messages:
+                with contextlib.closing(make(messages, client.failed_many, handled)) as batches:
+                    for batch in batches:
+                        yield batch
+            await asyncio.sleep(0)
+
+    async def _next_many(self, lane: FairQueue, size: int, wait: float) -> list[Message]:
+        """Return the messages of a batch, waiting for the first, and for `wait` seconds for more."""
+        client = self._client
+        found = client.try_get_many(lane, size) or await self._wait_many(lane, size)
+        with Gathering(client, lane, found, size, wait) as gathering:
+            while missing := gathering.missing():
+                gathering.add(await self._wait_many(lane, missing, gathering.left()))
+        return gathering.messages()
+
+    async def _wait_many(self, lane: FairQueue, limit: int, seconds: float | None = None) -> list[Message]:
+        """Wait as `_wait` does, for up to `limit` messages; an empty list when the time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                return await self._wait(lane, 0, lambda: self._client.try_get_many(lane, limit))
+        return []
 
     async def run(self, handler: Callable[[Message], object]) -> None:
         """Give messages to a handler, `workers` of them at a time, until `stop`.

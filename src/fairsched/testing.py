@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, TypeVar
 
 from pika.spec import Basic, BasicProperties
 
 from fairsched._amqp import AckLedger
 from fairsched._delivery import Counters, Message, call
+from fairsched.consumer.arrow import ArrowBatch, ArrowColumns
+from fairsched.consumer.batches import MessageBatch, check_limits, plain_batches
 from fairsched.consumer.handler_thread import HandlerThread
 from fairsched.consumer.settings import ConsumerSettings, OnError
 from fairsched.consumer.settlement import FailurePolicy, call_async
 from fairsched.handlers import check_plain, is_coroutine_handler
 
 __all__ = ["FakeChannel", "FakeConsumer"]
+
+_Batch = TypeVar("_Batch", bound=MessageBatch)
 
 
 class FakeChannel:
@@ -165,6 +169,42 @@ class FakeConsumer:
         """Yield the messages that were put in; the caller settles each, or uses it in a ``with``."""
         while self._waiting:
             yield self._waiting.popleft()
+
+    def batches(self, max_size: int = 256, max_wait: float = 0.1) -> Iterator[MessageBatch]:
+        """Yield the messages that were put in, in batches, as `fairsched.Consumer.batches` does; `max_wait` is over."""
+        return self._batches(plain_batches, max_size, max_wait)
+
+    def arrow_batches(
+        self,
+        max_size: int = 256,
+        max_wait: float = 0.1,
+        *,
+        headers: Sequence[str] = (),
+        properties: Sequence[str] = (),
+    ) -> Iterator[ArrowBatch]:
+        """Yield the messages that were put in, as `fairsched.Consumer.arrow_batches` does; `max_wait` is over.
+
+        The dictionary of the column "queue" has the queues of which messages were put in so far.
+        """
+        ArrowColumns([], headers, properties)  # which checks them, before anything is taken
+
+        def make(*args: Any) -> Generator[ArrowBatch]:
+            return ArrowColumns(list(self.channels), headers, properties).batches(*args)
+
+        return self._batches(make, max_size, max_wait)
+
+    def _batches(self, make: Callable[..., Generator[_Batch]], max_size: int, max_wait: float) -> Iterator[_Batch]:
+        size, _ = check_limits(max_size, max_wait)
+        return self._each_batch(make, size)
+
+    def _each_batch(self, make: Callable[..., Generator[_Batch]], size: int) -> Iterator[_Batch]:
+        while self._waiting:
+            messages = [self._waiting.popleft() for _ in range(min(size, len(self._waiting)))]
+            yield from make(messages, self._on_failures, lambda _messages, _elapsed: None)
+
+    def _on_failures(self, messages: list[Message], error: Exception) -> None:
+        self.errors += ((message, error) for message in messages)
+        self._failures.settle_many(messages, error)
 
     def _on_failure(self, message: Message, error: Exception) -> None:
         self.errors.append((message, error))

@@ -10,6 +10,7 @@ Source: AMQP 0-9-1, section 4.2.5.5, as RabbitMQ's errata have it. Pure function
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from decimal import Decimal
 from struct import Struct
@@ -135,3 +136,16 @@ def _text(data: bytes) -> str | bytes:
         return data.decode()
     except UnicodeDecodeError:
         return data
+
+
+def as_text(value: object) -> str:
+    """Return a value of a table as text: text as it is, anything else as JSON."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, default=_jsonable)
+
+
+def _jsonable(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=value.tzinfo or UTC).isoformat()
+    return value.decode("utf-8", "replace") if isinstance(value, bytes | bytearray) else str(value)

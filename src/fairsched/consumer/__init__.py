@@ -6,7 +6,7 @@ What happens to a message, and where:
 2. `fairsched._delivery` makes a `Message` of each delivery, with its `keys` and its `cost`, and puts it into one of the
    `lanes`.
 3. `client` takes messages out in fair order, past `shedding`, for the `workers`, an iterator (`consumer`) or coroutines
-   (`fairsched.aio`).
+   (`fairsched.aio`); several at once for `batches`, which `gathering` fills, perhaps as `arrow` data.
 4. `settlement` says what becomes of it when the handler raised, `AckPolicy` and `acks` when that is sent to the broker.
 
 `prefetch/` says how many messages each queue may have here; `settings` has what the user asked for.
@@ -17,6 +17,8 @@ from __future__ import annotations
 from fairsched._delivery import Message
 from fairsched.consumer.adapter import from_pika
 from fairsched.consumer.app import App
+from fairsched.consumer.arrow import ArrowBatch
+from fairsched.consumer.batches import MessageBatch
 from fairsched.consumer.consumer import Consumer
 
-__all__ = ["App", "Consumer", "Message", "from_pika"]
+__all__ = ["App", "ArrowBatch", "Consumer", "Message", "MessageBatch", "from_pika"]

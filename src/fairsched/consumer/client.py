@@ -253,6 +253,10 @@ class Client(MessageSource, Listener):
         if self.settings.target_delay is not None:
             self.io_thread.measurements.served(elapsed)
 
+    def failed_many(self, messages: list[Message], error: Exception) -> None:
+        """Settle messages that raised together, as ``on_error`` says."""
+        self._failures.settle_many(messages, error)
+
     def look_at_wait(self, message: Message) -> None:
         """Look how long messages wait here, because one was handled slowly."""
         self._waits.look(message, self.service_ns * 1e-9)

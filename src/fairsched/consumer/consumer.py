@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairsched.consumer.arguments import made_by
+from fairsched.consumer.arrow import ArrowBatch, ArrowColumns
+from fairsched.consumer.batches import MessageBatch, check_limits, plain_batches
 from fairsched.consumer.client import DROPPED, Client
+from fairsched.consumer.gathering import taken
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.workers import WorkerThreads
 from fairsched.handlers import check_plain
 
 if TYPE_CHECKING:
     from fairsched._delivery import Message
+    from fairsched._fairqueue import FairQueue
+
+_Batch = TypeVar("_Batch", bound=MessageBatch)
 
 #: How often a waiting iterator looks whether the shutdown timeout is over, in seconds.
 _SLICE = 1.0
@@ -103,6 +110,113 @@ class Consumer:
         yield from client.messages(client.lanes.only(), _SLICE, client.is_over)
         if client.error is not None:
             raise client.error
+
+    def batches(self, max_size: int = 256, max_wait: float = 0.1) -> Iterator[MessageBatch]:
+        """Yield batches of messages in fair order until `stop`; the caller settles each, or uses it in a ``with``.
+
+        Parameters
+        ----------
+        max_size : int
+            Most messages of a batch, from 1 to 1 000 000. No batch has more than the windows let in (`prefetch`); twice
+            as much keeps the broker sending while a batch is handled.
+        max_wait : float
+            Seconds for which a batch that is not full waits for more messages, once it has one; 0 to 3600. It does not
+            wait if the windows are full, so that no more can come, and not when the consumer stops.
+
+        Returns
+        -------
+        iterator of MessageBatch
+            Sequences of messages. The first message of each is waited for as long as it takes.
+
+        Raises
+        ------
+        ConfigurationError
+            If an argument is not allowed, or there are lanes, which only `run` serves.
+        FairschedError, RuntimeError, BaseException
+            As an iteration over the consumer.
+
+        Notes
+        -----
+        A stop, leaving the ``with`` block of the consumer, and lost connections have the effects that they have on
+        messages of an iteration. What interrupts the wait for more messages requeues those of the batch.
+
+        Examples
+        --------
+        >>> with Consumer(url, {"gold": 40, "free": 4}, prefetch=1000) as consumer:  # doctest: +SKIP
+        ...     for batch in consumer.batches(max_size=256):
+        ...         with batch:
+        ...             store([message.body for message in batch])
+        """
+        return self._batches(plain_batches, max_size, max_wait)
+
+    def arrow_batches(
+        self,
+        max_size: int = 256,
+        max_wait: float = 0.1,
+        *,
+        headers: Sequence[str] = (),
+        properties: Sequence[str] = (),
+    ) -> Iterator[ArrowBatch]:
+        """Yield batches of messages as Arrow record batches, in fair order, until `stop`; needs pyarrow.
+
+        Parameters
+        ----------
+        max_size, max_wait
+            As for `batches`.
+        headers : sequence of str
+            Headers that are to be columns of their names: strings, where values other than text are JSON, and null
+            where a message does not have the header, or headers that cannot be decoded.
+        properties : sequence of str
+            Properties that are to be columns of their names, such as "message_id": strings, but ``priority`` and
+            ``delivery_mode`` (int32) and ``timestamp`` (in UTC; null beyond the year 9999). Null where a message does
+            not have it, or it cannot be decoded.
+
+        Returns
+        -------
+        iterator of ArrowBatch
+            Batches as those of `batches`, each with a ``record_batch``.
+
+        Raises
+        ------
+        ConfigurationError
+            As `batches`; or if pyarrow is not installed, there is no such property, or two columns would have the same
+            name.
+        FairschedError, RuntimeError, BaseException
+            As an iteration over the consumer.
+
+        Notes
+        -----
+        The columns of ``batch.record_batch`` are ``body`` (binary), ``queue`` (dictionary of strings: all queues of
+        this consumer, in every batch the same), ``exchange`` and ``routing_key`` (strings), ``redelivered`` (bool),
+        then properties and headers. What is no UTF-8 in a string is replaced. Messages whose bodies have more than
+        2 GiB together become several batches.
+
+        Examples
+        --------
+        >>> with Consumer(url, {"gold": 40, "free": 4}, prefetch=1000) as consumer:  # doctest: +SKIP
+        ...     for batch in consumer.arrow_batches(headers=["tenant"]):
+        ...         with batch:
+        ...             writer.write_batch(batch.record_batch)
+        """
+        columns = ArrowColumns(list(self._client.settings.windows), headers, properties)
+        return self._batches(columns.batches, max_size, max_wait)
+
+    def _batches(self, make: Callable[..., Generator[_Batch]], max_size: int, max_wait: float) -> Iterator[_Batch]:
+        size, wait = check_limits(max_size, max_wait)
+        client = self._client
+        client.check_process()
+        client.check_open()
+        if not self._entered:
+            raise RuntimeError("take batches inside 'with consumer:', which connects and closes")
+        return self._each_batch(make, client.lanes.only(), size, wait)
+
+    def _each_batch(
+        self, make: Callable[..., Generator[_Batch]], lane: FairQueue, size: int, wait: float
+    ) -> Iterator[_Batch]:
+        client = self._client
+        handled = partial(client.handled_many, lane)
+        for messages in taken(client, lane, size, wait):
+            yield from make(messages, client.failed_many, handled)
 
     def run(self, handler: Callable[[Message], object]) -> None:
         """Give messages to a handler in `workers` threads until `stop`, then close.

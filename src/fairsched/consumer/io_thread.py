@@ -89,8 +89,8 @@ class IOThread:
     Notes
     -----
     Handlers never run in this thread, so they cannot delay heartbeats. `start`, `request_flush`, `give_way`,
-    `stop_intake`, `close`, `round_trip`, `window`, `unsettled`, `ended` and `last_error` are safe from any thread;
-    everything else belongs to the I/O thread. None of them waits for the network except `close`.
+    `stop_intake`, `close`, `round_trip`, `window`, `unsettled`, `is_full`, `ended` and `last_error` are safe from any
+    thread; everything else belongs to the I/O thread. None of them waits for the network except `close`.
 
     However the thread ends, by an error too, it closes its socket, so that the broker has back what is unsettled. It
     refers to its owner weakly (`Listener.orphan`): a consumer that was dropped, or whose event loop was closed, ends.
@@ -216,6 +216,10 @@ class IOThread:
     def unsettled(self) -> int:
         """Return the number of messages that are here and can still be settled."""
         return sum(found.ledger.outstanding for found in list(self._current.values()) if found.alive)
+
+    def is_full(self) -> bool:
+        """Whether the broker sends nothing before more is settled: every window is full, and every channel stands."""
+        return all(found.alive and found.ledger.outstanding >= found.window for found in list(self._current.values()))
 
     @property
     def ended(self) -> bool:

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from fairsched._amqp import AckLedger
+from fairsched._delivery import settle_all
 from fairsched.consumer.tracebacks import Tracebacks
 from fairsched.handlers import check_result
 
@@ -63,6 +65,30 @@ class FailurePolicy:
             self._ask(policy, message, error)
         else:
             message.nack(requeue=policy == "requeue")
+
+    def settle_many(self, messages: list[Message], error: Exception) -> None:
+        """Settle messages that were handled together, as ``on_error`` says of each; log the failure once."""
+        if not messages:
+            return
+        self._counters.add("errors", len(messages))
+        policy = self._on_error
+        due = self._tracebacks.due(messages[0], error)
+        _log.error(
+            "handler failed on %d messages of a batch, the first of them message %d of queue %r (%s: %s); "
+            "settled by: %s",
+            len(messages), messages[0].delivery_tag, messages[0].queue, type(error).__name__, error,
+            policy if isinstance(policy, str) else "on_error function",
+            exc_info=(type(error), error, error.__traceback__) if due else None,
+        )  # fmt: skip
+        if not callable(policy):
+            settle_all(messages, AckLedger.REQUEUE if policy == "requeue" else AckLedger.REJECT)
+            return
+        try:
+            for message in messages:
+                self._ask(policy, message, error)
+        except BaseException:  # which `_ask` lets through if it is no Exception: the rest was asked nothing
+            settle_all(messages, AckLedger.REQUEUE, True)
+            raise
 
     def _ask(self, function: Callable[[Message, Exception], object], message: Message, error: Exception) -> None:
         """Have the user's function settle a message, which is requeued if it does not."""

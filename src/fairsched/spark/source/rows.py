@@ -6,16 +6,14 @@ an instance is for one thread.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from struct import Struct
 from typing import Any
 
 import pyarrow as pa
 
 from fairsched._amqp import PROPERTY_NAMES, read_methods, read_properties
-from fairsched.amqp.fieldtables import LATEST_SECOND, read_table
+from fairsched.amqp.fieldtables import LATEST_SECOND, as_text, read_table
 from fairsched.errors import ConfigurationError
 from fairsched.spark.source.options import SourceOptions
 from fairsched.spark.transport import Delivery
@@ -185,7 +183,7 @@ class Decoder:
     def _key_of(self, values: Mapping[str, Any]) -> str:
         holder = (values.get("headers") or {}) if self._source == "header" else values
         found = holder.get(self._key)
-        return "" if found is None else _as_text(found)
+        return "" if found is None else as_text(found)
 
 
 def stream_offset(header: bytes) -> int | None:
@@ -228,23 +226,10 @@ def _properties(values: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _headers(values: Mapping[str, Any]) -> list[tuple[str, str]] | None:
     headers = values.get("headers")
-    return None if headers is None else [(name, _as_text(value)) for name, value in headers.items()]
+    return None if headers is None else [(name, as_text(value)) for name, value in headers.items()]
 
 
 def _instant(values: Mapping[str, Any]) -> int | None:
     """Return the property "timestamp" in microseconds."""
     seconds = values.get("timestamp")
     return seconds * 1_000_000 if seconds is not None and seconds <= LATEST_SECOND else None
-
-
-def _as_text(value: object) -> str:
-    """Return a header's value: text as it is, anything else as JSON."""
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, default=_jsonable)
-
-
-def _jsonable(value: object) -> object:
-    if isinstance(value, datetime):
-        return value.replace(tzinfo=value.tzinfo or UTC).isoformat()
-    return value.decode("utf-8", "replace") if isinstance(value, bytes | bytearray) else str(value)

@@ -1,0 +1,191 @@
+"""Batches as Arrow record batches: a row for each message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+from fairsched._amqp import AckLedger
+from fairsched._delivery import delivery_columns, fitting, property_columns, settle_all
+from fairsched.amqp.fieldtables import LATEST_SECOND, as_text
+from fairsched.amqp.properties import PROPERTY_NAMES
+from fairsched.consumer.batches import MessageBatch
+from fairsched.errors import ConfigurationError, DecodingError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from fairsched._delivery import Message
+
+#: Columns that are always there.
+FIXED = ("body", "queue", "exchange", "routing_key", "redelivered")
+#: Properties that can be a column.
+PROPERTIES = tuple(name for name in PROPERTY_NAMES if name != "headers")
+#: Octets of one column of a record batch, whose offsets have 32 bits.
+_MOST = 2**31 - 1
+#: Octets of JSON that one octet of a header may become, at most.
+_GROWTH = 6
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow as pa
+    except ModuleNotFoundError:
+        raise ConfigurationError("arrow_batches needs pyarrow: pip install pyarrow, or 'fairsched[spark]'") from None
+    return pa
+
+
+def _names(given: Iterable[str], what: str) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str | bytes) else tuple(given)
+    if isinstance(given, str | bytes) or not all(isinstance(name, str) and name for name in names):
+        raise ConfigurationError(f"{what} must be a sequence of names, got {given!r}")
+    return names
+
+
+class ArrowBatch(MessageBatch):
+    """A `MessageBatch` with its messages as a record batch, whose rows are in the same order.
+
+    Made by ``arrow_batches()`` of a consumer.
+
+    Attributes
+    ----------
+    record_batch : pyarrow.RecordBatch
+        One row for each message.
+
+    Notes
+    -----
+    Whatever takes Arrow data by the Arrow PyCapsule interface takes the batch itself, such as ``pyarrow.table(batch)``
+    and ``polars.DataFrame(batch)``. The data is a copy, so it stays valid when the messages are settled.
+    """
+
+    __slots__ = ("record_batch",)
+
+    def __init__(
+        self,
+        messages: list[Message],
+        failed: Callable[[list[Message], Exception], None],
+        handled: Callable[[list[Message], int], None],
+        record_batch: pa.RecordBatch,
+    ) -> None:
+        super().__init__(messages, failed, handled)
+        self.record_batch = record_batch
+
+    def __arrow_c_schema__(self) -> object:
+        return self.record_batch.schema.__arrow_c_schema__()
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
+        found: tuple[object, object] = self.record_batch.__arrow_c_array__(requested_schema)
+        return found
+
+
+class ArrowColumns:
+    """Makes record batches of messages.
+
+    Parameters
+    ----------
+    queues : sequence of str
+        Queues that the messages come from.
+    headers, properties : sequence of str
+        Which of them are to be columns.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema
+        The columns: see `Consumer.arrow_batches`.
+
+    Raises
+    ------
+    ConfigurationError
+        pyarrow is not installed, there is no such property, or two columns would have the same name.
+
+    Notes
+    -----
+    Safe from any thread. O(octets).
+    """
+
+    def __init__(self, queues: Sequence[str], headers: Iterable[str], properties: Iterable[str]) -> None:
+        self._arrow = pa = _pyarrow()
+        self._headers, self._properties = _names(headers, "headers"), _names(properties, "properties")
+        for name in self._properties:
+            if name not in PROPERTIES:
+                raise ConfigurationError(f"properties: no such property: {name!r}; there are {', '.join(PROPERTIES)}")
+        names = [*FIXED, *self._properties, *self._headers]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigurationError(f"columns of a batch must have different names, got {name!r} twice")
+        self._numbers = tuple(PROPERTY_NAMES.index(name) for name in self._properties)
+        self._encoded = [name.encode() for name in self._headers]
+        self._queues = {name: number for number, name in enumerate(queues)}
+        self._names = pa.array(list(queues), pa.string())
+        special = {
+            "body": pa.binary(), "queue": pa.dictionary(pa.int32(), pa.string()), "redelivered": pa.bool_(),
+            "delivery_mode": pa.int32(), "priority": pa.int32(), "timestamp": pa.timestamp("us", tz="UTC"),
+        }  # fmt: skip
+        typed = {name: special.get(name, pa.string()) for name in (*FIXED, *self._properties)}
+        self.schema = pa.schema([*typed.items(), *((name, pa.string()) for name in self._headers)])
+
+    def make(self, messages: list[Message]) -> pa.RecordBatch:
+        """Return the messages as a record batch."""
+        pa, rows = self._arrow, len(messages)
+        body, queue, redelivered, exchange, key = delivery_columns(messages, self._queues)
+        numbers = pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(queue)])
+        columns = [
+            _array(pa, pa.binary(), body),
+            pa.DictionaryArray.from_arrays(numbers, self._names, safe=False),
+            _array(pa, pa.string(), exchange),
+            _array(pa, pa.string(), key),
+            pa.Array.from_buffers(pa.bool_(), rows, [None, pa.py_buffer(redelivered)]),
+        ]
+        if len(columns) < len(self.schema):
+            found = property_columns(messages, self._numbers, self._encoded, _read, self._texts, LATEST_SECOND)
+            columns += map(_array, repeat(pa), self.schema.types[len(columns) :], found)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _texts(self, message: Message) -> list[str | None]:
+        """Return the headers of a message that are columns; None where there is none, or none can be decoded."""
+        try:
+            found = message.headers
+        except DecodingError:
+            found = {}
+        values = [found.get(name) for name in self._headers]
+        return [None if value is None else as_text(value) for value in values]
+
+    def batches(
+        self,
+        messages: list[Message],
+        failed: Callable[[list[Message], Exception], None],
+        handled: Callable[[list[Message], int], None],
+    ) -> Generator[ArrowBatch]:
+        """Yield messages that were taken together as one batch, or several if they do not fit in one.
+
+        What was not yielded when this ends is requeued.
+        """
+        rest, growth = messages, _GROWTH if self._numbers or self._encoded else 0
+        try:
+            while rest:
+                count = fitting(rest, _MOST, growth)
+                part = rest[:count]
+                found = ArrowBatch(part, failed, handled, self.make(part))
+                rest = rest[count:]
+                yield found
+        finally:
+            settle_all(rest, AckLedger.REQUEUE)
+
+
+def _array(pa: Any, kind: pa.DataType, column: tuple[int, int, tuple[bytes | None, bytes, bytes]]) -> pa.Array:
+    """Return a column as Arrow has it: texts have offsets, numbers have not."""
+    rows, nulls, (there, offsets, data) = column
+    parts = [there, data] if pa.types.is_primitive(kind) else [there, offsets, data]
+    return pa.Array.from_buffers(kind, rows, [None if part is None else pa.py_buffer(part) for part in parts], nulls)
+
+
+def _read(message: Message, number: int) -> Any:
+    """Return a property, or None where there is none, or none that can be decoded."""
+    try:
+        found = getattr(message.properties, PROPERTY_NAMES[number])
+    except DecodingError:
+        return None
+    if PROPERTY_NAMES[number] == "timestamp":
+        return found * 1_000_000 if found is not None and found <= LATEST_SECOND else None
+    return found.decode("utf-8", "replace") if isinstance(found, bytes) else found
