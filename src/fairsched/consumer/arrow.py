@@ -124,22 +124,23 @@ class ArrowColumns:
         }  # fmt: skip
         typed = {name: special.get(name, pa.string()) for name in (*FIXED, *self._properties)}
         self.schema = pa.schema([*typed.items(), *((name, pa.string()) for name in self._headers)])
+        self._kinds = self.schema.types
 
     def make(self, messages: list[Message]) -> pa.RecordBatch:
         """Return the messages as a record batch."""
         pa, rows = self._arrow, len(messages)
         body, queue, redelivered, exchange, key = delivery_columns(messages, self._queues)
-        numbers = pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(queue)])
+        kinds = self._kinds
         columns = [
-            _array(pa, pa.binary(), body),
-            pa.DictionaryArray.from_arrays(numbers, self._names, safe=False),
-            _array(pa, pa.string(), exchange),
-            _array(pa, pa.string(), key),
-            pa.Array.from_buffers(pa.bool_(), rows, [None, pa.py_buffer(redelivered)]),
+            _array(pa, kinds[0], body),
+            pa.DictionaryArray.from_buffers(kinds[1], rows, [None, pa.py_buffer(queue)], self._names, 0),
+            _array(pa, kinds[2], exchange),
+            _array(pa, kinds[3], key),
+            pa.Array.from_buffers(kinds[4], rows, [None, pa.py_buffer(redelivered)], 0),
         ]
-        if len(columns) < len(self.schema):
+        if len(columns) < len(kinds):
             found = property_columns(messages, self._numbers, self._encoded, _read, self._texts, LATEST_SECOND)
-            columns += map(_array, repeat(pa), self.schema.types[len(columns) :], found)
+            columns += map(_array, repeat(pa), kinds[len(columns) :], found)
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _texts(self, message: Message) -> list[str | None]:
