@@ -13,6 +13,8 @@ from fairsched._routing import phash2, rabbitmq_bucket
 from fairsched.bindingkey import LARGEST, weight_of
 from fairsched.errors import ConfigurationError
 
+__all__ = ["MISSING", "Binding", "RabbitMQHash"]
+
 
 class Binding(NamedTuple):
     """A queue and its binding key, the weight as a string."""
