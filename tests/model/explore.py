@@ -61,7 +61,10 @@ class Run:
         guards: list[Any] = [next(thread, StopIteration) for thread in threads]
         # Nothing but the replay stands between here and a choice that was possible before: no need to ask the guards.
         for choice in self.choices:
-            guards[choice] = self.take(steps[choice])
+            try:
+                guards[choice] = steps[choice]()
+            except StopIteration:
+                guards[choice] = StopIteration
         current = self.choices[-1] if self.choices else -1
         while ready := [i for i, guard in enumerate(guards) if guard is None or self.holds(guard)]:
             # Going on costs nothing, switching away is a preemption.
@@ -74,15 +77,11 @@ class Run:
             self.choices.append(current)
             self.alternatives.append(others)
             self.costs.append(self.preemptions + can_go_on)
-            guards[current] = self.take(steps[current])
+            try:
+                guards[current] = steps[current]()
+            except StopIteration:
+                guards[current] = StopIteration
         return [guard is StopIteration for guard in guards]
-
-    @staticmethod
-    def take(step: Callable[[], Any]) -> Any:
-        try:
-            return step()
-        except StopIteration:
-            return StopIteration
 
     @staticmethod
     def holds(guard: Any) -> bool:
