@@ -70,6 +70,6 @@ def pack_environment(folder: Path, wheel: Path) -> Path:
     python = home / "bin/python"
     run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=folder)
     archive = folder / "env.tar.gz"
-    venv_pack.pack(prefix=str(home), output=str(archive), compress_level=1)
+    venv_pack.pack(prefix=str(home), output=str(archive), compress_level=0)
     shutil.rmtree(home)
     return archive
