@@ -8,6 +8,7 @@ Source: "Class Data Sharing" in the manual of `java`, -XX:ArchiveClassesAtExit.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -27,14 +28,20 @@ from support.spark.session import start
 def make() -> Path:
     """Make the home that all tests share and its archive, unless they are there; return the home."""
     place = shared()
-    if not (place / "home" / "jars").exists():
-        place.parent.mkdir(exist_ok=True)
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir()
-        # What is in the archive is bound to the class path, so it is made in its place.
-        link(place / "home")
-        _run(place)
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _is_there(place / "home", place / "classes.jsa"):
+            shutil.rmtree(place / "home", ignore_errors=True)
+            link(place / "home")
+            _run(place)
     return place / "home"
+
+
+def _is_there(home: Path, archive: Path) -> bool:
+    """Whether both were made of the Spark that is installed now."""
+    jars = home / "jars"
+    return jars.exists() and archive.exists() and archive.stat().st_mtime > jars.stat().st_mtime
 
 
 def _run(place: Path) -> None:
