@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -39,19 +38,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     first = ["spark", "integration", "reentrancy", "stress"]
     folders = {item: item.path.relative_to(Path(__file__).parent).parts[0] for item in items}
     items.sort(key=lambda item: first.index(folders[item]) if folders[item] in first else len(first))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep the tests of a file in one process, and all that may start a Spark: it gives its workers ten seconds."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class ByFile(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            path = nodeid.split("::", 1)[0]
-            return "tests/spark" if path.startswith("tests/spark/") else path
-
-    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")
