@@ -139,8 +139,6 @@ class Node:
             "PATH": f"{Path(self.server).parent}:{os.environ.get('PATH', '')}",
             "HOME": str(self.home),
             "LANG": "C.UTF-8",
-            # Schedulers that have nothing to do sleep at once: who waits here needs the processor.
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none",
             "ERL_EPMD_PORT": str(self.epmd_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODENAME": self.name,
