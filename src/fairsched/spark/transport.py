@@ -77,7 +77,7 @@ class BulkTransport(Transport):
     holds = False
     #: Method, content header and body so far of a delivery in several frames, and octets of the body that are missing.
     _pieces: list[bytes] | None = None
-    _missing = 0
+    _left = 0
     _receive = 256 * 1024
 
     def _on_data_available(self, data_in: bytes) -> None:
@@ -131,10 +131,10 @@ class BulkTransport(Transport):
             return False
         pieces.append(payload)
         if kind == _HEADER:
-            self._missing = int.from_bytes(payload[4:12])
+            self._left = int.from_bytes(payload[4:12])
         else:
-            self._missing -= len(payload)
-        if self._missing <= 0:
+            self._left -= len(payload)
+        if self._left <= 0:
             self._pieces = None
             target.take(pieces[0], pieces[1], b"".join(pieces[2:]))
         return True
