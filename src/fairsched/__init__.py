@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from fairsched._amqp import AckLedger
+from fairsched._amqp import AckLedger, Confirmation
 from fairsched._codel import CoDel
 from fairsched._core import Dwrr
 from fairsched._fairqueue import FairQueue
@@ -20,6 +20,8 @@ from fairsched.errors import (
     ExistingConsumerPreventsExclusive,
     ExistingExclusiveConsumer,
     FairschedError,
+    MessageReturned,
+    PublishFailed,
     QueueNotFound,
     ShutDown,
 )
@@ -30,6 +32,7 @@ from fairsched.slotstats import SlotStats
 
 if TYPE_CHECKING:
     from fairsched.consumer import App, ArrowBatch, Consumer, Message, MessageBatch, from_pika
+    from fairsched.publisher import Publisher
     from fairsched.simulator import Scenario, simulate
 
 __version__ = "0.1.0"
@@ -42,6 +45,7 @@ __all__ = [
     "CoDel",
     "CoDelStats",
     "ConfigurationError",
+    "Confirmation",
     "ConnectionFailed",
     "ConsistentHashExchange",
     "Consumer",
@@ -55,7 +59,10 @@ __all__ = [
     "HashRing",
     "Message",
     "MessageBatch",
+    "MessageReturned",
     "Pool",
+    "PublishFailed",
+    "Publisher",
     "PullQueue",
     "QueueNotFound",
     "RabbitMQHash",
@@ -72,6 +79,7 @@ __all__ = [
 
 # Looked up on first use, so that whoever embeds the engine alone does not import pika.
 _FROM_CONSUMER = {"App", "ArrowBatch", "Consumer", "Message", "MessageBatch", "from_pika"}
+_FROM_PUBLISHER = {"Publisher"}
 _FROM_SIMULATOR = {"Scenario", "simulate"}
 
 logging.getLogger("fairsched").addHandler(logging.NullHandler())
@@ -82,6 +90,10 @@ def __getattr__(name: str) -> Any:
         from fairsched import simulator
 
         return getattr(simulator, name)
+    if name in _FROM_PUBLISHER:
+        from fairsched import publisher
+
+        return getattr(publisher, name)
     if name not in _FROM_CONSUMER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from fairsched import consumer

@@ -423,3 +423,977 @@ cdef Frame* take_frames(AckLedger ledger, uint64_t* size) except NULL:
     if frames == NULL:
         raise MemoryError()
     return frames
+
+
+# Publishing -----------------------------------------------------------------------------------------------------------
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_CheckExact
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.string cimport memcmp, memcpy
+
+from libc.stdint cimport uint32_t
+
+from _thread import allocate_lock
+
+from fairsched.core.amqp.contents cimport contents_fixed, contents_prefix
+from fairsched.core.amqp.publish cimport (
+    CONTENT_HEAD, Confirm, Content, Window, confirm_find, publish_bytes, publish_decode, publish_encode,
+    publish_frame, publish_number, publish_size, window_add, window_again, window_at,
+    window_clear, window_confirmed, window_init,
+    window_may_send, window_settle,
+)
+
+from fairsched.errors import PublishFailed
+
+cdef enum:
+    #: A body that is at least this long is copied without the GIL.
+    LARGE_BODY = 1 << 16
+    #: Failed messages that are remembered for the text of an error.
+    REMEMBERED = 8
+
+    #: There is but one channel on a publisher's connection.
+    CHANNEL = 1
+
+cdef enum Admission:
+    ADMITTED
+    NO_ROOM
+    OTHER_FRAMES     # the connection has another frame size meanwhile
+    NO_MEMORY
+
+cdef enum ConfirmationState:
+    UNCONFIRMED
+    CONFIRMED
+    FAILED
+
+
+cdef class Confirmation
+
+
+cdef inline const char* short_text(object text, str name, Py_ssize_t* size) except NULL:
+    """UTF-8 of a short string of AMQP."""
+    cdef const char* found
+    if not isinstance(text, str):
+        raise TypeError(f"{name} must be a str, got {text!r}")
+    try:
+        found = PyUnicode_AsUTF8AndSize(text, size)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} must be text that UTF-8 has, got {text!r}: {error}") from None
+    if size[0] > 255:
+        raise ValueError(f"{name} must be at most 255 bytes long as UTF-8, got {size[0]}: {text!r}")
+    return found
+
+
+cdef inline uint64_t property_number(object value, int number) except? 0xFFFFFFFFFFFFFFFF:
+    """A property that is a number."""
+    cdef uint64_t limit = 0x7FFFFFFFFFFFFFFF if contents_fixed(number) == 8 else 0xFF
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= limit:
+        return value
+    raise ValueError(f"{PROPERTY_NAMES[number]} must be an int from 0 to {limit}, got {value!r}")
+
+
+def encode_properties(dict values not None):
+    """encode_properties(values)
+    --
+
+    Encode the properties of a message, as they stand in its content header.
+
+    Parameters
+    ----------
+    values : dict of str to object
+        By name, see `PROPERTY_NAMES`: str, int, and bytes for the headers, which are a table with its length. None: it
+        is not there.
+
+    Returns
+    -------
+    bytes
+        Flags and values.
+
+    Raises
+    ------
+    TypeError
+        There is no such property, or one that must be a str is none.
+    ValueError
+        A text is too long, or a number out of range; the message names it.
+
+    Notes
+    -----
+    Complexity O(length). Thread safety: a pure function.
+
+    Source: AMQP 0-9-1, section 4.2.6.1.
+    """
+    cdef const char* texts[PROPERTIES]
+    cdef uint64_t numbers[PROPERTIES]
+    cdef Py_ssize_t sizes[PROPERTIES]
+    cdef int number
+    cdef uint64_t flags = 0
+    cdef int64_t size = 2, given = 0
+    cdef bytes encoded
+    cdef uint8_t* to
+    held = []  # what `texts` points into stays, whatever an error's text runs
+    for number in range(PROPERTIES):
+        value = values.get(PROPERTY_NAMES[number], None)
+        given += PROPERTY_NAMES[number] in values
+        if value is None:
+            continue
+        flags |= 0x8000 >> number
+        held.append(value)
+        texts[number] = NULL
+        if number == PROPERTY_HEADERS:
+            texts[number] = PyBytes_AS_STRING(<bytes?> value)
+            sizes[number] = PyBytes_GET_SIZE(<bytes> value)
+            size += sizes[number]
+        elif contents_prefix(number):
+            texts[number] = short_text(value, PROPERTY_NAMES[number], &sizes[number])
+            size += 1 + sizes[number]
+        else:
+            numbers[number] = property_number(value, number)
+            size += contents_fixed(number)
+    if given != len(values):
+        unknown = [name for name in values if name not in PROPERTY_NAMES]
+        raise TypeError(f"a message has no property {unknown[0]!r}; it may have {', '.join(PROPERTY_NAMES)}")
+    encoded = PyBytes_FromStringAndSize(NULL, size)
+    to = publish_number(<uint8_t*> PyBytes_AS_STRING(encoded), flags, 2)
+    for number in range(PROPERTIES):
+        if not flags & 0x8000 >> number:
+            continue
+        if texts[number] == NULL:
+            to = publish_number(to, numbers[number], <int> contents_fixed(number))
+            continue
+        if number != PROPERTY_HEADERS:
+            to = publish_number(to, <uint64_t> sizes[number], 1)
+        to = publish_bytes(to, <const uint8_t*> texts[number], sizes[number])
+    return encoded
+
+
+cdef struct SettledOne:
+    void* token      # a reference that is now ours
+    bint refused
+
+cdef struct Settled:  # what has left the window, and has not been told
+    SettledOne* settled
+    uint64_t count
+
+cdef inline void settled_init(Settled* s) noexcept nogil:
+    s.settled = NULL
+    s.count = 0
+
+cdef inline bint settled_reserve(Settled* s, uint64_t most) noexcept nogil:
+    s.settled = <SettledOne*> malloc((most + 1) * sizeof(SettledOne))
+    return s.settled != NULL
+
+cdef inline void settled_add(Settled* s, void* token, bint refused) noexcept nogil:
+    if token != NULL:
+        s.settled[s.count] = SettledOne(token, refused)
+        s.count += 1
+
+cdef inline void settled_take(Settled* s, Window* w, const Confirm* c) noexcept nogil:
+    """Take what a confirm is about out of a window."""
+    cdef uint64_t position = 0, end = window_confirmed(w, c, &position)
+    while position < end:
+        settled_add(s, window_settle(w, position), c.refused)
+        position += 1
+
+
+cdef inline void use_text(object text, str name, const uint8_t** found, int64_t* size) except *:
+    cdef Py_ssize_t length
+    found[0] = <const uint8_t*> short_text(text, name, &length)
+    size[0] = length
+
+
+cdef bytes encoded_content(const Content* c, uint32_t channel, int64_t longest):
+    cdef bytes encoded = PyBytes_FromStringAndSize(NULL, publish_size(c, longest))
+    cdef uint8_t* to = <uint8_t*> PyBytes_AS_STRING(encoded)
+    if c.body_size < LARGE_BODY:
+        publish_encode(c, channel, longest, to)
+    else:
+        with nogil:
+            publish_encode(c, channel, longest, to)
+    return encoded
+
+
+def encode_message(
+    str exchange not None, str routing_key not None, bytes properties not None, bytes body not None, bint mandatory,
+    int channel, int64_t longest,
+):
+    """encode_message(exchange, routing_key, properties, body, mandatory, channel, longest)
+    --
+
+    Encode a message in frames.
+
+    Parameters
+    ----------
+    exchange, routing_key : str
+        Where it is published to.
+    properties : bytes
+        As `encode_properties` makes them.
+    body : bytes
+        The content.
+    mandatory : bool
+        Whether the broker returns it if no queue takes it.
+    channel : int
+        Number of the channel.
+    longest : int
+        Bytes of the longest payload of a frame; positive.
+
+    Returns
+    -------
+    bytes
+        basic.publish, content header and body frames.
+
+    Raises
+    ------
+    ValueError
+        A name is too long, or no UTF-8.
+
+    Notes
+    -----
+    Complexity O(length). Thread safety: a pure function.
+
+    Source: AMQP 0-9-1, sections 4.2.3, 4.2.6 and 1.8.3.10.
+    """
+    cdef Content c
+    if longest <= 0:
+        raise ValueError(f"longest must be positive, got {longest}")
+    use_text(exchange, "exchange", &c.exchange, &c.exchange_size)
+    use_text(routing_key, "routing_key", &c.key, &c.key_size)
+    c.properties = <const uint8_t*> PyBytes_AS_STRING(properties)
+    c.properties_size = PyBytes_GET_SIZE(properties)
+    c.body = <const uint8_t*> PyBytes_AS_STRING(body)
+    c.body_size = PyBytes_GET_SIZE(body)
+    c.mandatory = mandatory
+    return encoded_content(&c, channel, longest)
+
+
+async def settled(Confirmation confirmation not None, seconds=None):
+    """settled(confirmation, seconds=None)
+    --
+
+    Wait in a coroutine until a message is confirmed or has failed.
+
+    Parameters
+    ----------
+    confirmation : Confirmation
+        Its own.
+    seconds : float, optional
+        How long; by default as long as it takes.
+
+    Returns
+    -------
+    bool
+        Whether it is.
+    """
+    if confirmation.done:
+        return True
+    confirmation.failures.check_process()
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+
+    def tell():
+        try:
+            loop.call_soon_threadsafe(told.set)
+        except RuntimeError:
+            pass  # a closed loop has nobody left to wake
+
+    confirmation._call_when_done(tell)
+    try:
+        async with asyncio.timeout(seconds):
+            await told.wait()
+    except TimeoutError:
+        pass
+    finally:
+        confirmation._forget(tell)
+    return confirmation.done
+
+
+async def awaited(Confirmation confirmation):
+    """Return once a message is confirmed, raise PublishFailed if it fails: what ``await`` does."""
+    await settled(confirmation)
+    confirmation.check()
+
+
+@cython.final
+cdef class _Failures:
+    """What confirmations have to know of their window, without keeping it: nothing refers to them in a circle."""
+
+    cdef uint64_t unheard    # failed messages of which nobody has asked, since the last flush
+    cdef uint64_t flushes
+    cdef str forked          # what a child process is told
+
+    cdef check_process(self):
+        if self.forked is not None:
+            raise RuntimeError(self.forked)
+
+
+@cython.final
+@cython.freelist(1024)
+cdef class Confirmation:
+    """Confirmation()
+    --
+
+    What becomes of one published message: the broker confirms it, or it fails.
+
+    Attributes
+    ----------
+    done : bool
+        Whether that is known.
+    error : PublishFailed or None
+        Why it failed, once that is known. To read it, or to be told by `wait`, is to have asked: `flush` is then silent
+        about this message.
+
+    Notes
+    -----
+    Made by a publisher. Every method is safe from any thread. In coroutines ``await`` it instead of calling `wait`.
+    """
+
+    cdef bytes data             # the encoded message, until it is done
+    cdef object problem
+    cdef list waiting           # called when it is done
+    cdef _Failures failures
+    cdef ConfirmationState state
+    cdef uint64_t unheard       # the count of flushes when it failed, while nobody has asked
+
+    def __init__(self):
+        raise TypeError("a Confirmation is what publish() returns")
+
+    @property
+    def done(self):
+        """Whether the broker has confirmed the message, or it has failed."""
+        return self.state != UNCONFIRMED
+
+    @property
+    def error(self):
+        """Why the message failed; None when it has not, or when that is not known yet."""
+        if self.state != FAILED:
+            return None
+        self.heard()
+        return self.problem
+
+    def wait(self, timeout=None):
+        """wait($self, timeout=None)
+        --
+
+        Return once the broker has confirmed the message.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds; by default as long as it takes.
+
+        Raises
+        ------
+        PublishFailed
+            The message failed: it was returned, refused, or its publisher was closed.
+        TimeoutError
+            Neither is known in time; the message may still be confirmed.
+        RuntimeError
+            In a child process that was forked since.
+
+        Notes
+        -----
+        Safe from any thread.
+        """
+        if not self._wait(timeout):
+            raise TimeoutError(f"the broker has not confirmed the message within {timeout:g} s")
+        self.check()
+
+    def _wait(self, timeout=None):
+        """Wait until this is done; False: it is not, in time."""
+        if self.state == UNCONFIRMED:
+            self.failures.check_process()
+            lock = allocate_lock()
+            lock.acquire()
+            self._call_when_done(lock.release)
+            if not lock.acquire(True, -1 if timeout is None else max(0.0, timeout)):
+                self._forget(lock.release)
+        return self.state != UNCONFIRMED
+
+    def check(self):
+        """check($self)
+        --
+
+        Raise PublishFailed if the message has failed, without waiting.
+        """
+        if self.state == FAILED:
+            self.heard()
+            raise self.problem.with_traceback(None)
+
+    def __await__(self):
+        return awaited(self).__await__()
+
+    def _call_when_done(self, function):
+        """Call a function, in whatever thread, once this is done; at once if it is."""
+        cdef list waiting
+        fresh = []
+        with cython.critical_section(self):
+            waiting = self.waiting
+            if waiting is None:
+                waiting = self.waiting = fresh
+            if self.state == UNCONFIRMED:
+                waiting.append(function)
+                return
+        function()
+
+    def _forget(self, function):
+        """Do not call a function that `_call_when_done` was given."""
+        cdef list waiting = self.waiting
+        if waiting is not None and function in waiting:
+            waiting.remove(function)
+
+    cdef void heard(self):
+        """Note that somebody knows of the failure."""
+        with cython.critical_section(self, self.failures):
+            if self.unheard:
+                self.failures.unheard -= self.unheard == self.failures.flushes
+                self.unheard = 0
+
+    cdef list finish(self, object problem):
+        """Note what became of it; return what is to be called."""
+        cdef list waiting
+        with cython.critical_section(self, self.failures):
+            problem = problem if self.problem is None else self.problem
+            self.problem = problem
+            if problem is not None:
+                self.unheard = self.failures.flushes
+                self.failures.unheard += 1
+            self.state = CONFIRMED if problem is None else FAILED
+            waiting, self.waiting = self.waiting, None
+            self.data = None
+        return waiting
+
+    def __repr__(self):
+        state = ("unconfirmed", "confirmed", "failed")[<int> self.state]
+        return f"<Confirmation: {state}>"
+
+
+@cython.final
+cdef class PublishWindow:
+    """PublishWindow(messages, size, wake)
+    --
+
+    The messages of a publisher that are not confirmed yet, those that are not even sent among them.
+
+    Parameters
+    ----------
+    messages, size : int
+        How many there may be, and bytes of them in frames; one message alone may be longer.
+    wake : callable
+        Called when there is something to send, until `output` is called.
+
+    Attributes
+    ----------
+    queueing : bool
+        Whether somebody waits for room, so that others queue up behind.
+    blocked : bool
+        Whether nothing may be sent, so that there is no room.
+
+    Notes
+    -----
+    Thread safety: `put`, `outstanding`, `take_failures` and the attributes from any thread, each atomic; the others are
+    for the I/O thread, which alone settles. Complexity: O(1) a message.
+    """
+
+    cdef Window window
+    cdef object wake
+    cdef uint64_t messages
+    cdef int64_t most
+    cdef int64_t longest
+    cdef bint requested
+    cdef uint64_t last_returned
+    cdef list remembered
+    cdef _Failures failures
+    cdef public bint queueing
+    cdef public bint blocked
+    cdef readonly bint closed
+    cdef readonly uint64_t published
+    cdef readonly uint64_t republished
+    cdef readonly uint64_t confirmed
+    cdef readonly uint64_t failed
+
+    def __cinit__(self, uint64_t messages, int64_t size, wake):
+        window_init(&self.window)
+        self.messages = messages
+        self.most = size
+        self.wake = wake
+        self.longest = 4096 - 8  # what every connection allows
+        self.failures = _Failures()
+        self.failures.flushes = 1
+        self.remembered = []
+
+    def __dealloc__(self):
+        cdef void* token
+        while self.window.outstanding:
+            token = window_settle(&self.window, self.window.base)
+            Py_DECREF(<object> token)
+        window_clear(&self.window)
+
+    @property
+    def unconfirmed(self):
+        """Messages that are neither confirmed nor failed."""
+        return self.window.outstanding
+
+    @property
+    def singly(self):
+        """How many messages go out one at a time."""
+        return self.window.singly
+
+    @property
+    def in_flight(self):
+        """Messages handed to the connection and not settled; O(window)."""
+        cdef uint64_t position, count = 0
+        with cython.critical_section(self):
+            for position in range(self.window.base, self.window.sent):
+                count += window_at(&self.window, position).token != NULL
+        return count
+
+    def forked(self, str why not None):
+        """forked($self, why)
+        --
+
+        Let everything raise RuntimeError from now on: this is a copy in a child process.
+        """
+        self.failures.forked = why
+        self.closed = True
+
+    # From any thread --------------------------------------------------------------------------------------------------
+
+    def put(self, exchange, routing_key, bytes properties not None, body, bint mandatory, bint in_turn=False):
+        """put($self, exchange, routing_key, properties, body, mandatory, in_turn=False)
+        --
+
+        Take in a message.
+
+        Parameters
+        ----------
+        exchange, routing_key, properties, mandatory
+            As for `encode_message`.
+        body : bytes-like
+            The content.
+        in_turn : bool
+            Whether this is who waits for room.
+
+        Returns
+        -------
+        Confirmation or None
+            None: there is no room, others wait for it, or it is closed.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A value is not allowed; the message names it.
+        """
+        cdef Content c
+        cdef Py_buffer view
+        if not self.has_room(0, in_turn):
+            return None
+        use_text(exchange, "exchange", &c.exchange, &c.exchange_size)
+        use_text(routing_key, "routing_key", &c.key, &c.key_size)
+        c.properties = <const uint8_t*> PyBytes_AS_STRING(properties)
+        c.properties_size = PyBytes_GET_SIZE(properties)
+        c.mandatory = mandatory
+        if PyBytes_CheckExact(body):
+            c.body = <const uint8_t*> PyBytes_AS_STRING(<bytes> body)
+            c.body_size = PyBytes_GET_SIZE(<bytes> body)
+            return self.put_content(&c, in_turn)
+        try:
+            PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
+        except (TypeError, BufferError):
+            hint = ", which has to be encoded" if isinstance(body, str) else ""
+            raise TypeError(f"body must be bytes-like and contiguous, got {type(body).__name__}{hint}") from None
+        try:
+            c.body = <const uint8_t*> view.buf
+            c.body_size = view.len
+            return self.put_content(&c, in_turn)
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef bint has_room(self, int64_t size, bint in_turn):
+        """Whether a message of so many bytes may come in."""
+        if self.closed or self.blocked or (self.queueing and not in_turn):
+            return False
+        if self.window.outstanding == 0:
+            return True
+        return self.window.outstanding < self.messages and self.window.size + size <= self.most
+
+    cdef Confirmation put_content(self, const Content* c, bint in_turn):
+        cdef Confirmation found = Confirmation.__new__(Confirmation)
+        cdef Admission admission = OTHER_FRAMES
+        cdef int64_t longest = 0
+        cdef bint wake
+        found.failures = self.failures
+        while admission == OTHER_FRAMES:
+            longest = self.longest
+            if CONTENT_HEAD + c.properties_size > longest:
+                raise ValueError(
+                    f"the properties, headers above all, must be at most {longest - CONTENT_HEAD} bytes long, for they "
+                    f"come in one frame; they are {c.properties_size}"
+                )
+            found.data = encoded_content(c, CHANNEL, longest)
+            # From here on nothing can run Python, until the message is in.
+            with cython.critical_section(self):
+                admission = self.admit(found, longest, in_turn)
+                wake = admission == ADMITTED and not self.requested
+                if wake:
+                    self.requested = True
+        if admission == NO_MEMORY:
+            raise MemoryError()
+        if wake:
+            self.wake()
+        return found if admission == ADMITTED else None
+
+    cdef Admission admit(self, Confirmation found, int64_t longest, bint in_turn):
+        cdef int64_t size = PyBytes_GET_SIZE(found.data)
+        if self.longest != longest:
+            return OTHER_FRAMES
+        if not self.has_room(size, in_turn):
+            return NO_ROOM
+        if not window_add(&self.window, <void*> found, size):
+            return NO_MEMORY
+        Py_INCREF(found)
+        self.published += 1
+        return ADMITTED
+
+    def outstanding(self):
+        """outstanding($self)
+        --
+
+        Return the confirmations of all messages that are neither confirmed nor failed, in their order. O(window).
+        """
+        cdef uint64_t position
+        cdef PyObject* token
+        cdef list found = []  # its making may run Python, its growing does not
+        with cython.critical_section(self):
+            for position in range(self.window.base, self.window.high):
+                token = <PyObject*> window_at(&self.window, position).token
+                if token != NULL:
+                    found.append(<object> token)
+        return found
+
+    def take_failures(self):
+        """take_failures($self)
+        --
+
+        Return how many messages failed of which nobody has asked, and why one of them did; they then count as asked.
+
+        Returns
+        -------
+        count : int
+        problem : PublishFailed or None
+        """
+        cdef Confirmation one
+        cdef list remembered, fresh = []
+        cdef uint64_t count, flush
+        with cython.critical_section(self, self.failures):
+            count, self.failures.unheard = self.failures.unheard, 0
+            remembered, self.remembered = self.remembered, fresh
+            flush = self.failures.flushes
+            self.failures.flushes += 1
+        for one in remembered:
+            if one.unheard == flush:
+                return count, one.problem
+        return count, None
+
+    # The I/O thread ---------------------------------------------------------------------------------------------------
+
+    def output(self, int64_t most):
+        """output($self, most)
+        --
+
+        Take messages that are to be sent.
+
+        Parameters
+        ----------
+        most : int
+            Bytes; one message alone may be longer.
+
+        Returns
+        -------
+        bytes
+            They, in frames; empty when there are none.
+        """
+        cdef uint64_t first, position
+        cdef int64_t size = 0, length
+        cdef Confirmation one
+        cdef bytes data
+        cdef char* to
+        with cython.critical_section(self):
+            self.requested = False
+            first = position = self.window.sent
+            while window_may_send(&self.window):
+                one = <Confirmation> window_at(&self.window, position).token
+                length = PyBytes_GET_SIZE(one.data)
+                if size and size + length > most:
+                    break
+                size += length
+                position += 1
+                self.window.sent = position
+            if position == first:
+                return b""
+            if position == first + 1:
+                return (<Confirmation> window_at(&self.window, first).token).data
+            data = PyBytes_FromStringAndSize(NULL, size)
+            to = PyBytes_AS_STRING(data)
+            while first < position:
+                one = <Confirmation> window_at(&self.window, first).token
+                length = PyBytes_GET_SIZE(one.data)
+                memcpy(to, PyBytes_AS_STRING(one.data), length)
+                to += length
+                first += 1
+            return data
+
+    def take_confirms(self, bytes buffer not None, int64_t start):
+        """take_confirms($self, buffer, start)
+        --
+
+        Settle what the confirms say that stand in a buffer one after the other.
+
+        Parameters
+        ----------
+        buffer : bytes
+            What a connection has received.
+        start : int
+            Where to begin, 0 to ``len(buffer)``.
+
+        Returns
+        -------
+        position : int
+            Where the confirms end.
+        frames : int
+            How many there were.
+        """
+        cdef const uint8_t* at = <const uint8_t*> PyBytes_AS_STRING(buffer)
+        cdef int64_t size = PyBytes_GET_SIZE(buffer), frames = 0
+        cdef Confirm c
+        cdef Settled settled
+        if not confirm_find(at, size, start, CHANNEL, &c):
+            return start, 0
+        settled_init(&settled)
+        with cython.critical_section(self):
+            if settled_reserve(&settled, self.window.outstanding):
+                while confirm_find(at, size, start, CHANNEL, &c):
+                    settled_take(&settled, &self.window, &c)
+                    start += 21
+                    frames += 1
+        self.finish(&settled)
+        if frames == 0:
+            raise MemoryError()
+        return start, frames
+
+    def confirm(self, uint64_t tag, bint multiple, bint refused):
+        """confirm($self, tag, multiple, refused)
+        --
+
+        Settle what one confirm says.
+        """
+        cdef Confirm c = Confirm(tag, multiple, refused)
+        cdef Settled settled
+        cdef bint there
+        settled_init(&settled)
+        with cython.critical_section(self):
+            there = settled_reserve(&settled, self.window.outstanding)
+            if there:
+                settled_take(&settled, &self.window, &c)
+        self.finish(&settled)
+        if not there:
+            raise MemoryError()
+
+    cdef finish(self, Settled* settled, object problem=None):
+        """Tell the confirmations, all of which have left the window."""
+        cdef uint64_t i
+        cdef list waiting, called = []
+        cdef Confirmation one
+        try:
+            for i in range(settled.count):
+                one = <Confirmation> settled.settled[i].token
+                Py_DECREF(one)
+                why = problem
+                if settled.settled[i].refused:
+                    why = PublishFailed("the broker refused the message (basic.nack)")
+                waiting = one.finish(why)
+                if one.state == FAILED:
+                    self.failed += 1
+                    self.remember(one)
+                else:
+                    self.confirmed += 1
+                if waiting is not None:
+                    called += waiting
+        finally:
+            free(settled.settled)
+        for function in called:
+            function()
+
+    cdef remember(self, Confirmation failed):
+        """Keep a message that failed for the text of an error, if nobody asks before."""
+        cdef Confirmation one
+        if len(self.remembered) >= REMEMBERED:
+            self.remembered = [one for one in self.remembered if one.unheard]
+        if len(self.remembered) < REMEMBERED:
+            self.remembered.append(failed)
+        else:
+            self.remembered[REMEMBERED - 1] = failed
+
+    def again(self, int64_t longest):
+        """again($self, longest)
+        --
+
+        Begin anew on another channel: what is unconfirmed is to be sent first, in its order.
+
+        Parameters
+        ----------
+        longest : int
+            Bytes of the longest payload of a frame.
+
+        Notes
+        -----
+        A message whose properties do not go into one frame of the new connection fails.
+        """
+        cdef Confirmation one
+        cdef list all_, problems = []
+        cdef bint smaller
+        cdef uint64_t in_flight = self.in_flight
+        with cython.critical_section(self):
+            self.republished += in_flight
+            self.requested = True  # for the caller calls `output`
+            smaller = longest < self.longest
+            self.longest = longest
+            self.last_returned = 0
+            window_again(&self.window)
+        # What is put from here on has the new frames, and nothing is sent before this returns.
+        all_ = self.outstanding()
+        for one in all_:
+            if one.problem is not None:  # it was returned: the next time it may find a queue
+                problems.append(one.problem)
+                one.problem = None
+            if smaller:
+                self.reframe(one)
+
+    cdef reframe(self, Confirmation one):
+        """Encode a message again in frames of the present size."""
+        cdef Content c
+        cdef bytes data = one.data, body
+        if data is None:
+            return  # the publisher was closed meanwhile
+        body = PyBytes_FromStringAndSize(NULL, PyBytes_GET_SIZE(data))
+        publish_decode(
+            <const uint8_t*> PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), &c, <uint8_t*> PyBytes_AS_STRING(body)
+        )
+        if CONTENT_HEAD + c.properties_size <= self.longest:
+            one.data = encoded_content(&c, CHANNEL, self.longest)
+        else:
+            why = f"its properties take {c.properties_size} bytes, and a frame of the new connection has {self.longest}"
+            self.fail(one, PublishFailed(f"the message cannot be published again: {why}"))
+
+    cdef fail(self, Confirmation one, object problem):
+        """Take a message out of the window as failed. O(window)."""
+        cdef uint64_t position
+        cdef Settled settled
+        settled_init(&settled)
+        if not settled_reserve(&settled, 1):
+            raise MemoryError()
+        with cython.critical_section(self):
+            for position in range(self.window.base, self.window.high):
+                if window_at(&self.window, position).token == <void*> one:
+                    settled_add(&settled, window_settle(&self.window, position), False)
+                    break
+        self.finish(&settled, problem)
+
+    def suspect(self, problem):
+        """suspect($self, problem)
+        --
+
+        Note that the broker closed the channel because of a message that was sent and is not settled.
+
+        If there is but one, it fails; else they go out one at a time when they are sent again, so that the next time
+        there is but one.
+        """
+        cdef list all_ = self.outstanding()
+        cdef uint64_t in_flight = self.in_flight
+        if in_flight == 1:
+            self.fail(all_[0], problem)
+        elif in_flight:
+            self.window.singly = in_flight
+
+    def returned(self, bytes encoded not None, problem):
+        """returned($self, encoded, problem)
+        --
+
+        Note that the broker has returned a message; its confirm comes later.
+
+        Parameters
+        ----------
+        encoded : bytes
+            The message as it was sent, as far as the broker returns it.
+        problem : PublishFailed
+            Why.
+
+        Returns
+        -------
+        bool
+            Whether there is such a message.
+
+        Notes
+        -----
+        Returns come in the order of the messages and do not say which one it is. It is the oldest after the last that
+        was returned that is equal to it, or else, if the broker has changed something, went to the same place.
+        O(window).
+        """
+        cdef Confirmation one, found = None
+        cdef uint64_t position, at = 0
+        cdef int64_t place
+        cdef const uint8_t* text = <const uint8_t*> PyBytes_AS_STRING(encoded)
+        cdef const uint8_t* other
+        cdef int exactly
+        old = None
+        with cython.critical_section(self):
+            place = publish_frame(text)
+            for exactly in (1, 0):
+                for position in range(max(self.window.base, self.last_returned + 1), self.window.sent):
+                    if window_at(&self.window, position).token == NULL:
+                        continue
+                    one = <Confirmation> window_at(&self.window, position).token
+                    other = <const uint8_t*> PyBytes_AS_STRING(one.data)
+                    if exactly and PyBytes_GET_SIZE(one.data) != PyBytes_GET_SIZE(encoded):
+                        continue
+                    if memcmp(other, text, PyBytes_GET_SIZE(encoded) if exactly else place) == 0:
+                        found = one
+                        at = position
+                        break
+                if found is not None:
+                    break
+            if found is not None:
+                self.last_returned = at
+                old, found.problem = found.problem, problem
+        return found is not None
+
+    def close(self, problem):
+        """close($self, problem)
+        --
+
+        Take no more; what is unconfirmed fails.
+
+        Parameters
+        ----------
+        problem : PublishFailed
+            Why.
+
+        Returns
+        -------
+        int
+            How many messages failed so.
+        """
+        cdef Settled settled
+        cdef bint there
+        settled_init(&settled)
+        with cython.critical_section(self):
+            self.closed = True
+            there = settled_reserve(&settled, self.window.outstanding)
+            while there and self.window.outstanding:
+                settled_add(&settled, window_settle(&self.window, self.window.base), False)
+        count = settled.count
+        self.finish(&settled, problem)
+        if not there:
+            raise MemoryError()
+        return count

@@ -1,4 +1,4 @@
-"""The asyncio consumer: ``async for`` and coroutine handlers."""
+"""The asyncio consumer, ``async for`` and coroutine handlers, and the asyncio publisher."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fairsched.consumer.arguments import made_by
+from fairsched.config.arguments import made_by
 from fairsched.consumer.arrow import ArrowBatch, ArrowColumns
 from fairsched.consumer.batches import MessageBatch, check_limits, plain_batches
 from fairsched.consumer.client import DROPPED, Client
@@ -23,12 +23,13 @@ from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.settlement import call_async
 from fairsched.errors import ShutDown
 from fairsched.handlers import is_coroutine_handler
+from fairsched.publisher.asynchronous import Publisher
 
 if TYPE_CHECKING:
     from fairsched._delivery import Message
     from fairsched._fairqueue import FairQueue
 
-__all__ = ["Consumer"]
+__all__ = ["Consumer", "Publisher"]
 
 _Batch = TypeVar("_Batch", bound=MessageBatch)
 _Taken = TypeVar("_Taken")

@@ -43,3 +43,36 @@ class ConnectionFailed(FairschedError):
 
 class QueueNotFound(ConnectionFailed):
     """A queue to consume does not exist."""
+
+
+class PublishFailed(FairschedError):
+    """A message was not published: refused, returned, or not confirmed in time; the message says which and why."""
+
+
+class MessageReturned(PublishFailed):
+    """No queue takes a mandatory message, so the broker returned it.
+
+    Attributes
+    ----------
+    reply_code : int
+        The broker's, 312 for a message without a route.
+    reply_text : str
+        The broker's.
+    exchange, routing_key : str
+        Where it was published to.
+    """
+
+    def __init__(self, reply_code: int, reply_text: str, exchange: str, routing_key: str, message_id: object) -> None:
+        super().__init__(reply_code, reply_text, exchange, routing_key, message_id)  # all of them, to be pickled
+        self.reply_code = reply_code
+        self.reply_text = reply_text
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self._message_id = message_id
+
+    def __str__(self) -> str:
+        return (
+            f"no queue takes a message with routing key {self.routing_key!r} on exchange {self.exchange!r} "
+            f"({self.reply_code} {self.reply_text}, message_id {self._message_id!r}); declare and bind one, or publish "
+            "with mandatory=False"
+        )

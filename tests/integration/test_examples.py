@@ -16,7 +16,9 @@ COUNT = 40
 
 
 def test_every_example_is_run() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"app", "iterate", "tenants", "coroutines", "from_pika"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {
+        "app", "iterate", "tenants", "coroutines", "from_pika", "publish",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -49,3 +51,17 @@ def test_example(broker: Node, example: str, queues: list[str], ends_itself: boo
         assert process.returncode == 0
     assert all(line.endswith(": message\n") for line in lines)
     eventually(lambda: all(broker.count(queue) == 0 for queue in queues))
+
+
+def test_publishing_example(broker: Node) -> None:
+    broker.delete("orders")
+    broker.declare("orders")
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "publish.py"],
+        stdout=subprocess.PIPE, text=True, check=True, timeout=60, env={**os.environ, "FAIRSCHED_URL": broker.url},
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [
+        "100 orders are confirmed",
+        "returned: 312 NO_ROUTE, routing key no-such-queue",
+    ]
+    assert broker.count("orders") == 100

@@ -199,7 +199,7 @@ def test_a_blocked_connection_goes_on_consuming(
 ) -> None:
     queue = new_queue("blocked")
     broker.publish(queue, numbered(100))
-    with caplog.at_level(logging.INFO, "fairsched.consumer"), Running(broker.url, [queue], work=0.01) as running:
+    with caplog.at_level(logging.INFO, "fairsched"), Running(broker.url, [queue], work=0.01) as running:
         eventually(lambda: len(running.processed) > 2)
         # However long the next takes, there is work left when the connection is blocked.
         running.work = 1.0

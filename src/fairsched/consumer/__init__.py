@@ -2,7 +2,7 @@
 
 What happens to a message, and where:
 
-1. `io_thread` runs pika: `connection` (connected again when it is lost), a `channel` for each queue.
+1. `io_thread` runs pika: a connection (`fairsched.amqp.connection`), a `channel` for each queue.
 2. `fairsched._delivery` makes a `Message` of each delivery, with its `keys` and its `cost`, and puts it into one of the
    `lanes`.
 3. `client` takes messages out in fair order, past `shedding`, for the `workers`, an iterator (`consumer`) or coroutines

@@ -8,13 +8,17 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairsched.config import OPTIONS, URL_VARIABLES, default_url
-from fairsched.consumer.arguments import check_names
+from fairsched.config.arguments import check_names
 from fairsched.consumer.consumer import Consumer
 from fairsched.consumer.signals import graceful
 from fairsched.errors import ConfigurationError
 from fairsched.handlers import check_plain
+from fairsched.publisher import Publisher
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from fairsched._amqp import Confirmation
     from fairsched._delivery import Message
 
 Handler = Callable[["Message"], object]
@@ -65,6 +69,10 @@ class App:
         self.weights: dict[str, int] = {}
         self.handlers: dict[str, Handler] = {}
         self._consumer: Consumer | None = None
+        #: That a consumer was made with.
+        self._used: str | Sequence[str] | None = None
+        self._publisher: Publisher | None = None
+        self._guard = threading.Lock()
 
     def consumer(self, queue: str, *, weight: int = 1) -> Callable[[_H], _H]:
         """Declare the decorated function to be the handler of a queue.
@@ -119,11 +127,15 @@ class App:
         ConfigurationError
             If no URL is known, no queue is declared, or an option is not allowed.
         """
+        found = self._used = self._found(url)
+        options = {**self.options, **overrides}
+        return Consumer(found, self._selected(options.pop("queues", None)), **options)
+
+    def _found(self, url: str | Sequence[str] | None) -> str | Sequence[str]:
         found = url or self.url or default_url()
         if not found:
             raise ConfigurationError(f"no broker URL: give one, or set one of {', '.join(URL_VARIABLES)}")
-        options = {**self.options, **overrides}
-        return Consumer(found, self._selected(options.pop("queues", None)), **options)
+        return found
 
     def _selected(self, queues: Mapping[str, int] | Sequence[str] | None) -> dict[str, int]:
         if queues is None:
@@ -153,6 +165,8 @@ class App:
             As `make_consumer`.
         ConnectionFailed, QueueNotFound
             If consuming cannot begin.
+        PublishFailed
+            If messages that were published were not confirmed, or failed and nobody asked.
 
         Notes
         -----
@@ -166,6 +180,54 @@ class App:
                 consumer.run(self.dispatch)
         finally:
             self._consumer = None
+            self._close_publisher()
+
+    @property
+    def publisher(self) -> Publisher:
+        """The publisher of this app, for handlers: it connects when it is used first, and `run` closes it at its end.
+
+        Safe from any thread. What handlers of a running app published, and nobody asked about, may raise at the end of
+        `run`: see `Publisher.close`.
+        """
+        with self._guard:
+            if self._publisher is None:
+                publisher = Publisher(self._found(self._used))
+                publisher.open()
+                self._publisher = publisher
+            return self._publisher
+
+    def publish(self, body: Buffer, routing_key: str = "", **values: Any) -> Confirmation:
+        """Publish a message with the `publisher`, as `Publisher.publish` does.
+
+        Parameters
+        ----------
+        body, routing_key, **values
+            As for `Publisher.publish`.
+
+        Returns
+        -------
+        Confirmation
+            To be asked whether the broker has confirmed the message; it need not be kept.
+
+        Raises
+        ------
+        Exception
+            As `Publisher.open` and `Publisher.publish` do.
+
+        Examples
+        --------
+        >>> app = App()
+        >>> @app.consumer("orders")
+        ... def order(message):
+        ...     app.publish(message.body, "invoices").wait()
+        """
+        return self.publisher.publish(body, routing_key, **values)
+
+    def _close_publisher(self) -> None:
+        with self._guard:
+            publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            publisher.close()
 
     def stop(self, now: bool = False) -> None:
         """Stop the running consumer, if there is one, as `Consumer.stop` does."""

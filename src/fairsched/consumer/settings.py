@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairsched.amqp.urls import check_urls
+from fairsched.config.arguments import made_by
 from fairsched.config.options import TARGET_DELAY, ConsumerOptions
-from fairsched.consumer.arguments import made_by
 from fairsched.consumer.cost import cost_model
 from fairsched.consumer.keys import key_function
 from fairsched.consumer.prefetch.arithmetic import windows_for

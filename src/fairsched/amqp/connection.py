@@ -41,6 +41,10 @@ class Connection:
         made.
     closed : callable
         ``closed()``: it ended because `close` was called.
+    blocked : callable, optional
+        ``blocked(reason)``: the broker takes no messages on it for now, and says why; or does again: None.
+    kind : type
+        Class of the connection.
 
     Notes
     -----
@@ -57,6 +61,8 @@ class Connection:
         disconnected: Callable[[], None],
         refused: Callable[[FairschedError], None],
         closed: Callable[[], None],
+        blocked: Callable[[str | None], None] = lambda _reason: None,
+        kind: type[Transport] = Transport,
     ) -> None:
         self.address = ""
         self.last_error: str | None = None
@@ -67,6 +73,8 @@ class Connection:
         self._disconnected = disconnected
         self._refused = refused
         self._closed = closed
+        self._blocked = blocked
+        self._kind = kind
         self._backoff = Backoff()
         self._attempts = 0
         self._transport: Transport | None = None
@@ -120,7 +128,7 @@ class Connection:
         self.address = endpoint(url)
         _log.debug("connecting to %s", mask_url(url))
         try:
-            self._transport = Transport(
+            self._transport = self._kind(
                 parameters(url),
                 on_open_callback=self._on_open,
                 on_open_error_callback=self._on_open_error,
@@ -175,7 +183,11 @@ class Connection:
             self._loop.call_later(delay, self._attempt)
 
     def _on_blocked(self, _connection: Any, frame: Any) -> None:
-        _log.warning("%s blocked the connection: %s; consuming goes on", self.address, frame.method.reason)
+        _log.warning(
+            "%s blocked the connection: %s; publishing waits, consuming goes on", self.address, frame.method.reason
+        )
+        self._blocked(str(frame.method.reason))
 
     def _on_unblocked(self, _connection: Any, _frame: Any) -> None:
         _log.info("%s unblocked the connection", self.address)
+        self._blocked(None)

@@ -1,0 +1,247 @@
+"""Messages on their way to a broker: their frames, the confirms that come back, and the window between the two.
+
+A message is known by a token of its owner's, never NULL. Delivery tags count what was published on a channel, from 1
+on; a new channel counts anew, and what is unconfirmed is published on it again, in the same order. Positions in the
+window go on counting, so that nothing has to be moved but over the gaps that confirms out of turn have left.
+
+Source: AMQP 0-9-1, sections 4.2.3 (frames), 4.2.6 (content), 1.8.3.10 (basic.publish); RabbitMQ, "Consumer
+Acknowledgements and Publisher Confirms" (basic.ack and basic.nack from the broker).
+Thread safety: none; the owner excludes. Complexity: O(1) a message, amortised; O(window) for `window_again`. Memory: 16
+bytes a message in the window.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from fairsched.core.amqp.frames cimport (
+    FRAME_BODY, FRAME_END, FRAME_HEAD, FRAME_HEADER, FRAME_METHOD, frames_number,
+)
+
+cdef enum:
+    CLASS_BASIC = 60
+    METHOD_PUBLISH = 40
+    METHOD_ACK = 80
+    METHOD_NACK = 120
+    FRAME_AROUND = 8         # octets around a payload
+    CONTENT_HEAD = 12        # octets of a content header before the properties
+    CONFIRM_PAYLOAD = 13     # octets of basic.ack and basic.nack
+
+
+# A message in frames --------------------------------------------------------------------------------------------------
+
+cdef struct Content:
+    const uint8_t* exchange
+    int64_t exchange_size        # 255 at most
+    const uint8_t* key
+    int64_t key_size             # 255 at most
+    const uint8_t* properties    # flags and values
+    int64_t properties_size
+    const uint8_t* body
+    int64_t body_size
+    bint mandatory
+
+cdef inline uint8_t* publish_number(uint8_t* to, uint64_t number, int octets) noexcept nogil:
+    """Write an unsigned number, most significant octet first; return where it ends."""
+    cdef int i
+    for i in range(octets):
+        to[i] = <uint8_t> (number >> 8 * (octets - 1 - i))
+    return to + octets
+
+cdef inline uint8_t* publish_bytes(uint8_t* to, const uint8_t* found, int64_t size) noexcept nogil:
+    if size:
+        memcpy(to, found, size)
+    return to + size
+
+cdef inline uint8_t* publish_head(uint8_t* to, int kind, uint32_t channel, int64_t size) noexcept nogil:
+    to[0] = <uint8_t> kind
+    return publish_number(publish_number(to + 1, channel, 2), <uint64_t> size, 4)
+
+cdef inline int64_t publish_method_size(const Content* c) noexcept nogil:
+    """Octets of the payload."""
+    return 9 + c.exchange_size + c.key_size
+
+cdef inline int64_t publish_body_size(int64_t size, int64_t longest) noexcept nogil:
+    """Octets of a body in frames of at most `longest` octets of it."""
+    return size + FRAME_AROUND * ((size + longest - 1) // longest)
+
+cdef inline int64_t publish_size(const Content* c, int64_t longest) noexcept nogil:
+    """Octets of a message whose frames have payloads of at most `longest` octets."""
+    return (
+        2 * FRAME_AROUND + publish_method_size(c) + CONTENT_HEAD + c.properties_size
+        + publish_body_size(c.body_size, longest)
+    )
+
+cdef inline uint8_t* publish_method(const Content* c, uint32_t channel, uint8_t* to) noexcept nogil:
+    to = publish_head(to, FRAME_METHOD, channel, publish_method_size(c))
+    to = publish_number(to, <uint64_t> CLASS_BASIC << 32 | METHOD_PUBLISH << 16, 6)  # and a reserved number, 0
+    to = publish_bytes(publish_number(to, c.exchange_size, 1), c.exchange, c.exchange_size)
+    to = publish_bytes(publish_number(to, c.key_size, 1), c.key, c.key_size)
+    to[0] = c.mandatory
+    to[1] = FRAME_END
+    return to + 2
+
+cdef inline uint8_t* publish_header(const Content* c, uint32_t channel, uint8_t* to) noexcept nogil:
+    to = publish_head(to, FRAME_HEADER, channel, CONTENT_HEAD + c.properties_size)
+    to = publish_number(to, <uint64_t> CLASS_BASIC << 16, 4)  # and the weight, 0
+    to = publish_bytes(publish_number(to, c.body_size, 8), c.properties, c.properties_size)
+    to[0] = FRAME_END
+    return to + 1
+
+cdef inline void publish_encode(const Content* c, uint32_t channel, int64_t longest, uint8_t* to) noexcept nogil:
+    """Write the frames of a message, `publish_size` octets."""
+    cdef int64_t at = 0, size
+    to = publish_header(c, channel, publish_method(c, channel, to))
+    while at < c.body_size:
+        size = min(longest, c.body_size - at)
+        to = publish_bytes(publish_head(to, FRAME_BODY, channel, size), c.body + at, size)
+        to[0] = FRAME_END
+        to += 1
+        at += size
+
+cdef inline int64_t publish_frame(const uint8_t* at) noexcept nogil:
+    """Octets of an encoded frame."""
+    return FRAME_AROUND + <int64_t> frames_number(at + 3, 4)
+
+cdef inline bint publish_decode(const uint8_t* data, int64_t size, Content* c, uint8_t* body) noexcept nogil:
+    """Read an encoded message, and gather its body, which has room for `size` octets.
+
+    False: it is none. What `c` has is in `data`, except the body.
+    """
+    cdef int64_t header, at
+    if size < 3 * FRAME_AROUND:
+        return False
+    header = publish_frame(data)
+    c.exchange_size = data[FRAME_HEAD + 6]
+    c.exchange = data + FRAME_HEAD + 7
+    c.key_size = c.exchange[c.exchange_size]
+    c.key = c.exchange + c.exchange_size + 1
+    c.mandatory = c.key[c.key_size]
+    at = header + publish_frame(data + header)
+    c.properties = data + header + FRAME_HEAD + CONTENT_HEAD
+    c.properties_size = at - header - FRAME_AROUND - CONTENT_HEAD
+    c.body = body
+    c.body_size = 0
+    while at < size:
+        memcpy(body + c.body_size, data + at + FRAME_HEAD, publish_frame(data + at) - FRAME_AROUND)
+        c.body_size += publish_frame(data + at) - FRAME_AROUND
+        at += publish_frame(data + at)
+    return True
+
+
+# What the broker says of it -------------------------------------------------------------------------------------------
+
+cdef struct Confirm:
+    uint64_t tag
+    bint multiple
+    bint refused     # basic.nack
+
+cdef inline bint confirm_find(
+    const uint8_t* bytes, int64_t size, int64_t start, uint32_t channel, Confirm* c
+) noexcept nogil:
+    """Whether there is a whole basic.ack or basic.nack of the channel at `start`."""
+    cdef const uint8_t* at = bytes + start
+    cdef uint64_t method
+    if size - start < CONFIRM_PAYLOAD + FRAME_AROUND or at[0] != FRAME_METHOD or at[20] != FRAME_END:
+        return False
+    if frames_number(at + 1, 6) != (<uint64_t> channel << 32 | CONFIRM_PAYLOAD):
+        return False
+    method = frames_number(at + FRAME_HEAD, 4)
+    if method != (CLASS_BASIC << 16 | METHOD_ACK) and method != (CLASS_BASIC << 16 | METHOD_NACK):
+        return False
+    c.tag = frames_number(at + 11, 8)
+    c.multiple = at[19] & 1
+    c.refused = method == (CLASS_BASIC << 16 | METHOD_NACK)
+    return True
+
+
+# What is between the two ----------------------------------------------------------------------------------------------
+
+cdef struct Pending:
+    void* token      # NULL: settled
+    int64_t size
+
+cdef struct Window:
+    Pending* pending         # by position & (capacity - 1)
+    uint64_t capacity        # a power of two, or 0
+    uint64_t base            # the oldest that is in doubt
+    uint64_t sent            # the first that was not handed to the connection
+    uint64_t high            # one past the newest
+    uint64_t before          # position of the delivery tag 0 of the present channel
+    uint64_t outstanding
+    int64_t size             # of all that is outstanding
+    uint64_t singly          # how many of the next go out one at a time
+
+cdef inline void window_init(Window* w) noexcept nogil:
+    w.pending = NULL
+    w.capacity = w.before = w.outstanding = w.singly = 0
+    w.size = 0
+    w.base = w.sent = w.high = 1
+
+cdef inline void window_clear(Window* w) noexcept nogil:
+    free(w.pending)
+    window_init(w)
+
+cdef inline Pending* window_at(const Window* w, uint64_t position) noexcept nogil:
+    return &w.pending[position & (w.capacity - 1)]
+
+cdef inline bint window_grow(Window* w) noexcept nogil:
+    cdef uint64_t capacity = 64 if w.capacity == 0 else 2 * w.capacity, position
+    cdef Pending* pending = <Pending*> calloc(capacity, sizeof(Pending))
+    if pending == NULL:
+        return False
+    for position in range(w.base, w.high):
+        pending[position & (capacity - 1)] = window_at(w, position)[0]
+    free(w.pending)
+    w.pending = pending
+    w.capacity = capacity
+    return True
+
+cdef inline bint window_add(Window* w, void* token, int64_t size) noexcept nogil:
+    """Take in a message behind all others; False when memory is exhausted."""
+    if w.high - w.base == w.capacity and not window_grow(w):
+        return False
+    window_at(w, w.high)[0] = Pending(token, size)
+    w.high += 1
+    w.outstanding += 1
+    w.size += size
+    return True
+
+cdef inline void* window_settle(Window* w, uint64_t position) noexcept nogil:
+    """Take a message out; NULL: it is not there."""
+    cdef void* token
+    if position < w.base or position >= w.high:
+        return NULL
+    token = window_at(w, position).token
+    if token != NULL:
+        window_at(w, position).token = NULL
+        w.outstanding -= 1
+        w.size -= window_at(w, position).size
+        w.singly -= w.singly > 0
+    while w.base < w.high and window_at(w, w.base).token == NULL:
+        w.base += 1
+    w.sent = max(w.sent, w.base)
+    return token
+
+cdef inline uint64_t window_confirmed(const Window* w, const Confirm* c, uint64_t* first) noexcept nogil:
+    """Return the positions that a confirm is about, as the first and one past the last."""
+    cdef uint64_t last = w.before + c.tag
+    if c.multiple and c.tag == 0:  # all that was published
+        last = w.sent - 1
+    first[0] = w.base if c.multiple else last
+    return min(last + 1, w.sent)
+
+cdef inline bint window_may_send(const Window* w) noexcept nogil:
+    """Whether the next message may go out."""
+    return w.sent < w.high and (w.singly == 0 or w.sent == w.base)
+
+cdef inline void window_again(Window* w) noexcept nogil:
+    """Begin anew on another channel: all that is outstanding is to be sent, in its order, without the gaps."""
+    cdef uint64_t position = w.high, to = w.high
+    while position > w.base:
+        position -= 1
+        if window_at(w, position).token != NULL:
+            to -= 1
+            window_at(w, to)[0] = window_at(w, position)[0]
+    w.base = w.sent = to
+    w.before = to - 1

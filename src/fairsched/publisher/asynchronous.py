@@ -1,0 +1,251 @@
+"""The asyncio publisher, which `fairsched.aio` shows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from fairsched._amqp import settled
+from fairsched.config.arguments import made_by
+from fairsched.errors import PublishFailed
+from fairsched.publisher.client import Client, Settings, confirmations, message_count
+
+if TYPE_CHECKING:
+    from pika.spec import BasicProperties
+    from typing_extensions import Buffer
+
+    from fairsched._amqp import Confirmation
+    from fairsched._delivery import Message
+    from fairsched.publisher.client import Outgoing
+
+_log = logging.getLogger(__name__)
+
+
+class Publisher:
+    """Publish to RabbitMQ with confirms from asyncio.
+
+    Parameters
+    ----------
+    url, **options
+        As for `fairsched.Publisher`.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is not allowed.
+
+    Notes
+    -----
+    Belongs to the event loop it is entered in. Everything else is as for `fairsched.Publisher`: `publish` awaits room
+    in the window, and what it returns can be awaited in its turn. To cancel that, or `flush`, cancels no message.
+
+    Examples
+    --------
+    >>> async def main():  # doctest: +SKIP
+    ...     async with Publisher(url) as publisher:
+    ...         for body in bodies:
+    ...             await publisher.publish(body, "orders")
+    """
+
+    @made_by(Settings)
+    def __init__(self, settings: Settings) -> None:
+        self._client = client = Client(settings)
+        alive = weakref.ref(self)
+        client.orphaned = lambda: _is_orphaned(alive())
+        changed = weakref.WeakMethod(self._on_change)
+        client.on_change = lambda: _call_if_alive(changed)
+        self._changed = asyncio.Event()
+        #: Held by the one task that waits for room.
+        self._turn = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def _on_change(self) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # a closed loop has nobody left to wake
+                self._loop.call_soon_threadsafe(self._changed.set)
+
+    # Beginning and end -------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connect, as `fairsched.Publisher.open` does. Entering the ``async with`` block does it."""
+        self._loop = asyncio.get_running_loop()
+        client = self._client
+        client.start()
+        try:
+            await self._wait(client.settings.connect_timeout)
+            if client.error is None and not client.begun:
+                raise client.no_connection()
+            if client.error is not None:
+                raise client.error
+        except BaseException:
+            await self._end()
+            raise
+
+    async def _wait(self, seconds: float) -> bool:
+        """Wait for a change; False: there was none in time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Wait until everything is confirmed, and close the connection, as `fairsched.Publisher.close` does."""
+        try:
+            if self._client.is_open:
+                await self.flush()
+        finally:
+            await self._end()
+        self._client.check_end()
+
+    async def _end(self) -> int:
+        """Close the connection in a thread of its own; what cancels this meanwhile is raised when it is closed."""
+        assert self._loop is not None
+        counts: list[int] = []
+        ended = asyncio.Event()
+
+        def end() -> None:
+            counts.append(self._client.end())
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(ended.set)
+
+        loop = self._loop
+        threading.Thread(target=end, name="fairsched-control", daemon=True).start()
+        cancelled: asyncio.CancelledError | None = None
+        while not ended.is_set():
+            try:
+                await ended.wait()
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+        return counts[0]
+
+    async def __aenter__(self) -> Publisher:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.close()
+            return
+        if isinstance(error, GeneratorExit):
+            threading.Thread(target=self._client.end, name="fairsched-control", daemon=True).start()
+            return  # Nobody may be waited for in a coroutine that is closed.
+        # What was published before the exception is published; but an exception must not wait for long.
+        try:
+            if self._client.is_open:
+                async with asyncio.timeout(self._client.leave_timeout()):
+                    await self.flush()
+        except TimeoutError:
+            pass  # how many are left is said below
+        except PublishFailed as problem:
+            _log.error("an exception ends the publisher: %s", problem)
+        finally:
+            if count := await self._end():
+                _log.error("%s of the publisher were not confirmed", message_count(count))
+
+    def __del__(self) -> None:
+        client = getattr(self, "_client", None)
+        if client is not None:
+            client.warn_if_open()
+
+    # Messages ----------------------------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        body: Buffer,
+        routing_key: str = "",
+        *,
+        exchange: str = "",
+        mandatory: bool | None = None,
+        properties: BasicProperties | None = None,
+        **values: Any,
+    ) -> Confirmation:
+        """Publish a message, as `fairsched.Publisher.publish` does.
+
+        Parameters
+        ----------
+        body, routing_key, exchange, mandatory, properties, **values
+            As for `fairsched.Publisher.publish`.
+
+        Returns
+        -------
+        Confirmation
+            May be awaited: that returns once the broker has confirmed the message, and raises `PublishFailed` if it
+            failed.
+
+        Notes
+        -----
+        If it is cancelled while it waits for room, the message is not published.
+        """
+        message = self._client.message(body, routing_key, exchange, mandatory, properties, values)
+        found: Confirmation | None = self._client.window.put(*message)
+        return await self._put_in_turn(message) if found is None else found
+
+    async def reply(self, message: Message, body: Buffer, **values: Any) -> Confirmation:
+        """Answer a message, as `fairsched.Publisher.reply` does."""
+        routing_key, values = self._client.answer(message, values)
+        return await self.publish(body, routing_key, **values)
+
+    async def _put_in_turn(self, message: Outgoing) -> Confirmation:
+        """Wait for room: one task at a time, the others for their turn."""
+        client = self._client
+        async with self._turn:
+            patience = client.patience()
+            try:
+                client.window.queueing = True
+                while True:
+                    self._changed.clear()
+                    found: Confirmation | None = client.window.put(*message, in_turn=True)
+                    if found is not None:
+                        return found
+                    client.check_open()
+                    if not await self._wait(patience.left()) and patience.left() == 0:
+                        raise client.no_room(client.settings.confirm_timeout)
+            finally:
+                client.window.queueing = False
+
+    async def flush(self) -> None:
+        """Return when everything that was published is confirmed, as `fairsched.Publisher.flush` does.
+
+        Notes
+        -----
+        To wait for no more than so many seconds, cancel it, by `asyncio.timeout` for instance.
+        """
+        client = self._client
+        client.check_open()
+        patience = client.patience()
+        for one in confirmations(client.window.outstanding()):
+            while not await settled(one, patience.left()):
+                if patience.left() == 0:
+                    raise patience.over()
+        client.check_failures()
+
+    def check(self) -> None:
+        """Raise PublishFailed, as `flush` does, if messages have failed so far; wait for nothing."""
+        self._client.check_open()
+        self._client.check_failures()
+
+    def stats(self) -> dict[str, Any]:
+        """Return counters, as `fairsched.Publisher.stats` does."""
+        return self._client.stats()
+
+
+def _is_orphaned(publisher: Publisher | None) -> bool:
+    return publisher is None or (publisher._loop is not None and publisher._loop.is_closed())
+
+
+def _call_if_alive(method: weakref.WeakMethod[Callable[[], None]]) -> None:
+    found = method()
+    if found is not None:
+        found()

@@ -1,0 +1,362 @@
+"""What the blocking and the asyncio publisher share: options, beginning, messages in, failures, end."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fairsched._amqp import Confirmation, PublishWindow
+from fairsched.amqp.urls import check_urls, endpoint
+from fairsched.errors import ConfigurationError, ConnectionFailed, PublishFailed
+from fairsched.publisher.contents import Contents
+from fairsched.publisher.io_thread import IOThread, Listener
+
+if TYPE_CHECKING:
+    from pika.spec import BasicProperties
+    from typing_extensions import Buffer
+
+    from fairsched._delivery import Message
+
+    #: What a window takes: exchange, routing key, encoded properties, body, mandatory.
+    Outgoing = tuple[str, str, bytes, Buffer, bool]
+
+_log = logging.getLogger(__name__)
+
+#: What a child process is told.
+_FORKED = (
+    "this publisher was opened before a fork and belongs to the parent process: in a child there is no thread that "
+    "talks to the broker. Make another publisher in the child"
+)
+#: Seconds that the broker has to confirm a close.
+_CLOSE_TIMEOUT = 5.0
+#: Seconds that unconfirmed messages have, at most, when an exception ends the `with` block.
+_LEAVE_TIMEOUT = 5.0
+
+#: Publishers of this process, which a child process has to be kept from using.
+_opened: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+class Settings:
+    """Publisher(url, *, mandatory=True, confirm_window=2000, confirm_bytes=33554432, confirm_timeout=30.0, ...)
+
+    The options of a publisher, checked.
+
+    Parameters
+    ----------
+    url : str or sequence of str
+        Broker URL, amqp:// or amqps://; several are tried in order.
+    mandatory : bool
+        Whether a message that no queue takes fails; otherwise the broker drops it and confirms it. `publish` may say
+        otherwise for one message.
+    confirm_window : int
+        Messages that may be unconfirmed, at least 1.
+    confirm_bytes : int
+        Bytes of them, as they are sent, at least 1; one message alone may be longer.
+    confirm_timeout : float
+        Seconds without any confirm after which `publish`, when it waits for room, and `flush` give up.
+    connect_timeout : float
+        Seconds until a first connection that does not come about is an error.
+
+    Raises
+    ------
+    ConfigurationError
+        A value is not allowed; the message names it.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        *,
+        mandatory: bool = True,
+        confirm_window: int = 2000,
+        confirm_bytes: int = 32 << 20,
+        confirm_timeout: float = 30.0,
+        connect_timeout: float = 30.0,
+    ) -> None:
+        self.urls = check_urls(url)
+        if not isinstance(mandatory, bool):
+            raise ConfigurationError(f"mandatory must be True or False, got {mandatory!r}")
+        self.mandatory = mandatory
+        self.confirm_window = _whole("confirm_window", confirm_window)
+        self.confirm_bytes = _whole("confirm_bytes", confirm_bytes)
+        self.confirm_timeout = _seconds("confirm_timeout", confirm_timeout)
+        self.connect_timeout = _seconds("connect_timeout", connect_timeout)
+
+
+def _whole(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**62:
+        raise ConfigurationError(f"{name} must be an int of at least 1, got {value!r}")
+    return value
+
+
+def _seconds(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ConfigurationError(f"{name} must be a positive number of seconds, got {value!r}")
+    return min(float(value), threading.TIMEOUT_MAX)
+
+
+class Client(Listener):
+    """What the sync and asyncio publishers share.
+
+    Parameters
+    ----------
+    settings : Settings
+        What the user asked for.
+
+    Notes
+    -----
+    Every public method is safe from any thread. Those of `Listener` are called by the I/O thread.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.contents = Contents()
+        #: Made by `start`: it owns sockets, and a publisher that is never opened should own nothing.
+        self.io_thread: IOThread
+        #: What made publishing impossible, if anything did.
+        self.error: BaseException | None = None
+        #: Called, in the I/O thread, when who waits for room, or for the beginning, should look again.
+        self.on_change: Callable[[], None] = lambda: None
+        #: Says whether nobody can use this publisher any more: set by its owner, asked by the I/O thread.
+        self.orphaned: Callable[[], bool] = lambda: False
+        self.begun = False
+        #: Whether messages are taken, as far as is known.
+        self.is_open = False
+        #: That of the I/O thread.
+        self.window: PublishWindow
+        self._started = self._closed = self._forked = False
+        self._guard = threading.Lock()
+
+    # Beginning ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self.check_process()
+        with self._guard:
+            if self._started:
+                raise RuntimeError("a publisher can be opened once; make another")
+            self.io_thread = IOThread(
+                self.settings.urls, self.settings.confirm_window, self.settings.confirm_bytes, self
+            )
+            self.window = self.io_thread.window
+            self._started = self.is_open = True
+            _opened.add(self)
+            self.io_thread.start()
+
+    def no_connection(self) -> ConnectionFailed:
+        """Return what says that there was no connection in time."""
+        hosts = ", ".join(endpoint(url) for url in self.settings.urls)
+        return ConnectionFailed(
+            f"no connection to {hosts} within {self.settings.connect_timeout:g} s; "
+            f"last error: {self.io_thread.last_error or 'no answer'}"
+        )
+
+    def ready(self) -> None:
+        """Let the opening return."""
+        self.begun = True
+        self.on_change()
+
+    def failed(self, error: BaseException) -> None:
+        """Let the opening, or whoever publishes, raise."""
+        if self.error is None:
+            self.error = error
+        self.is_open = False
+        self.window.close(PublishFailed(f"publishing cannot go on: {error}"))
+        self.on_change()
+
+    def progressed(self) -> None:
+        """Let who waits for room look again."""
+        if self.window.queueing:
+            self.on_change()
+
+    def orphan(self) -> bool:
+        """Whether nobody can use this publisher any more, and nothing is left to be confirmed."""
+        return self.orphaned() and self.window.unconfirmed == 0
+
+    def warn_if_open(self) -> None:
+        """Warn that a publisher is dropped which nobody closed; its I/O thread ends once all is confirmed."""
+        if self._started and not (self._closed or self._forked or self.io_thread.ended):
+            waiting = self.window.unconfirmed
+            text = f"Publisher was dropped with {waiting} unconfirmed messages; use it in a 'with', or close it"
+            warnings.warn(text, ResourceWarning, stacklevel=3)
+
+    # Child processes ---------------------------------------------------------------------------------------------
+
+    def check_process(self) -> None:
+        """Raise RuntimeError in a child of the process that opened this."""
+        if self._forked:
+            raise RuntimeError(_FORKED)
+
+    def forked(self) -> None:
+        """Refuse everything from now on: this is a copy in a child process, without threads, on sockets not its own."""
+        self._forked = True
+        self.is_open = False
+        # Whoever held it does not exist here.
+        self._guard = threading.Lock()
+        if self._started:
+            self.window.forked(_FORKED)
+
+    # Messages ----------------------------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raise if nothing can be published."""
+        self.check_process()
+        if self._closed:
+            raise RuntimeError("this publisher is closed; make another")
+        if not self._started:
+            raise RuntimeError("publish inside 'with publisher:', or after open(), which connects")
+        if self.error is not None:
+            raise PublishFailed(f"publishing cannot go on: {self.error}") from self.error
+
+    def message(
+        self,
+        body: Buffer,
+        routing_key: str,
+        exchange: str,
+        mandatory: bool | None,
+        properties: BasicProperties | None,
+        values: dict[str, Any],
+    ) -> Outgoing:
+        """Return what the window takes of what `publish` was given."""
+        if not self.is_open:
+            self.check_open()
+        encoded = self.contents.encode(properties, values) if values or properties is not None else self.contents.plain
+        return exchange, routing_key, encoded, body, self.settings.mandatory if mandatory is None else mandatory
+
+    def answer(self, question: Message, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Return where an answer goes, and its properties."""
+        asked = question.properties
+        if not asked.reply_to:
+            raise ValueError(f"{question!r} has no reply_to: nobody waits for an answer")
+        return asked.reply_to, {"correlation_id": asked.correlation_id, **values}
+
+    def no_room(self, waited: float) -> PublishFailed:
+        """Return what says that there was no room in time."""
+        return PublishFailed(f"the message was not published: {self.silence(waited)}")
+
+    def silence(self, waited: float) -> str:
+        """Say that the broker has confirmed nothing, and what is known of the reason."""
+        thread = self.io_thread
+        if thread.blocked is not None:
+            reason = f"; it blocked the connection: {thread.blocked}"
+        elif not thread.connected:
+            reason = f"; there is no connection, last error: {thread.last_error or 'none'}"
+        else:
+            reason = ""
+        return (
+            f"{thread.address} confirmed nothing for {waited:.3g} s; {self.window.unconfirmed} messages are "
+            f"unconfirmed{reason}"
+        )
+
+    def check_failures(self) -> None:
+        """Raise PublishFailed if messages failed of which nobody has asked."""
+        count, problem = self.window.take_failures()
+        if count == 1 and problem is not None:
+            raise problem
+        if count:
+            raise PublishFailed(f"{count} messages were not published; one of them: {problem}") from problem
+
+    def patience(self, timeout: float | None = None) -> Patience:
+        """Return a watch on how long the broker confirms nothing."""
+        return Patience(self, timeout)
+
+    # End ---------------------------------------------------------------------------------------------------------
+
+    def leave_timeout(self) -> float:
+        """Return the seconds that unconfirmed messages have when an exception ends the `with` block."""
+        return min(_LEAVE_TIMEOUT, self.settings.confirm_timeout)
+
+    def end(self) -> int:
+        """End the thread; return how many messages were not confirmed: they fail."""
+        with self._guard:
+            done = self._closed or self._forked or not self._started
+            self._closed = True
+            self.is_open = False
+        if done:
+            return 0
+        try:
+            self.io_thread.close(_CLOSE_TIMEOUT)
+        finally:
+            reason = "the publisher was closed before the broker confirmed the message; it may have arrived or not"
+            count: int = self.window.close(PublishFailed(reason))
+            self.on_change()
+        return count
+
+    def check_end(self) -> None:
+        """Raise PublishFailed for what failed when, or before, this ended, and nobody was told of."""
+        if self._started and not self._forked:
+            self.check_failures()
+
+    def stats(self) -> dict[str, Any]:
+        """Return counters."""
+        if not self._started:
+            return dict.fromkeys((*_COUNTERS, "reconnects"), 0)
+        window = self.window
+        return {**{name: getattr(window, name) for name in _COUNTERS}, "reconnects": self.io_thread.reconnects}
+
+
+#: Of the window.
+_COUNTERS = ("published", "confirmed", "failed", "unconfirmed", "republished")
+
+
+class Patience:
+    """Says how long to wait still: while something is confirmed now and then, for any time, unless a timeout says less.
+
+    Notes
+    -----
+    For one thread.
+    """
+
+    def __init__(self, client: Client, timeout: float | None) -> None:
+        self._client = client
+        self._timeout = timeout
+        self._most = client.settings.confirm_timeout
+        self._since = time.monotonic()
+        self._deadline = math.inf if timeout is None else self._since + timeout
+        self._before = self._answers()
+
+    def _answers(self) -> int:
+        window = self._client.window
+        answers: int = window.confirmed + window.failed
+        return answers
+
+    def left(self) -> float:
+        """Return the seconds to wait still; 0 when it was enough."""
+        now = time.monotonic()
+        answers = self._answers()
+        if answers != self._before:
+            self._before, self._since = answers, now
+        return max(0.0, min(self._since + self._most, self._deadline) - now)
+
+    def over(self) -> PublishFailed:
+        """Return what says that it was enough."""
+        if time.monotonic() < self._deadline:
+            return PublishFailed(self._client.silence(self._most))
+        count = message_count(self._client.window.unconfirmed)
+        return PublishFailed(f"within {self._timeout:g} s the broker has not confirmed {count}")
+
+
+def message_count(count: int) -> str:
+    """Say how many messages."""
+    return "1 message" if count == 1 else f"{count} messages"
+
+
+def confirmations(found: Sequence[Confirmation]) -> Sequence[Confirmation]:
+    """Return those to wait for, in the order in which the least is waited: when the last is done, most others are."""
+    return [*found[-1:], *found[:-1]]
+
+
+def _in_child() -> None:
+    for client in list(_opened):
+        client.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

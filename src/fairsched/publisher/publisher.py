@@ -1,0 +1,276 @@
+"""The blocking publisher."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from fairsched.config.arguments import made_by
+from fairsched.errors import PublishFailed
+from fairsched.publisher.client import Client, Settings, confirmations, message_count
+
+if TYPE_CHECKING:
+    from pika.spec import BasicProperties
+    from typing_extensions import Buffer
+
+    from fairsched._amqp import Confirmation
+    from fairsched._delivery import Message
+    from fairsched.publisher.client import Outgoing
+
+__all__ = ["Publisher"]
+
+_log = logging.getLogger(__name__)
+
+
+class Publisher:
+    """Publish to RabbitMQ with confirms, many messages ahead of the broker's answers.
+
+    Parameters
+    ----------
+    url, **options
+        See `Settings`.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is not allowed.
+
+    Notes
+    -----
+    `publish` returns as soon as the message is in the window, and waits only when that is full. What is not confirmed
+    when the connection is lost is published again, in its order and before anything newer: no message is lost, and
+    some may arrive twice. Messages of one thread arrive in the order of its calls.
+
+    Every method is safe from any thread. Broker traffic runs in a thread of its own, so that heartbeats do not depend
+    on how often something is published.
+
+    Examples
+    --------
+    >>> with Publisher(url) as publisher:  # doctest: +SKIP
+    ...     for body in bodies:
+    ...         publisher.publish(body, "orders")
+    """
+
+    @made_by(Settings)
+    def __init__(self, settings: Settings) -> None:
+        self._client = client = Client(settings)
+        alive = weakref.ref(self)
+        client.orphaned = lambda: alive() is None
+        changed = self._changed = threading.Event()
+        client.on_change = changed.set
+        #: Held by the one thread that waits for room.
+        self._turn = threading.Lock()
+
+    # Beginning and end -------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Connect; returns when messages can be published. Entering the ``with`` block does it.
+
+        Raises
+        ------
+        ConnectionFailed
+            No broker could be reached in time, or it refused.
+        RuntimeError
+            It was opened before.
+        """
+        client = self._client
+        client.start()
+        try:
+            self._changed.wait(client.settings.connect_timeout)
+            if client.error is None and not client.begun:
+                raise client.no_connection()
+            if client.error is not None:
+                raise client.error
+        except BaseException:
+            client.end()
+            raise
+
+    def close(self) -> None:
+        """Wait until everything is confirmed, and close the connection. Leaving the ``with`` block does it.
+
+        Raises
+        ------
+        PublishFailed
+            Messages failed, as for `flush`; or there are unconfirmed ones, and the broker has confirmed nothing for
+            `confirm_timeout`: the message says how many. The connection is closed all the same.
+        """
+        try:
+            if self._client.is_open:
+                self.flush()
+        finally:
+            self._client.end()
+        self._client.check_end()
+
+    def __enter__(self) -> Publisher:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        # What was published before the exception is published; but an exception must not wait for long.
+        try:
+            if self._client.is_open:
+                self.flush(self._client.leave_timeout())
+        except PublishFailed as problem:
+            _log.error("an exception ends the publisher: %s", problem)
+        finally:
+            if count := self._client.end():
+                _log.error("%s of the publisher were not confirmed", message_count(count))
+
+    def __del__(self) -> None:
+        client = getattr(self, "_client", None)
+        if client is not None:
+            client.warn_if_open()
+
+    # Messages ----------------------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        body: Buffer,
+        routing_key: str = "",
+        *,
+        exchange: str = "",
+        mandatory: bool | None = None,
+        properties: BasicProperties | None = None,
+        **values: Any,
+    ) -> Confirmation:
+        """Publish a message.
+
+        Parameters
+        ----------
+        body : bytes-like
+            The content.
+        routing_key : str
+            On the default exchange, the name of the queue. At most 255 bytes.
+        exchange : str
+            By default the default exchange. At most 255 bytes.
+        mandatory : bool, optional
+            Whether the message fails if no queue takes it; by default as the publisher was told.
+        properties : BasicProperties, optional
+            Of a message that is passed on, for instance; what is given besides replaces it.
+        **values
+            The properties by name: `content_type`, `content_encoding`, `headers` (a mapping), `delivery_mode` (2,
+            persistent, unless given; or 1), `priority` (0 to 255), `correlation_id`, `reply_to`, `expiration` (seconds
+            as a number, or milliseconds as a str), `message_id`, `timestamp` (seconds, or a datetime), `type`,
+            `user_id`, `app_id`.
+
+        Returns
+        -------
+        Confirmation
+            To be asked whether the broker has confirmed the message; it need not be kept.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A value is not allowed; nothing is published.
+        PublishFailed
+            The window was full, or the connection blocked, and the broker confirmed nothing for `confirm_timeout`; or
+            publishing cannot go on. This message is not published.
+        RuntimeError
+            The publisher is not open, or this is a child process that was forked since.
+
+        Notes
+        -----
+        O(length of the message). If it is interrupted while it waits, the message is not published.
+        """
+        message = self._client.message(body, routing_key, exchange, mandatory, properties, values)
+        found: Confirmation | None = self._client.window.put(*message)
+        return self._put_in_turn(message) if found is None else found
+
+    def reply(self, message: Message, body: Buffer, **values: Any) -> Confirmation:
+        """Answer a message: publish to the queue that its `reply_to` names, with its `correlation_id`.
+
+        Parameters
+        ----------
+        message : Message
+            That a consumer has received.
+        body : bytes-like
+            The content of the answer.
+        **values
+            `mandatory` and properties, as for `publish`.
+
+        Returns
+        -------
+        Confirmation
+            Wait for it before the message is acknowledged, unless an answer may be lost with this process.
+
+        Raises
+        ------
+        ValueError
+            The message has no `reply_to`.
+        Exception
+            As `publish` does.
+        """
+        routing_key, values = self._client.answer(message, values)
+        return self.publish(body, routing_key, **values)
+
+    def _put_in_turn(self, message: Outgoing) -> Confirmation:
+        """Wait for room: one thread at a time, the others for their turn."""
+        client = self._client
+        client.check_open()
+        patience = client.patience()
+        while not self._turn.acquire(timeout=patience.left()):
+            client.check_open()
+            if patience.left() == 0:
+                raise client.no_room(client.settings.confirm_timeout)
+        try:
+            client.window.queueing = True
+            while True:
+                self._changed.clear()
+                found: Confirmation | None = client.window.put(*message, in_turn=True)
+                if found is not None:
+                    return found
+                client.check_open()
+                if not self._changed.wait(patience.left()) and patience.left() == 0:
+                    raise client.no_room(client.settings.confirm_timeout)
+        finally:
+            client.window.queueing = False
+            self._turn.release()
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Return when everything that was published is confirmed.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds in all; by default as long as something is confirmed within every `confirm_timeout`.
+
+        Raises
+        ------
+        PublishFailed
+            Messages failed of whose failure nobody has asked their `Confirmation`; or messages are still unconfirmed:
+            these go on, and may be waited for again.
+        RuntimeError
+            As for `publish`.
+        """
+        client = self._client
+        client.check_open()
+        patience = client.patience(timeout)
+        for one in confirmations(client.window.outstanding()):
+            while not one._wait(patience.left()):
+                if patience.left() == 0:
+                    raise patience.over()
+        client.check_failures()
+
+    def check(self) -> None:
+        """Raise PublishFailed, as `flush` does, if messages have failed so far; wait for nothing."""
+        self._client.check_open()
+        self._client.check_failures()
+
+    def stats(self) -> dict[str, Any]:
+        """Return counters.
+
+        Returns
+        -------
+        dict
+            ``published``, ``confirmed``, ``failed``, ``unconfirmed`` and ``republished`` messages, the last of which
+            may have arrived twice, and ``reconnects``.
+        """
+        return self._client.stats()

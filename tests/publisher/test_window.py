@@ -1,0 +1,325 @@
+"""The window of a publisher against a list in Python: what goes out, what is settled, and in which order."""
+
+from __future__ import annotations
+
+import weakref
+from struct import pack
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from fairsched._amqp import Confirmation, PublishWindow, encode_message
+from fairsched.errors import PublishFailed
+
+PLAIN = b"\0\0"
+
+
+def confirm(tag: int, multiple: bool = False, refused: bool = False, channel: int = 1) -> bytes:
+    """Return a confirm as the broker sends it."""
+    return pack(">BHLHHQBB", 1, channel, 13, 60, 120 if refused else 80, tag, multiple, 0xCE)
+
+
+def body(number: int) -> bytes:
+    return b"%d" % number
+
+
+def encoded(number: int, longest: int) -> bytes:
+    return encode_message("", "q", PLAIN, body(number), True, 1, longest)
+
+
+class Books(RuleBasedStateMachine):
+    """The oracle: a list of [number, sent, failed when confirmed] in order, and tags by counting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wakes = 0
+        self.window = PublishWindow(20, 1000, self._wake)
+        self.longest = 4088
+        self.confirmations: list[Confirmation] = []
+        self.states: list[str] = []
+        self.waiting: list[int] = []  # numbers, in order
+        self.sent: dict[int, int] = {}  # by tag, of this channel
+        self.tag = 0
+        self.singly = 0
+        self.told: list[int] = []
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    def _outstanding(self) -> list[int]:
+        return sorted([*self.sent.values(), *self.waiting])
+
+    @rule()
+    def put(self) -> None:
+        number = len(self.confirmations)
+        size = len(encoded(number, self.longest))
+        fits = len(self._outstanding()) < 20 and self._size() + size <= 1000
+        found = self.window.put("", "q", PLAIN, body(number), True)
+        assert (found is not None) == (fits or not self._outstanding())
+        if found is not None:
+            self.confirmations.append(found)
+            self.states.append("unconfirmed")
+            self.waiting.append(number)
+            found._call_when_done(lambda: self.told.append(number))
+
+    def _size(self) -> int:
+        return sum(len(encoded(number, self.longest)) for number in self._outstanding())
+
+    @rule(most=st.integers(1, 400))
+    def send(self, most: int) -> None:
+        expected, size = b"", 0
+        while self.waiting and not (self.singly and (expected or self.sent)):
+            data = encoded(self.waiting[0], self.longest)
+            if expected and size + len(data) > most:
+                break
+            size += len(data)
+            expected += data
+            self.tag += 1
+            self.sent[self.tag] = self.waiting.pop(0)
+        assert self.window.output(most) == expected
+
+    @rule(
+        confirms=st.lists(st.tuples(st.integers(0, 25), st.booleans(), st.booleans()), max_size=4),
+        rest=st.binary(max_size=3) | st.just(confirm(1, channel=2)) | st.just(confirm(1)[:20]),
+        before=st.integers(0, 3),
+    )
+    def settle(self, confirms: list[tuple[int, bool, bool]], rest: bytes, before: int) -> None:
+        buffer = bytes(before) + b"".join(confirm(*one) for one in confirms)
+        for tag, multiple, refused in confirms:
+            about = [one for one in sorted(self.sent) if one == tag or (multiple and (one < tag or tag == 0))]
+            for one in about:
+                self.states[self.sent.pop(one)] = "failed" if refused else "confirmed"
+                self.singly -= self.singly > 0
+        assert self.window.take_confirms(buffer + rest, before) == (len(buffer), len(confirms))
+
+    @rule()
+    def begin_again(self) -> None:
+        self.waiting = self._outstanding()
+        self.sent, self.tag = {}, 0
+        self.window.again(self.longest)
+
+    @precondition(lambda self: self.sent)
+    @rule()
+    def channel_closed(self) -> None:
+        if len(self.sent) == 1:
+            [number] = self.sent.values()
+            self.states[number] = "failed"
+            self.sent = {}
+            self.singly -= self.singly > 0
+        else:
+            self.singly = len(self.sent)
+        self.window.suspect(PublishFailed("closed"))
+        self.begin_again()
+
+    @invariant()
+    def agrees(self) -> None:
+        assert [repr(one) for one in self.confirmations] == [f"<Confirmation: {state}>" for state in self.states]
+        assert self.window.unconfirmed == len(self._outstanding())
+        assert self.window.outstanding() == [self.confirmations[number] for number in self._outstanding()]
+        assert self.window.in_flight == len(self.sent)
+        assert self.window.singly == self.singly
+        assert self.window.confirmed == self.states.count("confirmed")
+        assert self.window.failed == self.states.count("failed")
+        assert self.window.published == len(self.states)
+        assert sorted(self.told) == [number for number, state in enumerate(self.states) if state != "unconfirmed"]
+
+    def teardown(self) -> None:
+        left = len(self._outstanding())
+        assert self.window.close(PublishFailed("over")) == left
+        assert all(one.done for one in self.confirmations)
+        assert self.window.put("", "q", PLAIN, b"", True) is None
+
+
+TestBooks = Books.TestCase
+
+
+def window(messages: int = 100, size: int = 10**6) -> PublishWindow:
+    return PublishWindow(messages, size, lambda: None)
+
+
+def test_it_is_woken_once_until_it_was_asked() -> None:
+    wakes: list[None] = []
+    found = PublishWindow(100, 10**6, lambda: wakes.append(None))
+    for _ in range(3):
+        found.put("", "q", PLAIN, b"", True)
+    assert len(wakes) == 1
+    found.output(10**6)
+    found.put("", "q", PLAIN, b"", True)
+    assert len(wakes) == 2
+
+
+def test_one_message_may_be_longer_than_the_window() -> None:
+    found = window(size=100)
+    assert found.put("", "q", PLAIN, bytes(1000), True) is not None
+    assert found.put("", "q", PLAIN, b"", True) is None
+    found.output(1)
+    found.take_confirms(confirm(1), 0)
+    assert found.put("", "q", PLAIN, b"", True) is not None
+
+
+def test_who_waits_for_room_comes_first() -> None:
+    found = window()
+    found.queueing = True
+    assert found.put("", "q", PLAIN, b"", True) is None
+    assert found.put("", "q", PLAIN, b"", True, True) is not None
+
+
+@given(st.lists(st.binary(max_size=9000), max_size=6), st.sampled_from([4088, 5000]))
+def test_frames_of_another_size_are_made_anew(bodies: list[bytes], smaller: int) -> None:
+    found = window()
+    found.again(131_064)
+    for one in bodies:
+        found.put("e", "q", b"\x80\0\x01t", one, False)
+    found.again(smaller)
+    assert found.output(10**9) == b"".join(
+        encode_message("e", "q", b"\x80\0\x01t", one, False, 1, smaller) for one in bodies
+    )
+
+
+def test_properties_must_go_into_one_frame() -> None:
+    found = window()
+    with pytest.raises(ValueError, match=r"at most 4076 bytes long, .* they are 5000"):
+        found.put("", "q", bytes(5000), b"", True)
+    found.again(131_064)
+    large = found.put("", "q", b"\0\0" + bytes(5000), b"", True)
+    small = found.put("", "q", PLAIN, b"", True)
+    found.again(4088)
+    assert isinstance(large.error, PublishFailed)
+    assert found.outstanding() == [small]
+    assert found.output(10**9) == encode_message("", "q", PLAIN, b"", True, 1, 4088)
+
+
+class Problem(PublishFailed):
+    pass
+
+
+def test_returned_messages_are_matched_in_order() -> None:
+    found = window()
+    same = [found.put("", "q", PLAIN, b"x", True) for _ in range(3)]
+    other = found.put("", "r", PLAIN, b"x", True)
+    found.output(10**6)
+    assert found.returned(encode_message("", "q", PLAIN, b"x", True, 1, 4088), Problem("first"))
+    assert not same[0].done
+    assert found.returned(encode_message("", "r", PLAIN, b"another", True, 1, 4088), Problem("place"))
+    assert not found.returned(encode_message("", "q", PLAIN, b"x", True, 1, 4088), Problem("too late"))
+    found.take_confirms(confirm(4, True), 0)
+    assert [str(one.error) for one in (*same, other)] == ["first", "None", "None", "place"]
+
+
+def test_a_returned_message_that_is_sent_again_may_find_a_queue() -> None:
+    found = window()
+    one = found.put("", "q", PLAIN, b"x", True)
+    found.output(10**6)
+    found.returned(encode_message("", "q", PLAIN, b"x", True, 1, 4088), Problem("returned"))
+    found.again(4088)
+    found.output(10**6)
+    found.take_confirms(confirm(1), 0)
+    assert (one.done, one.error) == (True, None)
+
+
+def test_failures_are_told_once_and_not_of_those_that_were_asked() -> None:
+    found = window()
+    ones = [found.put("", "q", PLAIN, b"", True) for _ in range(30)]
+    found.output(10**6)
+    found.take_confirms(confirm(20, True, True), 0)
+    for one in ones[:19]:
+        assert isinstance(one.error, PublishFailed)
+    count, problem = found.take_failures()
+    assert (count, problem) == (1, ones[19].error)
+    assert found.take_failures() == (0, None)
+    found.take_confirms(confirm(30, True, True), 0)
+    assert found.take_failures()[0] == 10
+    assert ones[29].error is not None  # was told: to ask now changes nothing
+    assert found.take_failures() == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "why"),
+    [
+        ({"body": "text"}, TypeError, "body must be bytes-like and contiguous, got str, which has to be encoded"),
+        ({"body": 3}, TypeError, "body must be bytes-like and contiguous, got int"),
+        ({"body": memoryview(b"abcd")[::2]}, TypeError, "body must be bytes-like and contiguous, got memoryview"),
+        ({"exchange": b"e"}, TypeError, "exchange must be a str, got b'e'"),
+        ({"routing_key": None}, TypeError, "routing_key must be a str, got None"),
+        ({"routing_key": "é" * 128}, ValueError, "routing_key must be at most 255 bytes long as UTF-8, got 256: 'é"),
+        ({"exchange": "\udc00"}, ValueError, "exchange must be text that UTF-8 has, got '.udc00'"),
+    ],
+)
+def test_what_is_not_allowed_is_named(wrong: dict[str, Any], error: type[Exception], why: str) -> None:
+    given = {"exchange": "", "routing_key": "q", "body": b"", **wrong}
+    found = window()
+    with pytest.raises(error, match=why):
+        found.put(given["exchange"], given["routing_key"], PLAIN, given["body"], True)
+    assert found.unconfirmed == 0
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_a_body_may_be_anything_with_bytes(kind: Any) -> None:
+    found = window()
+    for size in (0, 3, 100_000):
+        found.put("", "q", PLAIN, kind(b"x" * size), True)
+        expected = encode_message("", "q", PLAIN, b"x" * size, True, 1, 4088)
+        assert found.output(10**9) == expected
+
+
+def test_a_body_that_publishes_while_it_is_read() -> None:
+    found = window()
+
+    class Sly(bytes):
+        """Compared or shown, it publishes."""
+
+        def __repr__(self) -> str:
+            found.put("", "inner", PLAIN, b"", True)
+            return "sly"
+
+    class Text(str):
+        __slots__ = ()
+
+        def __repr__(self) -> str:
+            found.put("", "inner", PLAIN, b"", True)
+            return "text"
+
+    found.put("", "outer", PLAIN, Sly(b"a"), True)
+    with pytest.raises(ValueError, match="text"):
+        found.put(Text("x" * 256), "outer", PLAIN, b"", True)
+    assert found.unconfirmed == 2
+    assert found.output(10**6) == encode_message("", "outer", PLAIN, b"a", True, 1, 4088) + encode_message(
+        "", "inner", PLAIN, b"", True, 1, 4088
+    )
+
+
+def test_what_is_called_when_a_message_is_done_may_publish_and_ask() -> None:
+    found = window(messages=2)
+    ones = [found.put("", "q", PLAIN, b"", True) for _ in range(2)]
+    found.output(10**6)
+    more: list[Any] = []
+    ones[0]._call_when_done(lambda: more.append((ones[1].done, found.put("", "q", PLAIN, b"", True))))
+    found.take_confirms(confirm(1) + confirm(2), 0)
+    assert more[0][0] is True
+    assert found.outstanding() == [more[0][1]]
+
+
+def test_a_confirmation_is_made_by_publishing_alone() -> None:
+    with pytest.raises(TypeError, match="what publish"):
+        Confirmation()
+
+
+def test_a_window_that_is_dropped_lets_go_of_its_messages() -> None:
+    found = window()
+    one = found.put("", "q", PLAIN, b"x", True)
+    body = bytearray(b"y")
+    found.put("", "q", PLAIN, body, True)
+    body.extend(b"z")  # its buffer is free again
+    held = Token()
+    alive = weakref.ref(held)
+    found.outstanding()[1]._call_when_done(lambda held=held: held)
+    del held, found
+    assert alive() is None
+    assert not one.done
+
+
+class Token:
+    pass
