@@ -23,12 +23,11 @@ import pyarrow as pa
 import pytest
 from interleave import record
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
 from support.rabbitmq import Node
 
-from fairsched.spark.broker import open_session
-from fairsched.spark.sink.messages import Messages
 from fairsched.spark.sink.options import sink_options
-from fairsched.spark.sink.publisher import Publisher
+from fairsched.spark.sink.writers import BatchWriter
 from fairsched.spark.source.options import source_options
 from fairsched.spark.source.partition import PartitionPlan, PartitionReader
 from fairsched.spark.source.spool import Spool
@@ -250,14 +249,10 @@ def windowed(node: Node, queue: str, count: int) -> float:
     """Messages per second with a window of 2000."""
     options = sink_options({"url": node.url, "routingKey": queue})
     rows = pa.RecordBatch.from_pydict({"body": pa.array([BODY] * count, pa.binary())})
-    session = open_session(options.broker)
+    writer = BatchWriter(options, from_arrow_schema(rows.schema))
     start = time.perf_counter()
-    publisher = Publisher(session, options)
-    publisher.publish(Messages(options, "bench").of(rows))
-    publisher.finish()
-    rate = count / (time.perf_counter() - start)
-    session.close()
-    return rate
+    writer.write(iter([rows]))
+    return count / (time.perf_counter() - start)
 
 
 def synchronous(node: Node, queue: str, count: int) -> float:

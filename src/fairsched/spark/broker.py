@@ -1,11 +1,12 @@
 """Where the broker is, how patiently to look for it, and connections to it.
 
-A task drives its connection itself, call by call: it has no thread to spare for one.
+A task that reads drives its connection itself, call by call.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -143,6 +144,12 @@ def open_session(broker: Broker, *, wait: Callable[[float], None] = time.sleep) 
         if attempt < broker.retries:
             wait(backoff.failed())
     raise ConnectionFailed("; ".join(problems.values()))
+
+
+def with_heartbeat(url: str, seconds: int) -> str:
+    """Return a URL that asks for a heartbeat of so many seconds, whatever it asked for; 0 switches them off."""
+    rest = re.sub(r"([?&])heartbeat=[^&]*&?", r"\1", url).rstrip("?&")
+    return f"{rest}{'&' if '?' in rest else '?'}heartbeat={seconds}"
 
 
 def close_channel(session: Session, channel: Any, patience: int = 1) -> None:

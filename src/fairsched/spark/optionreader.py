@@ -102,7 +102,7 @@ class OptionReader:
             raise ConfigurationError(f"option {name} must be {shape}, got {text!r}")
         return found
 
-    def broker(self, heartbeat: int = 60) -> Broker:
+    def broker(self) -> Broker:
         """Take the options that say where the broker is and how long to wait for it."""
         text = self.text("url", "")
         if not text:
@@ -113,7 +113,7 @@ class OptionReader:
             )
         return Broker(
             check_urls([one.strip() for one in text.split(",")]),
-            self.number("heartbeatSeconds", heartbeat, 0, 3600),
+            self.number("heartbeatSeconds", 60, 0, 3600),
             self.seconds("connectTimeoutMs", "10000"),
             self.number("connectRetries", 3, 0),
         )

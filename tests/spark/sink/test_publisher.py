@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,26 +10,15 @@ import pika
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
+from support.proxy import Proxy, behind
 from support.rabbitmq import Node, eventually
 
-from fairsched import HashRing
-from fairsched.amqp.session import Session
-from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError
-from fairsched.spark.broker import open_session
-from fairsched.spark.sink import publisher as module
-from fairsched.spark.sink.messages import Messages
+from fairsched import HashRing, PublishFailed
+from fairsched.errors import ConfigurationError, FairschedError
 from fairsched.spark.sink.options import sink_options
-from fairsched.spark.sink.publisher import Publisher, PublishFailed
 from fairsched.spark.sink.writers import BatchWriter
 
 Declare = Callable[..., list[str]]
-
-
-@pytest.fixture
-def session(broker: Node) -> Iterator[Session]:
-    found = open_session(sink_options({"url": broker.url}).broker)
-    yield found
-    found.close()
 
 
 def write(node: Node, columns: dict[str, Any], **options: object) -> BatchWriter:
@@ -40,11 +28,6 @@ def write(node: Node, columns: dict[str, Any], **options: object) -> BatchWriter
     writer = BatchWriter(checked, from_arrow_schema(rows.schema))
     writer.write(iter([rows.slice(0, rows.num_rows // 2), rows.slice(rows.num_rows // 2)]))
     return writer
-
-
-def publish_all(publisher: Publisher, messages: Messages) -> None:
-    publisher.publish(messages.of(pa.RecordBatch.from_pydict({"body": ["a"] * 3})))
-    publisher.finish()
 
 
 def take(node: Node, queue: str) -> list[tuple[pika.BasicProperties, bytes]]:
@@ -57,16 +40,24 @@ def take(node: Node, queue: str) -> list[tuple[pika.BasicProperties, bytes]]:
 def test_a_task_may_wait_for_its_rows_for_any_time(broker: Node, queues: Declare) -> None:
     [name] = queues(1)
     rows = pa.RecordBatch.from_pydict({"body": ["a"]})
-    timeouts: list[str] = []
+
+    def received() -> int:
+        """Octets that the broker has received from the task."""
+        lines = broker.control("list_connections", "--no-table-headers", "recv_oct", "timeout").splitlines()
+        [found] = [int(octets) for octets, timeout in map(str.split, lines) if timeout == "1"]
+        return found
 
     def slow() -> Iterator[pa.RecordBatch]:
         yield rows
-        timeouts.extend(broker.control("list_connections", "timeout").split())
+        before = received()
+        # Heartbeats go on meanwhile, so that the broker keeps the connection.
+        for _ in range(3):
+            eventually(lambda before=before: received() > before)
+            before = received()
         yield rows
 
-    BatchWriter(sink_options({"url": broker.url, "routingKey": name}), from_arrow_schema(rows.schema)).write(slow())
-    # Seconds after which the broker ends a connection that says nothing; 0 stands for never.
-    assert "0" in timeouts
+    options = sink_options({"url": broker.url, "routingKey": name, "heartbeatSeconds": "1"})
+    BatchWriter(options, from_arrow_schema(rows.schema)).write(slow())
     assert broker.count(name) == 2
 
 
@@ -80,28 +71,6 @@ def test_every_row_is_published_in_order(window: int, broker: Node, queues: Decl
     assert {properties.delivery_mode for properties, _ in found} == {2}
     ids = [properties.message_id for properties, _ in found]
     assert [one.rpartition("-")[2] for one in ids] == [str(number) for number in range(500)]
-
-
-def test_large_messages_do_not_pile_up(
-    broker: Node, queues: Declare, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_TOGETHER_BYTES", 10_000)
-    monkeypatch.setattr(module, "_UNCONFIRMED", 30_000)
-    [name] = queues(1)
-    options = sink_options({"url": broker.url, "routingKey": name})
-    publisher = Publisher(session, options)
-    publish, unconfirmed = publisher._channel.basic_publish, list[int]()
-
-    def watched(*arguments: Any) -> None:
-        unconfirmed.append(publisher._bytes)
-        publish(*arguments)
-
-    monkeypatch.setattr(publisher._channel, "basic_publish", watched)
-    publisher.publish(Messages(options, "task").of(pa.RecordBatch.from_pydict({"body": [b"x" * 4000] * 200})))
-    publisher.finish()
-    # Three of them are written together once there is room.
-    assert 8_000 < max(unconfirmed) <= 30_000 + 2 * 4000
-    assert (broker.count(name), publisher._bytes) == (200, 0)
 
 
 def test_columns_become_properties(broker: Node, queues: Declare) -> None:
@@ -154,31 +123,51 @@ def test_the_refused_fails(broker: Node, queues: Declare) -> None:
 
 
 def test_an_exchange_that_is_not_there_fails(broker: Node) -> None:
-    with pytest.raises(ConnectionFailed, match="no exchange 'nothing'"):
+    with pytest.raises(PublishFailed, match="no exchange 'nothing'"):
         write(broker, {"body": ["a"]}, exchange="nothing")
 
 
-def test_a_broker_that_confirms_nothing_fails(session: Session, broker: Node, queues: Declare) -> None:
+def test_a_broker_that_confirms_nothing_fails(broker: Node, queues: Declare) -> None:
     [name] = queues(1)
-    options = sink_options({"url": broker.url, "routingKey": name, "confirmTimeoutMs": "200"})
+    rows = pa.RecordBatch.from_pydict({"body": ["a"] * 3})
+    with Proxy(broker.port) as proxy:
 
-    class Deaf(Publisher):
-        def _on_confirm(self, _frame: Any) -> None:
-            pass
+        def deaf() -> Iterator[pa.RecordBatch]:
+            proxy.silence()
+            yield rows
 
-    publisher = Deaf(session, options)
-    publisher.publish(Messages(options, "n").of(pa.RecordBatch.from_pydict({"body": ["a"] * 3})))
-    with pytest.raises(PublishFailed, match=r"confirmed nothing for 0\.2 s; 3 messages"):
-        publisher.finish()
+        options = {"url": behind(proxy, broker.url), "routingKey": name, "confirmTimeoutMs": "200"}
+        writer = BatchWriter(sink_options(options), from_arrow_schema(rows.schema))
+        with pytest.raises(PublishFailed, match=r"confirmed nothing for 0\.2 s; 3 messages"):
+            writer.write(deaf())
 
 
-def test_a_dead_connection_fails(session: Session, broker: Node, queues: Declare) -> None:
+def test_a_lost_connection_loses_no_row(broker: Node, queues: Declare) -> None:
     [name] = queues(1)
-    options = sink_options({"url": broker.url, "routingKey": name})
-    publisher = Publisher(session, options)
-    session.transport._transport._sock.shutdown(socket.SHUT_RDWR)
-    with pytest.raises(ConnectionFailed):
-        publish_all(publisher, Messages(options, "n"))
+    rows = pa.RecordBatch.from_pydict({"body": [str(number) for number in range(100)]})
+    with Proxy(broker.port) as proxy:
+
+        def cut() -> Iterator[pa.RecordBatch]:
+            yield rows.slice(0, 50)
+            proxy.cut()
+            yield rows.slice(50)
+
+        options = sink_options({"url": behind(proxy, broker.url), "routingKey": name})
+        BatchWriter(options, from_arrow_schema(rows.schema)).write(cut())
+    assert {body for _, body in take(broker, name)} == {b"%d" % number for number in range(100)}
+
+
+def test_what_failed_ends_the_task_before_all_rows_are_read(broker: Node) -> None:
+    rows = pa.RecordBatch.from_pydict({"body": ["a"]})
+
+    def endless() -> Iterator[pa.RecordBatch]:
+        while True:
+            yield rows
+
+    with pytest.raises(PublishFailed, match="no queue takes"):
+        BatchWriter(sink_options({"url": broker.url, "routingKey": "nowhere"}), from_arrow_schema(rows.schema)).write(
+            endless()
+        )
 
 
 def test_a_ring_chooses_the_queue(broker: Node, queues: Declare) -> None:

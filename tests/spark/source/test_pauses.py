@@ -20,8 +20,8 @@ from support.rabbitmq import Node, eventually
 from support.spark.running import Driver, bodies, options_of, schema_of, unique
 
 from fairsched.amqp.session import Session
+from fairsched.publisher import Publisher
 from fairsched.spark.sink.options import sink_options
-from fairsched.spark.sink.publisher import Publisher
 from fairsched.spark.sink.writers import BatchWriter
 from fairsched.spark.source import partition, streams
 from fairsched.spark.source.batch import BatchReader
@@ -34,7 +34,7 @@ from fairsched.spark.source.streams import StreamsReader
 STAGES = [
     (Session, ("open", "channel", "call", "close", "drop")),
     (ConsumingChannel, ("consume", "fill", "took", "counts", "acknowledge", "settle", "cancel", "close")),
-    (Publisher, ("publish", "_send", "_wait", "finish")),
+    (Publisher, ("open", "publish", "check", "flush", "close")),
 ]
 MESSAGES = 60
 #: Of each kind of job, so many are stopped: at stages that are spread over all of it.

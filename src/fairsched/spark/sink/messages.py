@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import pika
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,12 +30,12 @@ _PROPERTIES = [name for name in COLUMNS if name in PROPERTY_NAMES and name not i
 
 
 class Outgoing(NamedTuple):
-    """One message to publish."""
+    """One message to publish, as `fairsched.Publisher.publish` takes it."""
 
     exchange: str
     routing_key: str
     body: bytes
-    properties: pika.BasicProperties
+    properties: dict[str, Any]
 
 
 class Messages:
@@ -68,6 +67,7 @@ class Messages:
         exchanges = columns.get("exchange", nothing)
         keys = self._routed(batch) or columns.get("routing_key", nothing)
         ids = columns.get("message_id", nothing)
+        properties = [name for name in _PROPERTIES if name in columns]
         options = self._options
         for row in rows:
             body, key, exchange = columns["body"][row], keys[row], exchanges[row]
@@ -77,12 +77,12 @@ class Messages:
                 options.exchange if exchange is None else exchange,
                 options.routing_key if key is None else key,
                 body.encode() if isinstance(body, str) else body,
-                pika.BasicProperties(
-                    delivery_mode=options.delivery_mode,
-                    message_id=self._id(ids[row]),
-                    headers=dict(columns["headers"][row] or ()) if "headers" in columns else None,
-                    **{name: columns[name][row] for name in _PROPERTIES if name in columns},
-                ),
+                {
+                    "delivery_mode": options.delivery_mode,
+                    "message_id": self._id(ids[row]),
+                    "headers": dict(columns["headers"][row] or ()) if "headers" in columns else None,
+                    **{name: columns[name][row] for name in properties},
+                },
             )
             self._row += 1
 

@@ -31,8 +31,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Check the options of a writer, as `fairsched.spark.source.options.source_options` does those of a reader."""
     reader = OptionReader(options)
     found = SinkOptions(
-        # Nobody serves the connection while a task waits for its rows: with heartbeats the broker would end it.
-        broker=reader.broker(heartbeat=0),
+        broker=reader.broker(),
         exchange=reader.text("exchange", ""),
         routing_key=reader.text("routingKey", ""),
         mandatory=reader.flag("mandatory", True),

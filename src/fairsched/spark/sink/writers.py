@@ -18,12 +18,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from fairsched.amqp.session import Session
-from fairsched.errors import ConfigurationError, ConnectionFailed
-from fairsched.spark.broker import Retries, open_session
+from fairsched.errors import ConfigurationError
+from fairsched.publisher import Publisher
+from fairsched.spark.broker import with_heartbeat
 from fairsched.spark.sink.messages import COLUMNS, Messages
 from fairsched.spark.sink.options import SinkOptions
-from fairsched.spark.sink.publisher import Publisher
 
 
 class _Writer(ABC):
@@ -74,26 +73,24 @@ class _Writer(ABC):
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         messages = Messages(self._options, f"{self._job()}-{partition}")
-        session, publisher = _open_publisher(self._options)
-        try:
+        with _publisher(self._options) as publisher:
             for batch in iterator:
-                publisher.publish(messages.of(batch))
-            publisher.finish()
-        finally:
-            session.close()
+                for exchange, key, body, properties in messages.of(batch):
+                    publisher.publish(body, key, exchange=exchange, **properties)
+                # Not at the end only: what is left need not be published then.
+                publisher.check()
         return WriterCommitMessage()
 
 
-def _open_publisher(options: SinkOptions) -> tuple[Session, Publisher]:
-    """Connect, and again while the connection is lost: nothing is published yet."""
-    retries = Retries(options.broker)
-    while True:
-        session = open_session(options.broker)
-        try:
-            return session, Publisher(session, options)
-        except ConnectionFailed as error:
-            session.drop()
-            retries.failed(error)
+def _publisher(options: SinkOptions) -> Publisher:
+    broker = options.broker
+    return Publisher(
+        [with_heartbeat(url, broker.heartbeat) for url in broker.urls],
+        mandatory=options.mandatory,
+        confirm_window=options.confirm_window,
+        confirm_timeout=options.confirm_timeout,
+        connect_timeout=broker.timeout * len(broker.urls) * (1 + broker.retries),
+    )
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
