@@ -1,4 +1,4 @@
-"""The two programs in C beside the consumer: a broker that only delivers, and a client on librabbitmq.
+"""The two programs in C beside our clients: a broker that only delivers and confirms, and a client on librabbitmq.
 
 They are compiled anew for each run of the benchmarks, into a folder of its own.
 """
@@ -64,7 +64,14 @@ class Loopback:
 
     def consume(self, port: int, queue: str, messages: int, prefetch: int, ack: bool) -> dict[str, float]:
         """Consume in C; what that took, as client.c says."""
-        arguments = ["consume", str(port), queue, str(messages), str(prefetch), str(int(ack))]
+        return self._measure("consume", port, queue, messages, prefetch, int(ack))
+
+    def publish(self, queue: str, messages: int, size: int, window: int) -> dict[str, float]:
+        """Publish to the feeder in C, in rounds that are confirmed; what that took."""
+        return self._measure("publish", self.port, queue, messages, size, window)
+
+    def _measure(self, *words: object) -> dict[str, float]:
+        arguments = map(str, words)
         done = subprocess.run([self._client, *arguments], stdout=subprocess.PIPE, check=True)
         found: dict[str, float] = json.loads(done.stdout)
         return found

@@ -1,9 +1,10 @@
 // What the same work costs in C: a client on librabbitmq.
 //
 // Usage: client fill PORT QUEUE MESSAGES SIZE              declare a queue and publish so many messages to it
+//        client publish PORT QUEUE MESSAGES SIZE WINDOW    publish so many, in rounds of WINDOW, each of which is confirmed
 //        client consume PORT QUEUE MESSAGES PREFETCH ACK   take so many, and acknowledge each if ACK is 1, else none
 //
-// `consume` prints microseconds of processor time (user and system) and of wall time per message, as JSON, from a tenth
+// `publish` and `consume` print microseconds of processor time (user and system) and of wall time per message, as JSON, from a tenth
 // of the messages on: what connecting costs is not asked.
 
 #include <amqp.h>
@@ -49,6 +50,11 @@ static amqp_connection_state_t open_connection(int port) {
     return connection;
 }
 
+static void print_costs(double wall, double processor, long messages) {
+    printf("{\"cpu_us\": %.4f, \"wall_us\": %.4f}\n", (processor_seconds() - processor) / messages * 1e6,
+           (wall_seconds() - wall) / messages * 1e6);
+}
+
 static void fill(amqp_connection_state_t connection, amqp_bytes_t queue, long messages, size_t size) {
     amqp_basic_properties_t properties = {._flags = AMQP_BASIC_DELIVERY_MODE_FLAG, .delivery_mode = 1};
     amqp_bytes_t body = {size, malloc(size)};
@@ -61,6 +67,40 @@ static void fill(amqp_connection_state_t connection, amqp_bytes_t queue, long me
     // An answer comes only after everything before it was taken in.
     amqp_queue_declare(connection, 1, queue, 1, 0, 0, 0, amqp_empty_table);
     check(connection, "filling the queue");
+    free(body.bytes);
+}
+
+static void wait_for_confirms(amqp_connection_state_t connection, uint64_t last) {
+    for (uint64_t confirmed = 0; confirmed < last;) {
+        amqp_frame_t frame;
+        amqp_maybe_release_buffers(connection);
+        if (amqp_simple_wait_frame(connection, &frame) || frame.frame_type != AMQP_FRAME_METHOD ||
+            frame.payload.method.id != AMQP_BASIC_ACK_METHOD)
+            fail("waiting for confirms");
+        // All are waited for, whichever comes last.
+        confirmed = ((amqp_basic_ack_t *) frame.payload.method.decoded)->delivery_tag;
+    }
+}
+
+static void publish(amqp_connection_state_t connection, amqp_bytes_t queue, long messages, size_t size, long window) {
+    double wall = 0, processor = 0;
+    long skipped = messages / 10;
+    amqp_basic_properties_t properties = {._flags = AMQP_BASIC_DELIVERY_MODE_FLAG, .delivery_mode = 1};
+    amqp_bytes_t body = {size, malloc(size)};
+    memset(body.bytes, 'x', size);
+    amqp_confirm_select(connection, 1);
+    check(connection, "asking for confirms");
+    for (long i = 0; i < messages; i++) {
+        if (i == skipped) {
+            wall = wall_seconds();
+            processor = processor_seconds();
+        }
+        if (amqp_basic_publish(connection, 1, amqp_empty_bytes, queue, 1, 0, &properties, body))
+            fail("publishing");
+        if ((i + 1) % window == 0 || i + 1 == messages)
+            wait_for_confirms(connection, i + 1);
+    }
+    print_costs(wall, processor, messages - skipped);
     free(body.bytes);
 }
 
@@ -84,14 +124,15 @@ static void consume(amqp_connection_state_t connection, amqp_bytes_t queue, long
             fail("acknowledging");
         amqp_destroy_envelope(&envelope);
     }
-    printf("{\"cpu_us\": %.4f, \"wall_us\": %.4f}\n", (processor_seconds() - processor) / (messages - skipped) * 1e6,
-           (wall_seconds() - wall) / (messages - skipped) * 1e6);
+    print_costs(wall, processor, messages - skipped);
 }
 
 int main(int count, char **arguments) {
     int filling = count == 6 && !strcmp(arguments[1], "fill");
-    if (!filling && (count != 7 || strcmp(arguments[1], "consume"))) {
+    int publishing = count == 7 && !strcmp(arguments[1], "publish");
+    if (!filling && !publishing && (count != 7 || strcmp(arguments[1], "consume"))) {
         fprintf(stderr, "usage: client fill PORT QUEUE MESSAGES SIZE\n"
+                        "       client publish PORT QUEUE MESSAGES SIZE WINDOW\n"
                         "       client consume PORT QUEUE MESSAGES PREFETCH ACK\n");
         return 2;
     }
@@ -100,6 +141,8 @@ int main(int count, char **arguments) {
     long messages = atol(arguments[4]);
     if (filling)
         fill(connection, queue, messages, atol(arguments[5]));
+    else if (publishing)
+        publish(connection, queue, messages, atol(arguments[5]), atol(arguments[6]));
     else
         consume(connection, queue, messages, atoi(arguments[5]), atoi(arguments[6]));
     amqp_connection_close(connection, AMQP_REPLY_SUCCESS);

@@ -1,11 +1,12 @@
-// A broker of AMQP 0-9-1 that does nothing but deliver, so that what a client spends on a message is its own.
+// A broker of AMQP 0-9-1 that does nothing but deliver and confirm, so that what a client spends on a message is its own.
 //
 // Usage: feeder. It prints the port that it listens on, of the loop-back interface, and ends with its standard input.
 //
 // A queue's name says what is in it, without end: SIZE.minimal or SIZE.rich, and whatever follows after another dot.
 // Bodies have SIZE octets. Minimal messages have a delivery mode; rich ones nine properties and four headers, of which
 // x-tenant is tenant-0000 to tenant-0999 in turn. Deliveries keep to the channel's prefetch; an acknowledgement of what
-// is not outstanding ends the connection with a line on standard error. Whatever else is asked is granted.
+// is not outstanding ends the connection with a line on standard error. Messages that are published are forgotten, and on
+// a channel in confirm mode confirmed, each singly. Whatever else is asked is granted.
 //
 // Source: AMQP 0-9-1, sections 4.2.3 (frames), 4.2.6 (content) and 1 (methods).
 
@@ -44,10 +45,12 @@ enum {
     BASIC_QOS = METHOD_ID(60, 10),
     BASIC_CONSUME = METHOD_ID(60, 20),
     BASIC_CANCEL = METHOD_ID(60, 30),
+    BASIC_PUBLISH = METHOD_ID(60, 40),
     BASIC_DELIVER = METHOD_ID(60, 60),
     BASIC_ACK = METHOD_ID(60, 80),
     BASIC_REJECT = METHOD_ID(60, 90),
     BASIC_NACK = METHOD_ID(60, 120),
+    CONFIRM_SELECT = METHOD_ID(85, 10),
 };
 
 // Bytes to send ------------------------------------------------------------------------------------------------------
@@ -164,6 +167,8 @@ typedef struct {
     uint64_t oldest;        // that may be outstanding
     uint32_t outstanding;
     uint8_t is_outstanding[WINDOW]; // by the tag's last bits
+    int confirming;
+    uint64_t published;     // since then
 } Channel;
 
 static void put_rich_properties(Channel *c) {
@@ -365,6 +370,18 @@ static int on_channel_method(Connection *n, Channel *c, int channel, uint32_t me
         fprintf(stderr, "feeder: delivery tag %llu of channel %d is not outstanding\n",
                 (unsigned long long) number_at(at, 8), channel);
         return 0;
+    case BASIC_PUBLISH:
+        if (c->confirming) {
+            frame = begin_method(&n->out, channel, BASIC_ACK);
+            put_number(&n->out, ++c->published, 8);
+            put_number(&n->out, 0, 1);
+            end_frame(&n->out, frame);
+        }
+        return 1;
+    case CONFIRM_SELECT:
+        c->confirming = 1;
+        put_method(&n->out, channel, method + 1);
+        return 1;
     case BASIC_CONSUME:
         return consume(n, c, channel, at);
     case BASIC_QOS:
