@@ -1063,6 +1063,8 @@ cdef class MessageSource:
     cdef Message taken(self, object lane, object priority):
         cdef FairQueue fair = lane
         cdef int rank = as_priority(priority)
+        if fair is None:
+            raise TypeError("lane must be a FairQueue, got None")
         while True:
             if self.returning:
                 self.check_process()
