@@ -110,4 +110,5 @@ cdef class MessageSource:
     cdef Message taken(self, object lane, object priority)
     cdef bint is_usable(self, object lane, Message message) except -1
     cdef list take_more(self, object lane, list found, Py_ssize_t limit)
+    cdef bint is_returned(self, object lane, Message message) except -1
     cdef int note_handled(self, object lane, Message message, int64_t elapsed) except -1

@@ -19,11 +19,15 @@ message is made once, in the I/O thread, and its method and properties stay unde
 Exclusion. The I/O thread alone delivers and sends; any thread may settle and take messages. What several threads change
 is changed with the GIL held, in one stretch without Python code; on free-threaded builds inside a critical section of
 the object, or of the ledger, which decides who settled a message.
+
+Parts that are used without a look whether they are there are made when an object is allocated, and stay until it is
+freed (`no_gc_clear`); lists are asked for their length by `len`, which looks. For somebody may come by an object while
+the collector takes apart what it belonged to.
 """
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.list cimport PyList_GET_ITEM
 from cpython.time cimport monotonic, perf_counter
 from cpython.unicode cimport PyUnicode_AsUTF8String, PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -294,7 +298,7 @@ cdef class Settlements:
         with cython.critical_section(self):
             found, self.unsent = self.unsent, found
             # Before their ledgers are flushed: who settles after that adds the channel again.
-            for i in range(PyList_GET_SIZE(found)):
+            for i in range(len(found)):
                 (<ChannelDeliveries> PyList_GET_ITEM(found, i)).unsent = False
         return found
 
@@ -312,6 +316,7 @@ cdef class Settlements:
 # What a channel delivered ---------------------------------------------------------------------------------------------
 
 
+@cython.no_gc_clear
 cdef class ChannelDeliveries:
     """ChannelDeliveries(queue, settlements, intake)
     --
@@ -379,14 +384,16 @@ cdef class ChannelDeliveries:
         self.window = window
         self.nearly_full = nearly_full
 
-    def expect(self, uint64_t tag):
+    def expect(self, int64_t tag):
         """expect($self, tag)
         --
 
         Have the time measured until that delivery comes, unless one is awaited already: see `on_refilled`.
+
+        The number may be less than 1: who reckons it reads several figures, which others change meanwhile.
         """
         if self.due < self.ledger.ledger.high:
-            self.due = tag
+            self.due = max(0, tag)
             self.sent = monotonic()
 
     @property
@@ -451,7 +458,11 @@ cdef class ChannelDeliveries:
         ------
         RuntimeError
             This is a copy in a child process.
+        ValueError
+            The verdict is none of the three.
         """
+        if verdict not in (ACK, REQUEUE, REJECT):
+            raise ValueError(f"verdict must be AckLedger.ACK, REQUEUE or REJECT, got {verdict}")
         return self.settle_one(tag, verdict)
 
     cdef bint settle_one(self, uint64_t tag, int verdict) except -1:
@@ -467,9 +478,9 @@ cdef class ChannelDeliveries:
         cdef AckLedger ledger = self.ledger
         cdef bint done
         cdef int64_t pending
+        if settlements.forked_error is not None:
+            raise RuntimeError(settlements.forked_error)
         if not self.alive:
-            if settlements.forked_error is not None:
-                raise RuntimeError(settlements.forked_error)
             settlements.counters.count(COUNT_STALE, 1)
             return False
         with cython.critical_section(ledger):
@@ -483,10 +494,10 @@ cdef class ChannelDeliveries:
         if not done:
             raise MemoryError()
         settlements.counters.count(COUNT_ACKED + verdict, 1)
-        if not self.unsent:
-            with cython.critical_section(settlements):
-                self.unsent = True
+        with cython.critical_section(settlements):
+            if not self.unsent:
                 settlements.unsent.append(self)
+                self.unsent = True  # after that, which may be out of memory
         is_due[0] = settlements.policy.due(pending, self.window)
         return True
 
@@ -539,10 +550,13 @@ cdef class Message:
         self.redelivered = redelivered
         self.method = delivery
         self.header = properties
+        self.header_at = 0
+        self.decoded = None
         self.origin = origin
         self.slot = origin.queue
         self.cost = 1
         self.arrived = arrived
+        self.settled = self.deferred = False
 
     @property
     def delivery(self):
@@ -939,7 +953,7 @@ cdef class Intake:
 
     cdef int append(self, Message message) except -1:
         """Take a message: the first thing that happens after it was booked."""
-        cdef bint first = PyList_GET_SIZE(self.messages) == 0
+        cdef bint first = len(self.messages) == 0
         if first:
             # One reading of the clock for all that one read brings.
             self.now = monotonic()
@@ -955,12 +969,12 @@ cdef class Intake:
 
         Queue what was taken since the last call.
         """
-        cdef list messages = self.messages
-        cdef list costs
+        cdef list messages, costs
         cdef Message message
-        if not messages:
+        if len(self.messages) == 0:
             return
-        self.messages = []
+        messages = []  # made first: that may run finalizers, and other threads
+        messages, self.messages = self.messages, messages
         if isinstance(self.key, HeaderKey):
             for message in messages:
                 message.slot = (<HeaderKey> self.key).of(message)
@@ -1009,6 +1023,7 @@ def call(handler, Message message not None):
         message.finish(result)
 
 
+@cython.no_gc_clear
 cdef class MessageSource:
     """MessageSource()
     --
@@ -1061,10 +1076,8 @@ cdef class MessageSource:
         return self.taken(lane, priority)
 
     cdef Message taken(self, object lane, object priority):
-        cdef FairQueue fair = lane
+        cdef FairQueue fair = <FairQueue?> lane
         cdef int rank = as_priority(priority)
-        if fair is None:
-            raise TypeError("lane must be a FairQueue, got None")
         while True:
             if self.returning:
                 self.check_process()
@@ -1166,10 +1179,18 @@ cdef class MessageSource:
         cdef object origin = message.origin
         # Its channel may be gone, and the broker delivers it again; or it waited too long, and was sent back.
         if (<ChannelDeliveries> origin).alive if isinstance(origin, ChannelDeliveries) else origin.alive:
-            if self.shedding is None or not self.shedding.returns(lane, message.slot, message):
+            if self.shedding is None or not self.is_returned(lane, message):
                 return True
-        self.charge(lane, message.slot, -message.cost)
+        self.charge(lane, message.slot, -(<object> message.cost))
         return False
+
+    cdef bint is_returned(self, object lane, Message message) except -1:
+        """Whether a message waited too long; one that this fails with is requeued: nobody else has it."""
+        try:
+            return self.shedding.returns(lane, message.slot, message)
+        except BaseException:
+            message.settle(REQUEUE)
+            raise
 
     def messages(self, lane, slice, over):
         """messages($self, lane, slice, over)

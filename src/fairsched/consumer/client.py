@@ -286,8 +286,10 @@ class Client(MessageSource, Listener):
         # In this order: who finds `returning` has a time that runs.
         if self._stop_at is None:
             self._stop_at = time.monotonic()
-        self.returning |= returning
-        self.abandoned |= abandoned
+        if returning:
+            self.returning = True
+        if abandoned:
+            self.abandoned = True
         self.stopped = True
         self.stopping.set()
         self._begun.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
 import threading
@@ -300,7 +301,7 @@ class IOThread:
             )
             self._fail(ConfigurationError(error))
             return
-        transport.after_read = self._intake.drain
+        transport.after_read = self._queue_what_was_read
         self._window_control.connected()
         names = list(self._settings.windows)
         if self._window_control.is_careful:
@@ -333,6 +334,13 @@ class IOThread:
         if transport is None or not transport.reading:  # it takes pika's way
             self._loop.call_later(0, self._intake.drain)
         self._flush_timer.wake()
+
+    def _queue_what_was_read(self) -> None:
+        """Queue what a read brought. pika would take a failure for one of the socket, and connect again."""
+        try:
+            self._intake.drain()
+        except Exception as error:
+            self._loop.call_later(0, functools.partial(_raise, error))
 
     # Channels ----------------------------------------------------------------------------------------------------
 
@@ -455,3 +463,7 @@ class IOThread:
         if (transport := self._connection.transport) is not None:
             transport.sinks.clear()
         self._connection.close()
+
+
+def _raise(error: Exception) -> None:
+    raise error
