@@ -30,7 +30,7 @@ from fairsched.consumer.cost import ConstantCost
 FRAME_MAX = 4096
 LONGEST = FRAME_MAX - 8
 #: Channels with a sink, one that pika serves, and one that nobody opened.
-OURS, THEIRS, NOBODYS = (1, 2, 3), 4, 5
+OURS, THEIRS, NOBODYS = (1, 2), 3, 4
 #: The last property is not used any more, and pamqp refuses it.
 NAMES = PROPERTY_NAMES[:-1]
 PAMQPS_NAMES = {"type": "message_type"}
@@ -300,9 +300,9 @@ class Session:
         return chance.choice(simple)
 
 
-def pieces_of(stream: bytes, chance: random.Random) -> list[bytes]:
-    """Cut a stream as reads may."""
-    most = max(chance.choice((1, 3, 8, 30, 500, 5000, len(stream) + 1)), len(stream) // 400)
+def pieces_of(stream: bytes, chance: random.Random, count: int = 150) -> list[bytes]:
+    """Cut a stream as reads may, into so many pieces or few more."""
+    most = max(chance.choice((1, 3, 8, 30, 500, 5000, len(stream) + 1)), 2 * len(stream) // count)
     found, start = [], 0
     while start < len(stream):
         end = start + chance.randint(1, most)
@@ -373,7 +373,7 @@ def plain(value: Any) -> Any:
 def test_all_three_find_the_same(seed: int) -> None:
     chance = random.Random(seed)
     stream = Session(chance).stream
-    pieces = pieces_of(stream, chance)
+    pieces = pieces_of(stream, chance, 3000)
     events, error, sent = outcome(True, pieces)
     assert error == ""
     assert (events, error, sent) == outcome(False, pieces)
@@ -474,32 +474,33 @@ BREAKING = (
 
 
 def check_broken(seed: int) -> None:
-    """Break a session once or twice, and have both ways do the same with it."""
+    """Break a session once or twice, ten times over, and have both ways do the same with it."""
     chance = random.Random(seed)
-    frames = Session(chance, contents=3).frames
-    for breaking in chance.choices(BREAKING, k=chance.choice((1, 1, 2))):
-        if frames:
-            breaking(frames, chance)
-    pieces = pieces_of(b"".join(frames), chance)
-    fast, slow = outcome(True, pieces), outcome(False, pieces)
-    if STRANGE in fast[0]:
-        known = fast[0].index(STRANGE)
-        assert fast[0][:known] == slow[0][:known], f"seed {seed}"
-    else:
-        assert fast == slow, f"seed {seed}"
+    whole = Session(chance, contents=3).frames
+    for attempt in range(10):
+        frames = list(whole)
+        for breaking in chance.choices(BREAKING, k=chance.choice((1, 1, 2))):
+            if frames:
+                breaking(frames, chance)
+        pieces = pieces_of(b"".join(frames), chance)
+        fast, slow = outcome(True, pieces), outcome(False, pieces)
+        if STRANGE in fast[0]:
+            known = fast[0].index(STRANGE)
+            assert fast[0][:known] == slow[0][:known], f"seed {seed}, attempt {attempt}"
+        else:
+            assert fast == slow, f"seed {seed}, attempt {attempt}"
 
 
-@pytest.mark.parametrize("hundred", range(20))
-def test_a_broken_session_ends_alike(hundred: int) -> None:
-    for seed in range(100 * hundred, 100 * (hundred + 1)):
+@pytest.mark.parametrize("part", range(10))
+def test_two_thousand_broken_sessions_end_alike(part: int) -> None:
+    for seed in range(20 * part, 20 * (part + 1)):
         check_broken(seed)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3000)
-@pytest.mark.parametrize("thousand", range(2, 102))
-def test_a_hundred_thousand_broken_sessions_end_alike(thousand: int) -> None:
-    for seed in range(1000 * thousand, 1000 * (thousand + 1)):
+@pytest.mark.parametrize("part", range(100))
+def test_a_hundred_thousand_broken_sessions_end_alike(part: int) -> None:
+    for seed in range(1000 + 100 * part, 1000 + 100 * (part + 1)):
         check_broken(seed)
 
 

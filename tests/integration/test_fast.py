@@ -78,8 +78,8 @@ del Connection._process_frame
 from pika.adapters.base_connection import BaseConnection
 from pika.connection import Connection
 
-Connection._take = Connection._on_data_available
-BaseConnection._proto_data_received = lambda self, data: self._take(data)
+Connection._take_input = Connection._on_data_available
+BaseConnection._proto_data_received = lambda self, data: self._take_input(data)
 del Connection._on_data_available
 """,
     "_adapter_emit_data()": """
@@ -90,9 +90,9 @@ def write(self, frames):
     for frame in frames:
         self.bytes_sent += len(frame)
         self.frames_sent += 1
-        self._write(frame)
+        self._write_output(frame)
 
-BaseConnection._write = BaseConnection._adapter_emit_data
+BaseConnection._write_output = BaseConnection._adapter_emit_data
 Connection._output_marshaled_frames = write
 BaseConnection.__abstractmethods__ = BaseConnection.__abstractmethods__ - {"_adapter_emit_data"}
 pika.SelectConnection.__abstractmethods__ = frozenset()
