@@ -189,18 +189,12 @@ def play_all(broker: Node, fault: str) -> dict[tuple[str, str], Cell | BaseExcep
             cell.wait()
     # A queue learns of the end of a channel a moment later than the client.
     with contextlib.suppress(AssertionError):
-        eventually(lambda: not any(messages(broker).get(queue) for queue in queues.values()), 10)
-    left = messages(broker)
+        eventually(lambda: not any(broker.messages().get(queue) for queue in queues.values()), 10)
+    left = broker.messages()
     for cell in cells.values():
         cell.left = left[cell.queue]
     broker.delete(*queues.values())
     return outcomes
-
-
-def messages(broker: Node) -> dict[str, int]:
-    """Messages in all queues, ready or not acknowledged."""
-    lines = broker.control("list_queues", "--no-table-headers", "name", "messages").splitlines()
-    return {name: int(count) for name, count in map(str.split, lines)}
 
 
 @pytest.mark.timeout(150)
