@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from fairsched._delivery import PERIOD, SLOWEST_PERIOD, AckPolicy, Counters, Intake, Message, Settlements
 
+from fairsched._delivery import PERIOD, SLOWEST_PERIOD, AckPolicy, Counters, Intake, Message, Settlements
 from fairsched.consumer.channel import ChannelCallbacks, ConsumerChannel
 from fairsched.consumer.cost import cost_model
 from fairsched.consumer.prefetch.arithmetic import default_windows
