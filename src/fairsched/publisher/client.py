@@ -44,9 +44,7 @@ _opened: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 class Settings:
-    """Publisher(url, *, mandatory=True, confirm_window=2000, confirm_bytes=33554432, confirm_timeout=30.0, ...)
-
-    The options of a publisher, checked.
+    """The options of a publisher, checked.
 
     Parameters
     ----------
