@@ -31,5 +31,5 @@ numpydoc_xref_param_type = False
 
 # The manual is built without a network, so names of other projects are text and cannot be links. Our own must resolve.
 nitpick_ignore_regex = [(r"py:.*", r"(?!fairsched).*")]
-# Documented as fairsched.Message.
-nitpick_ignore = [("py:class", "fairsched._delivery.Message")]
+# Documented as fairsched.Message; a variable of types.
+nitpick_ignore = [("py:class", "fairsched._delivery.Message"), ("py:class", "fairsched.consumer.app._H")]

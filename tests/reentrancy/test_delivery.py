@@ -85,7 +85,7 @@ def test_finalizers_at_every_allocation(deeds: tuple[str, ...]) -> None:
 def test_a_drain_within_a_drain_queues_nothing_twice() -> None:
     source = Source(BODIES, window=50)
     buffer = source.broker.frames(1, 50)
-    give_deliveries(buffer, 0, 1000, source.sinks)
+    give_deliveries(buffer, 0, 1000, source.sinks, {})
     with collecting(source.intake.drain):
         source.intake.drain()
     assert source.lane.qsize() == 50
@@ -377,7 +377,7 @@ def test_a_delivery_that_does_not_follow_is_refused_and_the_rest_goes_on() -> No
     source = Source(BODIES[:3])
     source.deliver()
     with pytest.raises(ValueError, match="delivery tag must be 4, the one after the last, got 9"):
-        give_deliveries(delivery(1, 9, b"x"), 0, 100, source.sinks)
-    assert give_deliveries(delivery(1, 4, b"x"), 0, 100, source.sinks)[2] == 3
+        give_deliveries(delivery(1, 9, b"x"), 0, 100, source.sinks, {})
+    assert give_deliveries(delivery(1, 4, b"x"), 0, 100, source.sinks, {})[2] == 3
     source.intake.drain()
     assert source.lane.qsize() == 4

@@ -183,7 +183,7 @@ class Source(MessageSource):
         """Read what the broker may send."""
         for number in self.numbers:
             buffer = self.broker.frames(number, self.window)
-            position, _, _ = give_deliveries(buffer, 0, FRAME_MAX - 8, self.sinks)
+            position, _, _ = give_deliveries(buffer, 0, FRAME_MAX - 8, self.sinks, {})
             assert position == len(buffer)
         self.intake.drain()
 
