@@ -1,28 +1,42 @@
-"""AMQP 0-9-1 on the receiving side, from the bytes of a connection to the frames that settle what came.
+"""AMQP 0-9-1: from the bytes of a connection to the frames that settle what came, and messages that are published.
 
 In this file, in this order:
 
     take_deliveries                  deliveries out of a connection's bytes, cut apart and undecoded
     read_methods, read_properties    what is in deliveries that were cut apart
     AckLedger                        which frames settle them exactly
+    encode_properties, …             messages as frames, and a window of those that are not confirmed
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memcpy
 
 from fairsched.core.amqp.ackledger cimport (
-    Frame, ackledger_ack, ackledger_clear, ackledger_deliver, ackledger_flush, ackledger_init,
-    ackledger_is_outstanding, ackledger_refuse, ackledger_unsettled,
+    Frame, ackledger_clear, ackledger_deliver, ackledger_flush, ackledger_init, ackledger_settle, ackledger_unsettled,
 )
 from fairsched.core.amqp.contents cimport (
     PROPERTIES, PROPERTY_DELIVERY_MODE, PROPERTY_HEADERS, PROPERTY_PRIORITY, PROPERTY_TIMESTAMP, Properties,
-    contents_find,
+    contents_find, contents_fixed, contents_prefix,
 )
-from fairsched.core.amqp.frames cimport FOUND_OTHER, FOUND_WHOLE, Delivery, Found, frames_find, frames_number
+from fairsched.core.amqp.frames cimport (
+    FOUND_OTHER, FOUND_WHOLE, Delivery, Found, frames_find, frames_number, frames_write,
+)
+from fairsched.core.amqp.publish cimport (
+    CONTENT_HEAD, Confirm, Content, Window, confirm_find, publish_bytes, publish_decode, publish_encode, publish_frame,
+    publish_size, window_add, window_again, window_at, window_clear, window_confirmed, window_init, window_may_send,
+    window_settle,
+)
 from fairsched.core.amqp.settlements cimport SETTLEMENT_SIZE, settlements_encode
+
+from _thread import allocate_lock
+
+from fairsched.errors import PublishFailed
 
 cdef enum:
     ACK = 0
@@ -352,18 +366,14 @@ cdef class AckLedger:
         ValueError
             The verdict is none of the three.
         """
+        cdef int done
         if verdict not in (ACK, REQUEUE, REJECT):
             raise ValueError(f"verdict must be AckLedger.ACK, REQUEUE or REJECT, got {verdict}")
         with cython.critical_section(self):
-            if not ackledger_is_outstanding(&self.ledger, tag):
-                return False
-            if verdict == ACK:
-                done = ackledger_ack(&self.ledger, tag)
-            else:
-                done = ackledger_refuse(&self.ledger, tag, verdict)
-            if not done:
-                raise MemoryError()
-            return True
+            done = ackledger_settle(&self.ledger, tag, verdict)
+        if done < 0:
+            raise MemoryError()
+        return done == 1
 
     def flush(self):
         """flush($self)
@@ -426,26 +436,6 @@ cdef Frame* take_frames(AckLedger ledger, uint64_t* size) except NULL:
 
 
 # Publishing -----------------------------------------------------------------------------------------------------------
-
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_CheckExact
-from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
-from cpython.unicode cimport PyUnicode_AsUTF8AndSize
-from libc.string cimport memcmp, memcpy
-
-from libc.stdint cimport uint32_t
-
-from _thread import allocate_lock
-
-from fairsched.core.amqp.contents cimport contents_fixed, contents_prefix
-from fairsched.core.amqp.publish cimport (
-    CONTENT_HEAD, Confirm, Content, Window, confirm_find, publish_bytes, publish_decode, publish_encode,
-    publish_frame, publish_number, publish_size, window_add, window_again, window_at,
-    window_clear, window_confirmed, window_init,
-    window_may_send, window_settle,
-)
-
-from fairsched.errors import PublishFailed
 
 cdef enum:
     #: A body that is at least this long is copied without the GIL.
@@ -554,15 +544,15 @@ def encode_properties(dict values not None):
         unknown = [name for name in values if name not in PROPERTY_NAMES]
         raise TypeError(f"a message has no property {unknown[0]!r}; it may have {', '.join(PROPERTY_NAMES)}")
     encoded = PyBytes_FromStringAndSize(NULL, size)
-    to = publish_number(<uint8_t*> PyBytes_AS_STRING(encoded), flags, 2)
+    to = frames_write(<uint8_t*> PyBytes_AS_STRING(encoded), flags, 2)
     for number in range(PROPERTIES):
         if not flags & 0x8000 >> number:
             continue
         if texts[number] == NULL:
-            to = publish_number(to, numbers[number], <int> contents_fixed(number))
+            to = frames_write(to, numbers[number], <int> contents_fixed(number))
             continue
         if number != PROPERTY_HEADERS:
-            to = publish_number(to, <uint64_t> sizes[number], 1)
+            to = frames_write(to, <uint64_t> sizes[number], 1)
         to = publish_bytes(to, <const uint8_t*> texts[number], sizes[number])
     return encoded
 
@@ -1277,9 +1267,10 @@ cdef class PublishWindow:
         if data is None:
             return  # the publisher was closed meanwhile
         body = PyBytes_FromStringAndSize(NULL, PyBytes_GET_SIZE(data))
-        publish_decode(
+        if not publish_decode(
             <const uint8_t*> PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), &c, <uint8_t*> PyBytes_AS_STRING(body)
-        )
+        ):
+            raise RuntimeError("the window holds what is no message")
         if CONTENT_HEAD + c.properties_size <= self.longest:
             one.data = encoded_content(&c, CHANNEL, self.longest)
         else:

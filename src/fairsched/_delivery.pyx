@@ -38,9 +38,7 @@ from libc.string cimport memcpy, memset
 from fairsched._amqp cimport AckLedger
 from fairsched._fairqueue cimport FairQueue
 from fairsched._numbers cimport as_priority
-from fairsched.core.amqp.ackledger cimport (
-    ackledger_ack, ackledger_deliver, ackledger_is_outstanding, ackledger_refuse,
-)
+from fairsched.core.amqp.ackledger cimport ackledger_deliver, ackledger_settle
 from fairsched.core.amqp.contents cimport (
     PROPERTIES, PROPERTY_DELIVERY_MODE, PROPERTY_HEADERS, PROPERTY_PRIORITY, PROPERTY_TIMESTAMP, Properties,
     contents_find,
@@ -476,7 +474,7 @@ cdef class ChannelDeliveries:
         """Note a settlement, and whether it is time to send: no Python code runs in here."""
         cdef Settlements settlements = self.settlements
         cdef AckLedger ledger = self.ledger
-        cdef bint done
+        cdef int done
         cdef int64_t pending
         if settlements.forked_error is not None:
             raise RuntimeError(settlements.forked_error)
@@ -484,15 +482,12 @@ cdef class ChannelDeliveries:
             settlements.counters.count(COUNT_STALE, 1)
             return False
         with cython.critical_section(ledger):
-            if not ackledger_is_outstanding(&ledger.ledger, tag):
-                return False
-            if verdict == ACK:
-                done = ackledger_ack(&ledger.ledger, tag)
-            else:
-                done = ackledger_refuse(&ledger.ledger, tag, verdict)
+            done = ackledger_settle(&ledger.ledger, tag, verdict)
             pending = ledger.ledger.acked_size + ledger.ledger.refused_size
-        if not done:
+        if done < 0:
             raise MemoryError()
+        if done == 0:
+            return False
         settlements.counters.count(COUNT_ACKED + verdict, 1)
         with cython.critical_section(settlements):
             if not self.unsent:

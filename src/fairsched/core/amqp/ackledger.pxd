@@ -138,6 +138,12 @@ cdef inline bint ackledger_refuse(AckLedger* a, uint64_t tag, int64_t verdict) n
     ackledger_let_go(a, tag, TAG_DONE)
     return True
 
+cdef inline int ackledger_settle(AckLedger* a, uint64_t tag, int64_t verdict) noexcept nogil:
+    """Settle a tag, as processed if the verdict is 0. 1: done, 0: it is not outstanding, -1: memory is exhausted."""
+    if not ackledger_is_outstanding(a, tag):
+        return 0
+    return 1 if (ackledger_ack(a, tag) if verdict == 0 else ackledger_refuse(a, tag, verdict)) else -1
+
 cdef inline uint64_t ackledger_advance(AckLedger* a, uint64_t* last) noexcept nogil:
     """Move the base past the contiguous settled prefix; return how many of it await their acknowledgement.
 

@@ -41,6 +41,13 @@ cdef inline uint64_t frames_number(const uint8_t* at, int octets) noexcept nogil
         number = number << 8 | at[i]
     return number
 
+cdef inline uint8_t* frames_write(uint8_t* to, uint64_t number, int octets) noexcept nogil:
+    """Write an unsigned number, most significant octet first; return where it ends."""
+    cdef int i
+    for i in range(octets):
+        to[i] = <uint8_t> (number >> 8 * (octets - 1 - i))
+    return to + octets
+
 cdef inline bint frames_broken(const uint8_t* bytes, int64_t size, int64_t end) noexcept nogil:
     """Whether the octet after a payload is there, and not what it has to be."""
     return end < size and bytes[end] != FRAME_END

@@ -15,7 +15,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from fairsched.core.amqp.frames cimport (
-    FRAME_BODY, FRAME_END, FRAME_HEAD, FRAME_HEADER, FRAME_METHOD, frames_number,
+    FRAME_BODY, FRAME_END, FRAME_HEAD, FRAME_HEADER, FRAME_METHOD, frames_number, frames_write,
 )
 
 cdef enum:
@@ -41,13 +41,6 @@ cdef struct Content:
     int64_t body_size
     bint mandatory
 
-cdef inline uint8_t* publish_number(uint8_t* to, uint64_t number, int octets) noexcept nogil:
-    """Write an unsigned number, most significant octet first; return where it ends."""
-    cdef int i
-    for i in range(octets):
-        to[i] = <uint8_t> (number >> 8 * (octets - 1 - i))
-    return to + octets
-
 cdef inline uint8_t* publish_bytes(uint8_t* to, const uint8_t* found, int64_t size) noexcept nogil:
     if size:
         memcpy(to, found, size)
@@ -55,7 +48,7 @@ cdef inline uint8_t* publish_bytes(uint8_t* to, const uint8_t* found, int64_t si
 
 cdef inline uint8_t* publish_head(uint8_t* to, int kind, uint32_t channel, int64_t size) noexcept nogil:
     to[0] = <uint8_t> kind
-    return publish_number(publish_number(to + 1, channel, 2), <uint64_t> size, 4)
+    return frames_write(frames_write(to + 1, channel, 2), <uint64_t> size, 4)
 
 cdef inline int64_t publish_method_size(const Content* c) noexcept nogil:
     """Octets of the payload."""
@@ -74,17 +67,17 @@ cdef inline int64_t publish_size(const Content* c, int64_t longest) noexcept nog
 
 cdef inline uint8_t* publish_method(const Content* c, uint32_t channel, uint8_t* to) noexcept nogil:
     to = publish_head(to, FRAME_METHOD, channel, publish_method_size(c))
-    to = publish_number(to, <uint64_t> CLASS_BASIC << 32 | METHOD_PUBLISH << 16, 6)  # and a reserved number, 0
-    to = publish_bytes(publish_number(to, c.exchange_size, 1), c.exchange, c.exchange_size)
-    to = publish_bytes(publish_number(to, c.key_size, 1), c.key, c.key_size)
+    to = frames_write(to, <uint64_t> CLASS_BASIC << 32 | METHOD_PUBLISH << 16, 6)  # and a reserved number, 0
+    to = publish_bytes(frames_write(to, c.exchange_size, 1), c.exchange, c.exchange_size)
+    to = publish_bytes(frames_write(to, c.key_size, 1), c.key, c.key_size)
     to[0] = c.mandatory
     to[1] = FRAME_END
     return to + 2
 
 cdef inline uint8_t* publish_header(const Content* c, uint32_t channel, uint8_t* to) noexcept nogil:
     to = publish_head(to, FRAME_HEADER, channel, CONTENT_HEAD + c.properties_size)
-    to = publish_number(to, <uint64_t> CLASS_BASIC << 16, 4)  # and the weight, 0
-    to = publish_bytes(publish_number(to, c.body_size, 8), c.properties, c.properties_size)
+    to = frames_write(to, <uint64_t> CLASS_BASIC << 16, 4)  # and the weight, 0
+    to = publish_bytes(frames_write(to, c.body_size, 8), c.properties, c.properties_size)
     to[0] = FRAME_END
     return to + 1
 

@@ -7,7 +7,7 @@ Thread safety: pure functions. Complexity: O(1) a frame.
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from fairsched.core.amqp.ackledger cimport Frame
-from fairsched.core.amqp.frames cimport FRAME_END, FRAME_HEAD, FRAME_METHOD
+from fairsched.core.amqp.frames cimport FRAME_END, FRAME_HEAD, FRAME_METHOD, frames_write
 
 cdef enum:
     BASIC_ACK = 60 << 16 | 80
@@ -16,20 +16,13 @@ cdef enum:
     SETTLEMENT_SIZE = FRAME_HEAD + SETTLEMENT_PAYLOAD + 1
     VERDICT_REQUEUE = 1                                    # of Frame.verdict; 0 is an acknowledgement
 
-cdef inline uint8_t* settlements_number(uint8_t* out, uint64_t number, int octets) noexcept nogil:
-    """Write an unsigned number, most significant octet first; return where it ends."""
-    cdef int i
-    for i in range(octets):
-        out[i] = <uint8_t> (number >> 8 * (octets - 1 - i))
-    return out + octets
-
 cdef inline void settlements_write(uint8_t* out, unsigned int channel, const Frame* frame) noexcept nogil:
     """Write one frame of SETTLEMENT_SIZE octets."""
     out[0] = FRAME_METHOD
-    out = settlements_number(out + 1, channel, 2)
-    out = settlements_number(out, SETTLEMENT_PAYLOAD, 4)
-    out = settlements_number(out, BASIC_ACK if frame.verdict == 0 else BASIC_NACK, 4)
-    out = settlements_number(out, frame.tag, 8)
+    out = frames_write(out + 1, channel, 2)
+    out = frames_write(out, SETTLEMENT_PAYLOAD, 4)
+    out = frames_write(out, BASIC_ACK if frame.verdict == 0 else BASIC_NACK, 4)
+    out = frames_write(out, frame.tag, 8)
     out[0] = <uint8_t> (frame.multiple | (2 if frame.verdict == VERDICT_REQUEUE else 0))
     out[1] = FRAME_END
 
