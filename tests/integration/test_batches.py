@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 from support.proxy import Proxy, behind
 from support.rabbitmq import Node, eventually, numbered
 from support.running import busy
@@ -421,7 +422,6 @@ def test_several_threads_take_batches(broker: Node, new_queue: Declare) -> None:
 
 
 def test_arrow_batches(broker: Node, new_queue: Declare) -> None:
-    pytest.importorskip("pyarrow")
     queue, other = new_queue("arrow"), new_queue("arrow")
     broker.publish(queue, numbered(50), headers={"tenant": "gold", "n": 7}, message_id="m", priority=3)
     broker.publish(queue, numbered(50))
@@ -450,7 +450,6 @@ def test_arrow_batches(broker: Node, new_queue: Declare) -> None:
 
 def test_the_examples_of_the_manual(broker: Node, new_queue: Declare, tmp_path: Path) -> None:
     """Each gets what is in the queues, and is stopped when it has it."""
-    parquet = pytest.importorskip("pyarrow.parquet")
     page = (Path(__file__).parents[2] / "docs/howto/consuming.md").read_text(encoding="utf-8")
     section = page.split("\n## Batches\n")[1].split("\n## ")[0]
     examples = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
@@ -628,7 +627,6 @@ def test_tasks_that_are_cancelled_at_any_moment_lose_nothing(broker: Node, new_q
 
 
 def test_asyncio_arrow_batches(broker: Node, new_queue: Declare) -> None:
-    pytest.importorskip("pyarrow")
     queue = new_queue("arrow")
     broker.publish(queue, numbered(20))
 

@@ -1,0 +1,315 @@
+"""Arrow batches, without a broker: their columns equal what the messages have."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pika.spec import BasicProperties
+from support.wiretables import Encoded, field, table
+
+from fairsched import AckLedger, ConfigurationError, DecodingError, Message
+from fairsched._delivery import settle_all
+from fairsched.amqp.fieldtables import LATEST_SECOND, as_text
+from fairsched.testing import FakeChannel, FakeConsumer
+
+
+def filled(*bodies: bytes, on_error: Any = "requeue") -> tuple[FakeConsumer, list[Message]]:
+    consumer = FakeConsumer(on_error=on_error)
+    return consumer, [consumer.put(body, queue=f"q{number % 2}") for number, body in enumerate(bodies)]
+
+
+VALUES = {
+    "text": ("x", "x"), "number": (7, "7"), "flag": (True, "true"), "fraction": (1.5, "1.5"),
+    "decimal": (Decimal("1.25"), '"1.25"'),
+    "instant": (datetime(2026, 1, 2, tzinfo=UTC), '"2026-01-02T00:00:00+00:00"'),
+    "table": ({"a": [1, None]}, '{"a": [1, null]}'), "octets": (b"\xff", '"\\ufffd"'), "empty": ("", ""),
+    "none": (None, None),
+}  # fmt: skip
+PROPERTIES = {
+    "content_type": "text/plain", "content_encoding": "utf-8", "delivery_mode": 2, "priority": 9,
+    "correlation_id": "c", "reply_to": "r", "expiration": "60000", "message_id": "ä", "timestamp": 1_700_000_000,
+    "type": "t", "user_id": "u", "app_id": "a", "cluster_id": "k",
+}  # fmt: skip
+
+
+def test_arrow_has_what_the_messages_have() -> None:
+    consumer = FakeConsumer()
+    headers = {name: given for name, (given, _) in VALUES.items()}
+    consumer.put(b"first", queue="a", headers=headers, exchange="e", routing_key="ü", redelivered=True, **PROPERTIES)
+    consumer.put(b"", queue="b")
+    (batch,) = consumer.arrow_batches(headers=[*VALUES, "missing"], properties=list(PROPERTIES))
+    found = batch.record_batch
+    found.validate(full=True)
+    assert found.schema.field("body").type == pa.binary()
+    assert found.schema.field("queue").type == pa.dictionary(pa.int32(), pa.string())
+    assert found.schema.field("priority").type == pa.int32()
+    first, second = found.to_pylist()
+    assert {name: first[name] for name in VALUES} == {name: expected for name, (_, expected) in VALUES.items()}
+    expected = {**PROPERTIES, "timestamp": datetime.fromtimestamp(PROPERTIES["timestamp"], UTC)}
+    assert {name: first[name] for name in PROPERTIES} == expected
+    fixed = ["body", "queue", "exchange", "routing_key", "redelivered"]
+    assert found.schema.names[:5] == fixed
+    assert [first[name] for name in fixed] == [b"first", "a", "e", "ü", True]
+    assert [second[name] for name in fixed] == [b"", "b", "", "b", False]
+    assert {second[name] for name in [*VALUES, *PROPERTIES, "missing"]} == {None}
+
+
+def test_an_arrow_batch_is_settled_like_any_other_and_is_arrow_data() -> None:
+    consumer, messages = filled(b"0", b"1", b"2")
+    with next(consumer.arrow_batches()) as batch:
+        assert pa.record_batch(batch).equals(batch.record_batch)
+        assert pa.table(batch).to_batches() == [batch.record_batch]
+        assert pa.schema(batch) == batch.record_batch.schema
+        batch[1].nack()
+    assert (consumer.acked, consumer.requeued) == ([messages[0], messages[2]], [messages[1]])
+    assert batch.record_batch["body"].to_pylist() == [b"0", b"1", b"2"]
+
+
+def test_queues_of_a_double_are_those_put_in_so_far() -> None:
+    consumer = FakeConsumer()
+    batches = consumer.arrow_batches()
+    consumer.put(queue="late")
+    (row,) = next(batches).record_batch.to_pylist()
+    assert row["queue"] == "late"
+
+
+def raw(properties: BasicProperties) -> bytes:
+    """Properties as a broker sends them."""
+    return bytes(12) + b"".join(properties.encode())
+
+
+def method(exchange: bytes, key: bytes) -> bytes:
+    """Encode a basic.deliver as a broker sends it."""
+    tag = (1).to_bytes(8, "big")
+    return b"\x00\x3c\x00\x3c\x01c" + tag + b"\x00" + bytes([len(exchange)]) + exchange + bytes([len(key)]) + key
+
+
+NAMES = st.one_of(st.binary(max_size=8), st.text(max_size=4).map(str.encode), st.just(b"k" * 255))
+
+
+@given(st.lists(st.tuples(st.binary(max_size=300), NAMES, NAMES, st.booleans()), min_size=1, max_size=20))
+def test_arrow_columns_equal_those_of_the_messages_as_they_were_received(rows: list[Any]) -> None:
+    from fairsched.consumer.arrow import ArrowColumns
+
+    origins = [FakeChannel("ä"), FakeChannel("b")]
+    messages = [
+        Message(body, tag, again, method(exchange, key), raw(BasicProperties()), origins[tag % 2])
+        for tag, (body, exchange, key, again) in enumerate(rows)
+    ]
+    found = ArrowColumns(["ä", "b"], (), ()).make(messages)
+    found.validate(full=True)
+    assert found.num_rows == len(messages)
+    for name in ("body", "queue", "exchange", "routing_key", "redelivered"):
+        assert found[name].to_pylist() == [getattr(message, name) for message in messages]
+
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
+SHORT = st.fixed_dictionaries(
+    {},
+    optional={
+        "message_id": TEXT,
+        "type": TEXT,
+        "priority": st.integers(0, 255),
+        "delivery_mode": st.integers(1, 2),
+        "timestamp": st.integers(0, 2**63),
+        "headers": st.dictionaries(
+            st.sampled_from(["h", "i", "é", "other"]),
+            st.one_of(TEXT, st.integers(-(2**63), 2**63 - 1), st.booleans(), st.none(), st.binary(max_size=5)),
+            max_size=4,
+        ),
+    },
+)
+
+
+@given(st.lists(SHORT, min_size=1, max_size=10))
+def test_properties_and_headers_equal_those_of_the_messages(rows: list[dict[str, Any]]) -> None:
+    from fairsched.consumer.arrow import ArrowColumns
+
+    names = ["message_id", "type", "priority", "delivery_mode"]
+    messages = [Message(b"", 1, False, method(b"", b""), raw(BasicProperties(**row)), FakeChannel("q")) for row in rows]
+    found = ArrowColumns(["q"], ["h", "i", "é"], [*names, "timestamp"]).make(messages)
+    found.validate(full=True)
+    for name in names:
+        assert found[name].to_pylist() == [getattr(message.properties, name) for message in messages]
+    stamps = [message.properties.timestamp for message in messages]
+    expected = [None if one is None or one > LATEST_SECOND else datetime.fromtimestamp(one, UTC) for one in stamps]
+    assert found["timestamp"].to_pylist() == expected
+    for name in ("h", "i", "é"):
+        values = [message.headers.get(name) for message in messages]
+        assert found[name].to_pylist() == [None if value is None else as_text(value) for value in values]
+
+
+#: Octets of the values of kinds that have a fixed size.
+SIZES = {b"t": 1, b"b": 1, b"B": 1, b"s": 2, b"U": 2, b"u": 2, b"I": 4, b"i": 4, b"f": 4, b"D": 5, b"l": 8, b"L": 8,
+         b"d": 8, b"T": 8, b"V": 0}  # fmt: skip
+LABELS = st.sampled_from([b"h", b"i", "é".encode(), b"hh", b"\xff", b""])
+LONG = st.one_of(st.binary(max_size=20), st.text(max_size=8).map(lambda text: text.encode("utf-8", "replace")))
+FIELDS = st.one_of(
+    st.sampled_from(sorted(SIZES.items())).flatmap(
+        lambda kind: st.tuples(LABELS, st.just(kind[0]), st.binary(min_size=kind[1], max_size=kind[1]))
+    ),
+    st.tuples(LABELS, st.sampled_from([b"S", b"x"]), LONG.map(lambda octets: len(octets).to_bytes(4, "big") + octets)),
+    st.tuples(LABELS, st.just(b"F"), st.just(table(field(b"n", b"t", b"\1")))),
+    st.tuples(LABELS, st.sampled_from([b"A", b"?", b"S", b"F"]), st.binary(max_size=6)),
+)
+
+
+@given(st.lists(st.tuples(st.lists(FIELDS, max_size=5), st.integers(0, 3)), min_size=1, max_size=8))
+def test_headers_of_every_kind_equal_those_of_the_messages(rows: list[Any]) -> None:
+    """Also such as no encoder makes, and those that are cut short."""
+    from fairsched.consumer.arrow import ArrowColumns
+
+    names = ["h", "i", "é", "hh"]
+    messages = []
+    for fields, cut in rows:
+        encoded = b"".join(Encoded(table(*(field(*one) for one in fields)), message_id="m").encode())
+        header = bytes(12) + encoded
+        messages.append(
+            Message(b"", 1, False, method(b"", b""), header[: len(header) - cut], FakeChannel("q"))
+        )  # fmt: skip
+    found = ArrowColumns(["q"], names, ["message_id"]).make(messages)
+    found.validate(full=True)
+    for name in names:
+        assert found[name].to_pylist() == [header_text(message, name) for message in messages]
+    assert found["message_id"].to_pylist() == [property_of(message, "message_id") for message in messages]
+
+
+def header_text(message: Message, name: str) -> str | None:
+    try:
+        value = message.headers.get(name)
+    except DecodingError:
+        return None
+    return None if value is None else as_text(value)
+
+
+def property_of(message: Message, name: str) -> object:
+    try:
+        return getattr(message.properties, name)
+    except DecodingError:
+        return None
+
+
+@given(st.lists(st.tuples(st.binary(max_size=30), st.binary(max_size=40)), min_size=1, max_size=5))
+def test_columns_of_any_bytes_are_those_of_the_messages_or_none(rows: list[tuple[bytes, bytes]]) -> None:
+    from fairsched.consumer.arrow import ArrowColumns
+
+    messages = [Message(b"", 1, False, method(b"", b"")[:15] + path, header, FakeChannel("q")) for path, header in rows]
+    names = [name for name in PROPERTIES if name != "timestamp"]
+    columns = ArrowColumns(["q"], ["h"], names)
+    for message in messages:
+        try:
+            expected = [message.exchange, message.routing_key]
+        except Exception:
+            continue  # it is no basic.deliver, of which none has come that far
+        (row,) = columns.make([message]).to_pylist()
+        assert [row["exchange"], row["routing_key"]] == expected
+        assert row["h"] == header_text(message, "h")
+        for name in names:
+            value = property_of(message, name)
+            assert row[name] == (value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
+
+
+def test_what_cannot_be_decoded_is_null() -> None:
+    from fairsched.consumer.arrow import ArrowColumns
+
+    good = raw(BasicProperties(headers={"h": "x"}, message_id="m"))
+    headers = raw(BasicProperties(headers={"h": "x"}, message_id="m")).replace(b"\x01hS", b"\x01h?")
+    messages = [
+        Message(b"", 1, False, method(b"", b""), header, FakeChannel("q")) for header in (good, headers, b"short")
+    ]
+    found = ArrowColumns(["q"], ["h"], ["message_id"]).make(messages)
+    assert found["h"].to_pylist() == ["x", None, None]
+    assert found["message_id"].to_pylist() == ["m", "m", None]
+
+
+def test_text_that_is_no_utf8_is_replaced() -> None:
+    from fairsched.consumer.arrow import ArrowColumns
+
+    bad = raw(BasicProperties(message_id="mm")).replace(b"mm", b"m\xff")
+    message = Message(b"", 1, False, method(b"e\xff", b"\xc3"), bad, FakeChannel("q"))
+    (row,) = ArrowColumns(["q"], (), ["message_id"]).make([message]).to_pylist()
+    assert (row["exchange"], row["routing_key"], row["message_id"]) == ("e\ufffd", "\ufffd", "m\ufffd")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"headers": "tenant"}, "headers must be a sequence of names, got 'tenant'"),
+        ({"headers": [b"tenant"]}, "headers must be a sequence of names"),
+        ({"headers": [""]}, "headers must be a sequence of names"),
+        ({"headers": ["queue"]}, "different names, got 'queue' twice"),
+        ({"headers": ["h", "h"]}, "different names, got 'h' twice"),
+        ({"headers": ["type"], "properties": ["type"]}, "different names, got 'type' twice"),
+        ({"properties": ["colour"]}, "no such property: 'colour'; there are content_type, "),
+        ({"properties": ["headers"]}, "no such property: 'headers'"),
+    ],
+)
+def test_columns_that_are_not_allowed(arguments: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        FakeConsumer().arrow_batches(**arguments)
+
+
+def test_without_pyarrow_the_call_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigurationError, match="needs pyarrow: pip install"):
+        FakeConsumer().arrow_batches()
+
+
+def test_more_than_a_record_batch_holds_becomes_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fairsched.consumer import arrow
+
+    monkeypatch.setattr(arrow, "_MOST", 1000)
+    consumer, messages = filled(b"x" * 600, b"y" * 600, b"z" * 5000, b"0", b"1")
+    batches = consumer.arrow_batches()
+    found = [next(batches), next(batches)]
+    assert [list(batch) for batch in found] == [messages[:1], messages[1:2]]
+    batches.close()  # and nothing that was not handed out is kept
+    assert sorted(consumer.requeued, key=messages.index) == messages[2:]
+    assert [batch.ack() for batch in found] == [1, 1]
+
+
+def test_messages_without_a_body_are_refused() -> None:
+    consumer, (message,) = filled(b"x")
+    message.body = None  # type: ignore[assignment]
+    with pytest.raises(TypeError, match="body must be bytes, got None"):
+        next(consumer.arrow_batches())
+    assert consumer.requeued == [message]
+    with pytest.raises(AttributeError):
+        settle_all([Message.__new__(Message)], AckLedger.ACK)
+
+
+class Twisted(str):
+    """The name of a queue whose hash changes what is being made into columns."""
+
+    messages: list[Message]
+
+    def __hash__(self) -> int:
+        for message in self.messages:
+            message.body = b"changed, and longer than it was"
+        self.messages.clear()
+        return str.__hash__(self)
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other)
+
+
+def test_what_changes_messages_while_columns_are_made_breaks_nothing() -> None:
+    from fairsched.consumer.arrow import ArrowColumns
+
+    columns = ArrowColumns(["q"], (), ())
+    name = Twisted("q")
+    origin = FakeChannel(name)
+    path = method(b"e", b"k")
+    messages = [Message(b"%d" % tag, tag, False, path, raw(BasicProperties()), origin) for tag in range(5)]
+    name.messages = messages
+    found = columns.make(messages)
+    found.validate(full=True)
+    assert (found.num_rows, messages) == (5, [])
+    assert set(found["body"].to_pylist()) <= {b"changed, and longer than it was", *(b"%d" % tag for tag in range(5))}
