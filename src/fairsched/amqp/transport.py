@@ -145,10 +145,11 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
         transport: Any = getattr(self, "_transport", None)
         if self._shortcut and hasattr(transport, "_MAX_RECV_BYTES"):
             transport._MAX_RECV_BYTES = self._receive
-            # One read for each time that the socket is readable: pika's second finds nothing, and makes an exception.
-            transport._MAX_CONSUME_BYTES = 1
-            # TLS has states of its own; there pika writes.
+            # TLS keeps bytes back, and has states of its own: there pika reads until nothing comes, and writes.
             self._direct = type(transport).__name__ == "_AsyncPlaintextTransport" and hasattr(transport, "_sock")
+            if self._direct:
+                # One read each time that the socket is readable: pika's second finds nothing, and makes an exception.
+                transport._MAX_CONSUME_BYTES = 1
 
     @property
     def shortcut(self) -> bool:
