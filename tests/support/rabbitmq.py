@@ -284,7 +284,10 @@ class Node:
         [program, *_] = Path(find_program("erl")).resolve().parents[1].glob("erts-*/bin/erl_call")
         done = subprocess.run(
             [program, "-sname", self.name, "-e"], env=self.environment, input=MESSAGES, capture_output=True, text=True,
-            timeout=60, check=True,
+            timeout=60, check=False,
         )  # fmt: skip
-        assert done.stdout.startswith("{ok, "), done.stdout
-        return {name: int(count) for name, count in re.findall(r'\{"(.+?)", (\d+)\}', done.stdout)}
+        if done.returncode == 0 and done.stdout.startswith("{ok, "):
+            return {name: int(count) for name, count in re.findall(r'\{"(.+?)", (\d+)\}', done.stdout)}
+        # It gives up where rabbitmqctl waits: while the node is busy, or starts.
+        listed = self.control("list_queues", "--no-table-headers", "name", "messages").splitlines()
+        return {name: int(count) for name, count in (line.split("\t") for line in listed)}
