@@ -18,7 +18,8 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
 from fairsched.core.amqp.ackledger cimport (
-    Frame, ackledger_clear, ackledger_deliver, ackledger_flush, ackledger_init, ackledger_settle, ackledger_unsettled,
+    VERDICT_ACK, VERDICT_REJECT, VERDICT_REQUEUE, Frame, ackledger_clear, ackledger_deliver, ackledger_flush,
+    ackledger_init, ackledger_settle, ackledger_unsettled,
 )
 from fairsched.core.amqp.contents cimport (
     PROPERTIES, PROPERTY_DELIVERY_MODE, PROPERTY_HEADERS, PROPERTY_PRIORITY, PROPERTY_TIMESTAMP, Properties,
@@ -38,11 +39,6 @@ from _thread import allocate_lock
 
 from fairsched.errors import PublishFailed
 
-cdef enum:
-    ACK = 0
-    REQUEUE = 1
-    REJECT = 2
-
 #: The properties of class basic, in the order of their flags.
 PROPERTY_NAMES = (
     "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id", "reply_to",
@@ -51,10 +47,6 @@ PROPERTY_NAMES = (
 
 
 # Deliveries in the bytes of a connection ------------------------------------------------------------------------------
-
-
-cdef inline bytes part(const uint8_t* start, int64_t begin, int64_t end):
-    return PyBytes_FromStringAndSize(<const char*> start + begin, end - begin)
 
 
 def take_deliveries(
@@ -275,9 +267,9 @@ cdef class AckLedger:
     [(0, 2, True), (0, 4, False)]
     """
 
-    ACK = 0
-    REQUEUE = 1
-    REJECT = 2
+    ACK = VERDICT_ACK
+    REQUEUE = VERDICT_REQUEUE
+    REJECT = VERDICT_REJECT
 
     def __cinit__(self):
         ackledger_init(&self.ledger)
@@ -367,7 +359,7 @@ cdef class AckLedger:
             The verdict is none of the three.
         """
         cdef int done
-        if verdict not in (ACK, REQUEUE, REJECT):
+        if verdict not in (VERDICT_ACK, VERDICT_REQUEUE, VERDICT_REJECT):
             raise ValueError(f"verdict must be AckLedger.ACK, REQUEUE or REJECT, got {verdict}")
         with cython.critical_section(self):
             done = ackledger_settle(&self.ledger, tag, verdict)
@@ -1165,7 +1157,7 @@ cdef class PublishWindow:
             if settled_reserve(&settled, self.window.outstanding):
                 while confirm_find(at, size, start, CHANNEL, &c):
                     settled_take(&settled, &self.window, &c)
-                    start += 21
+                    start += SETTLEMENT_SIZE
                     frames += 1
         self.finish(&settled)
         if frames == 0:

@@ -35,10 +35,12 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
-from fairsched._amqp cimport AckLedger
+from fairsched._amqp cimport AckLedger, part
 from fairsched._fairqueue cimport FairQueue
 from fairsched._numbers cimport as_priority
-from fairsched.core.amqp.ackledger cimport ackledger_deliver, ackledger_settle
+from fairsched.core.amqp.ackledger cimport (
+    VERDICT_ACK as ACK, VERDICT_REJECT as REJECT, VERDICT_REQUEUE as REQUEUE, ackledger_deliver, ackledger_settle,
+)
 from fairsched.core.amqp.contents cimport (
     PROPERTIES, PROPERTY_DELIVERY_MODE, PROPERTY_HEADERS, PROPERTY_PRIORITY, PROPERTY_TIMESTAMP, Properties,
     contents_find,
@@ -67,11 +69,6 @@ cdef enum:  # of the counters that are counted here; the three verdicts follow o
     COUNT_RECEIVED = 0
     COUNT_ACKED = 1
     COUNT_STALE = 5
-
-cdef enum:  # as `AckLedger` has them
-    ACK = 0
-    REQUEUE = 1
-    REJECT = 2
 
 #: Settlements leave when they are this part of all windows together: early enough that the broker refills before the
 #: rest is handled, late enough that many share a frame and a write.
@@ -165,7 +162,7 @@ cdef class AckPolicy:
     * A handler took longer than `LONG`, or nothing was settled for a while before.
     * `PERIOD` is over.
 
-    `settled` is safe from any thread. Its count is not exact where several settle at once on a build without a GIL;
+    Settlements are noted by any thread. Their count is not exact where several settle at once on a build without a GIL;
     that moves one sending by a message or two, and `PERIOD` holds all the same. The rest is for the I/O thread. O(1).
     """
 
@@ -180,20 +177,13 @@ cdef class AckPolicy:
         return self.period > C_PERIOD
 
     cdef bint due(self, int64_t pending, int64_t window) noexcept:
+        """Note a settlement, of a queue with so many that are not sent and such a window; say if it is time to send."""
         self.pending += 1
         if self.period > C_PERIOD or 2 * pending >= window and self.pending >= self.small_limit:
             return True
         if self.limit < C_MANY or self.pending < self.limit or self.pending >= 2 * self.limit:
             return self.pending >= self.limit
         return monotonic() - self.sent >= C_PAUSE
-
-    def settled(self, int64_t pending, int64_t window):
-        """settled($self, pending, window)
-        --
-
-        Note a settlement, of a queue with so many that are not sent and such a window; say if it is time to send.
-        """
-        return self.due(pending, window)
 
     def arrived(self, int64_t count):
         """arrived($self, count)
@@ -815,10 +805,6 @@ cdef class HeaderKey:
 # From the bytes of a connection to messages ---------------------------------------------------------------------------
 
 
-cdef inline bytes part(const uint8_t* start, int64_t begin, int64_t end):
-    return PyBytes_FromStringAndSize(<const char*> start + begin, end - begin)
-
-
 cdef int give_message(ChannelDeliveries channel, const uint8_t* at, const Delivery* d) except -1:
     """Make a message of a delivery. All that may run the collector comes before the delivery is booked."""
     cdef Message message = Message.__new__(Message)
@@ -1244,11 +1230,11 @@ cdef class MessageSource:
 
         Note that a lane's messages took `elapsed` nanoseconds together: an equal part each.
         """
-        cdef int64_t part = elapsed // max(1, len(messages)), before = self.handled_count
+        cdef int64_t each = elapsed // max(1, len(messages)), before = self.handled_count
         cdef Message message
         messages = messages[:]
         self.handled_count += len(messages)
-        self.service_ns += (part - self.service_ns) * min(
+        self.service_ns += (each - self.service_ns) * min(
             1.0, <double> len(messages) / min(100, max(1, self.handled_count))
         )
         if before < LOOK_AFTER <= self.handled_count:
@@ -1257,10 +1243,10 @@ cdef class MessageSource:
             self.settlements.request()
         for message in messages:
             if self.measures:
-                self.account(lane, message, part)
+                self.account(lane, message, each)
             if message.deferred:
                 self.deferring = True
-            elif part > SLOW:
+            elif each > SLOW:
                 self.look_at_wait(message)
 
     cdef int note_handled(self, object lane, Message message, int64_t elapsed) except -1:

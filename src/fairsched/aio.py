@@ -17,8 +17,8 @@ from fairsched.config.arguments import made_by
 from fairsched.consumer.arrow import ArrowBatch, ArrowColumns
 from fairsched.consumer.batches import MessageBatch, check_limits, plain_batches
 from fairsched.consumer.client import DROPPED, Client
-from fairsched.consumer.gathering import Gathering
 from fairsched.consumer.handler_thread import HandlerThread
+from fairsched.consumer.pending_batch import PendingBatch
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.settlement import call_async
 from fairsched.errors import ShutDown
@@ -234,12 +234,8 @@ class Consumer:
         lane = client.lanes.only()
         while True:
             try:
-                message = client.try_get(lane)
-                if message is None:
-                    message = await self._next(lane)
+                message = await self._next(lane)
             except ShutDown:
-                if client.error is not None:
-                    raise client.error from None
                 return
             yield message
             if turn.is_over():
@@ -301,10 +297,10 @@ class Consumer:
         """Return the messages of a batch, waiting for the first, and for `wait` seconds for more."""
         client = self._client
         found = client.try_get_many(lane, size) or await self._wait_many(lane, size)
-        with Gathering(client, lane, found, size, wait) as gathering:
-            while missing := gathering.missing():
-                gathering.add(await self._wait_many(lane, missing, gathering.left()))
-        return gathering.messages()
+        with PendingBatch(client, lane, found, size, wait) as pending:
+            while missing := pending.missing():
+                pending.add(await self._wait_many(lane, missing, pending.left()))
+        return pending.messages()
 
     async def _wait_many(self, lane: FairQueue, limit: int, seconds: float | None = None) -> list[Message]:
         """Wait as `_wait` does, for up to `limit` messages; an empty list when the time is over."""
@@ -383,12 +379,8 @@ class Consumer:
         client, turn = self._client, _Turn(self._client)
         while True:
             try:
-                message = client.try_get(lane, priority)
-                if message is None:
-                    message = await self._next(lane, priority)
+                message = await self._next(lane, priority)
             except ShutDown:
-                if client.error is not None:
-                    raise client.error from None
                 return
             begin = time.perf_counter_ns()
             await call_async(handler, message)

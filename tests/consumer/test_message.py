@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 
 import pytest
-from fairsched._delivery import Message
 from pika.spec import Basic, BasicProperties
 
 from fairsched import AckLedger, ConfigurationError
+from fairsched._delivery import Message
 from fairsched.consumer.adapter import from_pika
 from fairsched.consumer.cost import LARGEST, cost_model
 from fairsched.consumer.keys import key_function

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fairsched._delivery import Counters, Message
 from hypothesis import given
 from hypothesis import strategies as st
 from pika.spec import BasicProperties
 
 from fairsched import CoDel, ConfigurationError, FairQueue
+from fairsched._delivery import Counters, Message
 from fairsched.consumer.budget import REMEMBERED, Budget
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.shedding import MAX_RETURNS, Shedding, shedding_rules

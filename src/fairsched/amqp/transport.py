@@ -196,7 +196,7 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
         position = 0
         while True:
             start = position
-            position, other, frames = give_deliveries(buffer, start, self._longest(), self.sinks, self._unfinished)
+            position, other, frames = self._take_known(buffer, start)
             self.bytes_received += position - start
             self.frames_received += frames
             end = self._pass_on_next(buffer, position) if other else position
@@ -204,6 +204,10 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
                 break
             position = end
         self._frame_buffer = buffer[position:] if position else buffer
+
+    def _take_known(self, buffer: bytes, start: int) -> tuple[int, bool, int]:
+        """Take the frames at `start` that need no look from pika; return as `give_deliveries` does."""
+        return give_deliveries(buffer, start, self._longest(), self.sinks, self._unfinished)
 
     def _longest(self) -> int:
         """Bytes of the longest body that comes in one frame."""

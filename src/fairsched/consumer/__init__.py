@@ -6,8 +6,9 @@ What happens to a message, and where:
 2. `fairsched._delivery` makes a `Message` of each delivery, with its `keys` and its `cost`, and puts it into one of the
    `lanes`.
 3. `client` takes messages out in fair order, past `shedding`, for the `workers`, an iterator (`consumer`) or coroutines
-   (`fairsched.aio`); several at once for `batches`, which `gathering` fills, perhaps as `arrow` data.
-4. `settlement` says what becomes of it when the handler raised, `AckPolicy` and `acks` when that is sent to the broker.
+   (`fairsched.aio`); several at once for `batches`, which `pending_batch` fills, perhaps as `arrow` data.
+4. `settlement` says what becomes of it when the handler raised, `AckPolicy` and `flush_timer` when that is sent to the
+   broker.
 
 `prefetch/` says how many messages each queue may have here; `settings` has what the user asked for.
 """

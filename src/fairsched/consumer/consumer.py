@@ -12,7 +12,7 @@ from fairsched.config.arguments import made_by
 from fairsched.consumer.arrow import ArrowBatch, ArrowColumns
 from fairsched.consumer.batches import MessageBatch, check_limits, plain_batches
 from fairsched.consumer.client import DROPPED, Client
-from fairsched.consumer.gathering import taken
+from fairsched.consumer.pending_batch import taken
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.workers import WorkerThreads
 from fairsched.handlers import check_plain

@@ -16,9 +16,9 @@ from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.connection import Connection
 from fairsched.amqp.errors import describe, is_missing
 from fairsched.amqp.urls import mask_url
-from fairsched.consumer.acks import FlushTimer
 from fairsched.consumer.channel import ChannelCallbacks, ConsumerChannel
 from fairsched.consumer.consumer_counts import ConsumerCounts
+from fairsched.consumer.flush_timer import FlushTimer
 from fairsched.consumer.prefetch.control import WindowControl
 from fairsched.consumer.prefetch.hold import BackloggedSlots
 from fairsched.consumer.prefetch.measure import Measurements

@@ -26,28 +26,20 @@ class PublisherTransport(Transport):
     window: PublishWindow | None = None
     confirmed: Callable[[], None]
 
+    _found = 0
+
     def _take(self, data_in: bytes) -> None:
-        window = self.window
-        if window is None:
-            super()._take(data_in)
-            return
-        buffer = self._frame_buffer + data_in if self._frame_buffer else data_in
-        # While this runs, pika's own buffer is empty: what a callback does to the connection cannot touch our copy.
-        self._frame_buffer = b""
-        position, found = 0, 0
-        while True:
-            start = position
-            position, frames = window.take_confirms(buffer, position)
-            self.frames_received += frames
-            self.bytes_received += position - start
-            found += frames
-            end = self._pass_on_next(buffer, position)
-            if end == position:
-                break
-            position = end
-        self._frame_buffer = buffer[position:]
-        if found:
+        self._found = 0
+        super()._take(data_in)
+        if self._found:
             self.confirmed()
+
+    def _take_known(self, buffer: bytes, start: int) -> tuple[int, bool, int]:
+        if self.window is None:
+            return super()._take_known(buffer, start)
+        position, frames = self.window.take_confirms(buffer, start)
+        self._found += frames
+        return position, True, frames
 
     def emit(self, data: bytes) -> None:
         """Send frames. What the socket does not take at once is not copied again and again."""

@@ -12,6 +12,11 @@ Memory: five bytes a tag in the window and 8 a settlement not yet flushed.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 
+cdef enum Verdict:
+    VERDICT_ACK = 0      # processed
+    VERDICT_REQUEUE = 1  # back to the queue
+    VERDICT_REJECT = 2   # dropped, or dead-lettered
+
 cdef enum TagState:
     TAG_OUTSTANDING = 0  # delivered, the handler has it
     TAG_ACKED = 1        # settled; the acknowledgement is not sent yet
@@ -23,7 +28,7 @@ cdef struct Refusal:
 
 cdef struct Frame:  # to be sent
     uint64_t tag
-    int64_t verdict  # 0: an acknowledgement
+    int64_t verdict
     bint multiple
 
 cdef struct AckLedger:
@@ -139,10 +144,10 @@ cdef inline bint ackledger_refuse(AckLedger* a, uint64_t tag, int64_t verdict) n
     return True
 
 cdef inline int ackledger_settle(AckLedger* a, uint64_t tag, int64_t verdict) noexcept nogil:
-    """Settle a tag, as processed if the verdict is 0. 1: done, 0: it is not outstanding, -1: memory is exhausted."""
+    """Settle a tag. 1: done, 0: it is not outstanding, -1: memory is exhausted."""
     if not ackledger_is_outstanding(a, tag):
         return 0
-    return 1 if (ackledger_ack(a, tag) if verdict == 0 else ackledger_refuse(a, tag, verdict)) else -1
+    return 1 if (ackledger_ack(a, tag) if verdict == VERDICT_ACK else ackledger_refuse(a, tag, verdict)) else -1
 
 cdef inline uint64_t ackledger_advance(AckLedger* a, uint64_t* last) noexcept nogil:
     """Move the base past the contiguous settled prefix; return how many of it await their acknowledgement.
@@ -169,11 +174,11 @@ cdef inline uint64_t ackledger_flush(AckLedger* a, Frame* frames) noexcept nogil
         size += 1
     prefix = ackledger_advance(a, &last)
     if prefix:
-        frames[size] = Frame(last, 0, prefix > 1)
+        frames[size] = Frame(last, VERDICT_ACK, prefix > 1)
         size += 1
     for i in range(a.acked_size):
         if a.acked[i] >= a.base:
-            frames[size] = Frame(a.acked[i], 0, False)
+            frames[size] = Frame(a.acked[i], VERDICT_ACK, False)
             size += 1
             ackledger_state(a, a.acked[i])[0] = TAG_DONE
     a.refused_size = a.acked_size = 0

@@ -17,15 +17,13 @@ from libc.string cimport memcpy
 from fairsched.core.amqp.frames cimport (
     FRAME_BODY, FRAME_END, FRAME_HEAD, FRAME_HEADER, FRAME_METHOD, frames_number, frames_write,
 )
+from fairsched.core.amqp.settlements cimport BASIC_ACK, BASIC_NACK, SETTLEMENT_PAYLOAD, SETTLEMENT_SIZE
 
 cdef enum:
     CLASS_BASIC = 60
     METHOD_PUBLISH = 40
-    METHOD_ACK = 80
-    METHOD_NACK = 120
     FRAME_AROUND = 8         # octets around a payload
     CONTENT_HEAD = 12        # octets of a content header before the properties
-    CONFIRM_PAYLOAD = 13     # octets of basic.ack and basic.nack
 
 
 # A message in frames --------------------------------------------------------------------------------------------------
@@ -135,16 +133,16 @@ cdef inline bint confirm_find(
     """Whether there is a whole basic.ack or basic.nack of the channel at `start`."""
     cdef const uint8_t* at = bytes + start
     cdef uint64_t method
-    if size - start < CONFIRM_PAYLOAD + FRAME_AROUND or at[0] != FRAME_METHOD or at[20] != FRAME_END:
+    if size - start < SETTLEMENT_SIZE or at[0] != FRAME_METHOD or at[SETTLEMENT_SIZE - 1] != FRAME_END:
         return False
-    if frames_number(at + 1, 6) != (<uint64_t> channel << 32 | CONFIRM_PAYLOAD):
+    if frames_number(at + 1, 6) != (<uint64_t> channel << 32 | SETTLEMENT_PAYLOAD):
         return False
     method = frames_number(at + FRAME_HEAD, 4)
-    if method != (CLASS_BASIC << 16 | METHOD_ACK) and method != (CLASS_BASIC << 16 | METHOD_NACK):
+    if method != BASIC_ACK and method != BASIC_NACK:
         return False
     c.tag = frames_number(at + 11, 8)
     c.multiple = at[19] & 1
-    c.refused = method == (CLASS_BASIC << 16 | METHOD_NACK)
+    c.refused = method == BASIC_NACK
     return True
 
 

@@ -6,7 +6,7 @@ Thread safety: pure functions. Complexity: O(1) a frame.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from fairsched.core.amqp.ackledger cimport Frame
+from fairsched.core.amqp.ackledger cimport VERDICT_ACK, VERDICT_REQUEUE, Frame
 from fairsched.core.amqp.frames cimport FRAME_END, FRAME_HEAD, FRAME_METHOD, frames_write
 
 cdef enum:
@@ -14,14 +14,13 @@ cdef enum:
     BASIC_NACK = 60 << 16 | 120
     SETTLEMENT_PAYLOAD = 13                                # class, method, delivery tag, flags
     SETTLEMENT_SIZE = FRAME_HEAD + SETTLEMENT_PAYLOAD + 1
-    VERDICT_REQUEUE = 1                                    # of Frame.verdict; 0 is an acknowledgement
 
 cdef inline void settlements_write(uint8_t* out, unsigned int channel, const Frame* frame) noexcept nogil:
     """Write one frame of SETTLEMENT_SIZE octets."""
     out[0] = FRAME_METHOD
     out = frames_write(out + 1, channel, 2)
     out = frames_write(out, SETTLEMENT_PAYLOAD, 4)
-    out = frames_write(out, BASIC_ACK if frame.verdict == 0 else BASIC_NACK, 4)
+    out = frames_write(out, BASIC_ACK if frame.verdict == VERDICT_ACK else BASIC_NACK, 4)
     out = frames_write(out, frame.tag, 8)
     out[0] = <uint8_t> (frame.multiple | (2 if frame.verdict == VERDICT_REQUEUE else 0))
     out[1] = FRAME_END
@@ -47,7 +46,7 @@ cdef inline void settlements_encode(
     cdef bint later, late
     for later in range(2):
         for i in range(size):
-            late = frames[i].verdict != 0 and frames[i].tag > covered
+            late = frames[i].verdict != VERDICT_ACK and frames[i].tag > covered
             if late == later:
                 settlements_write(out, channel, &frames[i])
                 out += SETTLEMENT_SIZE

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _SLICE = 1.0
 
 
-class Gathering:
+class PendingBatch:
     """A batch that is not full yet, and what is still waited for.
 
     Parameters
@@ -53,7 +53,7 @@ class Gathering:
         self._deadline = time.monotonic() + wait if wait else -math.inf
         self._waited = False
 
-    def __enter__(self) -> Gathering:
+    def __enter__(self) -> PendingBatch:
         return self
 
     def missing(self) -> int:
@@ -94,10 +94,10 @@ def taken(client: Client, lane: FairQueue, size: int, wait: float) -> Iterator[l
     """Yield the messages of one batch after the other until the consumer ends, as `Consumer.batches` says."""
     while not client.is_over():
         try:
-            with Gathering(client, lane, client.get_many(lane, size, _SLICE), size, wait) as gathering:
-                while missing := gathering.missing():
-                    gathering.add(client.get_many(lane, missing, min(_SLICE, gathering.left())))
-            messages = gathering.messages()
+            with PendingBatch(client, lane, client.get_many(lane, size, _SLICE), size, wait) as pending:
+                while missing := pending.missing():
+                    pending.add(client.get_many(lane, missing, min(_SLICE, pending.left())))
+            messages = pending.messages()
         except ShutDown:
             break
         if not messages:
