@@ -58,6 +58,7 @@ class PikaRun:
         self._properties = pika.BasicProperties(delivery_mode=1)
         self._connection = pika.SelectConnection(pika.URLParameters(url), on_open_callback=self._on_open)
         self._connection.ioloop.start()
+        self._connection.ioloop.close()
 
     def _on_open(self, connection: Any) -> None:
         connection.channel(on_open_callback=self._on_channel)
