@@ -28,7 +28,7 @@ from fairsched.core.hashing.keycolumn cimport (
     KEYS_HASHED, KEYS_PADDED, KEYS_SIGNED, KEYS_UNSIGNED, KeyColumn, keycolumn_hash, keycolumn_integer, keycolumn_valid,
 )
 from fairsched.core.hashing.phash2 cimport (
-    phash2_atom, phash2_binary, phash2_float, phash2_integer, phash2_list_end, phash2_pair, phash2_range,
+    phash2_atom, phash2_binary, phash2_float, phash2_integer, phash2_pair, phash2_range,
 )
 from fairsched.core.hashing.ring cimport (
     HashRing as Ring, hashring_build, hashring_clear, hashring_init, hashring_owner, hashring_owners, hashring_place,
@@ -653,8 +653,8 @@ cdef int phash2_term(object value, uint32_t* state) except -1:
     return 0
 
 
-def phash2(value, *, tag=None, listed=False):
-    """phash2(value, *, tag=None, listed=False)
+def phash2(value, *, tag=None):
+    """phash2(value, *, tag=None)
     --
 
     Erlang's `erlang:phash2/1` of a value as RabbitMQ holds it.
@@ -665,8 +665,6 @@ def phash2(value, *, tag=None, listed=False):
         A binary, an integer, a float, or one of the atoms `true`, `false` and `undefined`.
     tag : str, optional
         Hash the pair of this atom and the value, as `longstr` and a header's value were before RabbitMQ 3.13.
-    listed : bool
-        Hash a list of the one value, as a routing key was before RabbitMQ 3.7.8.
 
     Returns
     -------
@@ -688,7 +686,7 @@ def phash2(value, *, tag=None, listed=False):
     if tag is not None:
         state = phash2_atom_of(phash2_pair(0), tag.encode("ascii"))
     phash2_term(value, &state)
-    return phash2_range(phash2_list_end(state) if listed else state)
+    return phash2_range(state)
 
 
 def rabbitmq_bucket(key, buckets):

@@ -147,13 +147,6 @@ def test_phash2_of_pairs_is_that_of_erlang(tag: str, value: object, expected: in
     assert phash2(value, tag=tag) == expected
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"), [("", 38220213), ("a", 53691870), ("hello world, this is long", 44601799), (None, 7682534)]
-)
-def test_phash2_of_lists_is_that_of_erlang(value: object, expected: int) -> None:
-    assert phash2(value, listed=True) == expected
-
-
 @given(st.binary(max_size=60))
 def test_phash2_of_binaries_is_the_oracle(data: bytes) -> None:
     assert phash2(data) == phash2_of_binary(data)

@@ -1,11 +1,10 @@
-"""Erlang's portable hash of terms, as far as routing needs it: binaries, atoms, integers, floats, pairs and lists of
-one.
+"""Erlang's portable hash of terms, as far as routing needs it: binaries, atoms, integers, floats and pairs.
 
 Source: the behaviour of `erlang:phash2/1`, which hashes a term piece by piece with the mix of Jenkins, "Hash functions"
 (Dr. Dobb's Journal, 1997), each kind of term under a constant of its own. Erlang promises that it never changes.
 
 Every function takes the hash so far (0 at the start of a term) and returns the next; `phash2_range` ends it. The pieces
-of a tuple are hashed in order after `phash2_pair`; those of a list of one element before `phash2_list_end`.
+of a tuple are hashed in order after `phash2_pair`.
 
 Complexity: O(length). Thread safety: pure functions.
 """
@@ -24,14 +23,12 @@ cdef extern from *:
 
 cdef enum:
     KIND_INTEGER = 1
-    KIND_END_OF_LIST = 2
     KIND_ATOM = 3
     KIND_TUPLE = 9
     KIND_NEGATIVE = 10
     KIND_POSITIVE = 11
     KIND_FLOAT = 12
     KIND_BINARY = 13
-    PHASH2_NIL = 2  # stands for the end of a list
     PHASH2_BITS = 27
 
 cdef struct Mixer:
@@ -117,10 +114,6 @@ cdef inline uint32_t phash2_float(uint32_t state, double value) noexcept nogil:
 cdef inline uint32_t phash2_pair(uint32_t state) noexcept nogil:
     """Begin a tuple of two."""
     return phash2_words(state, 2, 0, KIND_TUPLE)
-
-cdef inline uint32_t phash2_list_end(uint32_t state) noexcept nogil:
-    """End a list; alone, the empty list."""
-    return 3468870702U if state == 0 else phash2_words(state, PHASH2_NIL, 0, KIND_END_OF_LIST)
 
 cdef inline uint32_t phash2_range(uint32_t state) noexcept nogil:
     """End a term: what phash2/1 returns."""
