@@ -112,3 +112,5 @@ cdef class MessageSource:
     cdef list take_more(self, object lane, list found, Py_ssize_t limit)
     cdef bint is_returned(self, object lane, Message message) except -1
     cdef int note_handled(self, object lane, Message message, int64_t elapsed) except -1
+    cdef int64_t note_time(self, int64_t elapsed, int64_t count) except? -1
+    cdef int note_one(self, object lane, Message message, int64_t elapsed) except -1

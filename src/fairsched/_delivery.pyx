@@ -1230,35 +1230,33 @@ cdef class MessageSource:
 
         Note that a lane's messages took `elapsed` nanoseconds together: an equal part each.
         """
-        cdef int64_t each = elapsed // max(1, len(messages)), before = self.handled_count
         cdef Message message
+        cdef int64_t each
         messages = messages[:]
-        self.handled_count += len(messages)
-        self.service_ns += (each - self.service_ns) * min(
-            1.0, <double> len(messages) / min(100, max(1, self.handled_count))
-        )
+        if messages:
+            each = self.note_time(elapsed, len(messages))
+            for message in messages:
+                self.note_one(lane, message, each)
+
+    cdef int note_handled(self, object lane, Message message, int64_t elapsed) except -1:
+        self.note_one(lane, message, self.note_time(elapsed, 1))
+        return 0
+
+    cdef int64_t note_time(self, int64_t elapsed, int64_t count) except? -1:
+        """Count messages that took so long together; return how long each took."""
+        cdef int64_t each = elapsed // count, before = self.handled_count
+        # Several workers may lose an update here; the mean and the moment of the look need not be exact.
+        self.handled_count = before + count
+        self.service_ns += (each - self.service_ns) * min(1.0, <double> count / min(100, self.handled_count))
         if before < LOOK_AFTER <= self.handled_count:
             self.look_at_windows()
         if elapsed > C_LONG:
             self.settlements.request()
-        for message in messages:
-            if self.measures:
-                self.account(lane, message, each)
-            if message.deferred:
-                self.deferring = True
-            elif each > SLOW:
-                self.look_at_wait(message)
+        return each
 
-    cdef int note_handled(self, object lane, Message message, int64_t elapsed) except -1:
+    cdef int note_one(self, object lane, Message message, int64_t elapsed) except -1:
         if self.measures:
             self.account(lane, message, elapsed)
-        # Several workers may lose an update here; the mean and the moment of the look need not be exact.
-        self.service_ns += (elapsed - self.service_ns) / min(100, self.handled_count + 1)
-        self.handled_count += 1
-        if self.handled_count == LOOK_AFTER:
-            self.look_at_windows()
-        if elapsed > C_LONG:
-            self.settlements.request()
         if message.deferred:
             self.deferring = True
         elif elapsed > SLOW:
