@@ -75,8 +75,7 @@ class Consumer:
         self._client = client = Client(settings)
         alive = weakref.ref(self)
         client.orphaned = lambda: _why_orphaned(alive())
-        changed = weakref.WeakMethod(self._on_change)
-        client.on_change = lambda: _call_if_alive(changed)
+        client.on_change = lambda: _tell(alive())
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = asyncio.Event()
         self._left = asyncio.Event()
@@ -142,9 +141,6 @@ class Consumer:
         client = getattr(self, "_client", None)
         if client is not None:
             client.warn_if_running()
-
-    def _on_change(self) -> None:
-        self._call(self._look)
 
     def _call(self, function: Callable[[], object]) -> None:
         loop = self._loop
@@ -439,7 +435,7 @@ def _why_orphaned(consumer: Consumer | None) -> str:
     return "its event loop is closed" if loop is not None and loop.is_closed() else ""
 
 
-def _call_if_alive(method: weakref.WeakMethod[Callable[[], None]]) -> None:
-    found = method()
-    if found is not None:
-        found()
+def _tell(consumer: Consumer | None) -> None:
+    """Have a consumer look at what has changed, in its event loop, if there is one still."""
+    if consumer is not None:
+        consumer._call(consumer._look)

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import threading
 import weakref
-from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -58,17 +57,11 @@ class Publisher:
         self._client = client = Client(settings)
         alive = weakref.ref(self)
         client.orphaned = lambda: _is_orphaned(alive())
-        changed = weakref.WeakMethod(self._on_change)
-        client.on_change = lambda: _call_if_alive(changed)
+        client.on_change = lambda: _tell(alive())
         self._changed = asyncio.Event()
         #: Held by the one task that waits for room.
         self._turn = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-
-    def _on_change(self) -> None:
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # a closed loop has nobody left to wake
-                self._loop.call_soon_threadsafe(self._changed.set)
 
     # Beginning and end -------------------------------------------------------------------------------------------
 
@@ -245,7 +238,8 @@ def _is_orphaned(publisher: Publisher | None) -> bool:
     return publisher is None or (publisher._loop is not None and publisher._loop.is_closed())
 
 
-def _call_if_alive(method: weakref.WeakMethod[Callable[[], None]]) -> None:
-    found = method()
-    if found is not None:
-        found()
+def _tell(publisher: Publisher | None) -> None:
+    """Wake who waits for a change, in a publisher's event loop, if there is one still."""
+    if publisher is not None and publisher._loop is not None:
+        with contextlib.suppress(RuntimeError):  # a closed loop has nobody left to wake
+            publisher._loop.call_soon_threadsafe(publisher._changed.set)
