@@ -686,6 +686,45 @@ cdef class Message:
         """
         self.deferred = True
 
+    def reply(self, body, **values):
+        """reply($self, body, **values)
+        --
+
+        Answer the message through the publisher of its `App`: see `Publisher.reply`.
+
+        Parameters
+        ----------
+        body : bytes-like
+            The content of the answer.
+        **values
+            `mandatory` and properties, as for `Publisher.publish`.
+
+        Returns
+        -------
+        Confirmation
+            Wait for it before the message is acknowledged, unless an answer may be lost with this process.
+
+        Raises
+        ------
+        ValueError
+            The message has no `reply_to`.
+        RuntimeError
+            No `App` made the consumer that the message came from, so that there is no publisher.
+        Exception
+            As `App.publisher` and `Publisher.publish` do.
+
+        Notes
+        -----
+        O(length of the answer). Safe from any thread.
+        """
+        publisher = getattr(self.origin, "publisher", None)
+        if publisher is None:
+            raise RuntimeError(
+                "there is no publisher for the answer: consume with an App, whose handlers have one, or give the "
+                "message to one of your own: publisher.reply(message, body)"
+            )
+        return publisher().reply(self, body, **values)
+
     def finish(self, result=None):
         """finish($self, result=None)
         --

@@ -7,7 +7,7 @@ import logging
 import pytest
 from pika.spec import Basic, BasicProperties
 
-from fairsched import AckLedger, ConfigurationError
+from fairsched import AckLedger, ConfigurationError, Publisher
 from fairsched._delivery import Message
 from fairsched.consumer.adapter import from_pika
 from fairsched.consumer.cost import LARGEST, cost_model
@@ -167,3 +167,15 @@ def test_the_pika_channel_settles_its_own_message_only() -> None:
         channel.basic_ack(7, multiple=True)
     channel.basic_reject(7)
     assert origin.settled == [(7, AckLedger.REQUEUE)]
+
+
+def test_an_answer_goes_through_the_publisher_of_the_channel() -> None:
+    origin = FakeChannel("q")
+    with pytest.raises(RuntimeError, match="there is no publisher for the answer: consume with an App"):
+        make(origin=origin, reply_to="answers").reply(b"4")
+    # As an App gives it to its channels; this one is not open, and says so only to what can be answered.
+    origin.publisher = lambda: Publisher("amqp://localhost")
+    with pytest.raises(ValueError, match="has no reply_to"):
+        make(origin=origin).reply(b"4")
+    with pytest.raises(RuntimeError, match="publish inside 'with publisher:'"):
+        make(origin=origin, reply_to="answers").reply(b"4", content_type="text/plain")

@@ -443,11 +443,11 @@ def test_handlers_publish_and_answer(broker: Node, new_queue: Declare) -> None:
     @app.consumer(questions)
     def handle(message: Message) -> None:
         if message.properties.reply_to:
-            app.publisher.reply(message, b"4", content_type="text/plain").wait(30)
+            message.reply(b"4", content_type="text/plain").wait(30)
             app.publish(b"again", questions).wait(30)
         else:
             try:
-                app.publisher.reply(message, b"never")
+                message.reply(b"never")
             except ValueError as error:
                 problems.append(error)
             app.publish(message.body, copies)
@@ -459,6 +459,18 @@ def test_handlers_publish_and_answer(broker: Node, new_queue: Declare) -> None:
     assert bodies(broker, copies) == [b"again"]
     assert "has no reply_to: nobody waits for an answer" in str(problems[0])
     assert broker.count(questions) == 0
+
+
+def test_only_an_app_has_a_publisher_for_answers(broker: Node, new_queue: Declare) -> None:
+    questions, answers = new_queue("questions"), new_queue("answers")
+    broker.publish(questions, [b"2"], reply_to=answers, correlation_id="c-1")
+    with Consumer(broker.url, [questions]) as consumer, Publisher(broker.url) as publisher:
+        message = next(iter(consumer))
+        with message:
+            with pytest.raises(RuntimeError, match="give the message to one of your own"):
+                message.reply(b"4")
+            publisher.reply(message, b"4").wait(30)
+    assert bodies(broker, answers) == [b"4"]
 
 
 def test_pikas_way_is_as_good(broker: Node, new_queue: Declare, monkeypatch: pytest.MonkeyPatch) -> None:

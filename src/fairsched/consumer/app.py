@@ -129,7 +129,10 @@ class App:
         """
         found = self._used = self._found(url)
         options = {**self.options, **overrides}
-        return Consumer(found, self._selected(options.pop("queues", None)), **options)
+        consumer = Consumer(found, self._selected(options.pop("queues", None)), **options)
+        # For `Message.reply`; not called before a handler answers, so that who never does has no second connection.
+        consumer._client.publisher = lambda: self.publisher
+        return consumer
 
     def _found(self, url: str | Sequence[str] | None) -> str | Sequence[str]:
         found = url or self.url or default_url()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from fairsched._delivery import Intake, Message, Settlements
     from fairsched.consumer.prefetch.measure import Measurements
+    from fairsched.publisher import Publisher
 
 _log = logging.getLogger(__name__)
 
@@ -42,11 +43,14 @@ class ChannelCallbacks:
         these, `ConsumerChannel.consuming` and `alive` say. The reason is an exception, or None.
     failed : callable
         ``failed(message, error)``, from any thread: the handler of a message raised.
+    publisher : callable or None
+        Returns what answers messages, from any thread.
     """
 
     filled: Callable[[ConsumerChannel], None]
     changed: Callable[[ConsumerChannel, BaseException | None], None]
     failed: Callable[[Message, Exception], None]
+    publisher: Callable[[], Publisher] | None = None
 
 
 class ConsumerChannel(ChannelDeliveries):
@@ -91,7 +95,7 @@ class ConsumerChannel(ChannelDeliveries):
         self.ready: int | None = None
         #: Whether the broker was asked and has not answered.
         self.asking = False
-        self.failed = callbacks.failed
+        self.failed, self.publisher = callbacks.failed, callbacks.publisher
         self._callbacks = callbacks
         self._measurements = measurements
         self._channel: Channel | None = None

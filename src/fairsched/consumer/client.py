@@ -25,6 +25,7 @@ from fairsched.errors import ConnectionFailed, ShutDown
 if TYPE_CHECKING:
     from fairsched._delivery import Message
     from fairsched._fairqueue import FairQueue
+    from fairsched.publisher import Publisher
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +76,8 @@ class Client(MessageSource, Listener):
         self.abandoned = False
         #: Says why nobody can use this consumer any more, if so: set by its owner, asked by the I/O thread.
         self.orphaned: Callable[[], str] = lambda: ""
+        #: Returns what answers messages, in whatever thread: set by its owner, before the start, if there is one.
+        self.publisher: Callable[[], Publisher] | None = None
         #: Set by the first stop, or by a failure.
         self.stopping = threading.Event()
         #: Called, in whatever thread, when getters should look again.
@@ -96,7 +99,9 @@ class Client(MessageSource, Listener):
             # A close finds nothing that was started, and then nothing starts any more, or a thread that it can end.
             with self._guard:
                 self._check_new()
-                self.io_thread = IOThread(self.settings, self.lanes, self.counters, self, self._failures.settle)
+                self.io_thread = IOThread(
+                    self.settings, self.lanes, self.counters, self, self._failures.settle, self.publisher
+                )
                 measures = self.settings.cost.measures or self.settings.target_delay is not None
                 self.prepare(self.io_thread.settlements, measures)
                 self._started = mine = True

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fairsched.amqp.transport import Transport
     from fairsched.consumer.lanes import Lanes
     from fairsched.consumer.settings import ConsumerSettings
+    from fairsched.publisher import Publisher
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +87,8 @@ class IOThread:
         Told how it begins and ends.
     on_error : callable
         Settles a message whose handler raised.
+    publisher : callable or None
+        Returns what answers messages.
 
     Notes
     -----
@@ -104,6 +107,7 @@ class IOThread:
         counters: Counters,
         listener: Listener,
         on_error: Callable[[Message, Exception], None],
+        publisher: Callable[[], Publisher] | None,
     ) -> None:
         self.counters = counters
         self.acks = AckPolicy(sum(settings.windows.values()))
@@ -132,6 +136,7 @@ class IOThread:
             filled=self._backlogged.note_fill,
             changed=self._on_channel_change,
             failed=on_error,
+            publisher=publisher,
         )
         self.consumer_counts = ConsumerCounts(
             self._loop, settings.asked, lambda name: self._current[name].prefetch.consumers
