@@ -7,17 +7,6 @@ from fairsched.errors import PublishFailed
 
 PROPERTY_NAMES: tuple[str, ...]
 
-def take_deliveries(
-    buffer: bytes,
-    start: int,
-    channel: int,
-    longest: int,
-    room: int,
-    space: int,
-    found: list[tuple[bytes, bytes, bytes, int]],
-    now: int,
-) -> tuple[int, bool, int, int]: ...
-def read_methods(deliveries: list[tuple[bytes, bytes, bytes, int]]) -> tuple[list[bytes], list[bool], list[bytes]]: ...
 def read_properties(
     header: bytes, wanted: tuple[int, ...], table: Callable[[bytes, int], tuple[Any, int]], lossless: bool = False
 ) -> dict[str, Any]: ...

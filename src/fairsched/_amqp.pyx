@@ -2,10 +2,9 @@
 
 In this file, in this order:
 
-    take_deliveries                  deliveries out of a connection's bytes, cut apart and undecoded
-    read_methods, read_properties    what is in deliveries that were cut apart
-    AckLedger                        which frames settle them exactly
-    encode_properties, …             messages as frames, and a window of those that are not confirmed
+    read_properties         what a content header says
+    AckLedger               which frames settle deliveries exactly
+    encode_properties, …    messages as frames, and a window of those that are not confirmed
 """
 
 cimport cython
@@ -25,9 +24,7 @@ from fairsched.core.amqp.contents cimport (
     PROPERTIES, PROPERTY_DELIVERY_MODE, PROPERTY_HEADERS, PROPERTY_PRIORITY, PROPERTY_TIMESTAMP, Properties,
     contents_find, contents_fixed, contents_prefix,
 )
-from fairsched.core.amqp.frames cimport (
-    FOUND_OTHER, FOUND_WHOLE, Delivery, Found, frames_find, frames_number, frames_write,
-)
+from fairsched.core.amqp.frames cimport frames_number, frames_write
 from fairsched.core.amqp.publish cimport (
     CONTENT_HEAD, Confirm, Content, Window, confirm_find, publish_bytes, publish_decode, publish_encode, publish_frame,
     publish_size, window_add, window_again, window_at, window_clear, window_confirmed, window_init, window_may_send,
@@ -46,120 +43,7 @@ PROPERTY_NAMES = (
 )
 
 
-# Deliveries in the bytes of a connection ------------------------------------------------------------------------------
-
-
-def take_deliveries(
-    bytes buffer not None, int64_t start, int channel, int64_t longest, int64_t room, int64_t space,
-    list found not None, now,
-):
-    """take_deliveries(buffer, start, channel, longest, room, space, found, now)
-    --
-
-    Cut the deliveries of one channel out of a buffer.
-
-    Parameters
-    ----------
-    buffer : bytes
-        What a connection has received.
-    start : int
-        Where to begin, 0 to ``len(buffer)``.
-    channel : int
-        Number of the channel.
-    longest : int
-        Bytes of the longest body that comes in one frame.
-    room, space : int
-        Deliveries, and bytes of bodies, that are wanted; the last one may exceed `space`.
-    found : list
-        Gets a tuple for each: method, content header and body (each bytes, the first two undecoded), and `now`.
-    now : object
-        When the buffer was received.
-
-    Returns
-    -------
-    position : int
-        Where the deliveries end.
-    other : bool
-        Whether what follows is, or may be, something else; else it is the beginning of a delivery, or not wanted.
-    room, space : int
-        What is still wanted.
-
-    Notes
-    -----
-    Complexity O(deliveries). Thread safety: for one thread at a time with the same list.
-
-    Source: AMQP 0-9-1, sections 4.2.3 and 4.2.6.
-    """
-    cdef const uint8_t* at = <const uint8_t*> PyBytes_AS_STRING(buffer)
-    cdef int64_t size = PyBytes_GET_SIZE(buffer), position = start
-    cdef Delivery d
-    cdef Found what = FOUND_WHOLE
-    while room > 0 and space > 0:
-        what = frames_find(at, size, position, longest, &d)
-        if what != FOUND_OTHER and d.channel != <unsigned int> channel:
-            what = FOUND_OTHER
-        if what != FOUND_WHOLE:
-            break
-        found.append(
-            (part(at, d.method, d.method_end), part(at, d.header, d.header_end), part(at, d.body, d.body_end), now)
-        )
-        position = d.end
-        room -= 1
-        space -= d.body_end - d.body
-    return position, what == FOUND_OTHER, room, space
-
-
-# The fields of methods, and the properties in content headers ---------------------------------------------------------
-
-
-def read_methods(list deliveries not None):
-    """read_methods(deliveries)
-    --
-
-    Read the fields of basic.deliver.
-
-    Parameters
-    ----------
-    deliveries : list of tuple
-        As `take_deliveries` makes them: the method comes first.
-
-    Returns
-    -------
-    tags : list of bytes
-        Consumer tags.
-    redelivered : list of bool
-    paths : list of bytes
-        Exchange and routing key, each after an octet with its length.
-
-    Raises
-    ------
-    ValueError
-        A method is cut short, or a delivery has not four parts.
-    TypeError
-        A method is not bytes.
-
-    Notes
-    -----
-    Complexity O(deliveries). Thread safety: a pure function.
-
-    Source: AMQP 0-9-1, section 1.8.3.13.
-    """
-    cdef list tags = [], redelivered = [], paths = []
-    cdef bytes method
-    cdef const uint8_t* at
-    cdef int64_t size, end
-    for method, _header, _body, _received in deliveries:
-        if method is None:
-            raise TypeError("method must be bytes, got None")
-        at = <const uint8_t*> PyBytes_AS_STRING(method)
-        size = PyBytes_GET_SIZE(method)
-        end = 5 + <int64_t> at[4] if size > 4 else size
-        if end + 9 > size:
-            raise ValueError(f"method must be a basic.deliver, got {size} bytes that end before its flags")
-        tags.append(method[5:end])
-        redelivered.append(at[end + 8] & 1 != 0)
-        paths.append(method[end + 9:])
-    return tags, redelivered, paths
+# The properties in content headers -----------------------------------------------------------------------------------
 
 
 cdef inline object read_text(const char* text, int64_t length, bint lossless):

@@ -12,6 +12,7 @@ In this file, in this order:
     MessageSource        and out of these, to the workers
     settle_all           many messages at once
     …_columns            and as columns of Arrow
+    CollectedDeliveries  deliveries that become columns without becoming messages
 
 No Python function is called for a message on its way, but those that the user gave: a key, a price, a handler. A
 message is made once, in the I/O thread, and its method and properties stay undecoded until somebody asks.
@@ -29,13 +30,15 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.time cimport monotonic, perf_counter
+from cpython.time cimport time as wall_clock
 from cpython.unicode cimport PyUnicode_AsUTF8String, PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memmove, memset
 
 from fairsched._amqp cimport AckLedger, part
+from fairsched._buffers cimport array_data
 from fairsched._fairqueue cimport FairQueue
 from fairsched._numbers cimport as_priority
 from fairsched.core.amqp.ackledger cimport (
@@ -45,7 +48,7 @@ from fairsched.core.amqp.contents cimport (
     PROPERTIES, PROPERTY_DELIVERY_MODE, PROPERTY_HEADERS, PROPERTY_PRIORITY, PROPERTY_TIMESTAMP, Properties,
     contents_find,
 )
-from fairsched.core.amqp.frames cimport FOUND_OTHER, FOUND_WHOLE, Delivery, Found, frames_find, frames_number
+from fairsched.core.amqp.frames cimport FOUND_OTHER, FOUND_WHOLE, Delivery, Found, frames_find, frames_names, frames_number
 
 from fairsched.core.amqp.tables cimport FIELD_FOUND, FIELD_MISSING, FIELD_UNSURE, Field, FieldFound, tables_find
 
@@ -878,7 +881,7 @@ def give_deliveries(
         Where to begin, 0 to ``len(buffer)``.
     longest : int
         Bytes of the longest body that comes in one frame.
-    sinks : dict of int to ChannelDeliveries or callable
+    sinks : dict of int to ChannelDeliveries, CollectedDeliveries or callable
         By channel. A callable is called with delivery tag, redelivered (0 or 1), method, content header (both
         undecoded) and body. May change meanwhile.
     unfinished : dict of int to object
@@ -917,6 +920,8 @@ def give_deliveries(
             return position, what == FOUND_OTHER, frames
         if isinstance(sink, ChannelDeliveries):
             give_message(<ChannelDeliveries> sink, at, &d)
+        elif isinstance(sink, CollectedDeliveries):
+            (<CollectedDeliveries> sink).take(at, &d)
         else:
             sink(
                 frames_number(at + d.tag, 8), at[d.tag + 8] & 1, part(at, d.method, d.method_end),
@@ -1556,7 +1561,9 @@ cdef tuple path_columns(list messages):
         column_init(&key, len(messages))
         for message in messages:
             method = message.method
-            if type(method) is not bytes or not add_path(&exchange, &key, <bytes> method):
+            if type(method) is not bytes or not add_path(
+                &exchange, &key, <const uint8_t*> PyBytes_AS_STRING(method), PyBytes_GET_SIZE(method)
+            ):
                 column_add_object(&exchange, message.name_in_method(0))
                 column_add_object(&key, message.name_in_method(1))
         return column_take(&exchange), column_take(&key)
@@ -1565,10 +1572,9 @@ cdef tuple path_columns(list messages):
         column_free(&key)
 
 
-cdef bint add_path(Column* exchange, Column* key, bytes method) except -1:
+cdef bint add_path(Column* exchange, Column* key, const uint8_t* at, int64_t size) except -1:
     """Add exchange and routing key of a basic.deliver; False if it is none, and nothing was added."""
-    cdef const uint8_t* at = <const uint8_t*> PyBytes_AS_STRING(method)
-    cdef int64_t size = PyBytes_GET_SIZE(method), first, second
+    cdef int64_t first, second
     if size < 5:
         return False
     first = 5 + <int64_t> at[4] + 9  # behind consumer tag, delivery tag and flags
@@ -1678,11 +1684,10 @@ cdef int add_property(Column* c, const uint8_t* at, const Properties* found, int
 
 
 cdef int add_headers(
-    Column* columns, list names, bytes header, int64_t start, const Properties* found, object message, object headers
+    Column* columns, list names, const uint8_t* at, int64_t size, const Properties* found, object source, object headers
 ) except -1:
-    """Add a row to the column of each header."""
-    cdef const uint8_t* at = <const uint8_t*> PyBytes_AS_STRING(header) + start
-    cdef int64_t size = PyBytes_GET_SIZE(header) - start, begin = found.begin[PROPERTY_HEADERS]
+    """Add a row to the column of each header; where it takes Python, as `headers(source)` says."""
+    cdef int64_t begin = found.begin[PROPERTY_HEADERS]
     cdef list values = None
     cdef Field field
     cdef FieldFound state
@@ -1699,7 +1704,7 @@ cdef int add_headers(
             )
             if add_value(&columns[i], at, state, &field):
                 continue
-            values = headers(message)
+            values = headers(source)  # from here on `at` is not read
         column_add_object(&columns[i], values[i])
     return 0
 
@@ -1752,9 +1757,7 @@ def property_columns(
         raise MemoryError()
     names = names[:]
     try:
-        for number in numbers:
-            if not 0 <= number < PROPERTIES or number == PROPERTY_HEADERS:
-                raise ValueError(f"numbers must be of properties other than headers, got {number}")
+        check_numbers(numbers)
         for i in range(total):
             column_init(&columns[i], len(messages))
         for message in messages[:]:
@@ -1772,25 +1775,41 @@ def property_columns(
         free(columns)
 
 
+cdef int check_numbers(tuple numbers) except -1:
+    for number in numbers:
+        if not 0 <= number < PROPERTIES or number == PROPERTY_HEADERS:
+            raise ValueError(f"numbers must be of properties other than headers, got {number}")
+    return 0
+
+
 cdef bint add_row(
     Column* columns, Message message, tuple numbers, list names, object headers, int64_t latest
 ) except -1:
     """Add the properties and headers of a message; False if its content header is not at hand."""
-    cdef Properties found
     cdef bytes header
-    cdef const uint8_t* at
     cdef int64_t start = message.header_at
-    cdef int i, count = len(numbers)
     if type(message.header) is not bytes:
         return False
     header = message.header
-    at = <const uint8_t*> PyBytes_AS_STRING(header) + start
-    if not contents_find(at, PyBytes_GET_SIZE(header) - start, &found):
+    return add_content(
+        columns, <const uint8_t*> PyBytes_AS_STRING(header) + start, PyBytes_GET_SIZE(header) - start, numbers, names,
+        message, headers, latest,
+    )
+
+
+cdef bint add_content(
+    Column* columns, const uint8_t* at, int64_t size, tuple numbers, list names, object source, object headers,
+    int64_t latest,
+) except -1:
+    """Add the properties and headers in a content header; False if it is none."""
+    cdef Properties found
+    cdef int i, count = len(numbers)
+    if not contents_find(at, size, &found):
         return False
     for i in range(count):
         add_property(&columns[i], at, &found, numbers[i], latest)
     if names:
-        add_headers(&columns[count], names, header, start, &found, message, headers)
+        add_headers(&columns[count], names, at, size, &found, source, headers)
     return True
 
 
@@ -1810,3 +1829,438 @@ cdef int add_read(Column* c, object value, int number) except -1:
         c.nulls += 1
         c.there[(c.rows - 1) >> 3] &= <uint8_t> ~(1 << ((c.rows - 1) & 7))
     return 0
+
+
+# Deliveries that become columns without becoming messages -------------------------------------------------------------
+
+
+#: How a broker says which message of a stream it is: a header of 64 bits, with the length of its name, and its kind.
+cdef const uint8_t* OFFSET = <const uint8_t*> b"\x0fx-stream-offsetl"
+
+cdef enum:
+    OFFSET_SIZE = 17
+
+
+cdef struct Collected:  # where a delivery lies in the octets that were copied
+    int64_t method
+    int64_t header
+    int64_t header_end
+    int64_t body
+    int64_t end
+    int64_t received  # microseconds since 1970
+
+
+@cython.final
+cdef class CollectedDeliveries:
+    """CollectedDeliveries(surplus=False)
+    --
+
+    The deliveries of one channel, undecoded, until they become columns of Arrow together.
+
+    Parameters
+    ----------
+    surplus : bool
+        Whether what comes while enough is here is kept for later; it is dropped otherwise.
+
+    Attributes
+    ----------
+    count : int
+        Deliveries of this part, which are the rows of its columns.
+    room, space : int
+        Deliveries, and octets of bodies, that this part still wants; the last one may exceed `space`.
+    came : int
+        Deliveries so far, of this part and those before it, what was dropped left out: the last delivery tag.
+
+    Notes
+    -----
+    For one thread. It holds a copy of the octets of each delivery, and no object for it. O(octets) a delivery, and a
+    column; columns have the order of arrival, or the last one that was given to `arrange`.
+    """
+
+    cdef Collected* rows
+    cdef int64_t held, rows_capacity  # deliveries, those of later parts included
+    cdef uint8_t* data
+    cdef int64_t size, capacity
+    cdef readonly int64_t count, room, space, came
+    cdef bint surplus
+
+    def __cinit__(self, bint surplus=False):
+        self.surplus = surplus
+
+    def __dealloc__(self):
+        free(self.rows)
+        free(self.data)
+
+    @property
+    def full(self):
+        """Whether this part wants no more."""
+        return self.room <= 0 or self.space <= 0
+
+    def want(self, int64_t room, int64_t space):
+        """want($self, room, space)
+        --
+
+        Forget this part and begin the next one, of at most so many deliveries, and octets of bodies.
+        """
+        cdef int64_t i, first = 0
+        self.held -= self.count
+        if self.held:
+            first = self.rows[self.count].method
+            memmove(self.data, self.data + first, self.size - first)
+        for i in range(self.held):
+            self.rows[i] = self.rows[self.count + i]
+            self.rows[i].method -= first
+            self.rows[i].header -= first
+            self.rows[i].header_end -= first
+            self.rows[i].body -= first
+            self.rows[i].end -= first
+        self.size = self.rows[self.held - 1].end if self.held else 0
+        self.count = 0
+        self.room = room
+        self.space = space
+        while self.count < self.held and self.room > 0 and self.space > 0:
+            self.counted()
+
+    def close(self):
+        """close($self)
+        --
+
+        Drop what comes from now on.
+        """
+        self.room = 0
+        self.surplus = False
+
+    cdef void counted(self) noexcept:
+        """Count the next delivery to this part."""
+        self.room -= 1
+        self.space -= self.rows[self.count].end - self.rows[self.count].body
+        self.count += 1
+
+    cdef int reserve(self, int64_t size) except -1:
+        """Have memory for one more delivery of so many octets."""
+        cdef void* grown
+        if self.held == self.rows_capacity:
+            grown = realloc(self.rows, (2 * self.held + 64) * sizeof(Collected))
+            if grown == NULL:
+                raise MemoryError()
+            self.rows = <Collected*> grown
+            self.rows_capacity = 2 * self.held + 64
+        if self.size + size > self.capacity:
+            grown = realloc(self.data, 2 * (self.size + size))
+            if grown == NULL:
+                raise MemoryError()
+            self.data = <uint8_t*> grown
+            self.capacity = 2 * (self.size + size)
+        return 0
+
+    cdef int take(self, const uint8_t* at, const Delivery* d) except -1:
+        """Take a delivery out of a buffer, in one copy from the beginning of its method to the end of its body."""
+        cdef Collected* row
+        cdef bint wanted = self.room > 0 and self.space > 0
+        if not wanted and not self.surplus:
+            return 0
+        if frames_number(at + d.tag, 8) != <uint64_t> self.came + 1:
+            raise ValueError(
+                f"delivery tag must be {self.came + 1}, the one after the last, got {frames_number(at + d.tag, 8)}"
+            )
+        self.reserve(d.body_end - d.method)
+        row = &self.rows[self.held]
+        row.method = self.size
+        row.header = self.size + d.header - d.method
+        row.header_end = self.size + d.header_end - d.method
+        row.body = self.size + d.body - d.method
+        row.end = self.size + d.body_end - d.method
+        row.received = <int64_t> (wall_clock() * 1e6)
+        memcpy(self.data + self.size, at + d.method, d.body_end - d.method)
+        self.size = row.end
+        self.held += 1
+        self.came += 1
+        if wanted:
+            self.counted()
+        return 0
+
+    def deliver(self, bytes method not None, bytes header not None, bytes body not None):
+        """deliver($self, method, header, body)
+        --
+
+        Take a delivery that was put together elsewhere: payloads of its method and content header, and its body.
+
+        Raises
+        ------
+        ValueError
+            The method is no basic.deliver, or its delivery tag does not follow the last.
+        """
+        cdef bytes whole = method + header + body
+        cdef const uint8_t* at = <const uint8_t*> PyBytes_AS_STRING(method)
+        cdef Delivery d
+        if PyBytes_GET_SIZE(method) < 14 or not frames_names(at, 14 + at[4], PyBytes_GET_SIZE(method)):
+            raise ValueError(f"method must be a basic.deliver, got {method[:64]!r}")
+        d.method = 0
+        d.tag = 5 + at[4]
+        d.header = PyBytes_GET_SIZE(method)
+        d.header_end = d.body = d.header + PyBytes_GET_SIZE(header)
+        d.body_end = PyBytes_GET_SIZE(whole)
+        self.take(<const uint8_t*> PyBytes_AS_STRING(whole), &d)
+
+    def arrange(self, order not None):
+        """arrange($self, order)
+        --
+
+        Have the rows of this part in another order, or only some of them.
+
+        Parameters
+        ----------
+        order : numpy.ndarray of int64
+            For each row, which of the present ones it is.
+
+        Raises
+        ------
+        ValueError
+            There is no such row.
+        """
+        cdef int64_t* places = <int64_t*> array_data(order) if order.itemsize == 8 else NULL
+        cdef int64_t i, count = len(order), later = self.held - self.count
+        cdef Collected* chosen
+        if places == NULL and count:
+            raise ValueError(f"order must be of 64 bits, got {order.dtype}")
+        chosen = <Collected*> malloc((count + later + 1) * sizeof(Collected))
+        if chosen == NULL:
+            raise MemoryError()
+        for i in range(count):
+            if not 0 <= places[i] < self.count:
+                free(chosen)
+                raise ValueError(f"order must have rows from 0 to {self.count - 1}, got {places[i]}")
+            chosen[i] = self.rows[places[i]]
+        if later:
+            memcpy(&chosen[count], &self.rows[self.count], later * sizeof(Collected))
+        free(self.rows)
+        self.rows = chosen
+        self.rows_capacity = count + later + 1
+        self.held = count + later
+        self.count = count
+
+    # Numbers of rows, as bytes of 64 bits each, but for `queues`, of 32, and `redelivered`, of one.
+
+    def queues(self, dict numbers not None):
+        """queues($self, numbers)
+        --
+
+        The number of each row's queue, of which `numbers` has them by consumer tag. KeyError if it has not.
+        """
+        cdef bytes found = PyBytes_FromStringAndSize(NULL, self.count * sizeof(int32_t)), tag = b""
+        cdef int32_t* to = <int32_t*> PyBytes_AS_STRING(found)
+        cdef int32_t number = 0
+        cdef const uint8_t* at
+        cdef int64_t i, count = self.count
+        for i in range(count):
+            at = self.data + self.rows[i].method + 4
+            if not tag or at[0] != PyBytes_GET_SIZE(tag) or memcmp(at + 1, PyBytes_AS_STRING(tag), at[0]) != 0:
+                tag = part(at, 1, 1 + at[0])
+                number = numbers[tag]
+            to[i] = number
+        return found
+
+    def sizes(self):
+        """sizes($self)
+        --
+
+        The octets of each body.
+        """
+        cdef bytes found = PyBytes_FromStringAndSize(NULL, self.count * sizeof(int64_t))
+        cdef int64_t* to = <int64_t*> PyBytes_AS_STRING(found)
+        cdef int64_t i
+        for i in range(self.count):
+            to[i] = self.rows[i].end - self.rows[i].body
+        return found
+
+    def received(self):
+        """received($self)
+        --
+
+        When each was received, in microseconds since 1970.
+        """
+        cdef bytes found = PyBytes_FromStringAndSize(NULL, self.count * sizeof(int64_t))
+        cdef int64_t* to = <int64_t*> PyBytes_AS_STRING(found)
+        cdef int64_t i
+        for i in range(self.count):
+            to[i] = self.rows[i].received
+        return found
+
+    def redelivered(self):
+        """redelivered($self)
+        --
+
+        Whether each came before.
+        """
+        cdef bytes found = bytes(self.count // 8 + 1)
+        cdef uint8_t* to = <uint8_t*> PyBytes_AS_STRING(found)
+        cdef const uint8_t* at
+        cdef int64_t i
+        for i in range(self.count):
+            at = self.data + self.rows[i].method
+            to[i >> 3] |= <uint8_t> ((at[5 + at[4] + 8] & 1) << (i & 7))
+        return found
+
+    def offsets(self):
+        """offsets($self)
+        --
+
+        The offset of each in its stream; -1 where it came from none.
+        """
+        cdef bytes found = PyBytes_FromStringAndSize(NULL, self.count * sizeof(int64_t))
+        cdef int64_t* to = <int64_t*> PyBytes_AS_STRING(found)
+        cdef int64_t i
+        for i in range(self.count):
+            to[i] = self.offset_of(i)
+        return found
+
+    def last_offset(self):
+        """last_offset($self)
+        --
+
+        That of the last row; -1 if there is none.
+        """
+        return self.offset_of(self.count - 1) if self.count else -1
+
+    cdef int64_t offset_of(self, int64_t i) noexcept:
+        cdef const uint8_t* at = self.data + self.rows[i].header
+        cdef int64_t size = self.rows[i].header_end - self.rows[i].header, begin
+        cdef Properties properties
+        cdef Field field
+        cdef FieldFound state = FIELD_UNSURE
+        if contents_find(at, size, &properties):
+            if properties.begin[PROPERTY_HEADERS] < 0:
+                return -1
+            state = tables_find(at, properties.begin[PROPERTY_HEADERS], size, OFFSET + 1, OFFSET_SIZE - 2, &field)
+            if state == FIELD_FOUND and field.kind == c'l':
+                return <int64_t> frames_number(at + field.begin, 8)
+        if state == FIELD_UNSURE:  # there is a table in the table, or it is broken
+            for begin in range(size - OFFSET_SIZE - 7):
+                if memcmp(at + begin, OFFSET, OFFSET_SIZE) == 0:
+                    return <int64_t> frames_number(at + begin + OFFSET_SIZE, 8)
+        return -1
+
+    # Columns, each as in `delivery_columns`.
+
+    def bodies(self):
+        """bodies($self)
+        --
+
+        The column of bodies. OverflowError if they have more than 2 GiB.
+        """
+        cdef int64_t i, size = 0
+        cdef bytes offset_bytes = PyBytes_FromStringAndSize(NULL, (self.count + 1) * sizeof(int32_t)), data
+        cdef int32_t* offsets = <int32_t*> PyBytes_AS_STRING(offset_bytes)
+        cdef char* to
+        for i in range(self.count):
+            size += self.rows[i].end - self.rows[i].body
+        if size > 0x7FFFFFFF:
+            raise OverflowError(f"bodies of a record batch have at most 2 GiB, got {size} octets")
+        data = PyBytes_FromStringAndSize(NULL, size)
+        to = PyBytes_AS_STRING(data)
+        size = offsets[0] = 0
+        for i in range(self.count):
+            memcpy(to + size, self.data + self.rows[i].body, self.rows[i].end - self.rows[i].body)
+            size += self.rows[i].end - self.rows[i].body
+            offsets[i + 1] = <int32_t> size
+        return self.count, 0, (None, offset_bytes, data)
+
+    def paths(self):
+        """paths($self)
+        --
+
+        The columns of exchanges and of routing keys.
+        """
+        cdef Column exchange, key
+        cdef int64_t i
+        memset(&exchange, 0, sizeof(Column))
+        memset(&key, 0, sizeof(Column))
+        try:
+            column_init(&exchange, self.count)
+            column_init(&key, self.count)
+            for i in range(self.count):
+                if not add_path(
+                    &exchange, &key, self.data + self.rows[i].method, self.rows[i].header - self.rows[i].method
+                ):
+                    raise ValueError("a delivery has no exchange and routing key")
+            return column_take(&exchange), column_take(&key)
+        finally:
+            column_free(&exchange)
+            column_free(&key)
+
+    def properties(self, tuple numbers not None, list names not None, headers, int64_t latest):
+        """properties($self, numbers, names, headers, latest)
+        --
+
+        The columns of properties and headers, as of `property_columns`, and a bit a row: whether it has any at all.
+
+        What cannot be decoded is null. ``headers(header)`` is called with a content header where it takes Python.
+        """
+        cdef int count = len(numbers), total = count + len(names), k
+        cdef int64_t i, rows = self.count
+        cdef Column* columns = <Column*> calloc(total + 1, sizeof(Column))
+        cdef bytes readable = bytes(rows // 8 + 1), header
+        if columns == NULL:
+            raise MemoryError()
+        try:
+            check_numbers(numbers)
+            for k in range(total):
+                column_init(&columns[k], rows)
+            for i in range(rows):
+                header = part(self.data, self.rows[i].header, self.rows[i].header_end) if names else b""
+                if add_content(
+                    columns, self.data + self.rows[i].header, self.rows[i].header_end - self.rows[i].header, numbers,
+                    names, header, headers, latest,
+                ):
+                    (<uint8_t*> PyBytes_AS_STRING(readable))[i >> 3] |= <uint8_t> (1 << (i & 7))
+                    continue
+                for k in range(total):
+                    add_read(&columns[k], None, numbers[k] if k < count else 0)
+            return [column_take(&columns[k]) for k in range(total)], readable
+        finally:
+            for k in range(total):
+                column_free(&columns[k])
+            free(columns)
+
+    def numbers(self, bytes name not None, headers):
+        """numbers($self, name, headers)
+        --
+
+        A header that is a whole number: a bit a row that says whether it is there, and values of 64 bits.
+
+        ``headers(header)`` returns it, or None, where it takes Python to tell.
+        """
+        cdef bytes there = bytes(self.count // 8 + 1), values = bytes(self.count * sizeof(int64_t)), header
+        cdef int64_t* to = <int64_t*> PyBytes_AS_STRING(values)
+        cdef Properties found
+        cdef Field field
+        cdef FieldFound state
+        cdef int64_t i
+        for i in range(self.count):
+            header = part(self.data, self.rows[i].header, self.rows[i].header_end)
+            at = <const uint8_t*> PyBytes_AS_STRING(header)
+            if not contents_find(at, PyBytes_GET_SIZE(header), &found) or found.begin[PROPERTY_HEADERS] < 0:
+                continue
+            state = tables_find(
+                at, found.begin[PROPERTY_HEADERS], PyBytes_GET_SIZE(header),
+                <const uint8_t*> PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name), &field,
+            )
+            if state == FIELD_FOUND and field.kind == c'l':
+                value = <int64_t> frames_number(at + field.begin, 8)
+            elif state != FIELD_MISSING:
+                value = headers(header)
+            else:
+                continue
+            if value is not None:
+                to[i] = value
+                (<uint8_t*> PyBytes_AS_STRING(there))[i >> 3] |= <uint8_t> (1 << (i & 7))
+        return there, values
+
+    def content_headers(self):
+        """content_headers($self)
+        --
+
+        The payload of each content header: a list of bytes.
+        """
+        cdef int64_t i
+        return [part(self.data, self.rows[i].header, self.rows[i].header_end) for i in range(self.count)]

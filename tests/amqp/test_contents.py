@@ -1,4 +1,4 @@
-"""The fields of deliveries, whole ones against pika's encoder, and any bytes at all."""
+"""The properties in content headers, whole ones against pika's encoder, and any bytes at all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pika.data import decode_table
 
-from fairsched._amqp import PROPERTY_NAMES, read_methods, read_properties
+from fairsched._amqp import PROPERTY_NAMES, read_properties
 
 ALL = tuple(range(len(PROPERTY_NAMES)))
 values: dict[str, Any] = dict.fromkeys(PROPERTY_NAMES, st.text(max_size=60))
@@ -56,27 +56,7 @@ def test_any_bytes_are_read_or_refused(rest: bytes, flags: int) -> None:
     assert len(found) == flags.bit_count()
 
 
-@given(st.binary(max_size=40))
-def test_any_method_is_read_or_refused(method: bytes) -> None:
-    try:
-        [tag], [redelivered], [path] = read_methods([(method, b"", b"", 0)])
-    except ValueError:
-        assert len(method) < 14 + (method[4] if len(method) > 4 else 0)
-        return
-    end = 5 + method[4]
-    assert (tag, path) == (method[5:end], method[end + 9 :])
-    assert redelivered == bool(method[end + 8] & 1)
-
-
-@pytest.mark.parametrize("delivery", [b"method", (), (1, b"", b"", 0), (None, b"", b"", 0), None])
-def test_what_is_no_delivery_is_refused(delivery: Any) -> None:
-    with pytest.raises((TypeError, ValueError)):
-        read_methods([delivery])
-
-
 def test_errors_name_the_value() -> None:
-    with pytest.raises(ValueError, match="got 4 bytes"):
-        read_methods([(b"\0\x3c\0\x3c", b"", b"", 0)])
     for number in (-1, 14):
         with pytest.raises(ValueError, match=f"from 0 to 13, got {number}"):
             read_properties(encoded({}), (number,), decode_table)

@@ -32,8 +32,6 @@ class Session:
         Seconds that connecting may take, and each answer.
     heartbeat : int or None
         Seconds; 0 switches heartbeats off, None leaves them to the URL.
-    transport : type
-        Class of the connection.
 
     Raises
     ------
@@ -49,9 +47,7 @@ class Session:
     heartbeat either. For one thread, except `interrupt`.
     """
 
-    def __init__(
-        self, url: str, *, timeout: float = 10.0, heartbeat: int | None = None, transport: type[Transport] = Transport
-    ) -> None:
+    def __init__(self, url: str, *, timeout: float = 10.0, heartbeat: int | None = None) -> None:
         #: host:port
         self.address = endpoint(url)
         self.transport: Any = None
@@ -63,7 +59,6 @@ class Session:
         if heartbeat is not None:
             self._parameters.heartbeat = heartbeat
         self._timeout = timeout
-        self._kind = transport
         self._loop = IOLoop()
         self._error: BaseException | None = None
         self._open = self._leaving = self._hurried = False
@@ -71,7 +66,7 @@ class Session:
     def open(self) -> None:
         """Connect."""
         try:
-            self.transport = self._kind(
+            self.transport = Transport(
                 self._parameters,
                 on_open_callback=self._on_open,
                 on_open_error_callback=self._on_lost,

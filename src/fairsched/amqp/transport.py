@@ -223,9 +223,8 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
             return start
         frame = buffer[start:end]
         self.bytes_received += end - start
-        if not self._gather(frame):
-            self._process_frame(decode_frame(frame)[1])
-            self._account(frame)
+        self._process_frame(decode_frame(frame)[1])
+        self._account(frame)
         return end
 
     def _account(self, frame: bytes) -> None:
@@ -249,10 +248,6 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
     def _read_frame(self) -> tuple[int, Any]:
         found = getattr(self, "_frame_buffer", None)
         return decode_frame(found) if isinstance(found, bytes) else super()._read_frame()  # type: ignore[no-any-return,unused-ignore]
-
-    def _gather(self, _frame: bytes) -> bool:
-        """Take a frame that is not for pika: of these there are only in subclasses."""
-        return False
 
     def _adapter_emit_data(self, data: bytes) -> None:
         if self._held is None:

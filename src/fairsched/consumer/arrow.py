@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from fairsched._amqp import AckLedger
@@ -132,15 +131,15 @@ class ArrowColumns:
         body, queue, redelivered, exchange, key = delivery_columns(messages, self._queues)
         kinds = self._kinds
         columns = [
-            _array(pa, kinds[0], body),
+            texts_or_numbers(kinds[0], body),
             pa.DictionaryArray.from_buffers(kinds[1], rows, [None, pa.py_buffer(queue)], self._names, 0),
-            _array(pa, kinds[2], exchange),
-            _array(pa, kinds[3], key),
+            texts_or_numbers(kinds[2], exchange),
+            texts_or_numbers(kinds[3], key),
             pa.Array.from_buffers(kinds[4], rows, [None, pa.py_buffer(redelivered)], 0),
         ]
         if len(columns) < len(kinds):
             found = property_columns(messages, self._numbers, self._encoded, _read, self._texts, LATEST_SECOND)
-            columns += map(_array, repeat(pa), kinds[len(columns) :], found)
+            columns += map(texts_or_numbers, kinds[len(columns) :], found)
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _texts(self, message: Message) -> list[str | None]:
@@ -174,8 +173,9 @@ class ArrowColumns:
             settle_all(rest, AckLedger.REQUEUE)
 
 
-def _array(pa: Any, kind: pa.DataType, column: tuple[int, int, tuple[bytes | None, bytes, bytes]]) -> pa.Array:
-    """Return a column as Arrow has it: texts have offsets, numbers have not."""
+def texts_or_numbers(kind: pa.DataType, column: tuple[int, int, tuple[bytes | None, bytes, bytes]]) -> pa.Array:
+    """Return a column that `fairsched._delivery` made, as Arrow has it: texts have offsets, numbers have not."""
+    pa = _pyarrow()
     rows, nulls, (there, offsets, data) = column
     parts = [there, data] if pa.types.is_primitive(kind) else [there, offsets, data]
     return pa.Array.from_buffers(kind, rows, [None if part is None else pa.py_buffer(part) for part in parts], nulls)

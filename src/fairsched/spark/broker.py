@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.session import Session
 from fairsched.errors import ConnectionFailed, QueueNotFound
-from fairsched.spark.transport import BulkTransport
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -134,7 +133,7 @@ def open_session(broker: Broker, *, wait: Callable[[float], None] = time.sleep) 
     problems: dict[str, str] = {}
     for attempt in range(1 + broker.retries):
         for url in broker.urls:
-            session = Session(url, timeout=broker.timeout, heartbeat=broker.heartbeat, transport=BulkTransport)
+            session = Session(url, timeout=broker.timeout, heartbeat=broker.heartbeat)
             try:
                 session.open()
             except ConnectionFailed as error:

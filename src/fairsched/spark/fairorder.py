@@ -187,12 +187,12 @@ class Orderer:
         return pa.concat_batches(parts).take(pa.array(turns))
 
 
-def fair_positions(keys: Sequence[str], quanta: Mapping[str, int]) -> NDArray[np.uint64]:
+def fair_positions(keys: Sequence[str] | pa.Array, quanta: Mapping[str, int]) -> NDArray[np.uint64]:
     """Return the positions of rows in fair order.
 
     Parameters
     ----------
-    keys : sequence of str
+    keys : sequence of str, or pyarrow.Array
         Whose row each is; rows of one key stay in their order.
     quanta : mapping of str to int
         Weights; 1 where there is none.
@@ -206,9 +206,9 @@ def fair_positions(keys: Sequence[str], quanta: Mapping[str, int]) -> NDArray[np
     -----
     O(n). The GIL is released while the engine works. Safe from any thread.
     """
-    number: dict[str, int] = {}
-    slots = np.fromiter((number.setdefault(key, len(number)) for key in keys), np.int32, len(keys))
-    engine = Dwrr({slot: quanta.get(key, 1) for key, slot in number.items()})
+    encoded = (keys if isinstance(keys, pa.Array) else pa.array(keys, pa.string())).dictionary_encode()
+    slots = encoded.indices.to_numpy(zero_copy_only=False)
+    engine = Dwrr({slot: quanta.get(key, 1) for slot, key in enumerate(encoded.dictionary.to_pylist())})
     engine.push_many(slots, np.arange(len(keys), dtype=np.uint64))
     return engine.pop_many(len(keys))[1]
 

@@ -1,53 +1,94 @@
-"""Deliveries are found whole in whatever pieces the bytes come, and everything else is left to pika."""
+"""Deliveries are collected whole in whatever pieces the bytes come, and everything else is left to pika."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pika
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pika.channel import ContentFrameAssembler
 
-from fairsched.spark.transport import BulkTransport
+from fairsched._delivery import CollectedDeliveries
+from fairsched.amqp.transport import Transport
+from fairsched.spark.source.consuming import ConsumingChannel
+from fairsched.spark.source.rows import COLUMNS, Decoder
 
 FRAME_MAX = 4096
+OURS = 3
 
 
-class Target:
-    """What a `ConsumingChannel` is to the transport."""
+class Wire(Transport):
+    """A transport without a connection, and the session and the channel that a `ConsumingChannel` asks for."""
 
-    def __init__(self, room: int, space: int) -> None:
-        self.deliveries: list[tuple[bytes, bytes, bytes, int]] = []
-        self.number, self.room, self.space, self.full = 3, room, space, False
+    channel_number = OURS
+    is_open = True
 
-    def took(self, room: int, space: int) -> None:
-        self.room, self.space = room, space
-        self.full = room <= 0 or space <= 0
+    def __init__(self, room: int, space: int, *, surplus: bool = False, shortcut: bool = True) -> None:
+        self.params = pika.ConnectionParameters(frame_max=FRAME_MAX)
+        self.sinks, self._unfinished, self._shortcut = {}, {}, shortcut
+        self._frame_buffer, self.bytes_received, self.frames_received = b"", 0, 0
+        self.transport, self.stops, self.others = self, 0, 0
+        self._assembler = ContentFrameAssembler()
+        self.consuming = ConsumingChannel(self, room, space, surplus=surplus)
+        self.consuming.consume({"q": 10}, {})
 
-    def take(self, method: bytes, header: bytes, body: bytes) -> None:
-        if self.full:
+    # What a session does.
+
+    def channel(self) -> Any:
+        return self
+
+    def call(self, requests: list[Any], _what: str) -> None:
+        for request in requests:
+            request(callback=None)
+
+    def stop(self) -> None:
+        self.stops += 1
+
+    # What a channel does.
+
+    def basic_qos(self, **_options: Any) -> None:
+        pass
+
+    def basic_consume(self, _queue: str, on_message: Any, **_options: Any) -> None:
+        self._on_message = on_message
+
+    def _process_frame(self, found: Any) -> None:
+        self.frames_received += 1
+        if found.channel_number != OURS:
+            self.others += 1
             return
-        self.deliveries.append((method, header, body, 0))
-        self.took(self.room - 1, self.space - len(body))
+        done = self._assembler.process(found)
+        if done:
+            method, header, body = done
+            self._on_message(self, method.method, header.properties, body)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return Decoder(["body"]).batch(self.consuming.deliveries, {}).column("body").to_pylist()
+
+    def rows(self) -> list[dict[str, Any]]:
+        decoder = Decoder(["body", "queue", "routing_key", "exchange", "message_id", "redelivered", "headers"])
+        deliveries = self.consuming.deliveries
+        return decoder.batch(deliveries, decoder.look(deliveries, self.consuming.queues)).to_pylist()
 
 
-def transport(target: Target) -> tuple[BulkTransport, list[Any]]:
-    """A transport without a connection, and the frames that it gives to pika."""
-    found = BulkTransport.__new__(BulkTransport)
-    frames: list[Any] = []
-    found.params = pika.ConnectionParameters(frame_max=FRAME_MAX)
-    found.sinks, found._unfinished, found.target, found._shortcut = {}, {}, target, True
-    found._frame_buffer, found.bytes_received, found.frames_received = b"", 0, 0
-    found._process_frame = frames.append
-    return found, frames
-
-
-def delivery(tag: int, body: bytes, channel: int = 3) -> bytes:
+def delivery(tag: int, body: bytes, channel: int = OURS) -> bytes:
     """The frames of one message."""
-    method = pika.frame.Method(channel, pika.spec.Basic.Deliver("t", tag, False, "", "key"))
-    header = pika.frame.Header(channel, len(body), pika.BasicProperties(message_id=str(tag)))
+    method = pika.spec.Basic.Deliver("fairsched-0", tag, tag % 2 == 0, "ex", "key")
+    properties = pika.BasicProperties(message_id=str(tag), headers={"a": tag})
+    header = pika.frame.Header(channel, len(body), properties)
     pieces = [body[start : start + FRAME_MAX - 8] for start in range(0, len(body), FRAME_MAX - 8)]
-    return b"".join(one.marshal() for one in (method, header, *(pika.frame.Body(channel, one) for one in pieces)))
+    return b"".join(one.marshal() for one in (method_frame(method, channel), header, *pieces_of(pieces, channel)))
+
+
+def method_frame(method: Any, channel: int) -> Any:
+    return pika.frame.Method(channel, method)
+
+
+def pieces_of(pieces: list[bytes], channel: int) -> list[Any]:
+    return [pika.frame.Body(channel, one) for one in pieces]
 
 
 kinds = st.lists(
@@ -55,47 +96,109 @@ kinds = st.lists(
 )
 
 
-@given(kinds, st.integers(1, 400))
-def test_messages_are_found_in_any_pieces(kinds, step):
-    target = Target(100, 10**6)
-    found, frames = transport(target)
-    data, bodies, others = b"", [], 0
-    for number, kind in enumerate(kinds, 1):
+@pytest.mark.parametrize("shortcut", [True, False])
+@given(kinds=kinds, step=st.integers(1, 400))
+def test_messages_are_found_in_any_pieces(shortcut, kinds, step):
+    wire = Wire(100, 10**6, shortcut=shortcut)
+    data, expected, others = b"", [], 0
+    for kind in kinds:
         if kind == "heartbeat":
             data += pika.frame.Heartbeat().marshal()
             others += 1
         elif kind == "other channel":
-            data += delivery(number, b"x", 4)
+            data += delivery(1, b"x", 4)
             others += 3
         else:
-            body = bytes([number]) * kind
-            data += delivery(number, body)
-            bodies.append(body)
+            tag = len(expected) + 1
+            body = bytes([tag]) * kind
+            data += delivery(tag, body)
+            expected.append(
+                {"body": body, "queue": "q", "routing_key": "key", "exchange": "ex", "message_id": str(tag),
+                 "redelivered": tag % 2 == 0, "headers": [("a", str(tag))]}
+            )  # fmt: skip
     for start in range(0, len(data), step):
-        found._on_data_available(data[start : start + step])
-    assert [one[2] for one in target.deliveries] == bodies
-    assert len(frames) == others
-    assert found._frame_buffer == b""
-    assert found.bytes_received == len(data)
+        wire._on_data_available(data[start : start + step])
+    assert wire.rows() == expected
+    assert wire.others == others
+    assert wire._frame_buffer == b""
+    assert wire.bytes_received == len(data)
 
 
-@given(st.integers(1, 20), st.integers(1, 400))
-def test_messages_alone_never_take_pikas_way(room, step):
-    target = Target(room, 10**6)
-    found, frames = transport(target)
+@given(st.integers(1, 20), st.integers(1, 400), st.booleans())
+def test_no_more_is_taken_than_was_wanted_and_the_surplus_is_for_the_next_part(room, step, surplus):
+    wire = Wire(room, 10**6, surplus=surplus)
     bodies = [bytes([number]) * number for number in range(20)]
     data = b"".join(delivery(number, body) for number, body in enumerate(bodies, 1))
     for start in range(0, len(data), step):
-        if not target.full:
-            assert frames == []
-        found._on_data_available(data[start : start + step])
-    assert [one[2] for one in target.deliveries] == bodies[:room]
-    assert target.full == (room <= 20)
+        wire._on_data_available(data[start : start + step])
+    assert wire.bodies == bodies[:room]
+    assert wire.consuming.full == (room <= 20)
+    assert (wire.stops > 0) == wire.consuming.full
+    deliveries, rest = wire.consuming.deliveries, bodies[room:] if surplus else []
+    assert deliveries.came == (20 if surplus else min(20, room))
+    while rest:
+        deliveries.want(3, 10**6)
+        assert wire.bodies == rest[:3]
+        assert deliveries.full == (len(rest) >= 3)
+        rest = rest[3:]
+    if surplus:
+        deliveries.want(3, 10**6)
+        assert wire.bodies == []
+        wire._on_data_available(delivery(21, b"later"))
+        assert wire.bodies == [b"later"]
 
 
-def test_bytes_bound_what_is_taken():
-    target = Target(100, 25)
-    found, _ = transport(target)
-    found._on_data_available(b"".join(delivery(number, b"x" * 10) for number in range(1, 9)))
-    assert len(target.deliveries) == 3
-    assert target.full
+def test_bytes_bound_what_is_taken() -> None:
+    wire = Wire(100, 25, surplus=True)
+    wire._on_data_available(b"".join(delivery(number, b"x" * 10) for number in range(1, 9)))
+    assert len(wire.bodies) == 3
+    assert wire.consuming.full
+    wire.consuming.deliveries.want(100, 5)
+    assert len(wire.bodies) == 1
+    wire.consuming.deliveries.want(100, 41)
+    assert len(wire.bodies) == 4
+    assert not wire.consuming.full
+
+
+def test_nothing_is_taken_after_the_end() -> None:
+    wire = Wire(100, 10**6, surplus=True)
+    wire._on_data_available(delivery(1, b"first"))
+    wire.consuming.deliveries.close()
+    wire._on_data_available(delivery(2, b"second"))
+    assert wire.bodies == [b"first"]
+
+
+def test_a_delivery_out_of_turn_is_refused() -> None:
+    """Acknowledgements name the last of several: a number that was left out would be among them."""
+    with pytest.raises(ValueError, match="delivery tag must be 1, the one after the last, got 2"):
+        Wire(100, 10**6)._on_data_available(delivery(2, b"x"))
+
+
+@pytest.mark.parametrize("method", [b"", b"\0\x3c\0\x3c\x01t" + bytes(9), b"\0\x3c\0\x3c\xff" + bytes(30)])
+def test_what_is_no_method_is_refused(method: bytes) -> None:
+    deliveries = CollectedDeliveries()
+    deliveries.want(1, 1)
+    with pytest.raises(ValueError, match=r"method must be a basic\.deliver"):
+        deliveries.deliver(method, b"", b"")
+
+
+@given(st.binary(max_size=40), st.binary(max_size=60), st.binary(max_size=9))
+def test_any_bytes_are_decoded_or_refused(names: bytes, header: bytes, body: bytes) -> None:
+    """A method whose consumer tag is "t" and whose tag is 1, with anything behind it."""
+    deliveries = CollectedDeliveries()
+    deliveries.want(1, 1)
+    try:
+        deliveries.deliver(b"\0\x3c\0\x3c\x01t" + (1).to_bytes(8, "big") + names, header, body)
+    except ValueError:
+        first = names[1] if len(names) > 1 else 0
+        assert len(names) < 3 + first or len(names) != 3 + first + names[2 + first]
+        return
+    decoder = Decoder([name for name in COLUMNS if name not in ("key", "shed")], "header:a", "b", timed=True)
+    rows = decoder.batch(deliveries, decoder.look(deliveries, {b"t": "q"}))
+    rows.validate(full=True)
+    [row] = rows.to_pylist()
+    first = names[1]
+    assert row["redelivered"] == bool(names[0] & 1)
+    assert row["exchange"] == names[2 : 2 + first].decode("utf-8", "replace")
+    assert row["routing_key"] == names[3 + first :].decode("utf-8", "replace")
+    assert row["body"] == body

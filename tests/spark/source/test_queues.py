@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import multiprocessing
 import threading
@@ -393,34 +392,6 @@ def test_a_spool_of_another_checkpoint_is_refused_by_its_epoch(
     with pytest.raises(SpoolLost, match=r"holds epoch [0-9a-f]{32}"):
         other.plan()
     assert driver([name], failOnDataLoss="false").plan() is not None
-
-
-def test_the_collector_rests_only_while_a_segment_is_made(
-    broker: Node, queues: Declare, driver: Callable[..., Driver]
-) -> None:
-    [name] = queues(1)
-    fill(broker, [name], 10)
-    seen = []
-
-    class Watched(partition.PartitionReader):
-        def _segment(self, *arguments: Any) -> Any:
-            seen.append(gc.isenabled())
-            return super()._segment(*arguments)
-
-    class Reader(QueuesReader):
-        partition_reader = Watched
-
-    one = driver([name], Reader, maxMessagesPerTrigger=5)
-    [part] = one.reader.partitions(one.offset, one.plan())
-    for _rows in one.reader.read(part):
-        assert gc.isenabled()
-    assert seen == [False]
-    one = driver([name], failOnDataLoss="false")
-    [part] = one.reader.partitions(one.offset, one.plan())
-    broker.delete(name)
-    with pytest.raises(QueueNotFound):
-        list(one.reader.read(part))
-    assert gc.isenabled()
 
 
 def test_what_is_missing_is_said(broker: Node, queues: Declare, driver: Callable[..., Driver], tmp_path: Path) -> None:

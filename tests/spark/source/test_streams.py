@@ -19,6 +19,7 @@ from fairsched.spark.broker import open_session
 from fairsched.spark.source import streamrange, streams
 from fairsched.spark.source.batch import BatchReader
 from fairsched.spark.source.options import source_options
+from fairsched.spark.source.rows import Decoder
 from fairsched.spark.source.streamrange import StreamTruncated, bounds, seen_bounds
 from fairsched.spark.source.streams import Range, StreamsReader, ranges
 
@@ -177,7 +178,8 @@ def test_a_range_has_one_consumer_and_pieces_of_bounded_size(
     pieces = streamrange.read_range(
         options.broker, name, 3, 97, idle=options.poll_timeout, strict=True, most=7, most_bytes=500_000
     )
-    found = [[delivery[2] for delivery in piece.deliveries] for piece in pieces]
+    decoder = Decoder(["body"])
+    found = [decoder.batch(piece.deliveries, {}).column("body").to_pylist() for piece in pieces]
     assert [one for piece in found for one in piece] == sent[3:97]
     assert {len(piece) for piece in found[:-1]} == ({4} if body == 150_000 else {7})
     assert len(opened) == 1

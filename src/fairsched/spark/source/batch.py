@@ -21,7 +21,7 @@ from fairsched.spark.source.plan import allocate, assign
 from fairsched.spark.source.roworder import row_order
 from fairsched.spark.source.rows import Decoder
 from fairsched.spark.source.schema import RequestedSchema
-from fairsched.spark.source.shedding import judge
+from fairsched.spark.source.shedding import judge_known
 from fairsched.spark.source.streamrange import as_offsets
 from fairsched.spark.source.streams import Range, ranges, read_rows
 
@@ -40,15 +40,15 @@ def browse(options: SourceOptions, names: Sequence[str], shares: dict[str, int])
         found = collect(session, shares, idle=options.poll_timeout, most_bytes=None)
         # They go back in any case, in the end with the connection.
         with contextlib.suppress(ConnectionFailed):
-            if found.deliveries:
-                found.settle([(AckLedger.REQUEUE, len(found.deliveries), True)])
+            if found.deliveries.came:
+                found.settle([(AckLedger.REQUEUE, found.deliveries.came, True)])
             found.close(1 + options.broker.retries)
         return found
 
     found = over_session(options.broker, look, Session.close)
-    columns = decoder.decode(found.deliveries, found.queues)
-    judge(options.shedding, {}, columns, ())
-    rows = decoder.batch(columns, row_order(options, columns))
+    known = decoder.look(found.deliveries, found.queues)
+    _, known = judge_known(options.shedding, {}, known, ())
+    rows = decoder.batch(found.deliveries, known, row_order(options, known))
     for start in range(0, rows.num_rows, SEGMENT_MESSAGES):
         yield rows.slice(start, SEGMENT_MESSAGES)
 

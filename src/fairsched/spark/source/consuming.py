@@ -2,50 +2,78 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pika
+from pika import spec
 
 from fairsched._amqp import AckLedger
+from fairsched._delivery import CollectedDeliveries
+from fairsched.amqp.properties import ReceivedProperties
 from fairsched.amqp.session import Session
-from fairsched.errors import FairschedError
 from fairsched.prefetch import LARGEST_PREFETCH
 from fairsched.spark.broker import close_channel
 from fairsched.spark.source.depths import message_counts
-from fairsched.spark.transport import DeliveryBuffer
+
+if TYPE_CHECKING:
+    from pika.spec import Basic, BasicProperties
+
+#: More than there ever is.
+ENDLESS = 2**62
+
+#: A read costs as much as fifty messages. After one of fewer bytes the broker is given so many seconds to send more.
+_SMALL, _PAUSE = 32_768, 0.002
+
+_DELIVER = spec.Basic.Deliver.INDEX.to_bytes(4, "big")
+#: Stands for what comes before the properties in a content header: class, weight, size of the body.
+_BEFORE = bytes(12)
 
 
-class ConsumingChannel(DeliveryBuffer):
+class ConsumingChannel:
     """A channel with consumers, and its deliveries, unacknowledged and undecoded, in the order of arrival.
 
     Parameters
     ----------
     session : Session
-        An open connection, with a `BulkTransport`.
-    wanted, most_bytes
-        As `DeliveryBuffer` has them.
+        An open connection.
+    wanted : int
+        Messages.
+    most_bytes : int or None
+        Bytes of bodies; the message that reaches them is the last one.
+    surplus : bool
+        Whether what comes when all that is wanted is here is kept, not dropped: nobody asked for it, and the broker
+        takes it back with the channel.
 
     Attributes
     ----------
-    deliveries : list of Delivery
+    deliveries : CollectedDeliveries
         Delivery tags are 1, 2, 3, …
     queues : dict of bytes to str
         Queue by consumer tag.
     """
 
-    def __init__(self, session: Session, wanted: int, most_bytes: int | None) -> None:
+    def __init__(self, session: Session, wanted: int, most_bytes: int | None, *, surplus: bool = False) -> None:
         self._session = session
         self._channel = session.channel()
-        super().__init__(self._channel.channel_number, wanted, most_bytes)
+        self.number: int = self._channel.channel_number
+        self.deliveries = CollectedDeliveries(surplus)
+        self.deliveries.want(wanted, ENDLESS if most_bytes is None else most_bytes)
         self.queues: dict[bytes, str] = {}
+        #: What had come when it was looked last, and bytes that the connection had received.
+        self._seen = self._received = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more is wanted."""
+        return self.deliveries.full
 
     def consume(self, windows: Mapping[str, int], arguments: Mapping[str, Mapping[str, Any]]) -> None:
         """Open a consumer for each queue; deliveries may come before this returns."""
-        channel = self._channel
-        self._session.transport.sinks[self.number] = self._take
-        self._session.transport.target = self
+        channel, transport = self._channel, self._session.transport
+        transport.sinks[self.number] = self.deliveries
+        transport.after_read = self._after_read
         requests: list[Callable[..., Any]] = []
         before = -1
         for number, (name, window) in enumerate(windows.items()):
@@ -56,23 +84,34 @@ class ConsumingChannel(DeliveryBuffer):
                 requests.append(partial(channel.basic_qos, prefetch_count=count))
                 before = count
             requests.append(
-                partial(channel.basic_consume, name, self._refuse, consumer_tag=tag, arguments=arguments.get(name))
+                partial(channel.basic_consume, name, self._on_message, consumer_tag=tag, arguments=arguments.get(name))
             )
         self._session.call(requests, "basic.consume")
 
-    def took(self, room: int, space: int) -> None:
-        """Note what is still wanted, and have whoever waits look at it."""
-        super().took(room, space)
+    def _after_read(self) -> None:
+        """Look at what a read has brought."""
+        received = self._session.transport.bytes_received
+        came, small = self.deliveries.came != self._seen, received - self._received < _SMALL
+        self._seen, self._received = self.deliveries.came, received
+        if came:
+            self.took()
+            if small and not self.full:
+                time.sleep(_PAUSE)
+
+    def took(self) -> None:
+        """Have whoever waits look at what came."""
         if self.full:
             self._session.stop()
 
-    def _take(self, _tag: int, _redelivered: int, method: bytes, header: bytes, body: bytes) -> None:
-        self.take(method, header, body)
-
-    def _refuse(self, *_decoded: Any) -> None:
-        """Refuse what pika has decoded: `BulkTransport` leaves it no delivery, unless it does not know this pika."""
-        text = f"pika {pika.__version__} keeps its input in a way that is not known here; the source needs 1.4"
-        self._session.fail(FairschedError(text))
+    def _on_message(self, _channel: Any, delivery: Basic.Deliver, properties: BasicProperties, body: bytes) -> None:
+        """Take a delivery that came in more frames than three, or for which there is no short cut."""
+        if isinstance(properties, ReceivedProperties):
+            header = properties.header
+        else:
+            header = _BEFORE + b"".join(properties.encode())
+        self.deliveries.deliver(_DELIVER + b"".join(delivery.encode()), header, body)
+        if not self._session.transport.reading:
+            self.took()
 
     def counts(self, queues: Iterable[str]) -> dict[str, int]:
         """Messages that are ready, by queue, asked on the channel of the deliveries; stops asking when it is full."""
@@ -85,9 +124,9 @@ class ConsumingChannel(DeliveryBuffer):
         stopped for a while.
         """
         while not self.full:
-            before = len(self.deliveries)
+            before = self.deliveries.came
             self._session.serve_until(lambda: self.full, idle)
-            if len(self.deliveries) == before and not self.full and self.is_silent():
+            if self.deliveries.came == before and not self.full and self.is_silent():
                 return
 
     def is_silent(self) -> bool:
@@ -96,14 +135,14 @@ class ConsumingChannel(DeliveryBuffer):
         Answers and deliveries come one after the other, on the same channel. Each queue is asked twice: its first
         answer may overtake what it had sent to the channel before.
         """
-        before = len(self.deliveries)
+        before = self.deliveries.came
         for _ in range(2):
             self.counts(self.queues.values())
-        return len(self.deliveries) == before and not self.full
+        return self.deliveries.came == before and not self.full
 
     def cancel(self) -> None:
         """Stop all consumers; what still comes goes back with the channel."""
-        self.full = True
+        self.deliveries.close()
         with self._session.transport:
             for tag in self.queues:
                 # Without a callback nobody waits for the answer: the broker reads this before any acknowledgement.
@@ -128,7 +167,7 @@ class ConsumingChannel(DeliveryBuffer):
         if self._channel.is_open:
             close_channel(self._session, self._channel, patience)
         self._session.transport.sinks.pop(self.number, None)
-        self._session.transport.target = None
+        self._session.transport.after_read = lambda: None
 
 
 def collect(session: Session, windows: Mapping[str, int], *, idle: float, most_bytes: int | None) -> ConsumingChannel:

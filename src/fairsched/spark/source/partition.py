@@ -6,13 +6,11 @@ only what this attempt has published. One task, one thread.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from fairsched._amqp import AckLedger
@@ -25,8 +23,8 @@ from fairsched.spark.source.depths import depths
 from fairsched.spark.source.options import SourceOptions
 from fairsched.spark.source.plan import allocate
 from fairsched.spark.source.roworder import choose, row_order
-from fairsched.spark.source.rows import Decoder
-from fairsched.spark.source.shedding import judge
+from fairsched.spark.source.rows import Decoder, Known, taken
+from fairsched.spark.source.shedding import judge_known
 from fairsched.spark.source.spool import Segment, open_spool
 
 _log = logging.getLogger(__name__)
@@ -109,12 +107,11 @@ class PartitionReader:
     def _make(self, number: int) -> Segment | None:
         part = self._part
         self._spool.check_open(part.seq)
-        with _collector_paused():
-            shares, collected = self._collect()
-            segment, verdicts = self._segment(shares, collected)
+        shares, collected = self._collect()
+        segment, verdicts = self._segment(shares, collected)
         self.reached("collected")
         if not self._spool.publish(part.seq, part.index, number, segment):
-            self._settle(collected, [AckLedger.REQUEUE] * len(collected.deliveries))
+            self._settle(collected, [AckLedger.REQUEUE] * collected.deliveries.came)
             return None
         self.reached("published")
         self._settle(collected, verdicts)
@@ -160,24 +157,26 @@ class PartitionReader:
 
     def _segment(self, shares: Mapping[str, int], collected: ConsumingChannel) -> tuple[Segment, list[int] | None]:
         """Decode, choose, judge and order; the second result is a verdict on each delivery, None to acknowledge all."""
-        columns = self._decoder.decode(collected.deliveries, collected.queues)
-        places: Sequence[int] = range(len(collected.deliveries))
+        deliveries = collected.deliveries
+        known = self._decoder.look(deliveries, collected.queues)
+        places = np.arange(deliveries.count)
         if self._options.fair_lookahead > 1:
-            places = choose(columns["queue"], columns["key"], self._options.key_quanta, shares)
-            columns = _taken(columns, places)
-        counts, sizes, ages = _figures(columns)
+            keys = known["key"].to_pylist()
+            places = np.array(choose(known["queue"].to_pylist(), keys, self._options.key_quanta, shares), np.int64)
+            known = taken(deliveries, known, places)
+        counts, sizes, ages = _figures(known)
         left = sum(self._left.values()) - sum(counts.values())
         size = self._bytes + sum(sizes.values())
         last = left <= 0 or not collected.full or not counts or 0 < self._part.budget <= size
         emptied = [] if collected.full else [name for name in shares if counts.get(name, 0) < shares[name]]
-        found = judge(self._options.shedding, self._laws, columns, emptied)
+        found, known = judge_known(self._options.shedding, self._laws, known, emptied)
         if found.returned:
-            columns = _taken(columns, found.shown)
-        batch = self._decoder.batch(columns, row_order(self._options, columns))
+            known = taken(deliveries, known, found.shown)
+        batch = self._decoder.batch(deliveries, known, row_order(self._options, known))
         segment = Segment(batch, counts, sizes, ages, last, shed=found.shed, laws=found.laws)
-        if len(found.shown) == len(collected.deliveries):
+        if len(found.shown) == deliveries.came:
             return segment, None
-        verdicts = [AckLedger.REQUEUE] * len(collected.deliveries)
+        verdicts = [AckLedger.REQUEUE] * deliveries.came
         for verdict, rows in ((AckLedger.ACK, found.shown), (self._returns, found.returned)):
             for row in rows:
                 verdicts[places[row]] = verdict
@@ -187,7 +186,7 @@ class PartitionReader:
         """Tell the broker the verdicts, None for an acknowledgement of everything."""
         try:
             if verdicts is None:
-                collected.acknowledge(len(collected.deliveries))
+                collected.acknowledge(collected.deliveries.came)
             else:
                 collected.settle(_frames(verdicts))
             # To be answered late is better than to have it all again.
@@ -213,18 +212,6 @@ class PartitionReader:
             session.close()
 
 
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pause the cyclic collector: messages are no garbage, and to look through them is a tenth of the cost."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def _frames(verdicts: Sequence[int]) -> list[tuple[int, int, bool]]:
     """Verdict, delivery tag and "multiple" of the fewest frames that settle tags 1, 2, 3, … so."""
     ledger = AckLedger()
@@ -234,20 +221,17 @@ def _frames(verdicts: Sequence[int]) -> list[tuple[int, int, bool]]:
     return ledger.flush()
 
 
-def _taken(columns: Mapping[str, list[Any]], places: Sequence[int]) -> dict[str, list[Any]]:
-    """Return some rows of the columns."""
-    return {name: [values[place] for place in places] for name, values in columns.items()}
-
-
-def _figures(columns: Mapping[str, list[Any]]) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+def _figures(known: Known) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
     """Messages, bytes, and the age of the last message in milliseconds, by queue."""
-    counts: dict[str, int] = {}
-    sizes: dict[str, int] = {}
+    encoded = known["queue"].dictionary_encode()
+    names, places = encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False)
+    counts, sizes = np.bincount(places, minlength=len(names)), np.zeros(len(names), np.int64)
+    np.add.at(sizes, places, known["size"].to_numpy())
+    dated = np.flatnonzero(known["enqueued_at"].is_valid().to_numpy(zero_copy_only=False))
+    last = np.full(len(names), -1)
+    last[places[dated]] = dated  # of several rows the last one stays
     ages: dict[str, int] = {}
-    rows = zip(columns["queue"], columns["body"], columns["enqueued_at"], columns["received_at"], strict=True)
-    for queue, body, enqueued, received in rows:
-        counts[queue] = counts.get(queue, 0) + 1
-        sizes[queue] = sizes.get(queue, 0) + len(body)
-        if enqueued is not None:
-            ages[queue] = max(0, (received - enqueued) // 1000)
-    return counts, sizes, ages
+    for name, row in zip(names, last.tolist(), strict=True):
+        if row >= 0:
+            ages[name] = max(0, (known["received_at"][row].as_py() - known["enqueued_at"][row].as_py()) // 1000)
+    return dict(zip(names, counts.tolist(), strict=True)), dict(zip(names, sizes.tolist(), strict=True)), ages

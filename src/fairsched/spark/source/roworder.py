@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fairsched.spark.fairorder import fair_positions
 from fairsched.spark.source.options import SourceOptions
+from fairsched.spark.source.rows import Known
 
 
 def choose(
@@ -45,19 +46,19 @@ def choose(
     return sorted(chosen)
 
 
-def row_order(options: SourceOptions, columns: Mapping[str, Sequence[Any]]) -> Sequence[int] | NDArray[np.uint64]:
+def row_order(options: SourceOptions, known: Known) -> NDArray[Any]:
     """Return the positions of rows in the order that the source's options ask for.
 
     Parameters
     ----------
     options : SourceOptions
         Their `fair_key`, else `row_order`: fairly among keys, fairly among queues, or queue by queue.
-    columns : mapping of str to sequence
-        Has "key" and "queue".
+    known : mapping of str to pyarrow.Array
+        Has "queue", and "key" where there is a `fair_key`.
 
     Returns
     -------
-    sequence of int
+    numpy.ndarray
         A permutation of the rows' positions.
 
     Notes
@@ -65,7 +66,11 @@ def row_order(options: SourceOptions, columns: Mapping[str, Sequence[Any]]) -> S
     O(n); O(n log n) queue by queue. Safe from any thread.
     """
     if options.fair_key is not None:
-        return fair_positions(columns["key"], options.key_quanta)
+        return fair_positions(known["key"], options.key_quanta)
     if options.row_order == "fair":
-        return fair_positions(columns["queue"], options.quanta)
-    return sorted(range(len(columns["queue"])), key=columns["queue"].__getitem__)
+        return fair_positions(known["queue"], options.quanta)
+    queues = known["queue"].dictionary_encode()
+    names = queues.dictionary.to_pylist()
+    ranks = np.empty(len(names), np.int64)
+    ranks[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
+    return np.argsort(ranks[queues.indices.to_numpy(zero_copy_only=False)], kind="stable")

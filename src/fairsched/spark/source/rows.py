@@ -1,22 +1,28 @@
-"""From raw deliveries to Arrow columns: only the fields that the query's schema asks for are decoded.
+"""From collected deliveries to Arrow columns: only the fields that the query's schema asks for are decoded.
 
-Layout of a content header: AMQP 0-9-1, section 4.2.6.1; of the method, section 1.8.3.13. A pure function of its input;
-an instance is for one thread.
+That is done in two steps: `Decoder.look` makes the columns that say which rows are shown, and in which order, and
+`Decoder.batch` all others, of these rows and in that order. No object is made for a row, but for headers that take
+Python to decode, and for the map of all headers. For one thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from struct import Struct
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from fairsched._amqp import PROPERTY_NAMES, read_methods, read_properties
+from fairsched._amqp import PROPERTY_NAMES, read_properties
 from fairsched.amqp.fieldtables import LATEST_SECOND, as_text, read_table
+from fairsched.consumer.arrow import texts_or_numbers
 from fairsched.errors import ConfigurationError
 from fairsched.spark.source.options import SourceOptions
-from fairsched.spark.transport import Delivery
+
+if TYPE_CHECKING:
+    from fairsched._delivery import CollectedDeliveries
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 _NO_TEXT = {"delivery_mode": pa.int32(), "priority": pa.int32(), "timestamp": _INSTANT}
@@ -45,10 +51,10 @@ COLUMNS: dict[str, pa.DataType] = {
 _SPARK = {pa.binary(): "BINARY", pa.string(): "STRING", pa.bool_(): "BOOLEAN", pa.int64(): "BIGINT",
           pa.int32(): "INT", _INSTANT: "TIMESTAMP"}  # fmt: skip
 
-_SIGNED = Struct(">q")
-_STREAM_OFFSET = b"\x0fx-stream-offsetl"
-#: Stands for properties of which none can be decoded: told apart from those of a message that has none by what it is.
-_UNREADABLE: Mapping[str, Any] = {}
+#: What is known of rows before they are made: column name to values.
+Known = dict[str, pa.Array]
+
+_HEADERS = (PROPERTY_NAMES.index("headers"),)
 
 
 def column_names(options: SourceOptions) -> list[str]:
@@ -102,134 +108,140 @@ class Decoder:
         self._names = list(names)
         self._source, _, self._key = (key or "").partition(":")
         self._time_header = time_header
-        wanted = {"headers", "message_id"} & {*names} | {"timestamp"}
-        if "properties" in names:
-            wanted |= set(_PROPERTIES)
-        if self._source == "property":
-            wanted.add(self._key)
-        if time_header or self._source == "header":
-            wanted.add("headers")
-        self._wanted = tuple(number for number, name in enumerate(PROPERTY_NAMES) if name in wanted)
-        self._makers: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-            name: make for name, make in (("properties", _properties), ("headers", _headers)) if name in names
-        }
-        if timed:
-            self._makers["sent_by"] = self._sent_by
-        self._routes: dict[bytes, tuple[str, str]] = {}
+        self._timed = timed
 
-    def decode(self, deliveries: list[Delivery], queues: Mapping[bytes, str]) -> dict[str, list[Any]]:
-        """Return column name to values, in the order of arrival; `queues` says which queue a consumer tag belongs to.
+    def look(self, deliveries: CollectedDeliveries, queues: Mapping[bytes, str]) -> Known:
+        """Return what chooses and orders rows; `queues` says which queue a consumer tag belongs to.
 
-        The columns "queue", "key", "enqueued_at" and "received_at" (both in microseconds) are always there; "shed" is
-        for others to say.
+        These are "queue", "size" (of the body), "redelivered", "enqueued_at" and "received_at" (in microseconds); "key"
+        and "sent_by" where they were asked for. "shed" is for others to say.
         """
-        wanted, columns = self._wanted, dict[str, list[Any]]()
-        tags, columns["redelivered"], paths = read_methods(deliveries)
-        found = _all_properties(deliveries, wanted)
-        columns["queue"] = [queues[tag] for tag in tags]
-        columns["body"] = [one[2] for one in deliveries]
-        columns["received_at"] = [one[3] // 1000 for one in deliveries]
-        columns["enqueued_at"] = [
-            self._enqueued(one) if "timestamp" in one or "headers" in one else None for one in found
-        ]
-        columns["key"] = [self._key_of(one) for one in found] if self._key else [None] * len(found)
-        if "message_id" in self._names:
-            columns["message_id"] = [one.get("message_id") for one in found]
-        if "offset" in self._names:
-            columns["offset"] = [stream_offset(one[1]) for one in deliveries]
-        columns |= {name: [make(one) for one in found] for name, make in self._makers.items()}
-        if {"exchange", "routing_key"} & {*self._names}:
-            known = self._routes
-            routes = [known.get(path) or self._route(path) for path in paths]
-            for name, place in (("exchange", 0), ("routing_key", 1)):
-                if name in self._names:
-                    columns[name] = [route[place] for route in routes]
-        return columns
+        rows = deliveries.count
+        names = list(dict.fromkeys(queues.values()))
+        numbers = {tag: names.index(name) for tag, name in queues.items()}
+        places = _fixed(pa.int32(), rows, deliveries.queues(numbers))
+        known = {
+            "queue": pa.DictionaryArray.from_arrays(places, pa.array(names, pa.string())).cast(pa.string()),
+            "size": _fixed(pa.int64(), rows, deliveries.sizes()),
+            "redelivered": _fixed(pa.bool_(), rows, deliveries.redelivered()),
+            "received_at": _fixed(pa.int64(), rows, deliveries.received()),
+        }
+        [instants] = _properties(deliveries, ["timestamp"])
+        stamped, instants = None, instants.cast(pa.int64())
+        if self._time_header is not None:
+            stamped = self._by_header(deliveries, self._time_header)
+        known["enqueued_at"] = instants if stamped is None else pc.coalesce(stamped, instants)
+        if self._timed:
+            # The property has whole seconds, cut: the message may be almost one younger.
+            latest = pc.add(instants, 999_999)
+            known["sent_by"] = latest if stamped is None else pc.coalesce(stamped, latest)
+        if self._key:
+            known["key"] = self._keys(deliveries)
+        return known
 
-    def batch(self, columns: Mapping[str, list[Any]], order: Any = None) -> pa.RecordBatch:
+    def batch(
+        self, deliveries: CollectedDeliveries, known: Known, order: Sequence[int] | NDArray[Any] | None = None
+    ) -> pa.RecordBatch:
         """Make a record batch of the asked-for columns, its rows taken in `order`."""
-        arrays = [pa.array(columns[name], COLUMNS[name]) for name in self._names]
-        found = pa.RecordBatch.from_arrays(arrays, names=self._names)
-        return found if order is None else found.take(pa.array(order))
+        if order is not None:
+            known = taken(deliveries, known, order)
+        arrays: list[pa.Array] = []
+        paths: tuple[Any, ...] = ()
+        for name in self._names:
+            if name in known:
+                found = known[name].cast(COLUMNS[name])
+            elif name == "body":
+                found = texts_or_numbers(COLUMNS[name], deliveries.bodies())
+            elif name in ("exchange", "routing_key"):
+                paths = paths or deliveries.paths()
+                found = texts_or_numbers(COLUMNS[name], paths[name == "routing_key"])
+            elif name == "offset":
+                offsets = np.frombuffer(deliveries.offsets(), np.int64)
+                found = pa.array(offsets, COLUMNS[name], mask=offsets < 0)
+            elif name == "properties":
+                found = _struct(deliveries)
+            elif name == "headers":
+                found = pa.array([_headers(one) for one in deliveries.content_headers()], COLUMNS[name])
+            else:
+                [found] = _properties(deliveries, [name])
+            arrays.append(found)
+        return pa.RecordBatch.from_arrays(arrays, names=self._names)
 
-    def _route(self, path: bytes) -> tuple[str, str]:
-        middle = 1 + path[0]
-        found = path[1:middle].decode("utf-8", "replace"), path[middle + 1 :].decode("utf-8", "replace")
-        # Topics may be as many as messages.
-        if len(self._routes) < 10_000:
-            self._routes[path] = found
-        return found
+    def _by_header(self, deliveries: CollectedDeliveries, name: str) -> pa.Array:
+        """Return when messages were sent, as a header says it; null where it says nothing, or nonsense."""
+        latest = LATEST_SECOND * 1000
 
-    def _enqueued(self, values: Mapping[str, Any]) -> int | None:
-        found = self._by_header(values)
-        return _instant(values) if found is None else found
+        def whole(header: bytes) -> int | None:
+            found = (_table(header) or {}).get(name)
+            return found if type(found) is int and 0 <= found <= latest else None
 
-    def _by_header(self, values: Mapping[str, Any]) -> int | None:
-        if self._time_header is None:
-            return None
-        found = (values.get("headers") or {}).get(self._time_header)
-        if not isinstance(found, int) or isinstance(found, bool):
-            return None
-        return int(found) * 1000 if 0 <= found <= LATEST_SECOND * 1000 else None
+        there, values = deliveries.numbers(name.encode(), whole)
+        found = _fixed(pa.int64(), deliveries.count, values, there)
+        sane = pc.and_(pc.greater_equal(found, 0), pc.less_equal(found, latest))
+        return pc.multiply(pc.if_else(sane, found, pa.scalar(None, pa.int64())), 1000)
 
-    def _sent_by(self, values: Mapping[str, Any]) -> int | None:
-        found = self._by_header(values)
-        if found is not None:
-            return found
-        # The property has whole seconds, cut: the message may be almost one younger.
-        found = _instant(values)
-        return None if found is None else found + 999_999
+    def _keys(self, deliveries: CollectedDeliveries) -> pa.Array:
+        name = self._key
+        if self._source == "property" and name in _NO_TEXT:
+            number = (PROPERTY_NAMES.index(name),)
+            values = [_readable(header, number).get(name) for header in deliveries.content_headers()]
+            return pa.array(["" if value is None else as_text(value) for value in values], pa.string())
+        if self._source == "property":
+            [found] = _properties(deliveries, [name])
+        else:
 
-    def _key_of(self, values: Mapping[str, Any]) -> str:
-        holder = (values.get("headers") or {}) if self._source == "header" else values
-        found = holder.get(self._key)
-        return "" if found is None else as_text(found)
+            def text(header: bytes) -> list[str | None]:
+                value = (_table(header) or {}).get(name)
+                return [None if value is None else as_text(value)]
+
+            [column], _ = deliveries.properties((), [name.encode()], text, LATEST_SECOND)
+            found = texts_or_numbers(pa.string(), column)
+        return found.fill_null("")
 
 
-def stream_offset(header: bytes) -> int | None:
-    """Return the offset of a message in its stream, or None if it came from none."""
-    found = header.find(_STREAM_OFFSET)
-    return None if found < 0 else int(_SIGNED.unpack_from(header, found + len(_STREAM_OFFSET))[0])
+def taken(deliveries: CollectedDeliveries, known: Known, rows: Sequence[int] | NDArray[Any]) -> Known:
+    """Keep some rows, in the order given."""
+    places = np.ascontiguousarray(rows, np.int64)
+    deliveries.arrange(places)
+    return {name: values.take(pa.array(places)) for name, values in known.items()}
 
 
-def _all_properties(deliveries: list[Delivery], wanted: tuple[int, ...]) -> list[Mapping[str, Any]]:
-    """Read the properties of all messages; those that cannot be are `_UNREADABLE`: an error would stop the query."""
+def _fixed(kind: pa.DataType, rows: int, values: bytes, there: bytes | None = None) -> pa.Array:
+    """Return a column of values that all take as many bits."""
+    return pa.Array.from_buffers(kind, rows, [there if there is None else pa.py_buffer(there), pa.py_buffer(values)])
+
+
+def _properties(deliveries: CollectedDeliveries, names: Sequence[str]) -> list[pa.Array]:
+    """Return properties; null where there is none, or none that can be decoded."""
+    numbers = tuple(PROPERTY_NAMES.index(name) for name in names)
+    columns, _ = deliveries.properties(numbers, [], None, LATEST_SECOND)
+    kinds = [_NO_TEXT.get(name, pa.string()) for name in names]
+    return list(map(texts_or_numbers, kinds, columns))
+
+
+def _struct(deliveries: CollectedDeliveries) -> pa.Array:
+    """Return the column "properties"; null where none can be decoded: an error would stop the query."""
+    numbers = tuple(PROPERTY_NAMES.index(name) for name in _PROPERTIES)
+    columns, readable = deliveries.properties(numbers, [], None, LATEST_SECOND)
+    arrays = list(map(texts_or_numbers, _PROPERTIES.values(), columns))
+    readable = _fixed(pa.bool_(), deliveries.count, readable)
+    return pa.StructArray.from_arrays(arrays, names=list(_PROPERTIES), mask=pc.invert(readable))
+
+
+def _readable(header: bytes, wanted: tuple[int, ...]) -> dict[str, Any]:
+    """Read properties; none where they cannot be."""
     try:
-        return [read_properties(one[1], wanted, _table) for one in deliveries]
+        found: dict[str, Any] = read_properties(header, wanted, read_table)
     except ValueError:
-        return [_one_properties(one[1], wanted) for one in deliveries]
-
-
-def _one_properties(header: bytes, wanted: tuple[int, ...]) -> Mapping[str, Any]:
-    try:
-        found: Mapping[str, Any] = read_properties(header, wanted, _table)
-    except ValueError:
-        return _UNREADABLE
+        return {}
     return found
 
 
-def _table(header: bytes, begin: int) -> tuple[dict[str, Any] | None, int]:
+def _table(header: bytes) -> dict[str, Any] | None:
     """Decode headers; those that cannot be are null, since an error would end every attempt at the batch."""
-    try:
-        return read_table(header, begin)
-    except ValueError:
-        return None, begin
+    return _readable(header, _HEADERS).get("headers")
 
 
-def _properties(values: Mapping[str, Any]) -> dict[str, Any] | None:
-    if values is _UNREADABLE:
-        return None
-    found = {name: values.get(name) for name in _PROPERTIES}
-    found["timestamp"] = _instant(values)
-    return found
-
-
-def _headers(values: Mapping[str, Any]) -> list[tuple[str, str]] | None:
-    headers = values.get("headers")
+def _headers(header: bytes) -> list[tuple[str, str]] | None:
+    headers = _table(header)
     return None if headers is None else [(name, as_text(value)) for name, value in headers.items()]
-
-
-def _instant(values: Mapping[str, Any]) -> int | None:
-    """Return the property "timestamp" in microseconds."""
-    seconds = values.get("timestamp")
-    return seconds * 1_000_000 if seconds is not None and seconds <= LATEST_SECOND else None

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fairsched.spark.shedding import CodelByKey
 from fairsched.spark.source.options import Shedding
+from fairsched.spark.source.rows import Known
 
 #: Messages of one queue that the law returns in a row at most, as in a consumer.
 MAX_RETURNS = 10
@@ -33,14 +34,14 @@ class Judged(NamedTuple):
 
 
 def judge(
-    rules: Shedding | None, states: Mapping[str, Sequence[int]], columns: dict[str, list[Any]], emptied: Sequence[str]
+    rules: Shedding, states: Mapping[str, Sequence[int]], columns: dict[str, list[Any]], emptied: Sequence[str]
 ) -> Judged:
     """Ask the law about rows in the order in which they were taken.
 
     Parameters
     ----------
-    rules : Shedding or None
-        None for no law: everything is shown.
+    rules : Shedding
+        The law, and what becomes of what has waited too long.
     states : mapping of str to sequence of int
         `Judged.laws` of the rows before.
     columns : dict
@@ -53,8 +54,6 @@ def judge(
     Judged
     """
     rows = range(len(columns["queue"]))
-    if rules is None:
-        return Judged(rows, (), {}, {})
     laws = CodelByKey(rules.target, rules.interval, MAX_RETURNS)
     laws.resume(states)
     overdue = _overdue(laws, rules, columns)
@@ -66,6 +65,17 @@ def judge(
         columns["shed"] = overdue.tolist()
         return Judged(rows, (), shed, laws.states())
     return Judged(np.flatnonzero(~overdue).tolist(), returned, shed, laws.states())
+
+
+def judge_known(
+    rules: Shedding | None, states: Mapping[str, Sequence[int]], known: Known, emptied: Sequence[str]
+) -> tuple[Judged, Known]:
+    """Ask as `judge` does about what a decoder knows of rows; return that with "shed", if the action is to flag."""
+    if rules is None:
+        return Judged(range(len(known["queue"])), (), {}, {}), known
+    columns = {name: known[name].to_pylist() for name in ("queue", "received_at", "sent_by", "redelivered")}
+    found = judge(rules, states, columns, emptied)
+    return found, {**known, "shed": pa.array(columns["shed"], pa.bool_())} if "shed" in columns else known
 
 
 def _overdue(laws: CodelByKey, rules: Shedding, columns: Mapping[str, list[Any]]) -> NDArray[np.bool_]:

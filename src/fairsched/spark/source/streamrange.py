@@ -14,13 +14,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from fairsched.amqp.session import Session
 from fairsched.errors import ConnectionFailed, FairschedError
 from fairsched.prefetch import LARGEST_PREFETCH
 from fairsched.spark.broker import Broker, Retries, open_session, over_session
-from fairsched.spark.source.consuming import ConsumingChannel
-from fairsched.spark.source.rows import stream_offset
-from fairsched.spark.transport import ENDLESS, Delivery
+from fairsched.spark.source.consuming import ENDLESS, ConsumingChannel
 
 _log = logging.getLogger(__name__)
 
@@ -46,17 +46,20 @@ class _EndFinder(ConsumingChannel):
         self.offsets: dict[str, tuple[int, int]] = {}
         self.seen = 0
 
-    def took(self, room: int, space: int) -> None:
+    def took(self) -> None:
         """Note the offsets, and have whoever waits look at them."""
-        found, self.deliveries = self.deliveries, []
-        for method, header, _body, _received in found:
-            name = self.queues[method[5 : 5 + method[4]]]
-            offset = stream_offset(header)
-            if offset is None:
+        found, names = self.deliveries, list(self.queues.values())
+        places = np.frombuffer(found.queues({tag: place for place, tag in enumerate(self.queues)}), np.int32)
+        offsets = np.frombuffer(found.offsets(), np.int64)
+        for place, name in enumerate(names):
+            mine = offsets[places == place]
+            if (mine < 0).any():
                 self._session.fail(_no_stream(name))
                 return
-            self.offsets[name] = self.offsets.get(name, (offset, offset))[0], offset
-        self.seen += len(found)
+            if len(mine):
+                self.offsets[name] = self.offsets.get(name, (int(mine[0]), 0))[0], int(mine[-1])
+        found.want(ENDLESS, ENDLESS)
+        self.seen = found.came
         self._session.stop()
 
 
@@ -129,45 +132,39 @@ class _RangeChannel(ConsumingChannel):
     """The messages of a range of offsets, piece by piece: at most `most` of them, or as many as reach `most_bytes`.
 
     The consumer goes on from piece to piece: the broker searches the stream for the offset where a consumer begins. It
-    sends a window ahead of the acknowledgements, which end as soon as the rest of the range is within it. What comes
-    while a piece is full waits in the socket.
+    sends a window ahead of the acknowledgements, which end as soon as the rest of the range is within it. What the last
+    read brings more than a piece wants begins the next one; the rest waits in the socket.
     """
 
     def __init__(self, session: Session, stream: str, start: int, end: int, most: int, most_bytes: int) -> None:
-        super().__init__(session, most, most_bytes)
+        super().__init__(session, most, most_bytes, surplus=True)
         self.stream = stream
         self._last = end - 1
         self._most_bytes = most_bytes
         window = min(end - start, _WINDOW)
         self._step = max(1, window // 2)
-        #: Of all messages of this consumer: how many came, are acknowledged, and are to be.
-        self._came = self._acknowledged = 0
+        #: Of all messages of this consumer: how many are acknowledged, and are to be.
+        self._acknowledged = 0
         self._due = end - start - window
-        session.transport.holds = True
         self.consume({stream: window}, {stream: {"x-stream-offset": start}})
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more is wanted, or the end is here."""
+        return self.deliveries.full or self.deliveries.last_offset() >= self._last
 
     def again(self, most: int) -> None:
         """Go on with the next piece of at most so many messages."""
-        self.deliveries = []
-        self.room, self.space, self.full = most, self._most_bytes, False
-        self._session.transport.resume()
+        self.deliveries.want(most, self._most_bytes)
 
-    def take(self, method: bytes, header: bytes, body: bytes) -> None:
-        """Take a delivery that came among other frames, or in more than three, even if the piece is full."""
-        self.deliveries.append((method, header, body, time.time_ns()))
-        self.took(self.room - 1, self.space - len(body))
-
-    def took(self, room: int, space: int) -> None:
-        """Note what is still wanted, and let the broker go on."""
-        self._came += self.room - room
-        ready = min(self._came, self._due)
+    def took(self) -> None:
+        """Let the broker go on, and have whoever waits look at what came."""
+        ready = min(self.deliveries.came, self._due)
         if ready - self._acknowledged >= self._step or self._acknowledged < ready == self._due:
             self._acknowledged = ready
             if self._channel.is_open:
                 self.acknowledge(ready)
-        if self.deliveries and (stream_offset(self.deliveries[-1][1]) or 0) >= self._last:
-            room = 0
-        super().took(room, space)
+        super().took()
 
 
 def read_range(
@@ -213,7 +210,7 @@ def read_range(
                 _fill(session, piece, position, idle)
                 retries.succeeded()
                 position = _checked(broker, piece, position, end, strict)
-                if piece.deliveries:
+                if piece.deliveries.count:
                     yield piece
                 if position == end:
                     return
@@ -229,10 +226,10 @@ def _fill(session: Session, piece: _RangeChannel, position: int, idle: float) ->
     try:
         piece.fill(idle)
     except ConnectionFailed:
-        if not piece.deliveries:
+        if not piece.deliveries.count:
             raise
         return  # These came in order, so they are good; the loss of the connection shows next time.
-    if not piece.deliveries:
+    if not piece.deliveries.count:
         raise ConnectionFailed(
             f"{session.address}: nothing comes of stream {piece.stream!r} from offset {position} on, within {idle:g} s "
             "(pollTimeoutMs). Nothing is skipped for that. If this goes on, either retention took all that the stream "
@@ -243,24 +240,23 @@ def _fill(session: Session, piece: _RangeChannel, position: int, idle: float) ->
 
 def _checked(broker: Broker, piece: _RangeChannel, position: int, end: int, strict: bool) -> int:
     """Keep what lies in the range, and return the next offset; complains of what is gone."""
-    kept: list[Delivery] = []
-    gap: tuple[int, int] | None = None
-    for delivery in piece.deliveries:
-        offset = stream_offset(delivery[1])
-        if offset is None:
-            raise _no_stream(piece.stream)
-        if offset > position and gap is None:
-            gap = position, min(offset, end)
-        if offset >= end:
-            position = end
-            break
-        kept.append(delivery)
-        position = offset + 1
+    deliveries = piece.deliveries
+    offsets = np.frombuffer(deliveries.offsets(), np.int64)
+    beyond = np.flatnonzero((offsets >= end) | (offsets < 0))
+    kept = int(beyond[0]) if len(beyond) else len(offsets)
+    if kept < len(offsets) and offsets[kept] < 0:
+        raise _no_stream(piece.stream)
+    # Up to the first one that is beyond the end: what comes before it is gone, too.
+    expected = np.append(position, offsets[:kept] + 1)
+    gaps = np.flatnonzero(offsets[: kept + 1] > expected[: len(offsets)])
+    gap = (int(expected[gaps[0]]), min(int(offsets[gaps[0]]), end)) if len(gaps) else None
+    position = end if kept < len(offsets) else int(expected[-1])
     # Other things than messages take up offsets, too: what consumers store there over the stream protocol. Retention
     # takes a stream's beginning, so while that is not after the gap, there was never a message in it.
     if gap is not None and (first := bounds(broker, [piece.stream], "first")[piece.stream]) > gap[0]:
         _missing(piece.stream, gap[0], min(first, gap[1]), strict)
-    piece.deliveries[:] = kept
+    if kept < len(offsets):
+        deliveries.arrange(np.arange(kept))
     return position
 
 

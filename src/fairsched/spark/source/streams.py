@@ -53,7 +53,7 @@ def read_rows(options: SourceOptions, names: Sequence[str], part: Range) -> Iter
         most=SEGMENT_MESSAGES, most_bytes=SEGMENT_BYTES,
     )  # fmt: skip
     for found in pieces:
-        yield decoder.batch(decoder.decode(found.deliveries, found.queues))
+        yield decoder.batch(found.deliveries, decoder.look(found.deliveries, found.queues))
 
 
 class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
