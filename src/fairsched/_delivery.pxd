@@ -1,8 +1,11 @@
 """The delivery path of a consumer, as other modules see it; see _delivery.pyx."""
 
-from libc.stdint cimport int64_t, uint64_t
+from cpython.pythread cimport PyThread_type_lock
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fairsched._amqp cimport AckLedger
+from fairsched._fairqueue cimport FairQueue
+from fairsched.core.amqp.frames cimport Found
 
 cdef enum:
     COUNTERS = 10
@@ -30,9 +33,13 @@ cdef class Settlements:
     cdef readonly Counters counters
     cdef readonly AckPolicy policy
     cdef public bint flush_requested
+    cdef public LentConnection lent
     cdef object request
     cdef object forked_error
     cdef list unsent
+
+    cdef int send_soon(self) except -1
+    cdef list taken_unsent(self)
 
 
 cdef class ChannelDeliveries:
@@ -42,6 +49,8 @@ cdef class ChannelDeliveries:
     cdef public bint filled
     cdef public bint arrived
     cdef readonly int64_t window
+    cdef public unsigned int number
+    cdef public int64_t room
     cdef Settlements settlements
     cdef Intake intake
     cdef int64_t nearly_full
@@ -51,6 +60,7 @@ cdef class ChannelDeliveries:
 
     cdef int book(self, uint64_t tag, uint64_t size) except -1
     cdef int look(self, uint64_t tag) except -1
+    cdef bytes taken_frames(self)
     cdef bint settle_one(self, uint64_t tag, int verdict) except -1
     cdef bint note(self, uint64_t tag, int verdict, bint* is_due) except -1
 
@@ -79,7 +89,7 @@ cdef class HeaderKey:
     cdef bytes name
     cdef object otherwise
 
-    cdef object of(self, Message message)
+    cdef object shown(self, Message message)
 
 
 cdef class Intake:
@@ -92,9 +102,53 @@ cdef class Intake:
     cdef bint priced
     cdef list messages
     cdef double now
+    cdef bint borrowed  # it is not the I/O thread that reads
 
     cdef int append(self, Message message) except -1
+    cdef bint queue_all(self, FairQueue lane) except -1
     cdef list prices(self, list messages)
+
+
+cdef class LentConnection:
+    cdef PyThread_type_lock lock
+    cdef FairQueue lane
+    cdef Intake intake
+    cdef object wake
+    cdef readonly object transport
+    cdef bint usable            # may be borrowed
+    cdef bint readable          # and be read
+    cdef bint borrowed          # somebody has it who is not the I/O thread
+    cdef bint unwatched         # the I/O thread is not woken by what comes
+    cdef int sleepers           # threads that wait for what the I/O thread reads
+    cdef int epoll
+    cdef readonly int fd
+    cdef uint32_t events        # that pika waits for
+    cdef double looked          # when who reads looked last
+    cdef uint8_t* buffer
+    cdef int64_t longest
+    # For the I/O thread, when it has the connection again.
+    cdef bint left              # there is something for it to do
+    cdef object error
+    cdef bytes unsent
+    cdef list later             # calls
+    cdef int64_t received_size
+    cdef int64_t received_frames
+    cdef int64_t sent_size
+
+    cdef bint borrow(self) noexcept
+    cdef int give_back(self) except -1
+    cdef int wake_up(self) except -1
+    cdef bint send(self, Settlements settlements) except -1
+    cdef int send_all(self, list channels) except -1
+    cdef bint fetch(self, bint wait) except -1
+    cdef int read(self) except -2
+    cdef int read_borrowed(self) except -2
+    cdef int take(self, int64_t size) except -1
+    cdef int keep(self, int64_t position, int64_t size, Found what) except -1
+    cdef int rest(self) except -1
+    cdef int rise(self) except -1
+    cdef int watch(self) except -1
+    cdef int unwatch(self) except -1
 
 
 cdef class MessageSource:
@@ -106,6 +160,7 @@ cdef class MessageSource:
     cdef readonly int64_t handled_count
     cdef readonly bint deferring
     cdef bint measures
+    cdef unsigned int turns     # messages that were asked for
 
     cdef Message taken(self, object lane, object priority)
     cdef bint is_usable(self, object lane, Message message) except -1

@@ -9,6 +9,7 @@ In this file, in this order:
     Message              one delivery, in the hands of a handler; a header of it as a key
     give_deliveries      from the bytes of a connection to messages
     Intake               from there into the lanes
+    LentConnection       the connection, for the thread that consumes while the I/O thread waits
     MessageSource        and out of these, to the workers
     settle_all           many messages at once
     …_columns            and as columns of Arrow
@@ -32,7 +33,10 @@ from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.time cimport monotonic, perf_counter
 from cpython.time cimport time as wall_clock
 from cpython.unicode cimport PyUnicode_AsUTF8String, PyUnicode_DecodeUTF8
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from cpython.pythread cimport (
+    NOWAIT_LOCK, PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_release_lock, WAIT_LOCK,
+)
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
@@ -48,8 +52,12 @@ from fairsched.core.amqp.contents cimport (
     PROPERTIES, PROPERTY_DELIVERY_MODE, PROPERTY_HEADERS, PROPERTY_PRIORITY, PROPERTY_TIMESTAMP, Properties,
     contents_find,
 )
-from fairsched.core.amqp.frames cimport FOUND_OTHER, FOUND_WHOLE, Delivery, Found, frames_find, frames_names, frames_number
-
+from fairsched.core.amqp.frames cimport (
+    FOUND_OTHER, FOUND_WHOLE, FRAME_HEAD, Delivery, Found, frames_find, frames_names, frames_number,
+)
+from fairsched.core.amqp.sockets cimport (
+    RECEIVED_NOTHING, SOCKETS_LEND, sockets_receive, sockets_send, sockets_wait, sockets_watch,
+)
 from fairsched.core.amqp.tables cimport FIELD_FOUND, FIELD_MISSING, FIELD_UNSURE, Field, FieldFound, tables_find
 
 from queue import Empty
@@ -88,6 +96,8 @@ PERIOD = 0.005
 SLOWEST_PERIOD = 0.08
 #: A handler that ran longer than this, in nanoseconds, has its settlement sent at once.
 LONG = 2_000_000
+#: Who looks again within this many seconds is fast, and reads what comes itself; and waits so long for it, at most.
+FAST = 0.001
 
 cdef int64_t C_PART = PART
 cdef int64_t C_SMALL_PART = SMALL_PART
@@ -95,10 +105,15 @@ cdef double C_PERIOD = PERIOD
 cdef double C_PAUSE = PAUSE
 cdef int64_t C_MANY = MANY
 cdef int64_t C_LONG = LONG
+cdef double C_FAST = FAST
 
 cdef enum:
     LOOK_AFTER = 1000  # handled messages after which measured round trip and handler time are held against the windows
     SLOW = 5_000_000   # of slower handlers, in nanoseconds, it is looked how long their messages wait here
+    OFTEN = 32         # messages taken after which it is looked whether more have come: a power of two
+    ROOM = 1 << 16     # octets that are read at once
+    SETTLEMENT = 21    # octets of a frame that settles
+    READABLE = 1       # among the events of an epoll
 
 
 # Counts ---------------------------------------------------------------------------------------------------------------
@@ -251,21 +266,24 @@ cdef class Settlements:
     policy : AckPolicy
         Says when they are to be sent.
     request : callable
-        Called, in whatever thread, when they are to be sent.
+        Called, in whatever thread, when the I/O thread is to send them.
 
     Attributes
     ----------
+    lent : LentConnection
+        Sends them at once, where it can.
     flush_requested : bool
         Whether sending was asked for and is yet to be done.
 
     Notes
     -----
-    `take_unsent` and `forked` are for the I/O thread, and for a child process; the rest is safe from any thread.
+    `take_unsent` is for who has the connection, `forked` for a child process; the rest is safe from any thread.
     """
 
     def __cinit__(self, *_args, **_options):
         self.counters = Counters()
         self.policy = AckPolicy(1)
+        self.lent = LentConnection.__new__(LentConnection)
         self.unsent = []
 
     def __init__(self, Counters counters not None, AckPolicy policy not None, request):
@@ -278,12 +296,28 @@ cdef class Settlements:
         """Whether anything is settled and not sent."""
         return bool(self.unsent)
 
+    def send(self):
+        """send($self)
+        --
+
+        Send what is settled, or have it sent soon; from any thread.
+        """
+        self.send_soon()
+
+    cdef int send_soon(self) except -1:
+        if len(self.unsent) and not self.lent.send(self):
+            self.request()
+        return 0
+
     def take_unsent(self):
         """take_unsent($self)
         --
 
         The channels that have something to send: a list of `ChannelDeliveries`, each once.
         """
+        return self.taken_unsent()
+
+    cdef list taken_unsent(self):
         cdef list found = []  # made first: that may run finalizers, which settle
         cdef Py_ssize_t i
         with cython.critical_section(self):
@@ -300,6 +334,7 @@ cdef class Settlements:
         Let no message of this copy in a child process be settled: that raises RuntimeError with this text.
         """
         self.forked_error = error
+        self.lent.forget()
         self.take_unsent()
         self.flush_requested = False
 
@@ -335,10 +370,15 @@ cdef class ChannelDeliveries:
         Whether anything was delivered since this was cleared.
     window : int
         Unsettled messages that the broker may send, in the end.
+    number : int
+        Of the channel; 0: only the I/O thread sends its settlements.
+    room : int
+        Unsettled messages that the broker may send now, where that is known; else 0.
 
     Notes
     -----
-    `settle` is safe from any thread, the rest is for the I/O thread. O(1) a message.
+    `settle` is safe from any thread, the rest is for who has the connection: the I/O thread, unless it lent it. O(1) a
+    message.
     """
 
     def __cinit__(self, *_args, **_options):
@@ -359,11 +399,11 @@ cdef class ChannelDeliveries:
         Called when deliveries have filled the window.
         """
 
-    def on_refilled(self, sent):
-        """on_refilled($self, sent)
+    def on_refilled(self, seconds):
+        """on_refilled($self, seconds)
         --
 
-        Called when the delivery came that the settlement made room for which was sent at that time.
+        Called when a delivery came, so long after the settlement was sent that made room for it.
         """
 
     def set_window(self, int64_t window, int64_t nearly_full):
@@ -386,6 +426,15 @@ cdef class ChannelDeliveries:
         if self.due < self.ledger.ledger.high:
             self.due = max(0, tag)
             self.sent = monotonic()
+
+    cdef bytes taken_frames(self):
+        """Take what must be sent, as frames."""
+        cdef AckLedger ledger = self.ledger
+        if not self.alive or not self.number:
+            return b""
+        if self.room:
+            self.expect(<int64_t> ledger.ledger.high - 1 - <int64_t> ledger.ledger.outstanding + self.room)
+        return ledger.frames(self.number)
 
     @property
     def full(self):
@@ -431,12 +480,19 @@ cdef class ChannelDeliveries:
 
     cdef int look(self, uint64_t tag) except -1:
         """Tell who wants to know of the delivery just handed on."""
+        cdef LentConnection lent = self.settlements.lent
         if tag == self.due:
             self.due = 0
-            self.on_refilled(self.sent)
+            if lent.borrowed:
+                lent.later.append((self.on_refilled, monotonic() - self.sent))
+            else:
+                self.on_refilled(monotonic() - self.sent)
         if not self.filled and self.unsettled > self.nearly_full:
             self.filled = True
-            self.on_filled()
+            if lent.borrowed:
+                lent.later.append((self.on_filled,))
+            else:
+                self.on_filled()
         return 0
 
     def settle(self, uint64_t tag, int verdict):
@@ -460,7 +516,7 @@ cdef class ChannelDeliveries:
         cdef bint is_due = False
         cdef bint done = self.note(tag, verdict, &is_due)
         if is_due and not self.settlements.flush_requested:
-            self.settlements.request()
+            self.settlements.send_soon()
         return done
 
     cdef bint note(self, uint64_t tag, int verdict, bint* is_due) except -1:
@@ -816,9 +872,11 @@ cdef class HeaderKey:
         self.otherwise = otherwise
 
     def __call__(self, Message message not None):
-        return self.of(message)
+        found = self.shown(message)
+        return self.otherwise(message) if found is None else found
 
-    cdef object of(self, Message message):
+    cdef object shown(self, Message message):
+        """The header if it shows as text, or "" if there is none; None: it takes Python code to tell."""
         cdef const uint8_t* at
         cdef Properties properties
         cdef Field field
@@ -841,7 +899,7 @@ cdef class HeaderKey:
                 return PyUnicode_DecodeUTF8(<const char*> at + field.begin + 4, field.end - field.begin - 4, NULL)
             except UnicodeDecodeError:
                 pass
-        return self.otherwise(message)
+        return None
 
 
 # From the bytes of a connection to messages ---------------------------------------------------------------------------
@@ -907,17 +965,33 @@ def give_deliveries(
 
     Source: AMQP 0-9-1, sections 4.2.3, 4.2.6 and 1.8.3.13.
     """
-    cdef const uint8_t* at = <const uint8_t*> PyBytes_AS_STRING(buffer)
-    cdef int64_t size = PyBytes_GET_SIZE(buffer), position = start, frames = 0
+    cdef int64_t position = start, frames = 0
+    cdef Found what = give(
+        <const uint8_t*> PyBytes_AS_STRING(buffer), PyBytes_GET_SIZE(buffer), &position, &frames, longest, sinks,
+        unfinished, False,
+    )
+    return position, what == FOUND_OTHER, frames
+
+
+cdef Found give(
+    const uint8_t* at, int64_t size, int64_t* position, int64_t* frames, int64_t longest, dict sinks, dict unfinished,
+    bint only_channels,
+) except *:
+    """Give the deliveries at a position to the sinks of their channels, move it, and say what follows.
+
+    Where it raises, it is the delivery at `position` that failed.
+    """
     cdef Delivery d
     cdef Found what
     while True:
-        what = frames_find(at, size, position, longest, &d)
-        sink = sinks.get(d.channel) if what != FOUND_OTHER and d.channel not in unfinished else None
-        if sink is None:
-            what = FOUND_OTHER
+        what = frames_find(at, size, position[0], longest, &d)
+        if what == FOUND_OTHER or (unfinished and d.channel in unfinished):
+            return FOUND_OTHER
+        sink = sinks.get(d.channel)
+        if sink is None or (only_channels and not isinstance(sink, ChannelDeliveries)):
+            return FOUND_OTHER
         if what != FOUND_WHOLE:
-            return position, what == FOUND_OTHER, frames
+            return what
         if isinstance(sink, ChannelDeliveries):
             give_message(<ChannelDeliveries> sink, at, &d)
         elif isinstance(sink, CollectedDeliveries):
@@ -927,8 +1001,8 @@ def give_deliveries(
                 frames_number(at + d.tag, 8), at[d.tag + 8] & 1, part(at, d.method, d.method_end),
                 part(at, d.header, d.header_end), part(at, d.body, d.body_end),
             )
-        frames += 3 if d.body != d.body_end else 2
-        position = d.end
+        frames[0] += 3 if d.body != d.body_end else 2
+        position[0] = d.end
 
 
 # Into the lanes -------------------------------------------------------------------------------------------------------
@@ -984,7 +1058,7 @@ cdef class Intake:
             self.now = monotonic()
         message.arrived = self.now
         self.messages.append(message)
-        if first:
+        if first and not self.borrowed:
             self.defer()
         return 0
 
@@ -1000,10 +1074,7 @@ cdef class Intake:
             return
         messages = []  # made first: that may run finalizers, and other threads
         messages, self.messages = self.messages, messages
-        if isinstance(self.key, HeaderKey):
-            for message in messages:
-                message.slot = (<HeaderKey> self.key).of(message)
-        elif self.key is not None:
+        if self.key is not None:
             for message in messages:
                 message.slot = self.key(message)
         costs = self.prices(messages) if self.priced else None
@@ -1012,6 +1083,27 @@ cdef class Intake:
         for message in self.lanes.put_many([(<Message> one).slot for one in messages], messages, costs):
             message.settle(REQUEUE)
 
+    cdef bint queue_all(self, FairQueue lane) except -1:
+        """Queue what was taken, where nothing has a price of its own; False, and nothing is: it takes Python code."""
+        cdef list messages = []
+        cdef Message message
+        if self.key is not None:
+            for message in self.messages:
+                slot = (<HeaderKey> self.key).shown(message)
+                if slot is None:
+                    return False
+                message.slot = slot
+        messages, self.messages = self.messages, messages
+        if len(messages) == 0:
+            return True
+        self.counters.count(COUNT_RECEIVED, len(messages))
+        self.policy.arrived(len(messages))
+        try:
+            lane.put_many([(<Message> one).slot for one in messages], messages)
+        except ShutDown:
+            settle_all(messages, REQUEUE)
+        return True
+
     cdef list prices(self, list messages):
         cdef list costs = []
         cdef Message message
@@ -1019,6 +1111,330 @@ cdef class Intake:
             message.cost = self.cost.estimate(message)
             costs.append(message.cost)
         return costs
+
+
+# Read and written by whoever consumes --------------------------------------------------------------------------------
+
+
+@cython.final
+@cython.no_gc_clear
+cdef class LentConnection:
+    """LentConnection(intake, lane, wake)
+    --
+
+    A connection that its I/O thread lends, while it waits, to the threads that consume.
+
+    A fast handler has its settlements sent, and reads what they make room for, without another thread: to wake one,
+    and to be woken by it, costs as much as to handle dozens of messages.
+
+    Parameters
+    ----------
+    intake : Intake
+        Gets what is read.
+    lane : FairQueue or None
+        Where `intake` queues everything, by no key or a `HeaderKey`. None: the I/O thread alone reads.
+    wake : callable
+        Wakes the I/O thread, in whatever thread it is called.
+
+    Attributes
+    ----------
+    fd : int
+        The socket; -1: there is none that could be lent.
+    transport : Transport or None
+        The connection.
+
+    Notes
+    -----
+    One thread has the connection: the I/O thread, whenever it does not wait in its poll; meanwhile `lend` lets others
+    borrow it, one at a time, for one write or one read. Who borrows runs no Python code, so nothing interrupts it
+    between what it reads from the socket and its queues. It leaves to the I/O thread, and wakes it: all frames but
+    deliveries, from the first on; what the socket does not take; errors. Until that is done nobody borrows.
+
+    Who reads has the I/O thread not woken by what comes (`unwatch`), and undoes that when it is slow or waits for
+    messages (`watch`). The I/O thread undoes it if nobody looked for as long as a settlement waits: a timer wakes it.
+
+    `lend`, `take_back` and the methods with a descriptor are for the I/O thread, the rest is safe from any thread.
+    O(1), and O(messages) for those read. Source: Schmidt, O'Ryan, Kircher, Pyarali and Buschmann, "Leader/Followers: A
+    Design Pattern for Efficient Multi-threaded Event Demultiplexing and Dispatching" (2000).
+    """
+
+    def __cinit__(self, *_args, **_options):
+        self.fd = self.epoll = -1
+        self.unsent = b""
+        self.later = []
+        self.intake = Intake.__new__(Intake)
+        self.lock = PyThread_allocate_lock()
+        if self.lock == NULL:
+            raise MemoryError()
+        PyThread_acquire_lock(self.lock, WAIT_LOCK)  # for the I/O thread
+
+    def __init__(self, Intake intake not None, FairQueue lane, wake):
+        self.intake = intake
+        self.lane = lane
+        self.wake = wake
+
+    def __dealloc__(self):
+        free(self.buffer)
+        if self.lock != NULL:
+            PyThread_free_lock(self.lock)
+
+    # The I/O thread ------------------------------------------------------------------------------------------------
+
+    def connect(self, transport, int fd, int epoll, uint32_t events, int64_t longest):
+        """connect($self, transport, fd, epoll, events, longest)
+        --
+
+        Note the socket of a connection, by which epoll, for which events of it, the I/O thread is woken, and how long a
+        body is at most that comes in one frame.
+        """
+        if SOCKETS_LEND:
+            if self.buffer == NULL:
+                self.buffer = <uint8_t*> malloc(ROOM)
+                if self.buffer == NULL:
+                    raise MemoryError()
+            self.transport = transport
+            self.longest = longest
+            with cython.critical_section(self):
+                self.fd, self.epoll, self.events, self.unwatched = fd, epoll, events, False
+
+    def wait_for(self, uint32_t events):
+        """wait_for($self, events)
+        --
+
+        Note the events that the I/O thread now wants to be woken for.
+
+        Raises
+        ------
+        OSError
+            The socket has none.
+        """
+        cdef int error
+        with cython.critical_section(self):
+            self.events = events
+            error = sockets_watch(self.epoll, self.fd, events & ~READABLE if self.unwatched else events)
+        if error:
+            raise OSError(error, "epoll_ctl failed")
+
+    def forget(self):
+        """forget($self)
+        --
+
+        Note that the socket is about to be closed.
+        """
+        with cython.critical_section(self):
+            self.fd = self.epoll = -1
+            self.unwatched = False
+        self.usable = self.readable = False
+
+    def lend(self, bint usable, bint readable):
+        """lend($self, usable, readable)
+        --
+
+        Let others send on the connection, and read from it, if that is possible now, until `take_back`.
+        """
+        self.usable = usable and self.fd >= 0
+        self.readable = self.usable and readable and self.lane is not None
+        if not self.readable:
+            self.watch()
+        PyThread_release_lock(self.lock)
+
+    def take_back(self):
+        """take_back($self)
+        --
+
+        Have the connection again, and do what was left to the I/O thread.
+        """
+        cdef list later = []
+        self.usable = self.readable = False  # from now on nobody else borrows it
+        if not PyThread_acquire_lock(self.lock, NOWAIT_LOCK):
+            with nogil:
+                PyThread_acquire_lock(self.lock, WAIT_LOCK)
+        if self.unwatched and monotonic() - self.looked > C_PERIOD:
+            self.watch()
+        if self.received_size or self.sent_size:
+            self.transport.count(
+                self.received_size, self.received_frames, self.sent_size, self.sent_size // SETTLEMENT
+            )
+            self.received_size = self.received_frames = self.sent_size = 0
+        later, self.later = self.later, later
+        for call in later:
+            call[0](*call[1:])
+        if self.left:
+            self.left = False
+            unsent, self.unsent = self.unsent, b""
+            error, self.error = self.error, None
+            if error is not None:
+                raise error
+            self.transport.go_on(unsent)
+
+    # From any thread -----------------------------------------------------------------------------------------------
+
+    cdef bint borrow(self) noexcept:
+        if not self.usable or not PyThread_acquire_lock(self.lock, NOWAIT_LOCK):
+            return False
+        if self.usable:
+            self.borrowed = True
+            return True
+        PyThread_release_lock(self.lock)
+        return False
+
+    cdef int give_back(self) except -1:
+        cdef bint left = self.left
+        if left:
+            self.usable = self.readable = False
+        self.borrowed = False
+        PyThread_release_lock(self.lock)
+        return self.wake_up() if left else 0
+
+    cdef int wake_up(self) except -1:
+        """Wake the I/O thread, also if that is interrupted."""
+        interrupted = None
+        while True:
+            try:
+                self.wake()
+                break
+            except Exception:
+                raise
+            except BaseException as error:
+                interrupted = error
+        if interrupted is not None:
+            raise interrupted
+        return 0
+
+    cdef bint send(self, Settlements settlements) except -1:
+        """Send what is settled; False if that is for the I/O thread."""
+        # Its timer rests while nothing is settled, and has to be woken.
+        if settlements.policy.period > C_PERIOD or not self.borrow():
+            return False
+        try:
+            settlements.policy.sending()
+            self.send_all(settlements.taken_unsent())
+        finally:
+            self.give_back()
+        return True
+
+    cdef int send_all(self, list channels) except -1:
+        cdef bytes frames
+        cdef int64_t sent
+        if len(channels) == 1:
+            frames = (<ChannelDeliveries> channels[0]).taken_frames()
+        else:
+            frames = b"".join([(<ChannelDeliveries> channel).taken_frames() for channel in channels])
+        if frames:
+            sent = sockets_send(self.fd, PyBytes_AS_STRING(frames), PyBytes_GET_SIZE(frames))
+            self.sent_size += PyBytes_GET_SIZE(frames)
+            if sent < PyBytes_GET_SIZE(frames):
+                self.left = True
+                self.unsent = frames[sent:]
+        return 0
+
+    cdef bint fetch(self, bint wait) except -1:
+        """Read what has come, or comes soon; True if that were messages."""
+        cdef double now = monotonic()
+        cdef bint fast = now - self.looked < C_FAST
+        cdef int found
+        self.looked = now
+        if not (fast and self.readable) or self.sleepers:
+            if self.unwatched:
+                self.watch()
+            return False
+        found = self.read()
+        if found == 0 and wait:
+            with nogil:
+                sockets_wait(self.fd, <int> (1000 * C_FAST))
+            found = self.read()
+        return found > 0
+
+    cdef int read(self) except -2:
+        """Read once. 1: there were messages, 0: nothing is there, -1: it is for the I/O thread to read."""
+        if not self.readable or not self.borrow():
+            return -1
+        try:
+            self.intake.borrowed = True
+            return self.read_borrowed()
+        finally:
+            self.intake.borrowed = False
+            self.give_back()
+
+    cdef int read_borrowed(self) except -2:
+        cdef bytes rest = self.transport._frame_buffer
+        cdef int64_t size = PyBytes_GET_SIZE(rest), received
+        if not self.readable or len(self.intake.messages) or 2 * size > ROOM:
+            return -1
+        if not self.unwatched:
+            self.unwatch()
+        memcpy(self.buffer, PyBytes_AS_STRING(rest), size)
+        received = sockets_receive(self.fd, self.buffer + size, ROOM - size)
+        if received == RECEIVED_NOTHING:
+            return 0
+        if received <= 0:  # which the I/O thread finds too
+            self.readable = False
+            self.watch()
+            return -1
+        return self.take(size + received)
+
+    cdef int take(self, int64_t size) except -1:
+        """Queue the deliveries at the beginning of the buffer, and keep the rest; 1 if there were any."""
+        cdef int64_t position = 0
+        cdef Found what = FOUND_OTHER
+        try:
+            try:
+                what = give(
+                    self.buffer, size, &position, &self.received_frames, self.longest, self.transport.sinks,
+                    self.transport._unfinished, True,
+                )
+            except Exception:
+                self.left = True  # there it fails again
+            self.received_size += position
+            self.keep(position, size, what)
+            if not self.intake.queue_all(self.lane):
+                self.left = True
+        except BaseException as error:
+            self.left, self.error = True, error
+        return position > 0
+
+    cdef int keep(self, int64_t position, int64_t size, Found what) except -1:
+        """Keep what is no whole delivery for the next read; a whole frame that is none is for the I/O thread."""
+        cdef int64_t left = size - position
+        self.transport._frame_buffer = part(self.buffer, position, size)
+        if what == FOUND_OTHER and left >= FRAME_HEAD:
+            if FRAME_HEAD + <int64_t> frames_number(self.buffer + position + 3, 4) < left:
+                self.left = True
+        if 2 * left > ROOM:
+            self.readable = False
+            self.watch()
+        return 0
+
+    def __enter__(self):
+        self.rest()
+
+    def __exit__(self, _kind, _error, _traceback):
+        self.rise()
+
+    cdef int rest(self) except -1:
+        """Have the I/O thread read, while this one waits for messages."""
+        with cython.critical_section(self):
+            self.sleepers += 1
+        return self.watch()
+
+    cdef int rise(self) except -1:
+        with cython.critical_section(self):
+            self.sleepers -= 1
+        return 0
+
+    cdef int watch(self) except -1:
+        """Have the I/O thread woken by what comes."""
+        with cython.critical_section(self):
+            if self.unwatched:
+                self.unwatched = False
+                sockets_watch(self.epoll, self.fd, self.events)
+        return 0
+
+    cdef int unwatch(self) except -1:
+        with cython.critical_section(self):
+            if not self.sleepers and sockets_watch(self.epoll, self.fd, self.events & ~READABLE) == 0:
+                self.unwatched = True
+        return 0
 
 
 # Out of the lanes, to the workers -------------------------------------------------------------------------------------
@@ -1103,6 +1519,9 @@ cdef class MessageSource:
     cdef Message taken(self, object lane, object priority):
         cdef FairQueue fair = <FairQueue?> lane
         cdef int rank = as_priority(priority)
+        self.turns += 1
+        if self.turns % OFTEN == 0:  # before a message is taken: this may raise
+            self.settlements.lent.fetch(False)
         while True:
             if self.returning:
                 self.check_process()
@@ -1122,17 +1541,23 @@ cdef class MessageSource:
         ShutDown
             If there will be none.
         """
+        cdef Settlements settlements = self.settlements
         cdef Message message
         while True:
             message = self.taken(lane, priority)
             if message is not None:
                 return message
             # About to wait: the broker may be waiting too, for what is settled but not sent.
-            self.settlements.request()
+            settlements.send_soon()
+            if settlements.lent.fetch(True):
+                continue
+            settlements.lent.rest()
             try:
                 _, message = lane.get(True, timeout, priority=priority)
             except Empty:
                 return None
+            finally:
+                settlements.lent.rise()
             if self.returning:
                 message.settle(REQUEUE)
             elif self.is_usable(lane, message):
@@ -1225,8 +1650,8 @@ cdef class MessageSource:
         """
         cdef Settlements settlements = self.settlements
         cdef Message message
-        while not over():
-            try:
+        try:
+            while not over():
                 message = self.get(lane, slice)
                 while message is not None:
                     yield message
@@ -1235,8 +1660,10 @@ cdef class MessageSource:
                     if self.stopped and over():
                         return
                     message = self.taken(lane, 0)
-            except ShutDown:
-                return
+        except ShutDown:
+            return
+        finally:
+            settlements.lent.watch()
 
     def serve(self, lane, handler, priority):
         """serve($self, lane, handler, priority)
@@ -1295,7 +1722,7 @@ cdef class MessageSource:
         if before < LOOK_AFTER <= self.handled_count:
             self.look_at_windows()
         if elapsed > C_LONG:
-            self.settlements.request()
+            self.settlements.send_soon()
         return each
 
     cdef int note_one(self, object lane, Message message, int64_t elapsed) except -1:
@@ -1364,7 +1791,7 @@ def settle_all(list messages not None, int verdict, bint but_deferred=False):
         else:
             count += message.origin.settle(message.delivery_tag, verdict)
     if due is not None and not due.flush_requested:
-        due.request()
+        due.send_soon()
     return count
 
 

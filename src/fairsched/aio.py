@@ -205,15 +205,15 @@ class Consumer:
 
         Returns the first that `take` finds.
         """
-        client = self._client
+        settlements = self._client.settlements
         turn = asyncio.Event()
         waiter = lane.call_when_ready(lambda: self._call(turn.set), priority=priority)
         try:
             while True:
                 # The broker may be waiting too, for what is settled but not sent.
-                client.io_thread.request_flush()
+                settlements.send()
                 # Messages may be here while the turn is another queue's, which is waited for, but not for ever.
-                with contextlib.suppress(TimeoutError):
+                with settlements.lent, contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(turn.wait(), lane.anticipated())
                 turn.clear()
                 found = take()

@@ -152,6 +152,23 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
                 transport._MAX_CONSUME_BYTES = 1
 
     @property
+    def descriptor(self) -> int | None:
+        """The socket's, where others may read and write it while the I/O thread waits."""
+        transport: Any = getattr(self, "_transport", None)
+        return transport._sock.fileno() if self._direct and self.is_open and transport is not None else None
+
+    @property
+    def flowing(self) -> bool:
+        """Whether everything written has left, on an open connection."""
+        transport: Any = getattr(self, "_transport", None)
+        return self.is_open and transport is not None and transport.get_write_buffer_size() == 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether pika has no part of a content, whose rest is for it too."""
+        return not self._unfinished
+
+    @property
     def shortcut(self) -> bool:
         """Whether deliveries take the short cut."""
         return self._shortcut
@@ -207,9 +224,10 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
 
     def _take_known(self, buffer: bytes, start: int) -> tuple[int, bool, int]:
         """Take the frames at `start` that need no look from pika; return as `give_deliveries` does."""
-        return give_deliveries(buffer, start, self._longest(), self.sinks, self._unfinished)
+        return give_deliveries(buffer, start, self.longest, self.sinks, self._unfinished)
 
-    def _longest(self) -> int:
+    @property
+    def longest(self) -> int:
         """Bytes of the longest body that comes in one frame."""
         longest: int = self.params.frame_max - _AROUND
         return longest
@@ -277,6 +295,23 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
             self._adapter_emit_data(frames)
             self.frames_sent += len(frames) // _SETTLEMENT
             self.bytes_sent += len(frames)
+
+    def count(self, received: int, frames_received: int, sent: int, frames_sent: int) -> None:
+        """Count bytes and frames that others received and sent, as pika does: its heartbeats go by that."""
+        self.bytes_received += received
+        self.frames_received += frames_received
+        self.bytes_sent += sent
+        self.frames_sent += frames_sent
+
+    def go_on(self, unsent: bytes) -> None:
+        """Send, and read, what others left over."""
+        if unsent:
+            self._write(unsent)
+        try:
+            self._on_data_available(b"")
+        except Exception as error:  # as pika does
+            _log.exception("reading failed, aborting the connection: %s", type(error).__name__)
+            self._adapter_disconnect_stream()
 
     def __enter__(self) -> Transport:
         self._held = []

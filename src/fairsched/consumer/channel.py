@@ -112,6 +112,7 @@ class ConsumerChannel(ChannelDeliveries):
         channel.add_on_close_callback(self._on_close)
         channel.add_on_cancel_callback(self._on_cancel)
         channel.connection.sinks[channel.channel_number] = self
+        self.number = channel.channel_number
         self.consume()
 
     def consume(self) -> None:
@@ -160,7 +161,11 @@ class ConsumerChannel(ChannelDeliveries):
         else:
             channel.connection.sinks.pop(channel.channel_number, None)
 
+    def _note_room(self) -> None:
+        self.room = 0 if self.prefetch.leftover() else self.prefetch.window
+
     def _on_change(self) -> None:
+        self._note_room()
         first, self.consuming = not self.consuming and self.prefetch.consumers > 0, self.prefetch.consumers > 0
         if self._ending is not None:
             if not self.consuming and not self.prefetch.busy:
@@ -206,9 +211,9 @@ class ConsumerChannel(ChannelDeliveries):
         raw = properties.header if isinstance(properties, ReceivedProperties) else properties
         self.deliver(delivery.delivery_tag, delivery.redelivered, delivery, raw, body)
 
-    def on_refilled(self, sent: float) -> None:
+    def on_refilled(self, seconds: float) -> None:
         """Measure the round trip of a settlement."""
-        self._measurements.refilled(time.monotonic() - sent)
+        self._measurements.refilled(seconds)
 
     def on_filled(self) -> None:
         """Tell that deliveries have filled the window."""
@@ -225,6 +230,7 @@ class ConsumerChannel(ChannelDeliveries):
         # "settled + window" cannot come sooner than a round trip after that was told, and comes then if the queue is
         # backlogged.
         self.expect(self.allowed(self.ledger.pending))
+        self._note_room()
         frames, transport = self.ledger.frames(channel.channel_number), channel.connection
         if transport.shortcut:
             transport.send_settlements(frames)
@@ -247,10 +253,12 @@ class ConsumerChannel(ChannelDeliveries):
         if self.alive and self._channel is not None:
             self._channel.connection.sinks.pop(self._channel.channel_number, None)
         self.alive = self.consuming = False
+        self.number = 0
 
     def _on_cancel(self, frame: Method[Basic.Cancel]) -> None:
         # Sent by the broker when the queue is deleted or moves. What was delivered can still be settled.
         self.prefetch.lost(frame.method.consumer_tag)
+        self._note_room()
         if self.consuming and not self.prefetch.consumers:
             self.consuming, self._sent_away = False, True
             _log.warning("the broker cancelled the consumer of queue %r; consuming again shortly", self.queue)

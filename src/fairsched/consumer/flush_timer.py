@@ -44,6 +44,11 @@ class FlushTimer:
         self._flush = flush
         self._timer: object = None
 
+    @property
+    def quick(self) -> bool:
+        """Whether it runs, and looks as often as ever."""
+        return self._timer is not None and not self._policy.resting
+
     def wake(self) -> None:
         """Look in time, because deliveries came or something was settled."""
         if self._timer is not None and self._policy.resting:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from pika.adapters.select_connection import IOLoop
 
-from fairsched._delivery import AckPolicy, Intake, Settlements
+from fairsched._delivery import AckPolicy, HeaderKey, Intake, LentConnection, Settlements
+from fairsched.amqp import lending
 from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.connection import Connection
 from fairsched.amqp.errors import describe, is_missing
@@ -132,6 +133,12 @@ class IOThread:
         self._intake = Intake(
             lanes, counters, self.acks, key=settings.key, cost=settings.cost, defer=self._on_first_delivery
         )
+        # A key or a price is Python code of somebody's own, as the choice of a lane may be: they run in this thread.
+        plain = settings.key is None or isinstance(settings.key, HeaderKey)
+        plain = plain and not settings.cost.varies and len(lanes.queues) == 1
+        self._lent = LentConnection(self._intake, lanes.queues[0] if plain else None, self._wake)
+        self.settlements.lent = self._lent
+        lending.lend(self._loop, self._lent, self._may_borrow)
         self._callbacks = ChannelCallbacks(
             filled=self._backlogged.note_fill,
             changed=self._on_channel_change,
@@ -258,6 +265,16 @@ class IOThread:
         self._listener.intake_closed()
         self._listener.settled()
 
+    def _wake(self) -> None:
+        self._loop.add_callback_threadsafe(_nothing)
+
+    def _may_borrow(self) -> tuple[bool, bool]:
+        """Whether others may send settlements while this thread waits, and whether they may read."""
+        transport = self._connection.transport
+        if self._stopping or transport is None or not transport.flowing:
+            return False, False
+        return True, transport.whole and self._flush_timer.quick
+
     def _watch(self) -> None:
         """End if nobody can use the consumer any more."""
         if self._listener.orphan():
@@ -307,6 +324,7 @@ class IOThread:
             self._fail(ConfigurationError(error))
             return
         transport.after_read = self._queue_what_was_read
+        lending.connect(self._loop, self._lent, transport)
         self._window_control.connected()
         names = list(self._settings.windows)
         if self._window_control.is_careful:
@@ -468,6 +486,10 @@ class IOThread:
         if (transport := self._connection.transport) is not None:
             transport.sinks.clear()
         self._connection.close()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _raise(error: Exception) -> None:

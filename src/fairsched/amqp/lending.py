@@ -1,0 +1,91 @@
+"""What pika's loop waits with, where others may have the connection meanwhile."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pika.adapters import select_connection
+
+if TYPE_CHECKING:
+    from pika.adapters.select_connection import IOLoop
+
+    from fairsched._delivery import LentConnection
+
+
+class LendingPoll:
+    """An epoll, as pika uses one, that lends a connection while it waits.
+
+    Parameters
+    ----------
+    lent : LentConnection
+        The connection.
+    allowed : callable
+        Returns whether others may send on it, and whether they may read from it.
+
+    Notes
+    -----
+    For the I/O thread alone.
+    """
+
+    def __init__(self, lent: LentConnection, allowed: Callable[[], tuple[bool, bool]]) -> None:
+        self._lent = lent
+        self._allowed = allowed
+        self._poll = select.epoll()
+        #: What is waited for, by descriptor.
+        self.events: dict[int, int] = {}
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._poll.fileno()
+
+    def register(self, descriptor: int, events: int) -> None:
+        """Wait for events of a descriptor."""
+        self._poll.register(descriptor, events)
+        self.events[descriptor] = events
+
+    def modify(self, descriptor: int, events: int) -> None:
+        """Wait for other events of it."""
+        if descriptor == self._lent.fd:
+            self._lent.wait_for(events)
+        else:
+            self._poll.modify(descriptor, events)
+        self.events[descriptor] = events
+
+    def unregister(self, descriptor: int) -> None:
+        """Wait for none of it."""
+        if descriptor == self._lent.fd:
+            self._lent.forget()
+        self.events.pop(descriptor, None)
+        self._poll.unregister(descriptor)
+
+    def poll(self, seconds: float) -> list[tuple[int, int]]:
+        """Wait for events; meanwhile others may have the connection."""
+        usable, readable = self._allowed()
+        self._lent.lend(usable, readable)
+        try:
+            return self._poll.poll(seconds)
+        finally:
+            self._lent.take_back()
+
+    def close(self) -> None:
+        """Give up the descriptor."""
+        self._lent.forget()
+        self._poll.close()
+
+
+def lend(loop: IOLoop, lent: LentConnection, allowed: Callable[[], tuple[bool, bool]]) -> None:
+    """Have a loop that is not running yet lend a connection while it waits, where its poll is an epoll."""
+    poller: Any = getattr(loop, "_poller", None)
+    kind = getattr(select_connection, "EPollPoller", None)
+    if kind is not None and type(poller) is kind and callable(getattr(poller, "_create_poller", None)):
+        poller._create_poller = lambda: LendingPoll(lent, allowed)
+
+
+def connect(loop: IOLoop, lent: LentConnection, transport: Any) -> None:
+    """Lend a connection that was just opened, where its loop lends."""
+    poll: Any = getattr(getattr(loop, "_poller", None), "_poll", None)
+    descriptor = transport.descriptor
+    if isinstance(poll, LendingPoll) and descriptor in poll.events:
+        lent.connect(transport, descriptor, poll.fileno(), poll.events[descriptor], transport.longest)

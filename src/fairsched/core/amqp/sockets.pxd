@@ -1,0 +1,70 @@
+"""What the thread that consumes does with a socket of the I/O thread's, at once or not at all; see _delivery.pyx.
+
+On systems other than Linux every function says that it cannot: there the I/O thread does it all. None waits but
+`sockets_wait`, so the GIL may be held meanwhile.
+
+Thread safety: that of the system calls. Complexity: one system call.
+"""
+
+from libc.stdint cimport int64_t, uint32_t
+
+cdef enum:
+    RECEIVED_NOTHING = -1  # nothing is there yet
+    RECEIVED_ERROR = -2
+
+cdef extern from *:
+    """
+    #include <cerrno>
+    #include <cstddef>
+    #include <cstdint>
+    #ifdef __linux__
+    #include <poll.h>
+    #include <sys/epoll.h>
+    #include <sys/socket.h>
+    #endif
+
+    namespace fairsched {
+
+    #ifdef __linux__
+    constexpr bool lends = true;
+
+    // Octets received: 0 at the end; RECEIVED_NOTHING or RECEIVED_ERROR.
+    static inline int64_t receive(int fd, void* to, int64_t size) {
+        ssize_t const found = recv(fd, to, size, MSG_DONTWAIT);
+        return found >= 0 ? found : errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? -1 : -2;
+    }
+
+    // Octets taken: 0 if none are, for whatever reason.
+    static inline int64_t transmit(int fd, void const* from, int64_t size) {
+        ssize_t const taken = send(fd, from, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+        return taken < 0 ? 0 : taken;
+    }
+
+    // Waits until something can be received; a signal ends it sooner.
+    static inline void wait(int fd, int milliseconds) {
+        struct pollfd readable = {fd, POLLIN, 0};
+        (void) poll(&readable, 1, milliseconds);
+    }
+
+    // Sets for which events of a socket an epoll returns; 0, or the error.
+    static inline int watch(int epoll, int fd, uint32_t events) {
+        struct epoll_event wanted = {};
+        wanted.events = events;
+        wanted.data.fd = fd;
+        return epoll_ctl(epoll, EPOLL_CTL_MOD, fd, &wanted) == 0 ? 0 : errno;
+    }
+    #else
+    constexpr bool lends = false;
+    static inline int64_t receive(int, void*, int64_t) { return -2; }
+    static inline int64_t transmit(int, void const*, int64_t) { return 0; }
+    static inline void wait(int, int) {}
+    static inline int watch(int, int, uint32_t) { return ENOTSUP; }
+    #endif
+
+    }  // namespace fairsched
+    """
+    const bint SOCKETS_LEND "fairsched::lends"
+    int64_t sockets_receive "fairsched::receive"(int fd, void* to, int64_t size) noexcept nogil
+    int64_t sockets_send "fairsched::transmit"(int fd, const void* start, int64_t size) noexcept nogil
+    void sockets_wait "fairsched::wait"(int fd, int milliseconds) noexcept nogil
+    int sockets_watch "fairsched::watch"(int epoll, int fd, uint32_t events) noexcept nogil
