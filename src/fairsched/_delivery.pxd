@@ -128,6 +128,7 @@ cdef class LentConnection:
     cdef int64_t longest
     # For the I/O thread, when it has the connection again.
     cdef bint left              # there is something for it to do
+    cdef bint filled            # what was read has filled a window
     cdef object error
     cdef bytes unsent
     cdef list later             # calls

@@ -18,9 +18,10 @@ In this file, in this order:
 No Python function is called for a message on its way, but those that the user gave: a key, a price, a handler. A
 message is made once, in the I/O thread, and its method and properties stay undecoded until somebody asks.
 
-Exclusion. The I/O thread alone delivers and sends; any thread may settle and take messages. What several threads change
-is changed with the GIL held, in one stretch without Python code; on free-threaded builds inside a critical section of
-the object, or of the ledger, which decides who settled a message.
+Exclusion. Who has the connection delivers and sends, one thread at a time: the I/O thread, unless it lent it; any
+thread may settle and take messages. What several threads change is changed with the GIL held, in one stretch without
+Python code; on free-threaded builds inside a critical section of the object, or of the ledger, which decides who
+settled a message.
 
 Parts that are used without a look whether they are there are made when an object is allocated, and stay until it is
 freed (`no_gc_clear`); lists are asked for their length by `len`, which looks. For somebody may come by an object while
@@ -491,6 +492,7 @@ cdef class ChannelDeliveries:
             self.filled = True
             if lent.borrowed:
                 lent.later.append((self.on_filled,))
+                lent.filled = True
             else:
                 self.on_filled()
         return 0
@@ -1148,14 +1150,17 @@ cdef class LentConnection:
     One thread has the connection: the I/O thread, whenever it does not wait in its poll; meanwhile `lend` lets others
     borrow it, one at a time, for one write or one read. Who borrows runs no Python code, so nothing interrupts it
     between what it reads from the socket and its queues. It leaves to the I/O thread, and wakes it: all frames but
-    deliveries, from the first on; what the socket does not take; errors. Until that is done nobody borrows.
+    deliveries, from the first on; what the socket does not take; a key that takes Python code; a window that is full,
+    whose slot may have to be held; errors. Until that is done nobody borrows.
 
     Who reads has the I/O thread not woken by what comes (`unwatch`), and undoes that when it is slow or waits for
     messages (`watch`). The I/O thread undoes it if nobody looked for as long as a settlement waits: a timer wakes it.
 
     `lend`, `take_back` and the methods with a descriptor are for the I/O thread, the rest is safe from any thread.
-    O(1), and O(messages) for those read. Source: Schmidt, O'Ryan, Kircher, Pyarali and Buschmann, "Leader/Followers: A
-    Design Pattern for Efficient Multi-threaded Event Demultiplexing and Dispatching" (2000).
+    O(1), and O(messages) for those read.
+
+    Source: Schmidt, O'Ryan, Pyarali, Kircher and Buschmann, "Leader/Followers: A Design Pattern for Efficient
+    Multi-threaded Event Demultiplexing and Dispatching".
     """
 
     def __cinit__(self, *_args, **_options):
@@ -1387,8 +1392,10 @@ cdef class LentConnection:
                 self.left = True  # there it fails again
             self.received_size += position
             self.keep(position, size, what)
-            if not self.intake.queue_all(self.lane):
+            # That a window is full is known before its last message is handed out: its slot may have to be held.
+            if self.filled or not self.intake.queue_all(self.lane):
                 self.left = True
+            self.filled = False
         except BaseException as error:
             self.left, self.error = True, error
         return position > 0

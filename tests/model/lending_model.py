@@ -201,7 +201,7 @@ class LendingModel:
     def check(self, finished: list[bool]) -> None:
         assert not self.faults, self.faults[0]
         assert finished[0]
-        assert not self.socket and not self.rest, "something has come, and nobody takes it"
+        assert not self.socket + self.rest, "something has come, and nobody takes it"
         assert self.taken == self.frames, "the order is another"
         assert not self.unsent, "something is not sent"
         assert not self.sent.replace("12", ""), "what is sent is cut"

@@ -309,9 +309,9 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
             self._write(unsent)
         try:
             self._on_data_available(b"")
-        except Exception as error:  # as pika does
+        except Exception as error:  # as pika does where it is it that reads
             _log.exception("reading failed, aborting the connection: %s", type(error).__name__)
-            self._adapter_disconnect_stream()
+            self._transport._initiate_abort(error)  # type: ignore[union-attr,unused-ignore]
 
     def __enter__(self) -> Transport:
         self._held = []

@@ -1,0 +1,199 @@
+"""A connection that its I/O thread lends while it waits, over a socket pair and with pika's own loop."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+from support.deliveries import delivery
+from support.lent import HEARTBEAT, LentSource
+from support.threads import SOON, reach
+
+from fairsched._delivery import HeaderKey, Message
+
+pytestmark = pytest.mark.skipif("not hasattr(__import__('select'), 'epoll')", reason="lends where there is an epoll")
+
+MESSAGES = 3000
+
+
+@contextlib.contextmanager
+def lent(channels: int = 1, key: HeaderKey | None = None) -> Iterator[tuple[LentSource, socket.socket]]:
+    """A source, and the broker's end of its connection."""
+    source = LentSource([b"%d" % number for number in range(MESSAGES)], channels, MESSAGES, key)
+    theirs = source.open()
+    theirs.settimeout(SOON)
+    source.start()
+    try:
+        yield source, theirs
+    finally:
+        source.close()
+        theirs.close()
+
+
+def more(source: LentSource, channel: int = 1) -> bytes:
+    """One more delivery of the broker."""
+    return source.broker.frames(channel, len(source.broker.out.get(channel, ())) + 1)
+
+
+def take(source: LentSource) -> Message:
+    message = source.get(source.lane, SOON)
+    assert message is not None
+    return message
+
+
+def borrow(source: LentSource, theirs: socket.socket) -> list[Message]:
+    """Consume as fast as may be, until something was not received by the I/O thread."""
+    found: list[Message] = []
+    while not source.wire.borrowed:
+        theirs.sendall(more(source))
+        found.append(take(source))
+    return found
+
+
+def settle(source: LentSource, theirs: socket.socket, messages: list[Message]) -> None:
+    """Ack, and have the broker hear of it."""
+    for message in messages:
+        assert message.ack()
+    read = b""
+    deadline = time.monotonic() + SOON
+    while any(source.broker.out.values()):
+        assert time.monotonic() < deadline
+        read += theirs.recv(1 << 16)
+        whole = len(read) // 21 * 21
+        source.broker.read(read[:whole])
+        read = read[whole:]
+
+
+def test_a_fast_consumer_reads_itself() -> None:
+    with lent() as (source, theirs):
+        found = borrow(source, theirs)
+        assert [int(message.body) for message in found] == list(range(len(found)))
+        settle(source, theirs, found)
+        reach(lambda: source.wire.bytes_sent >= 21)
+
+
+def test_pikas_counters_count_what_others_read() -> None:
+    with lent() as (source, theirs):
+        received, frames = source.wire.bytes_received, source.wire.frames_received
+        borrow(source, theirs)
+        count, size = source.broker.tags[1], 0
+        for tag in range(1, count + 1):
+            size += len(delivery(1, tag, b"%d" % (tag - 1)))
+        reach(lambda: source.wire.bytes_received == received + size)
+        reach(lambda: source.wire.frames_received == frames + 3 * count)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whoever_reads_what_comes_in_the_same_order(seed: int) -> None:
+    """Deliveries of two channels and heartbeats, in pieces: each heartbeat after what was sent before it."""
+    chance = random.Random(seed)
+    with lent(channels=2) as (source, theirs):
+        expected: list[tuple[str, list[int]]] = []
+        found: list[Message] = []
+        while len(found) < 300:
+            frames, sent = [], 0
+            for _ in range(chance.choice((1, 3, 40))):
+                if chance.random() < 0.05:
+                    frames.append(HEARTBEAT)
+                    expected.append(("Heartbeat", [source.broker.tags[1], source.broker.tags[2]]))
+                else:
+                    frames.append(more(source, chance.choice((1, 2))))
+                    sent += 1
+            data, at = b"".join(frames), 0
+            while at < len(data):
+                size = chance.choice((1, 9, 100, 5000))
+                theirs.sendall(data[at : at + size])
+                at += size
+                while chance.random() < 0.5 and (message := source.try_get(source.lane)) is not None:
+                    found.append(message)
+            while len(found) < sum(source.broker.tags.values()):
+                found.append(take(source))
+        reach(lambda: len(source.wire.others) == len(expected))
+        assert source.wire.others == expected
+        for channel in (1, 2):
+            assert [m.delivery_tag for m in found if m.queue == f"0.{channel}"] == list(
+                range(1, source.broker.tags[channel] + 1)
+            )
+        settle(source, theirs, found)
+
+
+def test_the_i_o_thread_reads_when_nobody_looks_any_more() -> None:
+    with lent() as (source, theirs):
+        borrow(source, theirs)
+        theirs.sendall(HEARTBEAT)
+        reach(lambda: [name for name, _ in source.wire.others] == ["Heartbeat"])
+
+
+def test_what_the_socket_does_not_take_is_sent_by_the_i_o_thread_uncut() -> None:
+    with lent(channels=2) as (source, theirs):
+        found = borrow(source, theirs)
+        source.wire._transport._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        while source.wakes == 0:
+            for _ in range(40):
+                theirs.sendall(more(source, 1) + more(source, 2))
+            found += [take(source) for _ in range(80)]
+            for message in found[::2]:  # no prefix, so that each takes a frame
+                message.ack()
+            source.settlements.send()
+        settle(source, theirs, [message for message in found if not message.settled])
+        assert source.broker.settled.keys() == {(0, int(m.queue[2:]), m.delivery_tag) for m in found}
+
+
+@pytest.mark.parametrize("broken", [HEARTBEAT[:-1] + b"\0", delivery(1, 10**6, b"x")])
+def test_what_is_broken_loses_the_connection(broken: bytes) -> None:
+    lost: list[bool] = []
+    with lent() as (source, theirs):
+        source.lost = lambda: lost.append(True)
+        borrow(source, theirs)
+        theirs.sendall(broken)
+        reach(lambda: source.get(source.lane, 0.001) or lost)
+        assert source.lent.fd == -1
+
+
+def test_a_key_that_takes_python_code_is_asked_by_the_i_o_thread() -> None:
+    asked: list[Message] = []
+
+    def otherwise(message: Message) -> int:
+        asked.append(message)
+        return int(message.headers["tenant"])
+
+    def frames(tag: int, value: bytes) -> bytes:
+        table = b"\x06tenant" + value
+        return delivery(1, tag, b"x", properties=b"\x20\0" + struct.pack(">L", len(table)) + table)
+
+    with lent(key=HeaderKey("tenant", otherwise)) as (source, theirs):
+        found: list[Message] = []
+        tag = 0
+        while not source.wire.borrowed or tag < 20:
+            tag += 2
+            theirs.sendall(frames(tag - 1, b"S\0\0\0\x04gold") + frames(tag, b"I\0\0\0\x07"))
+            found += [take(source), take(source)]
+        assert {message.delivery_tag: message.slot for message in found} == {
+            one: 7 if one % 2 == 0 else "gold" for one in range(1, tag + 1)
+        }
+        assert sorted(message.delivery_tag for message in asked) == list(range(2, tag + 1, 2))
+
+
+def test_a_child_process_neither_sends_nor_reads() -> None:
+    with lent() as (source, theirs):
+        found = borrow(source, theirs)
+        source.settlements.forked("forked")
+        assert source.lent.fd == -1
+        with pytest.raises(RuntimeError, match="forked"):
+            found[0].ack()
+
+
+def test_nobody_reads_where_that_is_not_lent() -> None:
+    with lent() as (source, theirs):
+        source.quick = False
+        theirs.sendall(HEARTBEAT)
+        reach(lambda: source.wire.others)
+        for _ in range(300):
+            theirs.sendall(more(source))
+            take(source)
+        assert not source.wire.borrowed
