@@ -2364,6 +2364,12 @@ cdef class CollectedDeliveries:
         self.room = 0
         self.surplus = False
 
+    cdef int check(self, int64_t i) except -1:
+        """Raise if there is no such row any more: Python code that was called may have changed them."""
+        if i >= self.count:
+            raise RuntimeError("the deliveries were changed while columns were made of them")
+        return 0
+
     cdef void counted(self) noexcept:
         """Count the next delivery to this part."""
         self.room -= 1
@@ -2641,6 +2647,7 @@ cdef class CollectedDeliveries:
             for k in range(total):
                 column_init(&columns[k], rows)
             for i in range(rows):
+                self.check(i)
                 header = part(self.data, self.rows[i].header, self.rows[i].header_end) if names else b""
                 if add_content(
                     columns, self.data + self.rows[i].header, self.rows[i].header_end - self.rows[i].header, numbers,
@@ -2671,6 +2678,7 @@ cdef class CollectedDeliveries:
         cdef FieldFound state
         cdef int64_t i
         for i in range(self.count):
+            self.check(i)
             header = part(self.data, self.rows[i].header, self.rows[i].header_end)
             at = <const uint8_t*> PyBytes_AS_STRING(header)
             if not contents_find(at, PyBytes_GET_SIZE(header), &found) or found.begin[PROPERTY_HEADERS] < 0:

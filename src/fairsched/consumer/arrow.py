@@ -9,6 +9,7 @@ from fairsched._amqp import AckLedger
 from fairsched._delivery import delivery_columns, fitting, property_columns, settle_all
 from fairsched.amqp.fieldtables import LATEST_SECOND, as_text
 from fairsched.amqp.properties import PROPERTY_NAMES
+from fairsched.arrowarrays import texts_or_numbers
 from fairsched.consumer.batches import MessageBatch
 from fairsched.errors import ConfigurationError, DecodingError
 
@@ -171,14 +172,6 @@ class ArrowColumns:
                 yield found
         finally:
             settle_all(rest, AckLedger.REQUEUE)
-
-
-def texts_or_numbers(kind: pa.DataType, column: tuple[int, int, tuple[bytes | None, bytes, bytes]]) -> pa.Array:
-    """Return a column that `fairsched._delivery` made, as Arrow has it: texts have offsets, numbers have not."""
-    pa = _pyarrow()
-    rows, nulls, (there, offsets, data) = column
-    parts = [there, data] if pa.types.is_primitive(kind) else [there, offsets, data]
-    return pa.Array.from_buffers(kind, rows, [None if part is None else pa.py_buffer(part) for part in parts], nulls)
 
 
 def _read(message: Message, number: int) -> Any:

@@ -202,3 +202,27 @@ def test_any_bytes_are_decoded_or_refused(names: bytes, header: bytes, body: byt
     assert row["exchange"] == names[2 : 2 + first].decode("utf-8", "replace")
     assert row["routing_key"] == names[3 + first :].decode("utf-8", "replace")
     assert row["body"] == body
+
+
+def test_deliveries_that_change_while_columns_are_made_are_an_error() -> None:
+    deliveries = CollectedDeliveries()
+
+    def begin() -> None:
+        deliveries.want(0, 0)
+        deliveries.want(deliveries.came + 3, 10**6)
+        header = pika.frame.Header(1, 0, pika.BasicProperties(headers={"t": {}})).marshal()[7:-1]
+        for tag in range(deliveries.came + 1, deliveries.came + 4):
+            deliveries.deliver(b"\0\x3c\0\x3c\x01t" + tag.to_bytes(8, "big") + bytes(3), header, b"x")
+
+    def forget(_header: bytes) -> Any:
+        deliveries.want(1, 1)
+        return [None]
+
+    for make in (
+        lambda: deliveries.properties((), [b"a"], forget, 0),
+        lambda: deliveries.numbers(b"a", lambda header: forget(header)[0]),
+    ):
+        begin()
+        with pytest.raises(RuntimeError, match="changed while columns were made"):
+            make()
+        assert deliveries.count == 0

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fairsched._amqp import PROPERTY_NAMES, read_properties
 from fairsched.amqp.fieldtables import LATEST_SECOND, as_text, read_table
-from fairsched.consumer.arrow import texts_or_numbers
+from fairsched.arrowarrays import texts_or_numbers
 from fairsched.errors import ConfigurationError
 from fairsched.spark.source.options import SourceOptions
 
@@ -126,18 +125,27 @@ class Decoder:
             "redelivered": _fixed(pa.bool_(), rows, deliveries.redelivered()),
             "received_at": _fixed(pa.int64(), rows, deliveries.received()),
         }
-        [instants] = _properties(deliveries, ["timestamp"])
-        stamped, instants = None, instants.cast(pa.int64())
-        if self._time_header is not None:
-            stamped = self._by_header(deliveries, self._time_header)
-        known["enqueued_at"] = instants if stamped is None else pc.coalesce(stamped, instants)
-        if self._timed:
-            # The property has whole seconds, cut: the message may be almost one younger.
-            latest = pc.add(instants, 999_999)
-            known["sent_by"] = latest if stamped is None else pc.coalesce(stamped, latest)
+        self._add_times(deliveries, known)
         if self._key:
             known["key"] = self._keys(deliveries)
         return known
+
+    def _add_times(self, deliveries: CollectedDeliveries, known: Known) -> None:
+        """Add when messages were sent: as a header says it, or else the property, which has whole seconds."""
+        [instants] = _properties(deliveries, ["timestamp"])
+        known["enqueued_at"] = instants = instants.cast(pa.int64())
+        stamped = None if self._time_header is None else self._by_header(deliveries, self._time_header)
+        if stamped is None and not self._timed:
+            return
+        # Takes long to import, and those who plan have no need of it.
+        import pyarrow.compute as pc
+
+        if self._timed:
+            # The seconds are cut: the message may be almost one younger.
+            latest = pc.add(instants, 999_999)
+            known["sent_by"] = latest if stamped is None else pc.coalesce(stamped, latest)
+        if stamped is not None:
+            known["enqueued_at"] = pc.coalesce(stamped, instants)
 
     def batch(
         self, deliveries: CollectedDeliveries, known: Known, order: Sequence[int] | NDArray[Any] | None = None
@@ -169,6 +177,8 @@ class Decoder:
 
     def _by_header(self, deliveries: CollectedDeliveries, name: str) -> pa.Array:
         """Return when messages were sent, as a header says it; null where it says nothing, or nonsense."""
+        import pyarrow.compute as pc
+
         latest = LATEST_SECOND * 1000
 
         def whole(header: bytes) -> int | None:
@@ -224,8 +234,8 @@ def _struct(deliveries: CollectedDeliveries) -> pa.Array:
     numbers = tuple(PROPERTY_NAMES.index(name) for name in _PROPERTIES)
     columns, readable = deliveries.properties(numbers, [], None, LATEST_SECOND)
     arrays = list(map(texts_or_numbers, _PROPERTIES.values(), columns))
-    readable = _fixed(pa.bool_(), deliveries.count, readable)
-    return pa.StructArray.from_arrays(arrays, names=list(_PROPERTIES), mask=pc.invert(readable))
+    missing = ~_fixed(pa.bool_(), deliveries.count, readable).to_numpy(zero_copy_only=False)
+    return pa.StructArray.from_arrays(arrays, names=list(_PROPERTIES), mask=pa.array(missing))
 
 
 def _readable(header: bytes, wanted: tuple[int, ...]) -> dict[str, Any]:
