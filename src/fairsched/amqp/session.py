@@ -19,6 +19,8 @@ from fairsched.errors import ConnectionFailed, FairschedError, QueueNotFound
 #: pika gives up a connection that takes too long, too; it is told to wait this much longer, in seconds, so that the
 #: deadline that the caller gave is the one that counts.
 _GRACE = 2.0
+#: Bytes asked of the socket at once: nobody waits for the GIL, and what a caller wants is everything there is.
+_RECEIVE = 256 * 1024
 
 
 class Session:
@@ -83,6 +85,7 @@ class Session:
             raise ConnectionFailed(f"{self.address}: {mask_url(describe(error))}") from None
 
     def _on_open(self, connection: Transport) -> None:
+        connection.receive = _RECEIVE
         connection.open_shortcut()
         self._open = True
         self._loop.stop()

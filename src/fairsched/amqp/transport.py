@@ -118,9 +118,9 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
     _held: list[bytes] | None = None
     _shortcut = False
     _direct = False
-    #: Bytes asked of the socket at once, where pika asks for 4 KiB: each call gives up the GIL, and getting it back
-    #: from a handler that computes can take the interpreter's whole switch interval.
-    _receive = 64 * 1024
+    #: Bytes asked of the socket at once from `open_shortcut` on, where pika asks for 4 KiB: each call gives up the GIL,
+    #: and getting it back from a handler that computes can take the interpreter's whole switch interval.
+    receive = 64 * 1024
 
     def open_shortcut(self, fast: bool | None = None) -> None:
         """Take the short cut from now on, if this pika allows it; to be called once the connection is open.
@@ -144,7 +144,7 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
         self._shortcut = not missing and fast is not False
         transport: Any = getattr(self, "_transport", None)
         if self._shortcut and hasattr(transport, "_MAX_RECV_BYTES"):
-            transport._MAX_RECV_BYTES = self._receive
+            transport._MAX_RECV_BYTES = self.receive
             # TLS keeps bytes back, and has states of its own: there pika reads until nothing comes, and writes.
             self._direct = type(transport).__name__ == "_AsyncPlaintextTransport" and hasattr(transport, "_sock")
             if self._direct:

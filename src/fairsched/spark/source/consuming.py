@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ENDLESS = 2**62
 
 #: A read costs as much as fifty messages. After one of fewer bytes the broker is given so many seconds to send more.
-_SMALL, _PAUSE = 32_768, 0.005
+_SMALL, _PAUSE = 131_072, 0.005
 
 _DELIVER = spec.Basic.Deliver.INDEX.to_bytes(4, "big")
 #: Stands for what comes before the properties in a content header: class, weight, size of the body.
