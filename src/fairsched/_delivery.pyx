@@ -85,8 +85,8 @@ cdef enum:  # of the counters that are counted here; the three verdicts follow o
 #: Settlements leave when they are this part of all windows together: early enough that the broker refills before the
 #: rest is handled, late enough that many share a frame and a write.
 PART = 4
-#: That soon after the last ones, in seconds, so many or more wait until they are twice as many: each sending wakes the
-#: I/O thread, which costs as much as to handle dozens of messages.
+#: That soon after the last ones, in seconds, so many or more wait until they are twice as many: each sending costs as
+#: much as to handle a few messages, and dozens where it wakes the I/O thread.
 PAUSE, MANY = 0.0002, 32
 #: Where the queue of the last one has half of its own window settled and may soon get nothing more, they leave when
 #: they are this part of what the broker has given out and not heard of: little, where few of the queues have any.
@@ -182,7 +182,8 @@ cdef class AckPolicy:
     * `PERIOD` is over.
 
     Settlements are noted by any thread. Their count is not exact where several settle at once on a build without a GIL;
-    that moves one sending by a message or two, and `PERIOD` holds all the same. The rest is for the I/O thread. O(1).
+    that moves one sending by a message or two, and `PERIOD` holds all the same. The rest is for who has the connection.
+    O(1).
     """
 
     def __init__(self, int64_t window):

@@ -179,6 +179,28 @@ def test_a_key_that_takes_python_code_is_asked_by_the_i_o_thread() -> None:
         assert sorted(message.delivery_tag for message in asked) == list(range(2, tag + 1, 2))
 
 
+def test_an_interrupt_does_not_keep_the_i_o_thread_from_what_is_left() -> None:
+    with lent() as (source, theirs):
+        wake, interrupts = source.wake, [KeyboardInterrupt("in wake")]
+
+        def interrupted() -> None:
+            if interrupts:
+                raise interrupts.pop()
+            wake()
+
+        source.on_wake = interrupted
+        caught = 0
+        while interrupts:
+            theirs.sendall(more(source) + HEARTBEAT)
+            try:
+                take(source)
+            except KeyboardInterrupt:
+                caught += 1
+                take(source)
+        assert caught == 1
+        reach(lambda: len(source.wire.others) == source.broker.tags[1])
+
+
 def test_a_child_process_neither_sends_nor_reads() -> None:
     with lent() as (source, theirs):
         found = borrow(source, theirs)

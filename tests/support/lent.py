@@ -92,7 +92,8 @@ class LentSource(Source):
         super().__init__(bodies, channels, window, key)
         price = type("Price", (), {"varies": False})()
         self.intake = Intake(self.lanes, self.counters, self.policy, key=key, cost=price, defer=self._defer)
-        self.lent = LentConnection(self.intake, self.lane, self.wake)
+        self.on_wake = self.wake
+        self.lent = LentConnection(self.intake, self.lane, lambda: self.on_wake())
         self.settlements.lent = self.lent
         self.wakes = 0
         self.asked = lambda: self.loop.add_callback_threadsafe(self.send)

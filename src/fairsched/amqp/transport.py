@@ -102,7 +102,8 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
 
     Notes
     -----
-    For the I/O thread alone. Within ``with transport:`` frames are collected and leave as one write.
+    For the I/O thread alone, but for what `LentConnection` uses. Within ``with transport:`` frames are collected and
+    leave as one write.
 
     pika offers no option for any of this, so ``_adapter_emit_data``, ``_on_data_available`` and ``_read_frame`` are
     overridden. Where a pika of the future has no such methods, or keeps its input differently, `shortcut` stays False:

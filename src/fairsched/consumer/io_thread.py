@@ -97,6 +97,8 @@ class IOThread:
     `stop_intake`, `close`, `round_trip`, `window`, `unsettled`, `is_full`, `ended` and `last_error` are safe from any
     thread; everything else belongs to the I/O thread. None of them waits for the network except `close`.
 
+    While it waits, it lends the connection to the threads that consume (`LentConnection`).
+
     However the thread ends, by an error too, it closes its socket, so that the broker has back what is unsettled. It
     refers to its owner weakly (`Listener.orphan`): a consumer that was dropped, or whose event loop was closed, ends.
     """
