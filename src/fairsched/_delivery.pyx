@@ -1315,6 +1315,8 @@ cdef class LentConnection:
         try:
             settlements.policy.sending()
             self.send_all(settlements.taken_unsent())
+        except BaseException as error:  # what was taken and not sent would be lost: the connection must end
+            self.left, self.error = True, error
         finally:
             self.give_back()
         return True

@@ -6,6 +6,7 @@ import contextlib
 import random
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 
@@ -219,3 +220,46 @@ def test_nobody_reads_where_that_is_not_lent() -> None:
             theirs.sendall(more(source))
             take(source)
         assert not source.wire.borrowed
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_settlements_that_were_taken_and_cannot_be_sent_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the broker would wait for them for ever: nobody else sends them."""
+
+    def fail(_tag: int) -> None:
+        raise MemoryError
+
+    with lent(channels=2) as (source, theirs):
+        found = borrow(source, theirs)
+        theirs.sendall(more(source, 2))
+        found.append(take(source))
+        source.policy.count(0, 1 << 30)  # so that nothing leaves before it is told to
+        source.sinks[2].room = 1
+        monkeypatch.setattr(source.sinks[2], "expect", fail)  # when those of the first are taken
+        for message in found:
+            message.ack()
+        source.settlements.send()
+        reach(lambda: not source.running)
+
+
+def test_who_is_interrupted_while_waking_the_loop_may_wake_it() -> None:
+    with lent() as (source, _):
+        poller = source.loop._poller
+        real, woken = poller._w_interrupt, threading.Event()
+
+        class Interrupted:
+            def send(self, data: bytes) -> int:
+                poller._w_interrupt = real
+                source.wake()
+                return real.send(data)
+
+        def wake() -> None:
+            source.wake()
+            woken.set()
+
+        poller._w_interrupt = Interrupted()
+        threading.Thread(target=wake, daemon=True).start()
+        done = woken.wait(SOON)
+        if not done:  # so that the loop can be ended
+            poller._waking_mutex = threading.Lock()
+        assert done

@@ -104,6 +104,11 @@ class LentSource(Source):
     def wire(self) -> Wire:
         return self.wires[-1]
 
+    @property
+    def running(self) -> bool:
+        """Whether the I/O thread runs."""
+        return self._thread.is_alive()
+
     def wake(self) -> None:
         self.wakes += 1
         self.loop.add_callback_threadsafe(lambda: None)

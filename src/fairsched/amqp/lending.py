@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,9 @@ class LendingPoll:
 def lend(loop: IOLoop, lent: LentConnection, allowed: Callable[[], tuple[bool, bool]]) -> None:
     """Have a loop that is not running yet lend a connection while it waits, where its poll is an epoll."""
     poller: Any = getattr(loop, "_poller", None)
+    # A signal handler, or a destructor, that interrupts who wakes the loop may settle, and wake it too.
+    if hasattr(poller, "_waking_mutex"):
+        poller._waking_mutex = threading.RLock()
     kind = getattr(select_connection, "EPollPoller", None)
     if kind is not None and type(poller) is kind and callable(getattr(poller, "_create_poller", None)):
         poller._create_poller = lambda: LendingPoll(lent, allowed)
