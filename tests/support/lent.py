@@ -93,7 +93,7 @@ class LentSource(Source):
         price = type("Price", (), {"varies": False})()
         self.intake = Intake(self.lanes, self.counters, self.policy, key=key, cost=price, defer=self._defer)
         self.on_wake = self.wake
-        self.lent = LentConnection(self.intake, self.lane, lambda: self.on_wake())
+        self.lent = LentConnection(self.intake, self.lane, lambda: self.on_wake())  # noqa: PLW0108  # tests replace it
         self.settlements.lent = self.lent
         self.wakes = 0
         self.asked = lambda: self.loop.add_callback_threadsafe(self.send)
