@@ -21,14 +21,13 @@ from fairsched.core.amqp.ackledger cimport (
     ackledger_init, ackledger_settle, ackledger_unsettled,
 )
 from fairsched.core.amqp.contents cimport (
-    PROPERTIES, PROPERTY_DELIVERY_MODE, PROPERTY_HEADERS, PROPERTY_PRIORITY, PROPERTY_TIMESTAMP, Properties,
-    contents_find, contents_fixed, contents_prefix,
+    CONTENT_HEAD, PROPERTIES, PROPERTY_DELIVERY_MODE, PROPERTY_HEADERS, PROPERTY_PRIORITY, PROPERTY_TIMESTAMP, Content,
+    Properties, contents_find, contents_fixed, contents_prefix,
 )
-from fairsched.core.amqp.frames cimport frames_number, frames_write
+from fairsched.core.amqp.frames cimport frames_number, frames_octets, frames_write
 from fairsched.core.amqp.publish cimport (
-    CONTENT_HEAD, Confirm, Content, Window, confirm_find, publish_bytes, publish_decode, publish_encode, publish_frame,
-    publish_size, window_add, window_again, window_at, window_clear, window_confirmed, window_init, window_may_send,
-    window_settle,
+    Confirm, Window, confirm_find, publish_decode, publish_encode, publish_frame, publish_size, window_add,
+    window_again, window_at, window_clear, window_confirmed, window_init, window_may_send, window_settle,
 )
 from fairsched.core.amqp.settlements cimport SETTLEMENT_SIZE, settlements_encode
 
@@ -429,7 +428,7 @@ def encode_properties(dict values not None):
             continue
         if number != PROPERTY_HEADERS:
             to = frames_write(to, <uint64_t> sizes[number], 1)
-        to = publish_bytes(to, <const uint8_t*> texts[number], sizes[number])
+        to = frames_octets(to, <const uint8_t*> texts[number], sizes[number])
     return encoded
 
 

@@ -899,7 +899,7 @@ cdef class HeaderKey:
             return ""
         if found == FIELD_FOUND and field.kind == b'S':
             try:
-                return PyUnicode_DecodeUTF8(<const char*> at + field.begin + 4, field.end - field.begin - 4, NULL)
+                return PyUnicode_DecodeUTF8(<const char*> field.value.data, field.value.length, NULL)
             except UnicodeDecodeError:
                 pass
         return None
@@ -2055,10 +2055,11 @@ cdef tuple body_column(list bodies):
 # Properties and headers as columns ------------------------------------------------------------------------------------
 
 
-cdef int add_value(Column* c, const uint8_t* at, FieldFound state, const Field* name) except -1:
+cdef int add_value(Column* c, FieldFound state, const Field* field) except -1:
     """Add a row with a value of a table as text; 0: only Python can tell."""
-    cdef uint8_t kind = name.kind
-    cdef int64_t length = name.end - name.begin
+    cdef uint8_t kind = field.kind
+    cdef const char* text = <const char*> field.value.data
+    cdef int64_t length = field.value.length
     cdef uint64_t raw
     cdef int64_t value
     cdef char digits[24]
@@ -2068,13 +2069,13 @@ cdef int add_value(Column* c, const uint8_t* at, FieldFound state, const Field* 
         column_null(c)
         return 1
     if kind == c'S':
-        if not is_ascii(<const char*> at + name.begin + 4, length - 4):
+        if not is_ascii(text, length):
             return 0
-        column_add(c, <const char*> at + name.begin + 4, length - 4)
+        column_add(c, text, length)
         return 1
     if kind == c'x' or kind == c'f' or kind == c'd' or kind == c'D' or kind == c'T':
         return 0
-    raw = frames_number(at + name.begin, <int> length)
+    raw = frames_number(field.value.data, <int> length)
     if kind == c't':
         column_add(c, "true" if raw else "false", 4 if raw else 5)
         return 1
@@ -2139,7 +2140,7 @@ cdef int add_headers(
             state = tables_find(
                 at, begin, size, <const uint8_t*> PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name), &field
             )
-            if add_value(&columns[i], at, state, &field):
+            if add_value(&columns[i], state, &field):
                 continue
             values = headers(source)  # from here on `at` is not read
         column_add_object(&columns[i], values[i])

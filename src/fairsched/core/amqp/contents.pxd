@@ -1,22 +1,76 @@
-"""The properties in a content header of AMQP 0-9-1: which there are, and where.
+"""Contents of AMQP 0-9-1: the frames of one, the properties in its header, and a header with others.
 
 Bytes may be anything: no length is trusted before what it spans is known to be there.
 
 Source: AMQP 0-9-1, sections 4.2.6.1 (content header) and 1.8.2 (the properties of class basic).
-Thread safety: a pure function. Complexity: O(1).
+Thread safety: pure functions. Complexity: O(1), and O(octets) to write.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from fairsched.core.amqp.frames cimport frames_number
+from fairsched.core.amqp.constants cimport CLASS_BASIC, FRAME_AROUND, FRAME_BODY, FRAME_END, FRAME_HEADER
+from fairsched.core.amqp.frames cimport frames_head, frames_number, frames_octets, frames_write
+from fairsched.core.amqp.octets cimport Bytes, Text, bytes_append, bytes_number
 
 cdef enum:
-    PROPERTIES = 14
+    CONTENT_HEAD = 12       # octets of a content header before the properties: class, weight, size of the body
+    PROPERTIES = 14         # in the order of their flags
+    PROPERTY_CONTENT_TYPE = 0
+    PROPERTY_CONTENT_ENCODING = 1
     PROPERTY_HEADERS = 2
     PROPERTY_DELIVERY_MODE = 3
     PROPERTY_PRIORITY = 4
+    PROPERTY_CORRELATION_ID = 5
+    PROPERTY_REPLY_TO = 6
+    PROPERTY_EXPIRATION = 7
+    PROPERTY_MESSAGE_ID = 8
     PROPERTY_TIMESTAMP = 9
-    CONTENT_FLAGS = 12      # octets before the flags: class, weight, size of the body
+    PROPERTY_TYPE = 10
+    PROPERTY_USER_ID = 11
+    PROPERTY_APP_ID = 12
+    PROPERTY_CLUSTER_ID = 13
+
+
+# A content in frames --------------------------------------------------------------------------------------------------
+
+cdef struct Content:
+    const uint8_t* exchange
+    int64_t exchange_size        # 255 at most
+    const uint8_t* key
+    int64_t key_size             # 255 at most
+    const uint8_t* properties    # flags and values
+    int64_t properties_size
+    const uint8_t* body
+    int64_t body_size
+    bint mandatory
+
+cdef inline int64_t contents_size(const Content* c, int64_t longest) noexcept nogil:
+    """Octets of header and body in frames whose payloads have at most `longest` octets."""
+    return (
+        FRAME_AROUND + CONTENT_HEAD + c.properties_size
+        + c.body_size + FRAME_AROUND * ((c.body_size + longest - 1) // longest)
+    )
+
+cdef inline uint8_t* contents_header(const Content* c, uint32_t channel, uint8_t* to) noexcept nogil:
+    to = frames_head(to, FRAME_HEADER, channel, CONTENT_HEAD + c.properties_size)
+    to = frames_write(to, <uint64_t> CLASS_BASIC << 16, 4)  # and the weight, 0
+    to = frames_octets(frames_write(to, c.body_size, 8), c.properties, c.properties_size)
+    to[0] = FRAME_END
+    return to + 1
+
+cdef inline void contents_write(const Content* c, uint32_t channel, int64_t longest, uint8_t* to) noexcept nogil:
+    """Write header and body, `contents_size` octets."""
+    cdef int64_t at = 0, size
+    to = contents_header(c, channel, to)
+    while at < c.body_size:
+        size = min(longest, c.body_size - at)
+        to = frames_octets(frames_head(to, FRAME_BODY, channel, size), c.body + at, size)
+        to[0] = FRAME_END
+        to += 1
+        at += size
+
+
+# Properties -----------------------------------------------------------------------------------------------------------
 
 cdef struct Properties:  # of each, in the order of its flag, where its value is
     int64_t begin[PROPERTIES]   # -1: it is not there
@@ -34,12 +88,12 @@ cdef inline int64_t contents_fixed(int number) noexcept nogil:
 
 cdef inline bint contents_find(const uint8_t* header, int64_t size, Properties* found) noexcept nogil:
     """Find the properties in the payload of a content header; False: it is none. A table begins with its length."""
-    cdef int64_t at = CONTENT_FLAGS + 2, prefix, length
+    cdef int64_t at = CONTENT_HEAD + 2, prefix, length
     cdef uint64_t flags
     cdef int number
     if size < at:
         return False
-    flags = frames_number(header + CONTENT_FLAGS, 2)
+    flags = frames_number(header + CONTENT_HEAD, 2)
     if flags & 3:  # no such property, or more flags
         return False
     for number in range(PROPERTIES):
@@ -56,3 +110,51 @@ cdef inline bint contents_find(const uint8_t* header, int64_t size, Properties* 
         if at > size:
             return False
     return True
+
+cdef inline int64_t contents_body_size(const uint8_t* header) noexcept nogil:
+    """What a content header that was found says of its body; negative: more than there can be."""
+    return <int64_t> frames_number(header + 4, 8)
+
+cdef inline bint contents_has(const Properties* found, int number) noexcept nogil:
+    return found.begin[number] >= 0
+
+cdef inline Text contents_text(const uint8_t* header, const Properties* found, int number) noexcept nogil:
+    """The value of a property, for `headers` from the length on; nothing if it is not there."""
+    if found.begin[number] < 0:
+        return Text(NULL, 0)
+    return Text(header + found.begin[number], <uint32_t> (found.end[number] - found.begin[number]))
+
+cdef inline uint64_t contents_number(
+    const uint8_t* header, const Properties* found, int number, uint64_t otherwise
+) noexcept nogil:
+    """The value of a property that is a number: delivery mode, priority, timestamp."""
+    if found.begin[number] < 0:
+        return otherwise
+    return frames_number(header + found.begin[number], <int> contents_fixed(number))
+
+cdef inline uint32_t contents_flag(int number) noexcept nogil:
+    return 0x8000 >> number
+
+cdef inline void contents_rewrite(
+    Bytes* out, const uint8_t* header, const Properties* found, uint32_t without, const Text* headers
+) noexcept nogil:
+    """Append the payload of a content header that was found, without some properties and with other headers.
+
+    `without` has the flags (`contents_flag`) of what is left out; `headers` is a table, from its length on, or NULL:
+    they stay as they are.
+    """
+    cdef uint32_t flags = <uint32_t> frames_number(header + CONTENT_HEAD, 2) & ~without
+    cdef int64_t begin
+    cdef int number
+    if headers != NULL:
+        flags |= contents_flag(PROPERTY_HEADERS)
+    bytes_append(out, header, CONTENT_HEAD)
+    bytes_number(out, flags, 2)
+    for number in range(PROPERTIES):
+        if not flags & contents_flag(number):
+            continue
+        if number == PROPERTY_HEADERS and headers != NULL:
+            bytes_append(out, headers.data, headers.length)
+            continue
+        begin = found.begin[number] - (0 if number == PROPERTY_HEADERS else contents_prefix(number))
+        bytes_append(out, header + begin, found.end[number] - begin)

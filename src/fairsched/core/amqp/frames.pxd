@@ -1,4 +1,5 @@
-"""Deliveries of AMQP 0-9-1 in the bytes of a connection: a method, a content header, and a body in one frame or none.
+"""Frames of AMQP 0-9-1 in the bytes of a connection, any of them (`frames_span`), or a delivery at once (`frames_find`):
+a method, a content header, and a body in one frame or none.
 
 Nothing is decoded but lengths: who wants the fields of the method or the properties has their bytes. Bytes may be cut
 off anywhere, and may be anything: no length is trusted before what it spans is known to be there.
@@ -8,19 +9,29 @@ Thread safety: pure functions. Complexity: O(1) a delivery.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from fairsched.core.amqp.constants cimport (
+    BASIC_DELIVER, FRAME_BODY, FRAME_END, FRAME_HEAD, FRAME_HEADER, FRAME_METHOD,
+)
 
 cdef enum Found:
     FOUND_WHOLE
     FOUND_PART    # the beginning of a delivery whose end is not there yet
     FOUND_OTHER   # another frame, a delivery with a longer body, or what may become one of these
 
-cdef enum:
-    FRAME_METHOD = 1
-    FRAME_HEADER = 2
-    FRAME_BODY = 3
-    FRAME_END = 0xCE
-    FRAME_HEAD = 7             # octets before the payload: type, channel, length
-    BASIC_DELIVER = 60 << 16 | 60
+cdef enum FrameFound:
+    FRAME_WHOLE
+    FRAME_PART       # the beginning of a frame whose end is not there yet
+    FRAME_TOO_LONG   # its payload is longer than was agreed
+    FRAME_UNENDED    # the octet behind its payload is not what it has to be
+
+cdef struct FrameSpan:  # one frame, or what its head says of it
+    uint8_t kind
+    uint32_t channel
+    const uint8_t* payload
+    int64_t size           # of the payload
+    int64_t whole          # of all of it
 
 cdef struct Delivery:  # where its parts are, as offsets into the bytes
     uint32_t channel
@@ -47,6 +58,46 @@ cdef inline uint8_t* frames_write(uint8_t* to, uint64_t number, int octets) noex
     for i in range(octets):
         to[i] = <uint8_t> (number >> 8 * (octets - 1 - i))
     return to + octets
+
+cdef inline uint8_t* frames_octets(uint8_t* to, const uint8_t* found, int64_t size) noexcept nogil:
+    """Write octets; return where they end."""
+    if size:
+        memcpy(to, found, size)
+    return to + size
+
+cdef inline uint8_t* frames_text(uint8_t* to, const uint8_t* text, int64_t size) noexcept nogil:
+    """Write a short string, whose length stands in one octet; return where it ends."""
+    return frames_octets(frames_write(to, <uint64_t> size, 1), text, size)
+
+cdef inline uint8_t* frames_head(uint8_t* to, int kind, uint32_t channel, int64_t size) noexcept nogil:
+    """Write what stands before a payload of so many octets; return where it begins."""
+    to[0] = <uint8_t> kind
+    return frames_write(frames_write(to + 1, channel, 2), <uint64_t> size, 4)
+
+cdef inline FrameFound frames_span(
+    const uint8_t* bytes, int64_t size, int64_t longest, FrameSpan* f
+) noexcept nogil:
+    """Look for any frame at the beginning of `bytes`, with a payload of at most `longest` octets.
+
+    The head is read as soon as it is there (`payload` is NULL until then), so that who gets FRAME_PART knows how much
+    `whole` there will be.
+    """
+    f.payload = NULL
+    f.kind = 0
+    f.channel = 0
+    f.size = f.whole = 0
+    if size < FRAME_HEAD:
+        return FRAME_PART
+    f.kind = bytes[0]
+    f.channel = <uint32_t> frames_number(bytes + 1, 2)
+    f.size = <int64_t> frames_number(bytes + 3, 4)
+    f.payload = bytes + FRAME_HEAD
+    f.whole = FRAME_HEAD + f.size + 1
+    if f.size > longest:
+        return FRAME_TOO_LONG
+    if f.whole > size:
+        return FRAME_PART
+    return FRAME_WHOLE if bytes[f.whole - 1] == FRAME_END else FRAME_UNENDED
 
 cdef inline bint frames_broken(const uint8_t* bytes, int64_t size, int64_t end) noexcept nogil:
     """Whether the octet after a payload is there, and not what it has to be."""

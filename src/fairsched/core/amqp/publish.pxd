@@ -14,81 +14,35 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from fairsched.core.amqp.frames cimport (
-    FRAME_BODY, FRAME_END, FRAME_HEAD, FRAME_HEADER, FRAME_METHOD, frames_number, frames_write,
+from fairsched.core.amqp.constants cimport (
+    BASIC_ACK, BASIC_NACK, BASIC_PUBLISH, FRAME_AROUND, FRAME_END, FRAME_HEAD, FRAME_METHOD,
 )
-from fairsched.core.amqp.settlements cimport BASIC_ACK, BASIC_NACK, SETTLEMENT_PAYLOAD, SETTLEMENT_SIZE
-
-cdef enum:
-    CLASS_BASIC = 60
-    METHOD_PUBLISH = 40
-    FRAME_AROUND = 8         # octets around a payload
-    CONTENT_HEAD = 12        # octets of a content header before the properties
+from fairsched.core.amqp.contents cimport CONTENT_HEAD, Content, contents_size, contents_write
+from fairsched.core.amqp.frames cimport frames_head, frames_number, frames_text, frames_write
+from fairsched.core.amqp.settlements cimport SETTLEMENT_PAYLOAD, SETTLEMENT_SIZE
 
 
 # A message in frames --------------------------------------------------------------------------------------------------
-
-cdef struct Content:
-    const uint8_t* exchange
-    int64_t exchange_size        # 255 at most
-    const uint8_t* key
-    int64_t key_size             # 255 at most
-    const uint8_t* properties    # flags and values
-    int64_t properties_size
-    const uint8_t* body
-    int64_t body_size
-    bint mandatory
-
-cdef inline uint8_t* publish_bytes(uint8_t* to, const uint8_t* found, int64_t size) noexcept nogil:
-    if size:
-        memcpy(to, found, size)
-    return to + size
-
-cdef inline uint8_t* publish_head(uint8_t* to, int kind, uint32_t channel, int64_t size) noexcept nogil:
-    to[0] = <uint8_t> kind
-    return frames_write(frames_write(to + 1, channel, 2), <uint64_t> size, 4)
 
 cdef inline int64_t publish_method_size(const Content* c) noexcept nogil:
     """Octets of the payload."""
     return 9 + c.exchange_size + c.key_size
 
-cdef inline int64_t publish_body_size(int64_t size, int64_t longest) noexcept nogil:
-    """Octets of a body in frames of at most `longest` octets of it."""
-    return size + FRAME_AROUND * ((size + longest - 1) // longest)
-
 cdef inline int64_t publish_size(const Content* c, int64_t longest) noexcept nogil:
     """Octets of a message whose frames have payloads of at most `longest` octets."""
-    return (
-        2 * FRAME_AROUND + publish_method_size(c) + CONTENT_HEAD + c.properties_size
-        + publish_body_size(c.body_size, longest)
-    )
+    return FRAME_AROUND + publish_method_size(c) + contents_size(c, longest)
 
 cdef inline uint8_t* publish_method(const Content* c, uint32_t channel, uint8_t* to) noexcept nogil:
-    to = publish_head(to, FRAME_METHOD, channel, publish_method_size(c))
-    to = frames_write(to, <uint64_t> CLASS_BASIC << 32 | METHOD_PUBLISH << 16, 6)  # and a reserved number, 0
-    to = publish_bytes(frames_write(to, c.exchange_size, 1), c.exchange, c.exchange_size)
-    to = publish_bytes(frames_write(to, c.key_size, 1), c.key, c.key_size)
+    to = frames_head(to, FRAME_METHOD, channel, publish_method_size(c))
+    to = frames_write(to, <uint64_t> BASIC_PUBLISH << 16, 6)  # and a reserved number, 0
+    to = frames_text(frames_text(to, c.exchange, c.exchange_size), c.key, c.key_size)
     to[0] = c.mandatory
     to[1] = FRAME_END
     return to + 2
 
-cdef inline uint8_t* publish_header(const Content* c, uint32_t channel, uint8_t* to) noexcept nogil:
-    to = publish_head(to, FRAME_HEADER, channel, CONTENT_HEAD + c.properties_size)
-    to = frames_write(to, <uint64_t> CLASS_BASIC << 16, 4)  # and the weight, 0
-    to = publish_bytes(frames_write(to, c.body_size, 8), c.properties, c.properties_size)
-    to[0] = FRAME_END
-    return to + 1
-
 cdef inline void publish_encode(const Content* c, uint32_t channel, int64_t longest, uint8_t* to) noexcept nogil:
     """Write the frames of a message, `publish_size` octets."""
-    cdef int64_t at = 0, size
-    to = publish_header(c, channel, publish_method(c, channel, to))
-    while at < c.body_size:
-        size = min(longest, c.body_size - at)
-        to = publish_bytes(publish_head(to, FRAME_BODY, channel, size), c.body + at, size)
-        to[0] = FRAME_END
-        to += 1
-        at += size
+    contents_write(c, channel, longest, publish_method(c, channel, to))
 
 cdef inline int64_t publish_frame(const uint8_t* at) noexcept nogil:
     """Octets of an encoded frame."""

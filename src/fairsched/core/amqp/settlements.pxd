@@ -7,11 +7,10 @@ Thread safety: pure functions. Complexity: O(1) a frame.
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from fairsched.core.amqp.ackledger cimport VERDICT_ACK, VERDICT_REQUEUE, Frame
-from fairsched.core.amqp.frames cimport FRAME_END, FRAME_HEAD, FRAME_METHOD, frames_write
+from fairsched.core.amqp.constants cimport BASIC_ACK, BASIC_NACK, FRAME_END, FRAME_HEAD, FRAME_METHOD
+from fairsched.core.amqp.frames cimport frames_write
 
 cdef enum:
-    BASIC_ACK = 60 << 16 | 80
-    BASIC_NACK = 60 << 16 | 120
     SETTLEMENT_PAYLOAD = 13                                # class, method, delivery tag, flags
     SETTLEMENT_SIZE = FRAME_HEAD + SETTLEMENT_PAYLOAD + 1
 
