@@ -31,6 +31,7 @@ from fairsched.routing import RabbitMQHash
 from fairsched.slotstats import SlotStats
 
 if TYPE_CHECKING:
+    from fairsched.broker import Broker
     from fairsched.consumer import App, ArrowBatch, Consumer, Message, MessageBatch, from_pika
     from fairsched.publisher import Publisher
     from fairsched.simulator import Scenario, simulate
@@ -42,6 +43,7 @@ __all__ = [
     "App",
     "ArrowBatch",
     "Batch",
+    "Broker",
     "CoDel",
     "CoDelStats",
     "ConfigurationError",
@@ -80,6 +82,7 @@ __all__ = [
 # Looked up on first use, so that whoever embeds the engine alone does not import pika.
 _FROM_CONSUMER = {"App", "ArrowBatch", "Consumer", "Message", "MessageBatch", "from_pika"}
 _FROM_PUBLISHER = {"Publisher"}
+_FROM_BROKER = {"Broker"}
 _FROM_SIMULATOR = {"Scenario", "simulate"}
 
 logging.getLogger("fairsched").addHandler(logging.NullHandler())
@@ -90,6 +93,10 @@ def __getattr__(name: str) -> Any:
         from fairsched import simulator
 
         return getattr(simulator, name)
+    if name in _FROM_BROKER:
+        from fairsched import broker
+
+        return getattr(broker, name)
     if name in _FROM_PUBLISHER:
         from fairsched import publisher
 

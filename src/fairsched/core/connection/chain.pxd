@@ -122,3 +122,4 @@ cdef struct Connection:
     int64_t buffer_size
     uint32_t streak            # sessions served since the last task
     bint blocked               # the transport takes no more
+    bint yields                # set by a host that pulls: end the pass after this step, and let others have their turn

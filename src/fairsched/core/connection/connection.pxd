@@ -51,7 +51,7 @@ cdef inline void connection_init(
     c.closed_targets = NULL
     c.buffer_size = max(buffer_size if buffer_size else <int64_t> BUFFER_DEFAULT, <int64_t> BUFFER_MIN)
     c.streak = 0
-    c.blocked = False
+    c.blocked = c.yields = False
 
 # -- any thread -------------------------------------------------------------------------------------------------------
 
@@ -193,14 +193,15 @@ cdef inline Pass connection_pass(Connection* c) noexcept nogil:
     if c.flags.fetch_and(~<uint32_t> CONNECTION_CHANGED) & CONNECTION_CLOSING:  # H2: before any look at what there is
         connection_shut(c)
         return PASS_CLOSED
+    c.yields = False
     connection_sweep(c, False)
     if c.blocked:
         connection_write(c)
     if c.actions.receive != NULL:
         more = c.actions.receive(c.context)
-    while steps < PASS_STEPS and (c.blocked or connection_flush(c)) and connection_step(c):
+    while steps < PASS_STEPS and not c.yields and (c.blocked or connection_flush(c)) and connection_step(c):
         steps += 1
     connection_write(c)
-    if more or steps == PASS_STEPS or (not c.blocked and workset_ready(&c.pending)):
+    if more or c.yields or steps == PASS_STEPS or (not c.blocked and workset_ready(&c.pending)):
         return PASS_MORE
     return PASS_BLOCKED if c.blocked else PASS_DONE

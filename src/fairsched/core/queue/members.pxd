@@ -22,7 +22,7 @@ from fairsched.core.queue.message cimport Message, message_unreject
 from fairsched.core.queue.order cimport order_after
 from fairsched.core.queue.state cimport (
     OWED_HAND_OVER, OWED_PASS_ON, WALK_STEPS, WISH_CREDIT, WISH_LIVE, WISH_USER, Call, Queue, QueueConsumer,
-    consumer_desired, queue_give_way, queue_lock, queue_unlock, queue_unref,
+    consumer_desired, queue_count, queue_give_way, queue_lock, queue_unlock, queue_unref,
 )
 from fairsched.core.queue.wake cimport queue_consider, queue_owe
 from fairsched.core.waiting.interest cimport MOVED, NO_MEMORY, interest_set
@@ -85,11 +85,11 @@ cdef inline Admission queue_admit(Queue* q, QueueConsumer* c) noexcept nogil:
         return ADMISSION_CLOSED
     if q.exclusive != 0:
         return ADMISSION_EXCLUSIVE_EXISTS
-    if c.exclusive and q.consumers != 0:
+    if c.exclusive and q.consumers.load() != 0:
         return ADMISSION_OTHERS_EXIST
     q.ids += 1
     c.id = q.ids
-    q.consumers += 1
+    queue_count(&q.consumers, 1)
     if c.exclusive:
         q.exclusive = c.id
     if q.live_limit == 0 or q.live < q.live_limit:
@@ -112,7 +112,7 @@ cdef inline int64_t queue_dismiss(Queue* q, QueueConsumer* c) noexcept nogil:
             unblocked += 1
         group = groups_owned(&q.groups, c.id, &at)
     cursor_end(q, c)
-    q.consumers -= 1
+    queue_count(&q.consumers, -1)
     if q.exclusive == c.id:
         q.exclusive = 0
     if c.wishes.load() & WISH_LIVE:

@@ -2,7 +2,8 @@
 
 NONE: nothing. REJECT: a message that does not fit is refused. RING: it is taken, and the least significant messages
 leave until all fits again; never the newest, and none that a consumer has, unless it may be stolen; a message that
-could not fit even into an empty queue is refused. FLOW: producers wait once the queue is full, until it is down to
+could not fit even into an empty queue is refused; a patient ring waits for consumers that were told, who look after
+it when they have taken what they may. FLOW: producers wait once the queue is full, until it is down to
 FLOW_RESUME percent of both limits.
 
 Source: Qpid Broker-J's overflow policies. Thread safety: none; the owner excludes. Complexity: O(1).
@@ -24,6 +25,8 @@ cdef struct Overflow:
     int64_t max_depth   # messages; negative: no limit
     int64_t max_bytes
     bint flowing        # producers wait
+    bint ready          # RabbitMQ's limits: what consumers have does not count, and what is next is dropped
+    bint patient        # of a ring
 
 cdef inline bint overflow_fits(const Overflow* o, int64_t depth, int64_t size) noexcept nogil:
     """Whether so many messages and bytes are within the limits."""

@@ -55,6 +55,7 @@ cdef inline bint queue_acquire(Queue* q, QueueConsumer* c, Message* m) noexcept 
         m.deliveries = 0
     m.references += 1
     queue_count(&q.available, -1)
+    q.acquired_bytes += m.size
     if q.groups.kind != GROUPS_NONE:
         groups_assign(&q.groups, m, c.id)
     if c.walks:
@@ -75,6 +76,24 @@ cdef inline void pull_hand_out(Call* call, QueueConsumer* c, Message* m, Pulled*
     out.paid = consumer_paid(c)
     if call.keep != NULL:
         call.keep(m.token)
+
+cdef inline bint queue_take(Call* call, QueueConsumer* c, Pulled* out) noexcept nogil:
+    """Take the next message for somebody who does not wait for any: `c` is in no list, has no cursor, and is never told.
+
+    False: there is none. For a queue without groups.
+    """
+    cdef Queue* q = call.queue
+    cdef Message* m
+    cdef bint taken
+    if q.timed.load() != 0:
+        queue_release_due(call)
+    queue_lock(q)
+    m = queue_next(call, True)
+    taken = m != NULL and queue_acquire(q, c, m)
+    if taken:
+        pull_hand_out(call, c, m, out)
+    queue_unlock(q)
+    return taken
 
 cdef inline int64_t pull_plainly(Call* call, QueueConsumer* c, int64_t limit, Pulled* out) noexcept nogil:
     """Acquire up to `limit` messages, where nobody has a cursor."""

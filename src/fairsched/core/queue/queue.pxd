@@ -39,11 +39,14 @@ from fairsched.core.queue.message cimport (
 from fairsched.core.queue.order cimport (
     KIND_LAST_VALUE, KIND_PRIORITY, KIND_SORTED, Kind, order_clear, order_init, order_level, order_link,
 )
-from fairsched.core.queue.overflow cimport OVERFLOW_NONE, overflow_admits
-from fairsched.core.queue.ring cimport queue_trim
-from fairsched.core.queue.state cimport Call, Queue, queue_count, queue_lock, queue_remove, queue_unlock
+from fairsched.core.queue.overflow cimport OVERFLOW_NONE, OVERFLOW_RING, overflow_admits
+from fairsched.core.queue.ring cimport queue_awaited, queue_trim
+from fairsched.core.queue.state cimport (
+    Call, Queue, queue_count, queue_counted, queue_counted_bytes, queue_lock, queue_remove, queue_unlock,
+)
 from fairsched.core.queue.wake cimport queue_offer
 from fairsched.core.waiting.interest cimport interest_clear, interest_init
+from fairsched.core.waiting.wakeup cimport wakeup_possible
 
 cdef enum Admittance:
     PUT_DONE = 1
@@ -76,11 +79,13 @@ cdef inline bint queue_init(
     keymap_init(&q.latest)
     q.overflow.policy = OVERFLOW_NONE
     q.overflow.max_depth = q.overflow.max_bytes = -1
-    q.overflow.flowing = False
+    q.overflow.flowing = q.overflow.ready = q.overflow.patient = False
+    q.acquired_bytes = 0
     q.walking = NULL
     q.ids = q.exclusive = 0
     q.live_limit = q.live = 0
-    q.consumers = q.max_deliveries = 0
+    q.consumers.store(0)
+    q.max_deliveries = 0
     q.nondestructive = q.drains = False
     return (
         interest_init(&q.interest, threshold) & order_init(&q.order, kind, levels) & groups_init(&q.groups, grouping)
@@ -131,6 +136,10 @@ cdef inline bint queue_supersede(Queue* q, Call* call, Message* m) noexcept nogi
             queue_remove(q, call, old, REASON_SUPERSEDED)
     return True
 
+cdef inline bint queue_wanted(Call* call) noexcept nogil:
+    """Whether there are consumers that would take a message at once."""
+    return wakeup_possible(&call.queue.interest) or queue_awaited(call)
+
 cdef inline Admittance queue_link(Queue* q, Call* call, const Offer* offer, Message** linked) noexcept nogil:
     """Locked. Put a message in its place."""
     cdef Message* m
@@ -139,8 +148,8 @@ cdef inline Admittance queue_link(Queue* q, Call* call, const Offer* offer, Mess
     if offer.size > INT64_MAX - q.bytes.load():  # they could not be counted
         return PUT_FULL
     if q.overflow.policy != OVERFLOW_NONE and not overflow_admits(
-        &q.overflow, q.depth.load(), q.bytes.load(), offer.size
-    ):
+        &q.overflow, queue_counted(q), queue_counted_bytes(q), offer.size
+    ) and not (q.overflow.patient and q.overflow.policy == OVERFLOW_RING and queue_wanted(call)):
         return PUT_FULL
     m = queue_create(q, offer)
     if m == NULL:

@@ -54,6 +54,7 @@ cdef inline bint settle_back(Queue* q, Call* call, Message* m, Verdict verdict) 
         m.holder = 0
         m.state = MESSAGE_AVAILABLE
         queue_count(&q.available, 1)
+        q.acquired_bytes -= m.size
         order_available(&q.order, m)
         cursors_recall(q, m, True)
         queue_ring(q, call, <uint64_t> -1)

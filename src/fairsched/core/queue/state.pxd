@@ -79,12 +79,13 @@ cdef struct Queue:
     KeyMap latest              # of a last-value queue
     Groups groups
     Overflow overflow
+    int64_t acquired_bytes     # of messages that consumers have
     QueueConsumer* walking     # consumers with a cursor, browsers included
     uint64_t ids
     uint32_t live_limit        # 0: none
     uint32_t live
     uint64_t exclusive         # id of the consumer that has it to itself, or 0
-    int64_t consumers
+    atomic[int64_t] consumers
     int64_t max_deliveries     # 0: no limit
     bint nondestructive
     bint drains                # closed, and what comes back leaves
@@ -179,6 +180,13 @@ cdef inline void queue_count(atomic[int64_t]* counter, int64_t change) noexcept 
     # R9 (count): pairs with A9, whoever reads a counter.
     counter.store(counter.load() + change, memory_order_release)
 
+cdef inline int64_t queue_counted(Queue* q) noexcept nogil:
+    """Locked. How many messages count for the limit."""
+    return q.available.load() if q.overflow.ready else q.depth.load()
+
+cdef inline int64_t queue_counted_bytes(Queue* q) noexcept nogil:
+    return q.bytes.load() - (q.acquired_bytes if q.overflow.ready else 0)
+
 cdef inline void queue_unref(Queue* q, Message* m) noexcept nogil:
     """Locked. Let go of a message; the last one to do so frees it, when it has left the queue."""
     m.references -= 1
@@ -214,6 +222,8 @@ cdef inline Message* queue_settled(Queue* q, Message* m) noexcept nogil:
 
 cdef inline void queue_delete_taken(Queue* q, Message* m) noexcept nogil:
     """Locked. As queue_delete, of a message that is not to be found any more."""
+    if message_taken(m):
+        q.acquired_bytes -= m.size
     queue_unkey(q, m)
     if rarely(m.late != NULL):
         late_forget(m)

@@ -1,0 +1,277 @@
+"""An AMQP 0-9-1 broker inside a Python process: for laptops, tests and edge nodes.
+
+    with fairsched.Broker() as broker:
+        pika.BlockingConnection(pika.URLParameters(broker.url))
+
+Its I/O threads never take the GIL (core/broker); Python checks passwords.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import importlib.metadata
+import logging
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+from fairsched.amqp.fieldtables import write_table
+
+try:
+    from fairsched._broker import Server
+except ModuleNotFoundError as error:
+    raise ImportError(
+        f"the embedded broker runs on Linux only (this is {sys.platform}): use RabbitMQ, or a container with Linux"
+    ) from error
+
+__all__ = ["Broker"]
+
+_log = logging.getLogger(__name__)
+
+#: What scrypt costs: 4 MiB and about ten milliseconds.
+_SCRYPT = {"n": 4096, "r": 8, "p": 1}
+#: The password guest of the user guest is no secret: nobody has to wait for it.
+_PUBLIC = {**_SCRYPT, "n": 2}
+_CAPABILITIES = (
+    "publisher_confirms",
+    "exchange_exchange_bindings",
+    "basic.nack",
+    "consumer_cancel_notify",
+    "connection.blocked",
+    "consumer_priorities",
+    "authentication_failure_close",
+    "per_consumer_qos",
+    "direct_reply_to",
+)
+_STOP_SECONDS = 5.0
+
+
+class _Passwords:
+    """Users and the salted hashes of their passwords; nothing is kept in clear."""
+
+    def __init__(self, users: Mapping[str, str], cost: Mapping[str, int]) -> None:
+        self._cost = cost
+        self._hashes: dict[bytes, tuple[bytes, bytes]] = {}
+        for user, password in users.items():
+            salt = os.urandom(16)
+            self._hashes[user.encode()] = salt, self._hash(password.encode(), salt)
+        self._nobody = os.urandom(16), os.urandom(64)
+
+    def _hash(self, password: bytes, salt: bytes) -> bytes:
+        return hashlib.scrypt(password, salt=salt, **self._cost)
+
+    def admits(self, user: bytes, password: bytes) -> bool:
+        salt, expected = self._hashes.get(user, self._nobody)  # nobody's takes as long
+        return hmac.compare_digest(self._hash(password, salt), expected)
+
+
+class Broker:
+    """An AMQP 0-9-1 broker, which runs from `start` to `close`, or in a with statement.
+
+    Parameters
+    ----------
+    host : str
+        Numeric address to listen on.
+    port : int
+        0: any that is free.
+    users : Mapping[str, str], optional
+        Names and passwords. None: guest with the password guest, from this machine only.
+    vhosts : Sequence[str]
+        Virtual hosts.
+    io_threads : int
+        Threads that serve connections.
+    heartbeat : int
+        Seconds, suggested to clients; 0: none.
+    max_connections, max_queues : int
+        0: no limit.
+    max_message_size : int
+        Bytes of a body.
+    memory_limit : int
+        Bytes of messages beyond which publishers are stopped; 0: no limit.
+    consumer_timeout : float, optional
+        Seconds within which deliveries have to be acknowledged; None: any time. A queue's `x-consumer-timeout` counts
+        before it.
+
+    Attributes
+    ----------
+    port : int
+        Where it listens, once it has started.
+    url : str
+        For clients: `amqp://guest:guest@127.0.0.1:…/%2F`.
+
+    Raises
+    ------
+    ValueError
+        A parameter is not as described.
+    OSError
+        `start`: the address cannot be listened on.
+
+    Notes
+    -----
+    Messages are kept in memory only. TLS is not spoken: put a proxy that does in front, or stay on loopback.
+    Thread safety: `start` and `close` by one thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        users: Mapping[str, str] | None = None,
+        vhosts: Sequence[str] = ("/",),
+        io_threads: int = 1,
+        heartbeat: int = 60,
+        max_connections: int = 0,
+        max_queues: int = 0,
+        max_message_size: int = 134217728,
+        memory_limit: int = 0,
+        consumer_timeout: float | None = 1800.0,
+    ) -> None:
+        if not 0 <= port <= 65535:
+            raise ValueError(f"port must be 0 to 65535, got {port!r}")
+        if io_threads < 1:
+            raise ValueError(f"io_threads must be 1 or more, got {io_threads!r}")
+        if not 0 <= heartbeat <= 65535:
+            raise ValueError(f"heartbeat must be 0 to 65535 seconds, got {heartbeat!r}")
+        for name, value in (
+            ("max_connections", max_connections),
+            ("max_queues", max_queues),
+            ("max_message_size", max_message_size),
+            ("memory_limit", memory_limit),
+        ):
+            if value < 0:
+                raise ValueError(f"{name} must be 0 or more, got {value!r}")
+        if not vhosts or isinstance(vhosts, str):
+            raise ValueError(f"vhosts must name at least one virtual host, got {vhosts!r}")
+        self.host = host
+        self._wanted_port = port
+        self._guest_only = users is None
+        self._passwords = _Passwords({"guest": "guest"}, _PUBLIC) if users is None else _Passwords(users, _SCRYPT)
+        self._user = "guest:guest@" if users is None else ""
+        self._vhosts = tuple(vhosts)
+        self._io_threads = io_threads
+        self._limits = {
+            "connections": max_connections,
+            "queues": max_queues,
+            "channel_max": 2047,
+            "frame_max": 131072,
+            "heartbeat": heartbeat,
+            "message_size": max_message_size,
+            "memory": memory_limit,
+            "handshake": 10_000_000_000,
+            "ack_timeout": round((consumer_timeout or 0) * 1e9),
+        }
+        self._server: Server | None = None
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> Broker:
+        """Listen, and serve from now on."""
+        if self._server is not None:
+            raise RuntimeError("the broker has started")
+        self._server = Server(
+            self.host,
+            self._wanted_port,
+            properties=write_table(_server_properties()),
+            vhosts=self._vhosts,
+            limits=self._limits,
+        )
+        loops = [self._server.run] * self._io_threads + [self._check_passwords]
+        self._threads = [
+            threading.Thread(target=loop, name=f"fairsched-broker-{number}", daemon=True)
+            for number, loop in enumerate(loops)
+        ]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def close(self) -> None:
+        """Close all connections, as RabbitMQ does when it is shut down, and stop. What is in the queues is gone."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.quiet()
+        deadline = time.monotonic() + _STOP_SECONDS
+        while server.counts()["connections"] and time.monotonic() < deadline:
+            if deadline - time.monotonic() < _STOP_SECONDS - 1:
+                server.disconnect()
+            time.sleep(0.002)
+        server.stop()
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+
+    def _check_passwords(self) -> None:
+        server = self._server
+        assert server is not None
+        while (login := server.login()) is not None:
+            token, user, password, local = login
+            admitted = False
+            try:
+                admitted = self._passwords.admits(user, password) and (local or not self._guest_only)
+            except Exception:  # such as no memory: the next one may be luckier
+                _log.exception("a password could not be checked")
+            server.answer(token, admitted)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._running().port
+
+    @property
+    def url(self) -> str:
+        """The URL for clients."""
+        vhost = quote(self._vhosts[0], safe="")  # %2F: to some clients an empty path is a host of no name
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"amqp://{self._user}{host}:{self.port}/{vhost}"
+
+    def status(self) -> dict[str, Any]:
+        """Tell how many connections, channels and messages there are, and of queues and consumers each.
+
+        Returns
+        -------
+        dict
+            For JSON. "connections", "channels", "messages", "message_bytes", "memory_alarm" (whether publishers are
+            stopped), and "queues", a list of dicts: "vhost", "name", "durable", "exclusive", "ready", "depth" (what is
+            unacknowledged counts too), "bytes", "consumers", and counters since the start, "published", "delivered",
+            "acknowledged". "consumers", a list of dicts: "vhost", "queue", "tag", "connection", "channel", "prefetch",
+            "priority", "acknowledges", and "list", in which it stands with its queue: "interested", "notified" (it is
+            taking messages), "not interested" (its prefetch is used up, or its connection does not take more).
+
+        Notes
+        -----
+        Any thread; O(queues + consumers). The figures are not all of one moment.
+        """
+        server = self._running()
+        return {**server.counts(), "queues": server.queues(), "consumers": server.consumers()}
+
+    def _running(self) -> Server:
+        if self._server is None:
+            raise RuntimeError("the broker is not running: call start, or use a with statement")
+        return self._server
+
+    def __enter__(self) -> Broker:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _server_properties() -> dict[str, Any]:
+    return {
+        "capabilities": dict.fromkeys(_CAPABILITIES, True),
+        "cluster_name": "fairsched",
+        "copyright": "The fairsched authors",
+        "information": "Weighted fair consuming for RabbitMQ",
+        "platform": f"Python {platform.python_version()}",
+        "product": "fairsched",
+        "version": importlib.metadata.version("fairsched"),
+    }

@@ -1,0 +1,206 @@
+"""The x-arguments of a queue: read, checked, and compared with those it was declared with.
+
+Source: RabbitMQ's check of arguments, its texts included; x-queue-kind, x-queue-key, x-fair-key and x-fair-weights are
+the broker's own. What is not known is allowed, as there.
+Thread safety: pure functions. Complexity: O(fields of the table) for each argument.
+"""
+
+from libc.stdint cimport INT64_MAX, int64_t, uint32_t
+from libc.stdio cimport snprintf
+
+from fairsched.core.amqp.constants cimport PRECONDITION_FAILED
+from fairsched.core.amqp.octets cimport Bytes, Text, bytes_clear, bytes_init, bytes_size, text_is, text_of
+from fairsched.core.amqp.tables cimport (
+    Field, field_bool, field_describe, field_integer, field_text, field_type, tables_equivalent, tables_get,
+)
+from fairsched.core.broker.errors cimport refusal_cut
+from fairsched.core.broker.exchanges cimport Refusal, TEXT_MAX
+from fairsched.core.broker.state cimport Arguments, DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX
+from fairsched.core.queue.order cimport (
+    KIND_FAIR, KIND_LAST_VALUE, KIND_PRIORITY, KIND_SORTED, KIND_STANDARD,
+)
+
+cdef enum:
+    PRIORITIES_MAX = 255
+    PRIORITIES_DEFAULT = 9
+
+cdef enum: TIME_MAX = 4294967295  # milliseconds
+
+cdef struct Reading:
+    Text table
+    Text queue
+    Text vhost
+    Refusal* refusal
+
+cdef inline bint argument_refuse(Reading* r, const char* name, const char* why) noexcept nogil:
+    """Refuse an argument."""
+    r.refusal.code = PRECONDITION_FAILED
+    refusal_cut(r.refusal, snprintf(
+        <char*> r.refusal.text, TEXT_MAX, b"invalid arg '%s' for queue '%.*s' in vhost '%.*s': %s", name,
+        <int> r.queue.length, <const char*> r.queue.data, <int> r.vhost.length, <const char*> r.vhost.data, why
+    ))
+    return False
+
+cdef inline bint argument_refuse_value(Reading* r, const char* name, const char* why, int64_t value) noexcept nogil:
+    """… for its value; `why` is a pattern with %lld."""
+    cdef char reason[128]
+    snprintf(reason, sizeof(reason), why, <long long> value)
+    return argument_refuse(r, name, reason)
+
+cdef inline bint argument_refuse_type(Reading* r, const char* name, const Field* f) noexcept nogil:
+    cdef char reason[128]
+    snprintf(reason, sizeof(reason), b"{unacceptable_type,%s}", field_type(f))
+    return argument_refuse(r, name, reason)
+
+cdef inline bint argument_find(Reading* r, const char* name, Field* f) noexcept nogil:
+    return tables_get(r.table, text_of(name), f)
+
+cdef inline bint argument_number(
+    Reading* r, const char* name, int64_t least, int64_t most, int64_t* value
+) noexcept nogil:
+    """Read a number that may not be there."""
+    cdef Field f
+    if not argument_find(r, name, &f):
+        return True
+    if not field_integer(&f, value):
+        return argument_refuse_type(r, name, &f)
+    if value[0] < 0:
+        return argument_refuse_value(r, name, b"{value_negative,%lld}", value[0])
+    if value[0] < least:
+        return argument_refuse_value(r, name, b"{value_zero,%lld}", value[0])
+    if value[0] > most:
+        return argument_refuse_value(r, name, b"{max_value_exceeded,%lld}", value[0])
+    return True
+
+cdef inline bint argument_text(Reading* r, const char* name, bint* there, Text* value) noexcept nogil:
+    cdef Field f
+    there[0] = argument_find(r, name, &f)
+    return not there[0] or field_text(&f, value) or argument_refuse_type(r, name, &f)
+
+cdef inline bint argument_overflow(Reading* r, Arguments* a) noexcept nogil:
+    cdef Text value
+    cdef bint there
+    a.overflow = DROP_HEAD
+    if not argument_text(r, b"x-overflow", &there, &value):
+        return False
+    if not there or text_is(value, b"drop-head"):
+        return True
+    if text_is(value, b"reject-publish"):
+        a.overflow = REJECT_PUBLISH
+    elif text_is(value, b"reject-publish-dlx"):
+        a.overflow = REJECT_PUBLISH_DLX
+    else:
+        return argument_refuse(r, b"x-overflow", b"invalid_overflow")
+    return True
+
+cdef inline bint argument_kind(Reading* r, Arguments* a) noexcept nogil:
+    """The order of service."""
+    cdef Text value
+    cdef Field f
+    cdef bint there, fair, named
+    a.kind = KIND_STANDARD if a.max_priority < 0 else KIND_PRIORITY
+    if not argument_text(r, b"x-queue-kind", &there, &value) or not argument_text(
+        r, b"x-queue-key", &named, &a.key
+    ) or not argument_text(r, b"x-fair-key", &fair, &a.fair_key):
+        return False
+    if there:
+        if text_is(value, b"priority"):
+            a.kind = KIND_PRIORITY
+            a.max_priority = a.max_priority if a.max_priority >= 0 else PRIORITIES_DEFAULT
+        elif a.max_priority >= 0:
+            return argument_refuse(r, b"x-queue-kind", b"priorities_of_another_kind")
+        elif text_is(value, b"sorted"):
+            a.kind = KIND_SORTED
+        elif text_is(value, b"last-value"):
+            a.kind = KIND_LAST_VALUE
+        elif not text_is(value, b"standard"):
+            return argument_refuse(r, b"x-queue-kind", b"invalid_queue_kind")
+    if (a.kind == <uint32_t> KIND_SORTED or a.kind == <uint32_t> KIND_LAST_VALUE) != named:
+        return argument_refuse(r, b"x-queue-key", b"needed_by_sorted_and_last_value_queues_only")
+    if fair:
+        if a.kind != <uint32_t> KIND_STANDARD or a.max_bytes >= 0:
+            return argument_refuse(r, b"x-fair-key", b"not_with_priorities_another_kind_or_max_length_bytes")
+        a.kind = KIND_FAIR
+    if argument_find(r, b"x-fair-weights", &f):
+        if f.kind != b'F' or not fair:
+            return argument_refuse(r, b"x-fair-weights", b"must_be_a_table_beside_x_fair_key")
+        a.weights = f.value
+    return True
+
+cdef inline bint argument_type(Reading* r) noexcept nogil:
+    cdef Text value
+    cdef bint there
+    if not argument_text(r, b"x-queue-type", &there, &value):
+        return False
+    if there and not text_is(value, b"classic") and not text_is(value, b"quorum"):
+        return argument_refuse(r, b"x-queue-type", b"unsupported_queue_type")
+    return True
+
+cdef inline bint arguments_read(Text table, Text queue, Text vhost, Arguments* a, Refusal* refusal) noexcept nogil:
+    """Read and check the arguments of queue.declare; False: refused."""
+    cdef Reading r
+    cdef Field f
+    r.table = table
+    r.queue = queue
+    r.vhost = vhost
+    r.refusal = refusal
+    a.max_length = a.max_bytes = a.message_ttl = a.expires = a.max_priority = a.delivery_limit = -1
+    a.consumer_timeout = -1
+    a.single_active = a.has_dlx = a.has_dlk = False
+    a.dlx = a.dlk = a.key = a.fair_key = a.weights = Text(NULL, 0)
+    if argument_find(&r, b"x-single-active-consumer", &f) and not field_bool(&f, &a.single_active):
+        return argument_refuse_type(&r, b"x-single-active-consumer", &f)
+    if not (
+        argument_number(&r, b"x-expires", 1, TIME_MAX, &a.expires)
+        and argument_number(&r, b"x-message-ttl", 0, TIME_MAX, &a.message_ttl)
+        and argument_text(&r, b"x-dead-letter-exchange", &a.has_dlx, &a.dlx)
+        and argument_text(&r, b"x-dead-letter-routing-key", &a.has_dlk, &a.dlk)
+        and argument_number(&r, b"x-max-length", 0, INT64_MAX, &a.max_length)
+        and argument_number(&r, b"x-max-length-bytes", 0, INT64_MAX, &a.max_bytes)
+        and argument_number(&r, b"x-max-priority", 0, PRIORITIES_MAX, &a.max_priority)
+        and argument_number(&r, b"x-delivery-limit", 0, TIME_MAX, &a.delivery_limit)
+        and argument_number(&r, b"x-consumer-timeout", 1, TIME_MAX, &a.consumer_timeout)
+        and argument_overflow(&r, a) and argument_type(&r) and argument_kind(&r, a)
+    ):
+        return False
+    if a.has_dlk and not a.has_dlx:
+        return argument_refuse(&r, b"x-dead-letter-routing-key", b"routing_key_but_no_dlx_defined")
+    return True
+
+cdef inline bint arguments_differ(
+    Text declared, Text received, const char* name, Text queue, Text vhost, Refusal* refusal
+) noexcept nogil:
+    """Whether an argument is another, and then the refusal."""
+    cdef Field a, b
+    cdef Bytes current, got
+    if tables_equivalent(declared, received, text_of(name)):
+        return False
+    bytes_init(&current)
+    bytes_init(&got)
+    field_describe(&current, &a if tables_get(declared, text_of(name), &a) else NULL)
+    field_describe(&got, &b if tables_get(received, text_of(name), &b) else NULL)
+    refusal.code = PRECONDITION_FAILED
+    refusal_cut(refusal, snprintf(
+        <char*> refusal.text, TEXT_MAX,
+        b"inequivalent arg '%s' for queue '%.*s' in vhost '%.*s': received %.*s but current is %.*s", name,
+        <int> queue.length, <const char*> queue.data, <int> vhost.length, <const char*> vhost.data,
+        <int> bytes_size(&got), <const char*> got.data, <int> bytes_size(&current), <const char*> current.data
+    ))
+    bytes_clear(&current)
+    bytes_clear(&got)
+    return True
+
+cdef inline bint arguments_agree(Text declared, Text received, Text queue, Text vhost, Refusal* refusal) noexcept nogil:
+    """Whether a queue that is there was declared with these arguments; False: refused."""
+    cdef const char* names[17]
+    cdef int i
+    names[0:17] = [
+        b"x-expires", b"x-message-ttl", b"x-dead-letter-exchange", b"x-dead-letter-routing-key", b"x-max-length",
+        b"x-max-length-bytes", b"x-max-priority", b"x-overflow", b"x-queue-mode", b"x-queue-type",
+        b"x-single-active-consumer", b"x-delivery-limit", b"x-consumer-timeout", b"x-queue-kind", b"x-queue-key",
+        b"x-fair-key", b"x-fair-weights",
+    ]
+    for i in range(17):
+        if arguments_differ(declared, received, names[i], queue, vhost, refusal):
+            return False
+    return True

@@ -1,0 +1,180 @@
+"""A channel: what becomes of its deliveries, and how it ends.
+
+When a channel or connection ends, its consumers leave first, so that they are not sent again what it gives back; then
+all that it has not acknowledged goes back to its place, redelivered.
+
+Thread safety: the connection's thread. Complexity: O(deliveries settled).
+"""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+
+from fairsched.core.amqp.octets cimport Bytes, bytes_clear, bytes_init
+from fairsched.core.broker.consumers cimport channel_hinder
+from fairsched.core.broker.payload cimport payload_release
+from fairsched.core.broker.queues cimport brokerqueue_release, text_free
+from fairsched.core.broker.state cimport (
+    AWAIT_METHOD, BrokerQueue, Channel, Client, Consumer, Payload,
+    Publication, Unacked,
+)
+from fairsched.core.broker.unacked cimport unacked_clear, unacked_find, unacked_init, unacked_remove
+from fairsched.core.broker.visit cimport (
+    DEAD_REJECTED, Visit, deadletters_add, visit_begin, visit_end,
+)
+from fairsched.core.connection.chain cimport Session
+from fairsched.core.connection.session cimport session_close, session_init
+from fairsched.core.queue.settle cimport SETTLE_ACK, SETTLE_RELEASE, queue_settle
+from fairsched.core.queue.state cimport QueueConsumer
+
+cdef enum SettleVerb:
+    VERB_ACK
+    VERB_REQUEUE
+    VERB_REJECT
+
+cdef struct Settling:  # several deliveries: those of one queue, one after the other, in one visit
+    Visit visit
+    BrokerQueue* queue       # of the visit, referenced; NULL: there is none
+
+cdef inline void settling_end(Settling* s) noexcept nogil:
+    if s.queue != NULL:
+        visit_end(&s.visit)
+        brokerqueue_release(s.queue)
+        s.queue = NULL
+
+cdef inline void channel_settle(Channel* ch, Settling* s, Unacked* u, SettleVerb verb) noexcept nogil:
+    """Settle one delivery. settling_end is due after the last."""
+    cdef BrokerQueue* b = u.queue
+    cdef Consumer* consumer = u.consumer
+    cdef QueueConsumer* c = NULL
+    if s.queue != b:
+        settling_end(s)
+        visit_begin(&s.visit, b, ch.client.now, &ch.client.dead)
+        s.queue = b  # with the reference of this delivery
+    else:
+        brokerqueue_release(b)
+    if consumer != NULL and not consumer.left:
+        c = &consumer.base
+    if u.counted:
+        ch.in_flight -= 1
+    unacked_remove(&ch.unacked, u)
+    if verb == VERB_REQUEUE:
+        queue_settle(&s.visit.call, c, u.message, u.holder, u.lease, SETTLE_RELEASE)
+        return
+    queue_settle(&s.visit.call, c, u.message, u.holder, u.lease, SETTLE_ACK)
+    if verb == VERB_ACK:
+        b.acked.fetch_add(1)
+        payload_release(u.payload)
+    else:
+        deadletters_add(&ch.client.dead, b, u.payload, DEAD_REJECTED)
+
+cdef inline void channel_settle_all(Channel* ch, uint64_t last, SettleVerb verb) noexcept nogil:
+    """Settle all deliveries up to a tag."""
+    cdef Settling s
+    cdef Unacked* u
+    cdef uint64_t tag = ch.unacked.base
+    s.queue = NULL
+    while tag <= last and tag < ch.unacked.high:
+        u = unacked_find(&ch.unacked, tag)
+        if u != NULL:
+            channel_settle(ch, &s, u, verb)
+        tag = max(tag + 1, ch.unacked.base)
+    settling_end(&s)
+
+cdef inline void channel_relieve(Channel* ch) noexcept nogil:
+    """Something was settled: consumers may have their turn again."""
+    if ch.limit and ch.in_flight < ch.limit:
+        channel_hinder(ch, False)
+
+cdef inline bint channel_acknowledge(Channel* ch, uint64_t tag, bint multiple, SettleVerb verb) noexcept nogil:
+    """Settle a delivery, or all up to it; False: there is no such tag."""
+    cdef Settling s
+    cdef Unacked* u
+    if multiple and tag == 0:  # all there are
+        tag = ch.unacked.high - 1
+    elif unacked_find(&ch.unacked, tag) == NULL:
+        return False
+    if multiple:
+        channel_settle_all(ch, tag, verb)
+    else:
+        s.queue = NULL
+        u = unacked_find(&ch.unacked, tag)
+        channel_settle(ch, &s, u, verb)
+        settling_end(&s)
+    channel_relieve(ch)
+    return True
+
+# Its life -------------------------------------------------------------------------------------------------------------
+
+cdef inline void channel_disposed(Session* session) noexcept nogil:
+    cdef Channel* ch = <Channel*> session
+    ch.client.server.channels.fetch_sub(1)
+    unacked_clear(&ch.unacked)
+    text_free(&ch.last_queue)
+    text_free(&ch.replies)
+    bytes_clear(&ch.transaction)
+    bytes_clear(&ch.settlements)
+    free(ch)
+
+cdef inline Channel* channel_create(Client* client, uint32_t number) noexcept nogil:
+    cdef Channel* ch = <Channel*> malloc(sizeof(Channel))
+    if ch == NULL:
+        return NULL
+    memset(<void*> ch, 0, sizeof(Channel))
+    session_init(&ch.session, &client.connection, &client.server.session_actions, ch)
+    ch.client = client
+    ch.number = number
+    ch.open = True
+    unacked_init(&ch.unacked)
+    bytes_init(&ch.transaction)
+    bytes_init(&ch.settlements)
+    client.server.channels.fetch_add(1)
+    return ch
+
+cdef inline void channel_drop_incoming(Channel* ch) noexcept nogil:
+    """Forget what was being published."""
+    if ch.incoming.payload != NULL:
+        payload_release(ch.incoming.payload)
+        ch.incoming.payload = NULL
+    ch.awaited = AWAIT_METHOD
+
+cdef inline void channel_drop_transaction(Channel* ch) noexcept nogil:
+    """Forget what was published in a transaction, and what was settled."""
+    cdef int64_t at = ch.transaction.begin
+    while at < ch.transaction.end:
+        payload_release((<Publication*> (ch.transaction.data + at)).payload)
+        at += <int64_t> sizeof(Publication)
+    bytes_clear(&ch.transaction)
+    bytes_clear(&ch.settlements)
+
+cdef inline void channel_unconfirm(Channel* ch) noexcept nogil:
+    """Take it out of the list of channels that owe confirms."""
+    cdef Channel** link = &ch.client.confirming
+    if not ch.awaits_confirm:
+        return
+    while link[0] != ch:
+        link = &link[0].next_confirm
+    link[0] = ch.next_confirm
+    ch.awaits_confirm = False
+
+cdef inline void channel_empty(Channel* ch) noexcept nogil:
+    """Its consumers have left: give back what it has."""
+    channel_drop_incoming(ch)
+    channel_drop_transaction(ch)
+    channel_unconfirm(ch)
+    channel_settle_all(ch, <uint64_t> -1, VERB_REQUEUE)
+
+cdef inline void channel_stop(Channel* ch) noexcept nogil:
+    """End its consumers, and give back what it has. It is disposed of later."""
+    cdef Consumer* c = ch.consumers
+    ch.open = False
+    session_close(&ch.session)
+    while c != NULL:
+        c.channel = NULL
+        c = c.next
+    ch.consumers = NULL
+    channel_empty(ch)
+
+cdef inline Channel* channel_closing() noexcept nogil:
+    """What stands for a channel that the broker has closed, until the client has said so too."""
+    return <Channel*> <uintptr_t> 1

@@ -1,0 +1,344 @@
+"""A consumer of a channel: how it comes, what it is sent, and how it goes.
+
+Its queue tells it that there is work (visit.pxd); then its connection's thread pulls, as many messages at a time as
+fit, or one if others wait at the same queue, who are then to have their turn: so messages are shared out in turn.
+
+Thread safety: the connection's thread; consumer_cancelled is a task, so that as well; consumer_dispose any.
+Complexity: O(1) a message; a consumer that goes O(unacknowledged messages of its channel).
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+
+from fairsched.core.amqp.contents cimport Content
+from fairsched.core.amqp.methods cimport basic_cancel_write, basic_deliver_write
+from fairsched.core.amqp.octets cimport Text
+from fairsched.core.broker.exchanges cimport queue_remove as topology_forget
+from fairsched.core.broker.payload cimport payload_content, payload_release
+from fairsched.core.broker.queues cimport (
+    brokerqueue_close, brokerqueue_drop, brokerqueue_release, brokerqueue_retain, text_free,
+)
+from fairsched.core.broker.state cimport (
+    BrokerQueue, CLIENT_OPEN, Channel, Client, Consumer, Payload, Unacked,
+)
+from fairsched.core.broker.unacked cimport unacked_add, unacked_at, unacked_find, unacked_reserve, unacked_skip
+from fairsched.core.broker.visit cimport Visit, visit_begin, visit_end
+from fairsched.core.connection.chain cimport HINDRANCE_HOST, Target, Task
+from fairsched.core.connection.connection cimport connection_notify, target_forget, task_init
+from fairsched.core.connection.target cimport (
+    target_attach, target_close, target_desired, target_detach, target_hinder, target_init, target_resume, target_start,
+)
+from fairsched.core.memory cimport CACHE_LINE, first_line
+from fairsched.core.queue.consumercredit cimport consumer_set_credit
+from fairsched.core.queue.members cimport (
+    ADMISSION_NO_MEMORY, ADMITTED, Admission, consumer_init, queue_cancel, queue_set_wish, queue_subscribe,
+)
+from fairsched.core.queue.overflow cimport OVERFLOW_RING
+from fairsched.core.queue.pull cimport queue_pull
+from fairsched.core.queue.question cimport Question
+from fairsched.core.queue.ring cimport queue_trim
+from fairsched.core.queue.settle cimport SETTLE_ACK, queue_settle
+from fairsched.core.queue.state cimport Pulled, WISH_USER
+from fairsched.core.waiting.interest cimport interest_enter, interest_leave
+from fairsched.core.waiting.node cimport node_retire
+from fairsched.core.waiting.reclaim cimport GRACE, Garbage, Pin, reclaim_flush
+
+cdef enum:
+    DELIVERIES = 32          # messages pulled at once
+    DELIVERY_OCTETS = 65536  # and about so much of their bodies
+    HINDRANCE_FULL = HINDRANCE_HOST  # the channel's prefetch is used up
+
+# What it is sent ------------------------------------------------------------------------------------------------------
+
+cdef inline int64_t consumer_limit(const Consumer* c) noexcept nogil:
+    """How many messages it may pull now."""
+    cdef BrokerQueue* b = c.queue
+    cdef Channel* ch = c.channel
+    cdef int64_t depth, limit = DELIVERIES
+    if b.queue.consumers.load() > 1:
+        limit = 1
+    else:
+        depth = b.queue.depth.load()
+        if depth > 0:
+            limit = min(limit, 1 + DELIVERY_OCTETS * depth // max(b.queue.bytes.load(), 1))
+    if ch.limit and not c.no_ack:
+        limit = min(limit, <int64_t> ch.limit - <int64_t> ch.in_flight)
+    return limit
+
+cdef inline void consumer_book(Consumer* c, const Pulled* pulled) noexcept nogil:
+    """Note what it is to acknowledge."""
+    cdef Channel* ch = c.channel
+    cdef Unacked* u = unacked_add(&ch.unacked)
+    brokerqueue_retain(c.queue)
+    u.queue = c.queue
+    u.message = pulled.message
+    u.payload = <Payload*> <uintptr_t> pulled.token
+    u.consumer = c
+    u.holder = pulled.holder
+    u.lease = pulled.lease
+    u.counted = True
+    u.since = ch.client.now
+    ch.in_flight += 1
+
+cdef inline void consumer_deliver(Consumer* c, Visit* v, const Pulled* pulled) noexcept nogil:
+    """Send one message."""
+    cdef Channel* ch = c.channel
+    cdef Client* client = ch.client
+    cdef Payload* p = <Payload*> <uintptr_t> pulled.token
+    cdef Content content = payload_content(p)
+    basic_deliver_write(
+        &client.output, ch.number, <int64_t> client.frame_max - 8, Text(c.tag, c.tag_size), ch.unacked.high,
+        pulled.redelivered, &content
+    )
+    if not c.no_ack:
+        consumer_book(c, pulled)
+        return
+    unacked_skip(&ch.unacked)
+    queue_settle(&v.call, &c.base, pulled.message, pulled.holder, pulled.lease, SETTLE_ACK)
+    payload_release(p)
+
+cdef inline bint consumer_pull(void* context, void* consumer) noexcept nogil:
+    """Pull, and send what was pulled; False: there was nothing."""
+    cdef Consumer* c = <Consumer*> consumer
+    cdef Channel* ch = c.channel
+    cdef BrokerQueue* b = c.queue
+    cdef Pulled pulled[DELIVERIES]
+    cdef Question question
+    cdef Visit v
+    cdef int64_t limit = consumer_limit(c), taken, i
+    if limit <= 0 or not unacked_reserve(&ch.unacked, <uint64_t> limit):
+        return False
+    visit_begin(&v, b, ch.client.now, &ch.client.dead)
+    taken = queue_pull(&v.call, &c.base, limit, pulled, &question)
+    for i in range(taken):
+        consumer_deliver(c, &v, &pulled[i])
+    if taken < limit and b.queue.overflow.policy == OVERFLOW_RING:
+        queue_trim(&v.call, <uint64_t> -1)
+    visit_end(&v)
+    if ch.client.dead.first != NULL:
+        connection_notify(&ch.client.connection)  # they are published when nothing is locked
+    if taken <= 0:
+        return False
+    b.delivered.fetch_add(<uint64_t> taken)
+    if b.queue.consumers.load() > 1:
+        ch.client.connection.yields = True
+    if ch.limit and ch.in_flight >= ch.limit:
+        channel_hinder(ch, True)
+    return True
+
+cdef inline void channel_hinder(Channel* ch, bint full) noexcept nogil:
+    """The channel's prefetch is used up, or is not any more."""
+    cdef Consumer* c = ch.consumers
+    while c != NULL:
+        if not c.no_ack:
+            if full:
+                target_hinder(&c.target, HINDRANCE_FULL)
+            else:
+                target_resume(&c.target, HINDRANCE_FULL)
+        c = c.next
+
+cdef inline void consumer_interest(void* context, void* consumer, bint desired) noexcept nogil:
+    """Whether it is to be told of messages."""
+    cdef Consumer* c = <Consumer*> consumer
+    cdef Visit v
+    if c.left or c.channel == NULL:
+        return
+    visit_begin(&v, c.queue, c.channel.client.now, &c.channel.client.dead)
+    queue_set_wish(&v.call, &c.base, WISH_USER, desired)
+    visit_end(&v)
+
+# Memory ---------------------------------------------------------------------------------------------------------------
+
+cdef inline Consumer* consumer_create(Channel* ch, BrokerQueue* b, Text tag, int32_t priority, bint exclusive) noexcept nogil:
+    """A consumer that nobody knows, with a reference to its queue; NULL when memory is exhausted."""
+    cdef void* block = malloc(sizeof(Consumer) + CACHE_LINE)
+    cdef Consumer* c
+    if block == NULL:
+        return NULL
+    c = <Consumer*> first_line(block)
+    memset(<void*> c, 0, sizeof(Consumer))
+    c.block = block
+    c.tag = <uint8_t*> malloc(tag.length + 1)
+    if c.tag == NULL:
+        free(block)
+        return NULL
+    memcpy(c.tag, tag.data, tag.length)
+    c.tag_size = tag.length
+    consumer_init(&c.base, priority, True)
+    c.base.exclusive = exclusive
+    c.references.store(1)
+    c.queue = b
+    brokerqueue_retain(b)
+    c.channel = ch
+    task_init(&c.task, consumer_cancelled, c)
+    return c
+
+cdef inline void consumer_unref(Consumer* c) noexcept nogil:
+    if c.references.fetch_sub(1) == 1:
+        free(c.tag)
+        free(c.block)
+
+cdef inline void consumer_disposed(Target* t) noexcept nogil:
+    consumer_unref(<Consumer*> t.context)
+
+cdef inline void consumer_dispose(Garbage* garbage, Pin* pin) noexcept nogil:
+    """Nobody can hold its node any more."""
+    target_forget(&(<Consumer*> garbage).target)
+
+# Coming and going -----------------------------------------------------------------------------------------------------
+
+cdef inline void consumer_list(Consumer* c) noexcept nogil:
+    cdef BrokerQueue* b = c.queue
+    b.guard.lock()
+    c.previous_of_queue = NULL
+    c.next_of_queue = b.consumers
+    if b.consumers != NULL:
+        b.consumers.previous_of_queue = c
+    b.consumers = c
+    b.guard.unlock()
+
+cdef inline void consumer_unlist(Consumer* c) noexcept nogil:
+    cdef BrokerQueue* b = c.queue
+    b.guard.lock()
+    if c.previous_of_queue != NULL:
+        c.previous_of_queue.next_of_queue = c.next_of_queue
+    else:
+        b.consumers = c.next_of_queue
+    if c.next_of_queue != NULL:
+        c.next_of_queue.previous_of_queue = c.previous_of_queue
+    b.guard.unlock()
+
+cdef inline Admission consumer_join(Consumer* c) noexcept nogil:
+    """Subscribe it. If it is not admitted, it goes."""
+    cdef Channel* ch = c.channel
+    cdef Visit v
+    cdef Admission admission = ADMISSION_NO_MEMORY
+    target_init(&c.target, &ch.session, &ch.client.server.target_actions, c)
+    if ch.limit and not c.no_ack and ch.in_flight >= ch.limit:
+        target_hinder(&c.target, HINDRANCE_FULL)
+    target_start(&c.target)
+    if target_attach(&c.target, c):
+        if not target_desired(&c.target):
+            c.base.wishes.fetch_and(~<uint32_t> WISH_USER)
+        if c.prefetch and not c.no_ack:
+            consumer_set_credit(&c.base, c.prefetch)
+        consumer_list(c)
+        visit_begin(&v, c.queue, ch.client.now, &ch.client.dead)
+        admission = queue_subscribe(&v.call, &c.base)
+        visit_end(&v)
+        if admission == ADMITTED:
+            return admission
+        consumer_unlist(c)
+        target_detach(&c.target, c)
+        target_forget(&c.target)
+    c.left = True
+    target_close(&c.target)
+    brokerqueue_release(c.queue)
+    return admission
+
+cdef inline void consumer_leave(void* context, void* consumer) noexcept nogil:
+    """Its target has closed: leave the queue, which goes too if it is to be deleted with its last consumer."""
+    cdef Consumer* c = <Consumer*> consumer
+    cdef BrokerQueue* b = c.queue
+    cdef Client* client = <Client*> c.target.session.connection
+    cdef Visit v
+    cdef Pin* pin
+    cdef int _i
+    if c.left:
+        return
+    c.left = True
+    consumer_unlist(c)
+    visit_begin(&v, b, client.now, &client.dead)
+    queue_cancel(&v.call, &c.base)
+    node_retire(v.call.pin, &c.base.node, consumer_dispose)
+    visit_end(&v)
+    for _i in range(GRACE + 1):
+        pin = interest_enter(&b.queue.interest)
+        reclaim_flush(pin)
+        interest_leave(pin)
+    b.used.store(client.now)
+    if b.auto_delete:
+        queue_delete_unused(client, b)
+    brokerqueue_release(b)
+
+cdef inline void topology_unshare(Client* client) noexcept nogil:
+    """Let go of the topology's lock, if this connection has it."""
+    if client.shares:
+        client.shares = False
+        client.server.lock.unshare()
+
+cdef inline void topology_share(Client* client) noexcept nogil:
+    if not client.shares:
+        client.server.lock.share()
+        client.shares = True
+
+cdef inline void queue_disown(BrokerQueue* b) noexcept nogil:
+    """With the topology's lock. Take it out of the list of its owner's exclusive queues."""
+    cdef BrokerQueue** link
+    if b.owner == NULL:
+        return
+    link = &b.owner.exclusive
+    while link[0] != NULL and link[0] != b:
+        link = &link[0].owner_next
+    if link[0] != NULL:
+        link[0] = b.owner_next
+    b.owner = NULL
+
+cdef inline void host_forget(BrokerQueue* b) noexcept nogil:
+    """With the topology's lock. A queue that was closed is not to be found any more."""
+    queue_disown(b)
+    if b.previous != NULL:
+        b.previous.next = b.next
+    else:
+        b.host.queues = b.next
+    if b.next != NULL:
+        b.next.previous = b.previous
+    b.next = b.previous = NULL
+    topology_forget(&b.host.topology, b.name)
+
+cdef inline void queue_delete_unused(Client* client, BrokerQueue* b) noexcept nogil:
+    """Delete a queue, if nobody consumes from it."""
+    cdef bint goes
+    topology_unshare(client)
+    client.server.lock.lock()
+    goes = not b.queue.closed.load() and brokerqueue_close(b, True, False)
+    if goes:
+        host_forget(b)
+    client.server.lock.unlock()
+    if goes:
+        brokerqueue_drop(b, client.now)
+
+cdef inline void channel_unlink_consumer(Consumer* c) noexcept nogil:
+    """Take it out of its channel, and have what it was delivered not name it any more."""
+    cdef Channel* ch = c.channel
+    cdef uint64_t tag
+    cdef Unacked* u
+    if c.previous != NULL:
+        c.previous.next = c.next
+    else:
+        ch.consumers = c.next
+    if c.next != NULL:
+        c.next.previous = c.previous
+    for tag in range(ch.unacked.base, ch.unacked.high):
+        u = unacked_find(&ch.unacked, tag)
+        if u != NULL and u.consumer == c:
+            u.consumer = NULL
+
+cdef inline void channel_cancel(Consumer* c) noexcept nogil:
+    """End a consumer of an open channel."""
+    if c.replies:
+        text_free(&c.channel.replies)
+    channel_unlink_consumer(c)
+    target_close(&c.target)
+    c.channel = NULL
+
+cdef inline void consumer_cancelled(Task* task) noexcept nogil:
+    """Its queue is gone: tell the client, if it wants to know."""
+    cdef Consumer* c = <Consumer*> task.context
+    cdef Channel* ch = c.channel
+    if ch != NULL and not c.left and ch.open and ch.client.state == CLIENT_OPEN:
+        if ch.client.cancel_notify:
+            basic_cancel_write(&ch.client.output, ch.number, Text(c.tag, c.tag_size), True)
+        channel_cancel(c)
+    consumer_unref(c)

@@ -1,0 +1,206 @@
+"""The content header of a dead letter: a message that a queue publishes again because it expired, was rejected, ….
+
+The header `x-death` is an array of tables, one for each queue and reason, the latest first: how often, why, from which
+queue, when first, and how the message had been published. A message without one gets x-first-death-queue, -reason and
+-exchange as well. Its time to live is taken out; x-death keeps it. If the queue names a routing key for dead letters,
+the header CC goes, too.
+
+A letter goes in a circle if it comes to a queue that it left before, and nobody has rejected it since: then it is
+dropped there. What a client may have put into x-death counts as somebody's doing.
+
+Source: RabbitMQ, "Dead Letter Exchanges", and what a node does (tests/integration/test_deadletter.py).
+Thread safety: pure functions. Complexity: O(octets).
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport qsort
+
+from fairsched.core.amqp.contents cimport (
+    PROPERTY_EXPIRATION, PROPERTY_HEADERS, Properties, contents_flag, contents_has, contents_rewrite, contents_text,
+)
+from fairsched.core.amqp.octets cimport Bytes, Text, bytes_clear, bytes_init, text_equal, text_is, text_of
+from fairsched.core.amqp.tables cimport (
+    Field, TableWalk, field_integer, table_array_begin, table_begin, table_copy, table_end, table_field, table_long,
+    table_nested_begin, table_text, table_timestamp, tables_get, tables_next, tables_walk,
+)
+from fairsched.core.broker.fields cimport (
+    Fields, NamedField, fields_clear, fields_compare, fields_init, fields_read, fields_room, fields_write,
+)
+
+cdef struct Death:
+    Text queue               # that it left
+    Text reason              # expired, rejected, maxlen or delivery_limit
+    Text exchange            # to which it had been published
+    Text key                 # by which it had been published
+    bint rekeyed             # the queue names a routing key for dead letters
+    uint64_t time            # seconds since 1970
+
+
+# Entries of x-death ---------------------------------------------------------------------------------------------------
+
+cdef inline bint death_says(Text entry, const char* name, Text value) noexcept nogil:
+    cdef Field field
+    return tables_get(entry, text_of(name), &field) and field.kind == b'S' and text_equal(field.value, value)
+
+cdef inline bint death_same(const Field* entry, const Death* death) noexcept nogil:
+    """Whether an entry is about the same queue and reason."""
+    return (
+        entry.kind == b'F'
+        and death_says(entry.value, "queue", death.queue)
+        and death_says(entry.value, "reason", death.reason)
+    )
+
+cdef inline void death_keys(Bytes* out, Text headers, const Death* death) noexcept nogil:
+    """Write the routing keys: the one it was published by, and those of CC."""
+    cdef int64_t begin = table_array_begin(out, text_of("routing-keys"))
+    cdef Field field, key
+    cdef Text nothing = Text(NULL, 0)
+    cdef TableWalk w
+    table_text(out, nothing, death.key)
+    if tables_get(headers, text_of("CC"), &field) and field.kind == b'A':
+        w = tables_walk(field.value, False)
+        while tables_next(&w, &nothing, &key):
+            if key.kind == b'S':
+                table_field(out, Text(NULL, 0), &key)
+    table_end(out, begin)
+
+cdef inline void death_new(Bytes* out, Text headers, const Text* expiration, const Death* death) noexcept nogil:
+    """Write an entry of this death, the first of its queue and reason."""
+    cdef int64_t begin = table_nested_begin(out, Text(NULL, 0))
+    table_long(out, text_of("count"), 1)
+    table_text(out, text_of("exchange"), death.exchange)
+    if expiration != NULL:
+        table_text(out, text_of("original-expiration"), expiration[0])
+    table_text(out, text_of("queue"), death.queue)
+    table_text(out, text_of("reason"), death.reason)
+    death_keys(out, headers, death)
+    table_timestamp(out, text_of("time"), death.time)
+    table_end(out, begin)
+
+cdef inline void death_again(Bytes* out, const Field* entry) noexcept nogil:
+    """Write an entry with one more."""
+    cdef int64_t begin = table_nested_begin(out, Text(NULL, 0)), count = 0
+    cdef Text name = text_of("count")
+    cdef Field field
+    if tables_get(entry.value, name, &field):
+        field_integer(&field, &count)
+    table_long(out, name, count + 1)
+    table_copy(out, entry.value, &name, 1)
+    table_end(out, begin)
+
+cdef inline void deaths_write(
+    Bytes* out, Text headers, const Field* deaths, const Text* expiration, const Death* death
+) noexcept nogil:
+    """Write the array, from its length on: this death, then the others there were; `deaths` NULL: none."""
+    cdef int64_t begin = table_begin(out)
+    cdef TableWalk w = tables_walk(deaths.value if deaths != NULL else Text(NULL, 0), False)
+    cdef Text name
+    cdef Field entry
+    cdef bint found = False
+    while not found and tables_next(&w, &name, &entry):
+        found = death_same(&entry, death)
+    if found:
+        death_again(out, &entry)
+    else:
+        death_new(out, headers, expiration, death)
+    w = tables_walk(deaths.value if deaths != NULL else Text(NULL, 0), False)
+    while tables_next(&w, &name, &entry):
+        if not death_same(&entry, death):
+            table_field(out, Text(NULL, 0), &entry)
+    table_end(out, begin)
+
+
+# The headers ----------------------------------------------------------------------------------------------------------
+
+cdef inline bint death_put(Fields* f, const char* name, uint8_t kind, Text value) noexcept nogil:
+    if not fields_room(f):
+        return False
+    f.at[f.count] = NamedField(text_of(name), Field(kind, value))
+    f.count += 1
+    return True
+
+cdef inline bint death_replaces(Text name, bint first, const Death* death) noexcept nogil:
+    """Whether a header does not stay."""
+    return (
+        text_is(name, "x-death") or (death.rekeyed and text_is(name, "CC"))
+        or (first and (
+            text_is(name, "x-first-death-reason") or text_is(name, "x-first-death-queue")
+            or text_is(name, "x-first-death-exchange")
+        ))
+    )
+
+cdef inline bint death_fields(Fields* f, Text headers, bint first, Text deaths, const Death* death) noexcept nogil:
+    """Collect the headers in the order of their names; False: memory is exhausted."""
+    cdef int64_t i, kept = 0
+    cdef bint done = fields_read(f, headers)
+    for i in range(f.count):
+        if not death_replaces(f.at[i].name, first, death):
+            f.at[kept] = f.at[i]
+            kept += 1
+    f.count = kept
+    done = done and death_put(f, "x-death", b'A', deaths)
+    if first:
+        done = (
+            done
+            and death_put(f, "x-first-death-exchange", b'S', death.exchange)
+            and death_put(f, "x-first-death-queue", b'S', death.queue)
+            and death_put(f, "x-first-death-reason", b'S', death.reason)
+        )
+    if done:
+        qsort(f.at, f.count, sizeof(NamedField), fields_compare)
+    return done
+
+cdef inline void death_headers(
+    Bytes* out, Text headers, const Text* expiration, const Death* death
+) noexcept nogil:
+    """Append the table of headers of the dead letter."""
+    cdef Bytes deaths
+    cdef Field before
+    cdef Fields fields
+    cdef bint first = not tables_get(headers, text_of("x-death"), &before)
+    bytes_init(&deaths)
+    fields_init(&fields)
+    deaths_write(&deaths, headers, &before if not first and before.kind == b'A' else NULL, expiration, death)
+    if deaths.failed or not death_fields(&fields, headers, first, Text(deaths.data, <uint32_t> deaths.end), death):
+        out.failed = True
+    else:
+        fields_write(out, &fields)
+    fields_clear(&fields)
+    bytes_clear(&deaths)
+
+cdef inline void death_header_write(
+    Bytes* out, const uint8_t* header, const Properties* properties, const Death* death
+) noexcept nogil:
+    """Append the payload of the dead letter's content header, after that of the message and what was found in it."""
+    cdef Text headers = contents_text(header, properties, PROPERTY_HEADERS)
+    cdef Text expiration = contents_text(header, properties, PROPERTY_EXPIRATION)
+    cdef Text table
+    cdef Bytes written
+    bytes_init(&written)
+    death_headers(
+        &written, headers, &expiration if contents_has(properties, PROPERTY_EXPIRATION) else NULL, death
+    )
+    table = Text(written.data, <uint32_t> written.end)
+    if written.failed:
+        out.failed = True
+    else:
+        contents_rewrite(out, header, properties, contents_flag(PROPERTY_EXPIRATION), &table)
+    bytes_clear(&written)
+
+
+# Circles --------------------------------------------------------------------------------------------------------------
+
+cdef inline bint death_cycle(Text headers, Text queue) noexcept nogil:
+    """Whether a dead letter with these headers must not go to a queue; one that was just rejected always may."""
+    cdef Field deaths, entry
+    cdef Text name
+    cdef TableWalk w
+    if not tables_get(headers, text_of("x-death"), &deaths) or deaths.kind != b'A':
+        return False
+    w = tables_walk(deaths.value, False)
+    while tables_next(&w, &name, &entry):
+        if entry.kind != b'F' or death_says(entry.value, "reason", text_of("rejected")):
+            return False
+        if death_says(entry.value, "queue", queue):
+            return True
+    return False

@@ -1,0 +1,98 @@
+"""Dead letters: what left a queue otherwise than by being acknowledged goes to the exchange that the queue names.
+
+Publishing may have further messages leave (a queue is full): these go behind, until there are none.
+
+Source: RabbitMQ, "Dead Letter Exchanges"; deadletter.pxd has their headers.
+Thread safety: any thread that shares the topology's lock, with lists of its own. Complexity: that of routing, and
+O(octets) a letter.
+"""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free
+
+from fairsched.core.amqp.contents cimport PROPERTY_HEADERS, Properties, contents_find, contents_text
+from fairsched.core.amqp.octets cimport Bytes, Text, bytes_clear, bytes_init, text_of
+from fairsched.core.broker.deadletter cimport Death, death_cycle, death_header_write
+from fairsched.core.broker.network cimport clock_wall
+from fairsched.core.broker.payload cimport (
+    payload_again, payload_bcc, payload_exchange, payload_header, payload_key, payload_release, payload_retain,
+)
+from fairsched.core.broker.queues cimport brokerqueue_put, brokerqueue_release
+from fairsched.core.broker.routing cimport Route, route_dead_letter
+from fairsched.core.broker.state cimport BrokerQueue, DeadLetter, DeadLetters, Payload, Publication
+from fairsched.core.broker.visit cimport DEAD_EXPIRED, DEAD_MAXLEN, DEAD_REJECTED
+
+cdef inline Text dead_reason(uint32_t reason) noexcept nogil:
+    if reason == DEAD_EXPIRED:
+        return text_of(b"expired")
+    if reason == DEAD_REJECTED:
+        return text_of(b"rejected")
+    return text_of(b"maxlen") if reason == DEAD_MAXLEN else text_of(b"delivery_limit")
+
+cdef inline void death_put(
+    Route* route, const DeadLetter* letter, Payload* p, DeadLetters* dead, int64_t now
+) noexcept nogil:
+    """Put a letter into the queues it was routed to, but those where it would go in a circle."""
+    cdef Publication publication
+    cdef BrokerQueue* b
+    cdef Text headers
+    cdef int64_t i
+    publication.payload = p
+    publication.expiration = -1
+    publication.mandatory = False
+    contents_find(payload_header(p), p.header_size, &publication.properties)
+    headers = contents_text(payload_header(p), &publication.properties, PROPERTY_HEADERS)
+    for i in range(route.count):
+        b = <BrokerQueue*> route.queues[i]
+        if letter.reason != DEAD_REJECTED and death_cycle(headers, b.name):
+            continue
+        payload_retain(p, 1)
+        brokerqueue_put(b, &publication, now, dead)
+    payload_release(p)
+
+cdef inline Payload* death_payload(const DeadLetter* letter) noexcept nogil:
+    """The message as it is published anew, with one reference; NULL when memory is exhausted."""
+    cdef Payload* old = letter.payload
+    cdef BrokerQueue* b = letter.queue
+    cdef Text key = Text(payload_key(old), old.key_size)
+    cdef Death death = Death(
+        b.name, dead_reason(letter.reason), Text(payload_exchange(old), old.exchange_size), key, b.arguments.has_dlk,
+        <uint64_t> clock_wall()
+    )
+    cdef Properties properties
+    cdef Payload* p = NULL
+    cdef Bytes header
+    bytes_init(&header)
+    if contents_find(payload_header(old), old.header_size, &properties):
+        death_header_write(&header, payload_header(old), &properties, &death)
+        p = payload_again(
+            old, b.arguments.dlx, b.arguments.dlk if b.arguments.has_dlk else key, &header,
+            Text(NULL, 0) if b.arguments.has_dlk else payload_bcc(old), &properties
+        )
+    bytes_clear(&header)
+    return p
+
+cdef inline void deadletter_publish(Route* route, const DeadLetter* letter, DeadLetters* dead, int64_t now) noexcept nogil:
+    cdef Payload* p = death_payload(letter)
+    cdef Properties properties
+    if p == NULL:
+        return
+    contents_find(payload_header(p), p.header_size, &properties)
+    if route_dead_letter(
+        route, &letter.queue.host.topology, letter.queue.arguments.dlx, Text(payload_key(p), p.key_size), payload_bcc(p),
+        payload_header(p), &properties
+    ):
+        death_put(route, letter, p, dead, now)
+    else:
+        payload_release(p)
+
+cdef inline void deadletters_publish(Route* route, DeadLetters* dead, int64_t now) noexcept nogil:
+    """Publish all, and what leaves by that. The topology's lock is shared."""
+    cdef DeadLetter* letter = dead.first
+    while letter != NULL:
+        dead.first = letter.next
+        deadletter_publish(route, letter, dead, now)
+        payload_release(letter.payload)
+        brokerqueue_release(letter.queue)
+        free(letter)
+        letter = dead.first

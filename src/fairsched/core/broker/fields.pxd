@@ -1,0 +1,186 @@
+"""The fields of a table in the order of their names, and whether two values are the same to RabbitMQ.
+
+Values are equal as Erlang's `==` has it: numbers by value whatever their types, strings and octets (x) by their bytes,
+arrays and tables element by element, of which the types have to be the same too.
+
+Source: AMQP 0-9-1, section 4.2.5.5, with RabbitMQ's errata; the answers of RabbitMQ (tests/integration/broker).
+Thread safety: pure functions; `Fields` is its owner's. Complexity: O(octets); sorting O(fields log fields).
+"""
+
+from libc.math cimport fabs, floor
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, qsort, realloc
+from libc.string cimport memcmp
+
+from fairsched.core.amqp.frames cimport frames_number
+from fairsched.core.amqp.octets cimport Bytes, Text, text_equal
+from fairsched.core.amqp.tables cimport (
+    TABLES_DEPTH, Field, TableWalk, field_integer, field_real, table_begin, table_end, table_field, tables_next,
+    tables_walk,
+)
+
+
+# Fields in the order of their names -----------------------------------------------------------------------------------
+
+cdef struct NamedField:
+    Text name
+    Field field
+
+cdef struct Fields:
+    NamedField* at
+    int64_t count
+    int64_t room
+
+cdef inline void fields_init(Fields* f) noexcept nogil:
+    f.at = NULL
+    f.count = f.room = 0
+
+cdef inline void fields_clear(Fields* f) noexcept nogil:
+    free(f.at)
+    fields_init(f)
+
+cdef inline int text_compare(Text a, Text b) noexcept nogil:
+    """Octet by octet, as Erlang compares binaries."""
+    cdef uint32_t shorter = min(a.length, b.length)
+    cdef int order = memcmp(a.data, b.data, shorter) if shorter else 0
+    return order if order != 0 else <int> (a.length > b.length) - <int> (a.length < b.length)
+
+cdef inline int fields_compare(const void* a, const void* b) noexcept nogil:
+    cdef const NamedField* left = <const NamedField*> a
+    cdef const NamedField* right = <const NamedField*> b
+    cdef int order = text_compare(left.name, right.name)
+    if order != 0:
+        return order
+    return 1 if left.name.data > right.name.data else -1  # as they came
+
+cdef inline bint fields_room(Fields* f) noexcept nogil:
+    cdef int64_t room = 2 * f.room if f.room else 8
+    cdef NamedField* at
+    if f.count < f.room:
+        return True
+    at = <NamedField*> realloc(f.at, room * sizeof(NamedField))
+    if at == NULL:
+        return False
+    f.at = at
+    f.room = room
+    return True
+
+cdef inline bint fields_read(Fields* f, Text table) noexcept nogil:
+    """Read the fields of a table, sorted by name; False: memory is exhausted. What is broken ends it."""
+    cdef TableWalk w = tables_walk(table)
+    cdef NamedField field
+    cdef bint sorted = True
+    f.count = 0
+    while tables_next(&w, &field.name, &field.field):
+        if not fields_room(f):
+            return False
+        sorted = sorted and (f.count == 0 or text_compare(f.at[f.count - 1].name, field.name) <= 0)
+        f.at[f.count] = field
+        f.count += 1
+    if not sorted:
+        qsort(f.at, f.count, sizeof(NamedField), fields_compare)
+    return True
+
+cdef inline void fields_write(Bytes* out, const Fields* f) noexcept nogil:
+    """Append a table of these fields."""
+    cdef int64_t begin = table_begin(out), i
+    for i in range(f.count):
+        table_field(out, f.at[i].name, &f.at[i].field)
+    table_end(out, begin)
+
+
+# Equality -------------------------------------------------------------------------------------------------------------
+
+cdef enum Class:
+    CLASS_NUMBER
+    CLASS_OCTETS
+    CLASS_BOOL
+    CLASS_VOID
+    CLASS_DECIMAL
+    CLASS_ARRAY
+    CLASS_TABLE
+
+cdef struct Number:
+    bint real
+    double value             # if it is real
+    bint negative            # otherwise
+    uint64_t magnitude
+
+cdef inline Class field_class(uint8_t kind) noexcept nogil:
+    if kind in (b'S', b'x'):
+        return CLASS_OCTETS
+    if kind == b't':
+        return CLASS_BOOL
+    if kind == b'V':
+        return CLASS_VOID
+    if kind == b'D':
+        return CLASS_DECIMAL
+    if kind == b'A':
+        return CLASS_ARRAY
+    return CLASS_TABLE if kind == b'F' else CLASS_NUMBER
+
+cdef inline Number field_number(const Field* f) noexcept nogil:
+    cdef Number n
+    cdef int64_t integer = 0
+    n.real = f.kind in (b'd', b'f')
+    n.value = field_real(f) if n.real else 0
+    n.negative = field_integer(f, &integer) and integer < 0
+    if f.kind == b'T':
+        n.magnitude = frames_number(f.value.data, 8)
+    else:
+        n.magnitude = -<uint64_t> integer if n.negative else <uint64_t> integer
+    return n
+
+cdef inline bint number_is(const Number* n, double real) noexcept nogil:
+    """Whether an integer is exactly that."""
+    cdef double size = fabs(real)
+    if not size < 18446744073709551616.0 or size != floor(size):
+        return False
+    return n.magnitude == <uint64_t> size and (n.magnitude == 0 or n.negative == (real < 0))
+
+cdef inline bint numbers_equal(const Field* a, const Field* b) noexcept nogil:
+    cdef Number left = field_number(a), right = field_number(b)
+    if left.real and right.real:
+        return left.value == right.value
+    if left.real:
+        return number_is(&right, left.value)
+    if right.real:
+        return number_is(&left, right.value)
+    return left.magnitude == right.magnitude and left.negative == right.negative
+
+cdef inline uint8_t field_kind(const Field* f) noexcept nogil:
+    """Its kind, of which two names are one type: l and L, s and U."""
+    if f.kind == b'L':
+        return b'l'
+    return b's' if f.kind == b'U' else f.kind
+
+cdef inline bint elements_equal(const Field* a, const Field* b, int depth) noexcept nogil:
+    """Whether two arrays or two tables have equal elements of the same types in the same order."""
+    cdef bint named = a.kind == b'F', more
+    cdef TableWalk left = tables_walk(a.value, named), right = tables_walk(b.value, named)
+    cdef Text name, other
+    cdef Field one, two
+    while True:
+        more = tables_next(&left, &name, &one)
+        if more != tables_next(&right, &other, &two):
+            return False
+        if not more:
+            return not left.broken and not right.broken
+        if named and not text_equal(name, other):
+            return False
+        if field_kind(&one) != field_kind(&two) or not values_equal(&one, &two, depth):
+            return False
+
+cdef inline bint values_equal(const Field* a, const Field* b, int depth=TABLES_DEPTH) noexcept nogil:
+    cdef Class kind = field_class(a.kind), other = field_class(b.kind)
+    if kind in (CLASS_ARRAY, CLASS_TABLE) and other in (CLASS_ARRAY, CLASS_TABLE):
+        if kind != other or depth == 0:
+            return a.value.length == 4 and b.value.length == 4  # an empty list either is
+        return elements_equal(a, b, depth - 1)
+    if kind != other:
+        return False
+    if kind == CLASS_NUMBER:
+        return numbers_equal(a, b)
+    if kind == CLASS_BOOL:
+        return (a.value.data[0] != 0) == (b.value.data[0] != 0)
+    return text_equal(a.value, b.value)

@@ -1,0 +1,249 @@
+"""How a connection begins: protocol header, start, a password that is checked, tune, open.
+
+Passwords are checked by whoever calls `login_take` and `login_answer`: it takes its time, and Python's hashlib; here
+only what the client sent is read and kept until then. Who has not logged in when its time is over is sent away.
+
+Thread safety: the connection's thread; login_take and login_answer any one thread. Complexity: O(1).
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdio cimport snprintf
+from libc.string cimport memchr, memcmp, memset
+
+from fairsched.core.amqp.constants cimport (
+    ACCESS_REFUSED, CHANNEL_ERROR, COMMAND_INVALID, FRAME_MIN_SIZE, NOT_ALLOWED, SYNTAX_ERROR,
+)
+from fairsched.core.amqp.methods cimport (
+    ConnectionStartOk, ConnectionTuneOk, connection_close_write, connection_open_ok_write, connection_open_read,
+    connection_start_ok_read, connection_start_write, connection_tune_ok_read, connection_tune_write,
+)
+from fairsched.core.amqp.octets cimport Reader, Text, bytes_append, text_equal, text_is, text_of
+from fairsched.core.amqp.tables cimport Field, field_bool, field_text, tables_get, tables_next, tables_walk, TableWalk
+from fairsched.core.amqp.tables cimport tables_fields
+from fairsched.core.broker.errors cimport refuse, refuse_memory, refuse_name, refuse_number, refusal_cut
+from fairsched.core.broker.exchanges cimport Refusal, TEXT_MAX
+from fairsched.core.broker.network cimport EVENT_END, EVENT_READ
+from fairsched.core.broker.queuemethods cimport refuse_syntax
+from fairsched.core.broker.queues cimport text_copy, text_free
+from fairsched.core.broker.state cimport (
+    CLIENT_CLOSING, CLIENT_GONE, CLIENT_LOGIN, CLIENT_OPEN, CLIENT_OPENING, CLIENT_START, CLIENT_TUNE, Client, Host,
+    Server,
+)
+from fairsched.core.connection.chain cimport Task
+from fairsched.core.connection.connection cimport (
+    CONNECTION_CLOSING, connection_close, connection_notify, connection_release, connection_retain, connection_submit,
+)
+from fairsched.core.waiting.parking cimport Parking
+
+cdef enum:
+    PROTOCOL_SIZE = 8
+    CHANNELS_ALL = 65535
+
+cdef enum: SECOND = 1000000000
+
+cdef inline bint handshake_begin(Client* client, const uint8_t* header) noexcept nogil:
+    """The protocol header is there; False: it is another's, who is told and left."""
+    cdef const uint8_t* ours = b"AMQP\x00\x00\x09\x01"
+    if memcmp(header, ours, PROTOCOL_SIZE) != 0:
+        bytes_append(&client.output, ours, PROTOCOL_SIZE)
+        return False
+    connection_start_write(
+        &client.output, Text(client.server.properties.data, <uint32_t> client.server.properties.end),
+        client.server.mechanisms, text_of(b"en_US")
+    )
+    client.state = CLIENT_START
+    return True
+
+cdef inline bint capability(Text capabilities, const char* name) noexcept nogil:
+    cdef Field f
+    cdef bint value = False
+    return tables_get(capabilities, text_of(name), &f) and field_bool(&f, &value) and value
+
+cdef inline void client_learn(Client* client, Text properties) noexcept nogil:
+    """What the client can do."""
+    cdef Field f
+    if not tables_get(properties, text_of(b"capabilities"), &f) or f.kind != b'F':
+        return
+    client.cancel_notify = capability(f.value, b"consumer_cancel_notify")
+    client.blocked_notify = capability(f.value, b"connection.blocked")
+    client.close_notify = capability(f.value, b"authentication_failure_close")
+    client.nacks = capability(f.value, b"basic.nack")
+
+cdef inline bint login_plain(Text response, Text* user, Text* password) noexcept nogil:
+    """NUL user NUL password."""
+    cdef const uint8_t* end
+    if response.length < 2 or response.data[0] != 0:
+        return False
+    end = <const uint8_t*> memchr(response.data + 1, 0, response.length - 1)
+    if end == NULL:
+        return False
+    user[0] = Text(response.data + 1, <uint32_t> (end - response.data - 1))
+    password[0] = Text(end + 1, <uint32_t> (response.data + response.length - end - 1))
+    return True
+
+cdef inline bint login_amqplain(Text response, Text* user, Text* password) noexcept nogil:
+    """The fields of a table, LOGIN and PASSWORD."""
+    cdef TableWalk w = tables_fields(response, True)
+    cdef Text name
+    cdef Field f
+    cdef int found = 0
+    while tables_next(&w, &name, &f):
+        if text_is(name, b"LOGIN") and field_text(&f, user):
+            found |= 1
+        elif text_is(name, b"PASSWORD") and field_text(&f, password):
+            found |= 2
+    return found == 3 and not w.broken
+
+cdef inline void login_submit(Client* client) noexcept nogil:
+    """Have the password checked."""
+    cdef Server* server = client.server
+    connection_retain(&client.connection)
+    client.next_login = NULL
+    server.registry.lock()
+    server.last_login[0] = client
+    server.last_login = &client.next_login
+    server.registry.unlock()
+    server.arrived.unpark(1)
+
+cdef inline void login_refused(Client* client, const char* mechanism) noexcept nogil:
+    """Say so to who wants to know, and leave."""
+    cdef Refusal refusal
+    cdef char text[256]
+    cdef int size
+    refuse_name(
+        &refusal, ACCESS_REFUSED, b"ACCESS_REFUSED - Login was refused using authentication mechanism %.*s. For details "
+        b"see the broker logfile.", text_of(mechanism)
+    )
+    if client.close_notify:
+        connection_close_write(&client.output, ACCESS_REFUSED, Text(&refusal.text[0], refusal.length), 0)
+        client.state = CLIENT_CLOSING
+        client.deadline.store(client.now + SECOND)
+    else:
+        client.state = CLIENT_GONE
+        connection_close(&client.connection)
+
+cdef inline bint on_start_ok(Client* client, Reader* r, Refusal* refusal) noexcept nogil:
+    cdef ConnectionStartOk m
+    cdef Text user, password
+    cdef bint there
+    if not connection_start_ok_read(r, &m):
+        return refuse_syntax(refusal)
+    client_learn(client, m.client_properties)
+    if text_is(m.mechanism, b"PLAIN"):
+        there = login_plain(m.response, &user, &password)
+    elif text_is(m.mechanism, b"AMQPLAIN"):
+        there = login_amqplain(m.response, &user, &password)
+    else:
+        return refuse_name(refusal, COMMAND_INVALID, b"unknown authentication mechanism '%.*s'", m.mechanism)
+    if not there or user.length > 255 or password.length > 1024:
+        login_refused(client, b"PLAIN")
+        return True
+    client.plain = text_is(m.mechanism, b"PLAIN")
+    client.user = text_copy(user)
+    client.password = text_copy(password)
+    if client.user.data == NULL or client.password.data == NULL:
+        return refuse_memory(refusal)
+    client.state = CLIENT_LOGIN
+    login_submit(client)
+    return True
+
+cdef inline void login_forget(Client* client) noexcept nogil:
+    """Let go of a password."""
+    if client.password.data != NULL:
+        memset(<void*> client.password.data, 0, client.password.length)
+        text_free(&client.password)
+
+cdef inline void login_done(Task* task) noexcept nogil:
+    """The password was checked."""
+    cdef Client* client = <Client*> task.context
+    login_forget(client)
+    if client.state == CLIENT_LOGIN:
+        if client.admitted:
+            connection_tune_write(
+                &client.output, client.server.limits.channel_max, client.server.limits.frame_max,
+                client.server.limits.heartbeat
+            )
+            client.state = CLIENT_TUNE
+        else:
+            login_refused(client, b"PLAIN" if client.plain else b"AMQPLAIN")
+    client.events.fetch_or(EVENT_READ)  # what it has sent meanwhile
+    connection_notify(&client.connection)
+
+cdef inline bint login_abandoned(Client* client) noexcept nogil:
+    """Whether nobody waits for the answer any more."""
+    return (client.connection.flags.load() & CONNECTION_CLOSING) != 0 or (client.events.load() & EVENT_END) != 0
+
+cdef inline Client* login_take(Server* server) noexcept nogil:
+    """Who logs in next, waiting for that; NULL: the broker stops. login_answer is due.
+
+    Who has left is passed over: else strangers that come and go would have everybody wait for their passwords.
+    """
+    cdef Client* client = NULL
+    while client == NULL:
+        server.arrived.park(-1)
+        server.registry.lock()
+        client = server.logins
+        if client != NULL:
+            server.logins = client.next_login
+            if server.logins == NULL:
+                server.last_login = &server.logins
+        server.registry.unlock()
+        if client == NULL and server.stopping.load():
+            return NULL
+        if client != NULL and login_abandoned(client):
+            login_answer(client, False)
+            client = NULL
+    return client
+
+cdef inline void login_answer(Client* client, bint admitted) noexcept nogil:
+    client.admitted = admitted
+    connection_submit(&client.connection, &client.login)
+    connection_release(&client.connection)
+
+cdef inline bint tuned(const char* name, uint32_t value, uint32_t most, Refusal* refusal) noexcept nogil:
+    """Whether what a client wants is not above what was proposed. 0 would be without limit."""
+    cdef char number[16]
+    if 0 < value <= most:
+        return True
+    snprintf(number, sizeof(number), b"%u" if value else b"no limit", value)
+    refusal.code = NOT_ALLOWED
+    refusal_cut(refusal, snprintf(
+        <char*> refusal.text, TEXT_MAX, b"negotiated %s = %s is higher than the maximum allowed value (%u)", name, number,
+        most
+    ))
+    return False
+
+cdef inline bint on_tune_ok(Client* client, Reader* r, Refusal* refusal) noexcept nogil:
+    cdef ConnectionTuneOk m
+    if not connection_tune_ok_read(r, &m):
+        return refuse_syntax(refusal)
+    if not tuned(b"frame_max", m.frame_max, client.server.limits.frame_max, refusal) or not tuned(
+        b"channel_max", m.channel_max, client.server.limits.channel_max, refusal
+    ):
+        return False
+    if m.frame_max < FRAME_MIN_SIZE:
+        return refuse_number(
+            refusal, NOT_ALLOWED, b"negotiated frame_max = %lld is lower than the minimum allowed value (4096)",
+            m.frame_max
+        )
+    client.frame_max = m.frame_max
+    client.channel_max = m.channel_max
+    client.heartbeat.store(<int64_t> m.heartbeat * SECOND)
+    client.state = CLIENT_OPENING
+    return True
+
+cdef inline bint on_connection_open(Client* client, Reader* r, Refusal* refusal) noexcept nogil:
+    cdef Text name
+    cdef Host* host = client.server.hosts
+    if not connection_open_read(r, &name):
+        return refuse_syntax(refusal)
+    while host != NULL and not text_equal(host.name, name):
+        host = host.next
+    if host == NULL:
+        return refuse_name(refusal, NOT_ALLOWED, b"vhost %.*s not found", name)
+    client.host = host
+    client.state = CLIENT_OPEN
+    client.opened.store(1)
+    client.deadline.store(0)
+    connection_open_ok_write(&client.output)
+    return True

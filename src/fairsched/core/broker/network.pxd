@@ -1,0 +1,209 @@
+"""Sockets of the broker, without Python: listening, accepting, reading, writing, and waiting for any of them.
+
+The poller reports a socket when it has changed (edge triggered): whoever was told reads until there is nothing, and
+writes until no more is taken. epoll on Linux; elsewhere poll(2), which is asked again for what was not yet seen to.
+Nothing blocks but `poller_wait`.
+
+Thread safety: as the system's calls; poller_wait is one thread's at a time.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
+
+cdef extern from *:
+    """
+    #include <arpa/inet.h>
+    #include <cerrno>
+    #include <cstdint>
+    #include <cstring>
+    #include <ctime>
+    #include <fcntl.h>
+    #include <netdb.h>
+    #include <netinet/in.h>
+    #include <netinet/tcp.h>
+    #include <sys/eventfd.h>
+    #include <sys/epoll.h>
+    #include <sys/socket.h>
+    #include <unistd.h>
+
+    namespace fairsched {
+
+    inline int64_t clock_now() {
+        timespec t;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+    }
+
+    inline int64_t clock_wall() { return static_cast<int64_t>(time(nullptr)); }
+
+    enum : uint32_t { EVENT_READ = 1, EVENT_WRITE = 2, EVENT_END = 4 };
+
+    struct Poller {
+        static constexpr int BATCH = 256;
+        int epoll = -1;
+        int bell = -1;
+        epoll_event events[BATCH];
+
+        bool open() {
+            epoll = epoll_create1(EPOLL_CLOEXEC);
+            bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+            epoll_event event{};
+            event.events = EPOLLIN;
+            event.data.ptr = this;
+            return epoll >= 0 && bell >= 0 && epoll_ctl(epoll, EPOLL_CTL_ADD, bell, &event) == 0;
+        }
+
+        void close() {
+            if (epoll >= 0) ::close(epoll);
+            if (bell >= 0) ::close(bell);
+            epoll = bell = -1;
+        }
+
+        // A listening socket is reported as long as somebody waits there, a connection when it has changed.
+        bool add(int fd, void* context, bool listening) {
+            epoll_event event{};
+            event.events = listening ? EPOLLIN : EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+            event.data.ptr = context;
+            return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0;
+        }
+
+        void ring() {
+            uint64_t one = 1;
+            ssize_t written = ::write(bell, &one, sizeof one);
+            (void) written;
+        }
+
+        int wait(int milliseconds) {
+            int count = epoll_wait(epoll, events, BATCH, milliseconds);
+            return count < 0 ? 0 : count;
+        }
+
+        // Whose event it is, and what; null: the bell.
+        void* event(int index, uint32_t* what) {
+            const epoll_event& e = events[index];
+            if (e.data.ptr == this) {
+                uint64_t rung;
+                ssize_t got = ::read(bell, &rung, sizeof rung);
+                (void) got;
+                return nullptr;
+            }
+            *what = (e.events & EPOLLIN ? EVENT_READ : 0) | (e.events & EPOLLOUT ? EVENT_WRITE : 0)
+                | (e.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR) ? EVENT_END : 0);
+            return e.data.ptr;
+        }
+    };
+
+    // A socket that listens on a numeric address; -1, and errno says why.
+    inline int socket_listen(const char* host, uint16_t port, int backlog) {
+        addrinfo hints{};
+        addrinfo* found = nullptr;
+        hints.ai_flags = AI_NUMERICHOST | AI_PASSIVE;
+        hints.ai_socktype = SOCK_STREAM;
+        if (getaddrinfo(host, nullptr, &hints, &found) != 0) {
+            errno = EADDRNOTAVAIL;
+            return -1;
+        }
+        int fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        int one = 1;
+        if (fd >= 0) {
+            setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+            if (found->ai_family == AF_INET6) {
+                reinterpret_cast<sockaddr_in6*>(found->ai_addr)->sin6_port = htons(port);
+            } else {
+                reinterpret_cast<sockaddr_in*>(found->ai_addr)->sin_port = htons(port);
+            }
+            if (bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, backlog) != 0) {
+                int error = errno;
+                close(fd);
+                fd = -1;
+                errno = error;
+            }
+        }
+        freeaddrinfo(found);
+        return fd;
+    }
+
+    inline int socket_port(int fd) {
+        sockaddr_storage address{};
+        socklen_t size = sizeof address;
+        if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return -1;
+        return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
+                                                   : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
+    }
+
+    // The next connection; -1: none waits. `local`: it comes from this machine.
+    inline int socket_accept(int listening, int* local, char* peer, int room) {
+        sockaddr_storage address{};
+        socklen_t size = sizeof address;
+        int fd;
+        do {
+            fd = accept4(listening, reinterpret_cast<sockaddr*>(&address), &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        } while (fd < 0 && (errno == EINTR || errno == ECONNABORTED));
+        if (fd < 0) return -1;
+        int one = 1;
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        char host[INET6_ADDRSTRLEN] = "?";
+        int port = 0;
+        *local = 0;
+        if (address.ss_family == AF_INET) {
+            auto* in = reinterpret_cast<sockaddr_in*>(&address);
+            *local = (ntohl(in->sin_addr.s_addr) >> 24) == 127;
+            inet_ntop(AF_INET, &in->sin_addr, host, sizeof host);
+            port = ntohs(in->sin_port);
+        } else if (address.ss_family == AF_INET6) {
+            auto* in = reinterpret_cast<sockaddr_in6*>(&address);
+            const uint8_t* b = in->sin6_addr.s6_addr;
+            *local = IN6_IS_ADDR_LOOPBACK(&in->sin6_addr) || (IN6_IS_ADDR_V4MAPPED(&in->sin6_addr) && b[12] == 127);
+            inet_ntop(AF_INET6, &in->sin6_addr, host, sizeof host);
+            port = ntohs(in->sin6_port);
+        }
+        snprintf(peer, room, "%s:%d", host, port);
+        return fd;
+    }
+
+    // Octets read; 0: there are none now; -1: the connection is over.
+    inline int64_t socket_read(int fd, void* to, int64_t room) {
+        ssize_t got;
+        do {
+            got = recv(fd, to, room, 0);
+        } while (got < 0 && errno == EINTR);
+        if (got > 0) return got;
+        return got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? 0 : -1;
+    }
+
+    // Octets written; 0: no more is taken now; -1: the connection is over.
+    inline int64_t socket_write(int fd, const void* from, int64_t size) {
+        ssize_t sent;
+        do {
+            sent = send(fd, from, size, MSG_NOSIGNAL);
+        } while (sent < 0 && errno == EINTR);
+        if (sent >= 0) return sent;
+        return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
+    }
+
+    inline void socket_close(int fd) { close(fd); }
+
+    }  // namespace fairsched
+    """
+    int64_t clock_now "fairsched::clock_now"() noexcept nogil    # nanoseconds, monotonic
+    int64_t clock_wall "fairsched::clock_wall"() noexcept nogil  # seconds since 1970
+
+    enum:
+        EVENT_READ "fairsched::EVENT_READ"
+        EVENT_WRITE "fairsched::EVENT_WRITE"
+        EVENT_END "fairsched::EVENT_END"
+
+    cdef cppclass Poller "fairsched::Poller":
+        Poller() nogil
+        bint open() noexcept nogil
+        void close() noexcept nogil
+        bint add(int fd, void* context, bint listening) noexcept nogil
+        void ring() noexcept nogil
+        int wait(int milliseconds) noexcept nogil
+        void* event(int index, uint32_t* what) noexcept nogil
+
+    int socket_listen "fairsched::socket_listen"(const char* host, uint16_t port, int backlog) noexcept nogil
+    int socket_port "fairsched::socket_port"(int fd) noexcept nogil
+    int socket_accept "fairsched::socket_accept"(int listening, bint* local, char* peer, int room) noexcept nogil
+    int64_t socket_read "fairsched::socket_read"(int fd, void* to, int64_t room) noexcept nogil
+    int64_t socket_write "fairsched::socket_write"(int fd, const void* data, int64_t size) noexcept nogil
+    void socket_close "fairsched::socket_close"(int fd) noexcept nogil

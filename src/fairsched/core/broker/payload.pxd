@@ -1,0 +1,118 @@
+"""The memory of messages: one block, counted, whatever number of queues it is in.
+
+Thread safety: the counter is atomic, everything else is written before others know the message.
+Complexity: O(1), and O(octets) to make one.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
+
+from fairsched.core.amqp.contents cimport (
+    CONTENT_HEAD, Content, PROPERTY_DELIVERY_MODE, PROPERTY_PRIORITY, Properties, contents_find, contents_number,
+)
+from fairsched.core.amqp.octets cimport Bytes, Text
+from fairsched.core.broker.state cimport Payload, Server
+
+cdef inline uint8_t* payload_exchange(const Payload* p) noexcept nogil:
+    return <uint8_t*> (p + 1)
+
+cdef inline uint8_t* payload_key(const Payload* p) noexcept nogil:
+    return payload_exchange(p) + p.exchange_size
+
+cdef inline uint8_t* payload_header(const Payload* p) noexcept nogil:
+    return payload_key(p) + p.key_size
+
+cdef inline uint8_t* payload_body(const Payload* p) noexcept nogil:
+    return payload_header(p) + p.header_size
+
+cdef inline Text payload_bcc(const Payload* p) noexcept nogil:
+    """The routing keys that nobody else sees: an array from its length on, or nothing."""
+    return Text(payload_body(p) + p.body_size, p.bcc_size)
+
+cdef inline int64_t payload_size(const Payload* p, int64_t body) noexcept nogil:
+    """Octets of memory, with so many of the body."""
+    return <int64_t> sizeof(Payload) + p.exchange_size + p.key_size + p.header_size + body + p.bcc_size
+
+cdef inline Payload* payload_create(
+    Server* server, Text exchange, Text key, const uint8_t* header, int64_t header_size, const Properties* properties,
+    int64_t body_size, int64_t room
+) noexcept nogil:
+    """A message without its body, for `room` octets of which there is room; NULL when memory is exhausted."""
+    cdef Payload* p = <Payload*> malloc(
+        sizeof(Payload) + exchange.length + key.length + <size_t> header_size + <size_t> room
+    )
+    if p == NULL:
+        return NULL
+    p.references.store(1)
+    p.exchange_size = <uint8_t> exchange.length
+    p.key_size = <uint8_t> key.length
+    p.header_size = <uint32_t> header_size
+    p.bcc_size = 0
+    p.body_size = body_size
+    p.persistent = contents_number(header, properties, PROPERTY_DELIVERY_MODE, 1) == 2
+    p.priority = <uint8_t> contents_number(header, properties, PROPERTY_PRIORITY, 0)
+    p.server = NULL
+    if exchange.length:
+        memcpy(payload_exchange(p), exchange.data, exchange.length)
+    if key.length:
+        memcpy(payload_key(p), key.data, key.length)
+    memcpy(payload_header(p), header, <size_t> header_size)
+    return p
+
+cdef inline Payload* payload_resize(Payload* p, int64_t room) noexcept nogil:
+    """Make room for so many octets of the body; NULL when memory is exhausted. Before others know it."""
+    return <Payload*> realloc(p, <size_t> payload_size(p, room))
+
+cdef inline void payload_account(Payload* p, Server* server) noexcept nogil:
+    """It is complete: count it in its server's memory."""
+    p.server = server
+    server.payloads.fetch_add(1)
+    server.memory.fetch_add(payload_size(p, p.body_size))
+
+cdef inline Payload* payload_again(
+    const Payload* old, Text exchange, Text key, const Bytes* header, Text bcc, Properties* properties
+) noexcept nogil:
+    """The same message with another content header, which is read anew, and counted; NULL when memory is exhausted."""
+    cdef int64_t size = header.end - header.begin
+    cdef Payload* p
+    if header.failed or not contents_find(header.data + header.begin, size, properties):
+        return NULL
+    p = payload_create(
+        old.server, exchange, key, header.data + header.begin, size, properties, old.body_size,
+        old.body_size + bcc.length
+    )
+    if p == NULL:
+        return NULL
+    memcpy(payload_body(p), payload_body(old), <size_t> old.body_size)
+    p.bcc_size = bcc.length
+    if bcc.length:
+        memcpy(payload_body(p) + p.body_size, bcc.data, bcc.length)
+    payload_account(p, old.server)
+    return p
+
+cdef inline void payload_retain(Payload* p, uint32_t count) noexcept nogil:
+    p.references.fetch_add(count)
+
+cdef inline void payload_release(Payload* p) noexcept nogil:
+    # Who has the only reference need not count: nobody can add one.
+    if p.references.load() != 1 and p.references.fetch_sub(1) != 1:
+        return
+    if p.server != NULL:
+        p.server.payloads.fetch_sub(1)
+        p.server.memory.fetch_sub(payload_size(p, p.body_size))
+    free(p)
+
+cdef inline Content payload_content(const Payload* p) noexcept nogil:
+    """As the codec writes it."""
+    cdef Content c
+    c.exchange = payload_exchange(p)
+    c.exchange_size = p.exchange_size
+    c.key = payload_key(p)
+    c.key_size = p.key_size
+    c.properties = payload_header(p) + CONTENT_HEAD
+    c.properties_size = p.header_size - CONTENT_HEAD
+    c.body = payload_body(p)
+    c.body_size = p.body_size
+    c.mandatory = False
+    return c

@@ -1,0 +1,195 @@
+"""A message on its way in: routed, put into its queues, returned if it goes nowhere, and confirmed.
+
+Routing shares the topology's lock with others; a connection keeps it while it reads one message after the other, and
+gives it up before anything else. Confirms are written once for all that was read (`confirms_write`); one that is refused
+goes out at its place between them.
+
+Thread safety: the connection's thread. Complexity: that of routing, and O(1) a queue.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from fairsched.core.amqp.constants cimport NO_ROUTE, NOT_FOUND, PRECONDITION_FAILED
+from fairsched.core.amqp.contents cimport (
+    Content, PROPERTY_EXPIRATION, PROPERTY_HEADERS, PROPERTY_USER_ID, Properties, contents_has, contents_rewrite,
+    contents_text,
+)
+from fairsched.core.amqp.methods cimport basic_ack_write, basic_nack_write, basic_return_write
+from fairsched.core.amqp.octets cimport Bytes, Text, bytes_append, bytes_clear, bytes_init, text_equal, text_of
+from fairsched.core.amqp.tables cimport Field, table_begin, table_copy, table_end, tables_get
+from fairsched.core.broker.consumers cimport topology_share
+from fairsched.core.broker.errors cimport refuse_memory, refuse_name, refuse_names
+from fairsched.core.broker.exchanges cimport Refusal, exchange_find
+from fairsched.core.broker.payload cimport (
+    payload_again, payload_content, payload_exchange, payload_header, payload_key, payload_release, payload_retain,
+)
+from fairsched.core.broker.queues cimport brokerqueue_put
+from fairsched.core.broker.routing cimport route_publish
+from fairsched.core.broker.state cimport BrokerQueue, Channel, Client, DeadLetters, Payload, Publication
+
+cdef enum: EXPIRATION_MAX = 4294967295
+
+cdef inline bint expiration_read(Text text, int64_t* milliseconds) noexcept nogil:
+    """Read a time to live: digits; False: it is none."""
+    cdef uint32_t i
+    cdef int64_t value = 0
+    if text.length == 0 or text.length > 10:
+        return False
+    for i in range(text.length):
+        if not b'0' <= text.data[i] <= b'9':
+            return False
+        value = value * 10 + (text.data[i] - <uint8_t> b'0')
+    milliseconds[0] = value
+    return value <= <int64_t> EXPIRATION_MAX
+
+cdef inline bint publication_check(Channel* ch, Publication* p, Refusal* refusal) noexcept nogil:
+    """Read and check what the properties ask for."""
+    cdef const uint8_t* header = payload_header(p.payload)
+    cdef Text text
+    p.expiration = -1
+    if contents_has(&p.properties, PROPERTY_USER_ID):
+        text = contents_text(header, &p.properties, PROPERTY_USER_ID)
+        if not text_equal(text, ch.client.user):
+            return refuse_names(
+                refusal, PRECONDITION_FAILED, b"user_id property set to '%.*s' but authenticated user was '%.*s'", text,
+                ch.client.user
+            )
+    if contents_has(&p.properties, PROPERTY_EXPIRATION):
+        text = contents_text(header, &p.properties, PROPERTY_EXPIRATION)
+        if not expiration_read(text, &p.expiration):
+            return refuse_name(refusal, PRECONDITION_FAILED, b"invalid expiration '%.*s'", text)
+    return True
+
+cdef inline bint publication_put(Client* client, Publication* p) noexcept nogil:
+    """Put a message into the queues that it was routed to, and give up the reference; False: one refuses it."""
+    cdef int64_t i
+    cdef bint taken = True
+    if client.route.count == 0:
+        payload_release(p.payload)
+        return True
+    if client.route.count > 1:
+        payload_retain(p.payload, <uint32_t> (client.route.count - 1))
+    for i in range(client.route.count):
+        if not brokerqueue_put(<BrokerQueue*> client.route.queues[i], p, client.now, &client.dead):
+            taken = False
+    return taken
+
+cdef inline void publication_return(Channel* ch, const Payload* p) noexcept nogil:
+    """Return a message that goes nowhere."""
+    cdef Content content = payload_content(p)
+    basic_return_write(
+        &ch.client.output, ch.number, <int64_t> ch.client.frame_max - 8, NO_ROUTE, text_of(b"NO_ROUTE"), &content
+    )
+
+cdef inline bint publication_hide(Publication* p) noexcept nogil:
+    """Take the header BCC out of a message and keep its keys, by which a dead letter goes, too."""
+    cdef Payload* old = p.payload
+    cdef const uint8_t* header = payload_header(old)
+    cdef Text bcc = text_of(b"BCC"), headers = contents_text(header, &p.properties, PROPERTY_HEADERS)
+    cdef Properties properties
+    cdef Bytes table, written
+    cdef Field field
+    cdef int64_t begin
+    tables_get(headers, bcc, &field)
+    bytes_init(&table)
+    bytes_init(&written)
+    begin = table_begin(&table)
+    table_copy(&table, headers, &bcc, 1)
+    table_end(&table, begin)
+    headers = Text(table.data, <uint32_t> table.end)
+    if not table.failed:
+        contents_rewrite(&written, header, &p.properties, 0, &headers)
+        p.payload = payload_again(
+            old, Text(payload_exchange(old), old.exchange_size), Text(payload_key(old), old.key_size), &written,
+            field.value, &properties
+        )
+    else:
+        p.payload = NULL
+    bytes_clear(&table)
+    bytes_clear(&written)
+    payload_release(old)
+    p.properties = properties
+    return p.payload != NULL
+
+cdef inline bint publication_route(Channel* ch, Publication* p, bint* taken, Refusal* refusal) noexcept nogil:
+    """Route a message and put it; False: refused. The reference is given up in any case."""
+    cdef Client* client = ch.client
+    cdef Payload* payload = p.payload
+    topology_share(client)
+    if not route_publish(
+        &client.route, &client.host.topology, Text(payload_exchange(payload), payload.exchange_size),
+        Text(payload_key(payload), payload.key_size), payload_header(payload), &p.properties, refusal
+    ):
+        payload_release(payload)
+        return False
+    if client.route.bcc and not publication_hide(p):
+        return refuse_memory(refusal)
+    if client.route.count == 0 and p.mandatory:
+        publication_return(ch, p.payload)
+    taken[0] = publication_put(client, p)
+    return True
+
+# Confirms -------------------------------------------------------------------------------------------------------------
+
+cdef inline void confirm_flush(Channel* ch, uint64_t last) noexcept nogil:
+    """Confirm what was published up to a number, and has not been said to be taken or refused."""
+    if ch.confirmed < last:
+        basic_ack_write(&ch.client.output, ch.number, last, last - ch.confirmed > 1)
+        ch.confirmed = last
+
+cdef inline void confirm_note(Channel* ch, bint taken) noexcept nogil:
+    """The next message was taken, or refused."""
+    ch.sequence += 1
+    if not taken:
+        confirm_flush(ch, ch.sequence - 1)
+        basic_nack_write(&ch.client.output, ch.number, ch.sequence, False, False)
+        ch.confirmed = ch.sequence
+    elif not ch.awaits_confirm:
+        ch.awaits_confirm = True
+        ch.next_confirm = ch.client.confirming
+        ch.client.confirming = ch
+
+cdef inline void confirms_write(Client* client) noexcept nogil:
+    """Confirm all that was taken since the last time."""
+    cdef Channel* ch = client.confirming
+    while ch != NULL:
+        client.confirming = ch.next_confirm
+        ch.awaits_confirm = False
+        confirm_flush(ch, ch.sequence)
+        ch = client.confirming
+
+# What a client has published ------------------------------------------------------------------------------------------
+
+cdef inline bint channel_publish(Channel* ch, Refusal* refusal) noexcept nogil:
+    """A message is complete; False: refused."""
+    cdef Publication p = ch.incoming
+    cdef bint taken = True
+    cdef Text exchange
+    ch.incoming.payload = NULL
+    p.mandatory = ch.mandatory
+    if not publication_check(ch, &p, refusal):
+        payload_release(p.payload)
+        return False
+    if ch.transactional:
+        return transaction_publish(ch, &p, refusal)
+    if not publication_route(ch, &p, &taken, refusal):
+        return False
+    if ch.confirms:
+        confirm_note(ch, taken)
+    return True
+
+cdef inline bint transaction_publish(Channel* ch, const Publication* p, Refusal* refusal) noexcept nogil:
+    """Keep a message until the transaction is committed."""
+    cdef Text exchange = Text(payload_exchange(p.payload), p.payload.exchange_size)
+    topology_share(ch.client)
+    if exchange_find(&ch.client.host.topology, exchange) == NULL:
+        refuse_names(
+            refusal, NOT_FOUND, b"no exchange '%.*s' in vhost '%.*s'", exchange, ch.client.host.name
+        )
+        payload_release(p.payload)
+        return False
+    bytes_append(&ch.transaction, <const uint8_t*> p, sizeof(Publication))
+    if ch.transaction.failed:
+        payload_release(p.payload)
+        return refuse_memory(refusal)
+    return True

@@ -1,0 +1,352 @@
+"""Class queue: declare, bind, unbind, purge, delete; and class exchange.
+
+Thread safety: the connection's thread; changes take the topology's lock. Complexity: that of exchanges.pxd; purge and
+delete O(messages).
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from fairsched.core.amqp.constants cimport (
+    ACCESS_REFUSED, EXCHANGE_BIND_OK, EXCHANGE_DECLARE_OK, EXCHANGE_DELETE_OK, EXCHANGE_UNBIND_OK, NOT_FOUND,
+    PRECONDITION_FAILED, QUEUE_BIND_OK, QUEUE_UNBIND_OK, RESOURCE_ERROR, RESOURCE_LOCKED, SYNTAX_ERROR,
+)
+from fairsched.core.amqp.methods cimport (
+    ExchangeBind, ExchangeDeclare, ExchangeDelete, QueueBind, QueueDeclare, QueueDelete, QueuePurge,
+    exchange_bind_read, exchange_declare_read, exchange_delete_read, method_write, queue_bind_read,
+    queue_declare_ok_write, queue_declare_read, queue_delete_ok_write, queue_delete_read, queue_purge_ok_write,
+    queue_purge_read, queue_unbind_read,
+)
+from fairsched.core.amqp.octets cimport Reader, Text, text_begins
+from fairsched.core.broker.arguments cimport arguments_agree, arguments_read
+from fairsched.core.broker.consumers cimport host_forget, topology_share, topology_unshare
+from fairsched.core.broker.errors cimport refuse, refuse_memory, refuse_name, refuse_names, refuse_number
+from fairsched.core.broker.exchanges cimport (
+    Refusal, exchange_declare, exchange_delete, queue_add, queue_find, topology_bind, topology_unbind,
+)
+from fairsched.core.broker.generated cimport name_generate
+from fairsched.core.broker.queues cimport (
+    brokerqueue_close, brokerqueue_create, brokerqueue_drop, brokerqueue_purge, brokerqueue_release,
+    brokerqueue_retain, brokerqueue_watch, text_copy, text_free,
+)
+from fairsched.core.broker.state cimport Arguments, BrokerQueue, Channel, Client, Host, Server
+
+cdef inline bint refuse_syntax(Refusal* refusal) noexcept nogil:
+    return refuse(refusal, SYNTAX_ERROR, b"the arguments of the method are not well formed")
+
+# Finding a queue ------------------------------------------------------------------------------------------------------
+
+cdef inline bint queue_name(Channel* ch, Text* name, Refusal* refusal) noexcept nogil:
+    """An empty name is that of the queue declared last on the channel."""
+    if name.length == 0:
+        if ch.last_queue.length == 0:
+            return refuse(refusal, NOT_FOUND, b"no previously declared queue")
+        name[0] = ch.last_queue
+    return True
+
+cdef inline bint queue_locked(const BrokerQueue* b, const Client* client) noexcept nogil:
+    """Whether it is another connection's."""
+    return b.exclusive and b.owner != client
+
+cdef inline bint refuse_locked(Refusal* refusal, Text name, Text vhost) noexcept nogil:
+    return refuse_names(
+        refusal, RESOURCE_LOCKED, b"cannot obtain exclusive access to locked queue '%.*s' in vhost '%.*s'. It could be "
+        b"originally declared on another connection or the exclusive property value does not match that of the "
+        b"original declaration.", name, vhost
+    )
+
+cdef inline bint refuse_missing(Refusal* refusal, Text name, Text vhost) noexcept nogil:
+    return refuse_names(refusal, NOT_FOUND, b"no queue '%.*s' in vhost '%.*s'", name, vhost)
+
+cdef inline BrokerQueue* queue_open(Channel* ch, Text* name, Refusal* refusal) noexcept nogil:
+    """The queue of that name, referenced; NULL: refused."""
+    cdef Client* client = ch.client
+    cdef BrokerQueue* b
+    if not queue_name(ch, name, refusal):
+        return NULL
+    topology_share(client)
+    b = <BrokerQueue*> queue_find(&client.host.topology, name[0])
+    if b == NULL:
+        refuse_missing(refusal, name[0], client.host.name)
+    elif queue_locked(b, client):
+        refuse_locked(refusal, name[0], client.host.name)
+        b = NULL
+    else:
+        brokerqueue_retain(b)
+        b.used.store(client.now)
+    topology_unshare(client)
+    return b
+
+# Declaring ------------------------------------------------------------------------------------------------------------
+
+cdef inline bint refuse_inequivalent(
+    Refusal* refusal, const char* pattern, Text name, Text vhost
+) noexcept nogil:
+    return refuse_names(refusal, PRECONDITION_FAILED, pattern, name, vhost)
+
+cdef inline bint queue_agrees(Client* client, const BrokerQueue* b, const QueueDeclare* m, Refusal* refusal) noexcept nogil:
+    """Whether a queue that is there is what is declared."""
+    cdef Text vhost = client.host.name
+    if (b.owner if b.exclusive else NULL) != (client if m.exclusive else NULL):
+        return refuse_locked(refusal, m.queue, vhost)
+    if b.durable != m.durable:
+        return refuse_inequivalent(
+            refusal, b"inequivalent arg 'durable' for queue '%.*s' in vhost '%.*s': received 'false' but current is "
+            b"'true'" if b.durable else b"inequivalent arg 'durable' for queue '%.*s' in vhost '%.*s': received 'true' "
+            b"but current is 'false'", m.queue, vhost
+        )
+    if b.auto_delete != m.auto_delete:
+        return refuse_inequivalent(
+            refusal, b"inequivalent arg 'auto_delete' for queue '%.*s' in vhost '%.*s': received 'false' but current is "
+            b"'true'" if b.auto_delete else b"inequivalent arg 'auto_delete' for queue '%.*s' in vhost '%.*s': received "
+            b"'true' but current is 'false'", m.queue, vhost
+        )
+    return arguments_agree(b.table, m.arguments, m.queue, vhost, refusal)
+
+cdef inline BrokerQueue* queue_make(
+    Client* client, const QueueDeclare* m, const Arguments* arguments, Refusal* refusal
+) noexcept nogil:
+    """With the topology's lock. Make a queue; NULL: refused."""
+    cdef BrokerQueue* b
+    cdef Server* server = client.server
+    if server.limits.queues > 0 and server.queues.load() >= server.limits.queues:
+        refuse_number(refusal, RESOURCE_ERROR, b"the broker has %lld queues, its limit", server.limits.queues)
+        return NULL
+    b = brokerqueue_create(server, client.host, m.queue, m.arguments, arguments)
+    if b == NULL or not queue_add(&client.host.topology, b.name, b, m.durable):
+        refuse_memory(refusal)
+        if b != NULL:
+            brokerqueue_release(b)
+        return NULL
+    b.durable = m.durable
+    b.exclusive = m.exclusive
+    b.auto_delete = m.auto_delete
+    b.next = client.host.queues
+    if b.next != NULL:
+        b.next.previous = b
+    client.host.queues = b
+    if m.exclusive:
+        b.owner = client
+        b.owner_next = client.exclusive
+        client.exclusive = b
+    return b
+
+cdef inline BrokerQueue* queue_obtain(Client* client, QueueDeclare* m, Refusal* refusal) noexcept nogil:
+    """The queue that is declared, referenced, made if it is not there; NULL: refused."""
+    cdef Arguments arguments
+    cdef BrokerQueue* b
+    cdef Text vhost = client.host.name
+    client.server.lock.lock()
+    b = <BrokerQueue*> queue_find(&client.host.topology, m.queue)
+    if b != NULL:
+        if not queue_agrees(client, b, m, refusal):
+            b = NULL
+    elif arguments_read(m.arguments, m.queue, vhost, &arguments, refusal):
+        b = queue_make(client, m, &arguments, refusal)
+    if b != NULL:
+        brokerqueue_retain(b)
+        b.used.store(client.now)
+    client.server.lock.unlock()
+    if b != NULL and b.arguments.expires > 0:
+        brokerqueue_watch(b)
+    return b
+
+cdef inline void channel_remember(Channel* ch, Text name) noexcept nogil:
+    """Note which queue was declared last."""
+    text_free(&ch.last_queue)
+    ch.last_queue = text_copy(name)
+
+cdef inline void queue_declare_answer(Channel* ch, BrokerQueue* b, bint no_wait) noexcept nogil:
+    channel_remember(ch, b.name)
+    if not no_wait:
+        queue_declare_ok_write(
+            &ch.client.output, ch.number, b.name, <uint32_t> b.queue.available.load(), <uint32_t> b.queue.consumers.load()
+        )
+    brokerqueue_release(b)
+
+cdef inline bint queue_reserved(Client* client, Text name) noexcept nogil:
+    """Whether a queue of that name may not be made."""
+    cdef bint there
+    if not text_begins(name, b"amq."):
+        return False
+    topology_share(client)
+    there = queue_find(&client.host.topology, name) != NULL
+    topology_unshare(client)
+    return not there
+
+cdef inline bint on_queue_declare(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
+    cdef QueueDeclare m
+    cdef BrokerQueue* b
+    cdef uint8_t generated[32]
+    cdef bint named
+    if not queue_declare_read(r, &m):
+        return refuse_syntax(refusal)
+    if m.passive:
+        b = queue_open(ch, &m.queue, refusal)
+    else:
+        named = m.queue.length != 0
+        if not named:
+            m.queue = name_generate(b"amq.gen-", generated)
+        elif queue_reserved(ch.client, m.queue):
+            return refuse_name(
+                refusal, ACCESS_REFUSED, b"queue name '%.*s' contains reserved prefix 'amq.*'", m.queue
+            )
+        b = queue_obtain(ch.client, &m, refusal)
+    if b == NULL:
+        return False
+    queue_declare_answer(ch, b, m.no_wait)
+    return True
+
+# Binding --------------------------------------------------------------------------------------------------------------
+
+cdef inline bint queue_bind_change(Channel* ch, QueueBind* m, bint binds, Refusal* refusal) noexcept nogil:
+    cdef Client* client = ch.client
+    cdef BrokerQueue* b
+    cdef bint created, done
+    if m.queue.length == 0 and m.routing_key.length == 0:
+        m.routing_key = ch.last_queue
+    if not queue_name(ch, &m.queue, refusal):
+        return False
+    client.server.lock.lock()
+    b = <BrokerQueue*> queue_find(&client.host.topology, m.queue)
+    if b != NULL and queue_locked(b, client):
+        done = refuse_locked(refusal, m.queue, client.host.name)
+    elif binds:
+        done = topology_bind(
+            &client.host.topology, m.exchange, m.queue, False, m.routing_key, m.arguments, &created, refusal
+        )
+    else:
+        done = topology_unbind(
+            &client.host.topology, m.exchange, m.queue, False, m.routing_key, m.arguments, refusal
+        )
+    client.server.lock.unlock()
+    return done
+
+cdef inline bint on_queue_bind(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
+    cdef QueueBind m
+    if not queue_bind_read(r, &m):
+        return refuse_syntax(refusal)
+    if not queue_bind_change(ch, &m, True, refusal):
+        return False
+    if not m.no_wait:
+        method_write(&ch.client.output, ch.number, QUEUE_BIND_OK)
+    return True
+
+cdef inline bint on_queue_unbind(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
+    cdef QueueBind m
+    if not queue_unbind_read(r, &m):
+        return refuse_syntax(refusal)
+    if not queue_bind_change(ch, &m, False, refusal):
+        return False
+    method_write(&ch.client.output, ch.number, QUEUE_UNBIND_OK)
+    return True
+
+# Purging and deleting -------------------------------------------------------------------------------------------------
+
+cdef inline bint on_queue_purge(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
+    cdef QueuePurge m
+    cdef BrokerQueue* b
+    cdef int64_t purged
+    if not queue_purge_read(r, &m):
+        return refuse_syntax(refusal)
+    b = queue_open(ch, &m.queue, refusal)
+    if b == NULL:
+        return False
+    purged = brokerqueue_purge(b, ch.client.now)
+    brokerqueue_release(b)
+    if not m.no_wait:
+        queue_purge_ok_write(&ch.client.output, ch.number, <uint32_t> purged)
+    return True
+
+cdef inline bint queue_delete_check(
+    Client* client, const QueueDelete* m, BrokerQueue* b, Refusal* refusal
+) noexcept nogil:
+    """With the topology's lock. Close a queue that may be deleted; False: refused."""
+    if queue_locked(b, client):
+        return refuse_locked(refusal, m.queue, client.host.name)
+    if brokerqueue_close(b, m.if_unused, m.if_empty):
+        return True
+    if m.if_unused and b.queue.consumers.load() != 0:
+        return refuse_names(
+            refusal, PRECONDITION_FAILED, b"queue '%.*s' in vhost '%.*s' in use", m.queue, client.host.name
+        )
+    return refuse_names(
+        refusal, PRECONDITION_FAILED, b"queue '%.*s' in vhost '%.*s' not empty", m.queue, client.host.name
+    )
+
+cdef inline bint on_queue_delete(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
+    cdef QueueDelete m
+    cdef Client* client = ch.client
+    cdef BrokerQueue* b
+    cdef int64_t purged = 0
+    cdef bint done = True
+    if not queue_delete_read(r, &m):
+        return refuse_syntax(refusal)
+    if not queue_name(ch, &m.queue, refusal):
+        return False
+    client.server.lock.lock()
+    b = <BrokerQueue*> queue_find(&client.host.topology, m.queue)
+    if b != NULL:
+        done = queue_delete_check(client, &m, b, refusal)
+        if done:
+            host_forget(b)
+    client.server.lock.unlock()
+    if not done:
+        return False
+    if b != NULL:
+        purged = brokerqueue_drop(b, client.now)
+    if not m.no_wait:
+        queue_delete_ok_write(&client.output, ch.number, <uint32_t> purged)
+    return True
+
+# Class exchange -------------------------------------------------------------------------------------------------------
+
+cdef inline bint on_exchange_declare(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
+    cdef ExchangeDeclare m
+    cdef Client* client = ch.client
+    cdef bint created, done
+    if not exchange_declare_read(r, &m):
+        return refuse_syntax(refusal)
+    client.server.lock.lock()
+    done = exchange_declare(
+        &client.host.topology, m.exchange, m.type, m.passive, m.durable, m.auto_delete, m.internal, m.arguments,
+        &created, refusal
+    )
+    client.server.lock.unlock()
+    if done and not m.no_wait:
+        method_write(&client.output, ch.number, EXCHANGE_DECLARE_OK)
+    return done
+
+cdef inline bint on_exchange_delete(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
+    cdef ExchangeDelete m
+    cdef Client* client = ch.client
+    cdef bint done
+    if not exchange_delete_read(r, &m):
+        return refuse_syntax(refusal)
+    client.server.lock.lock()
+    done = exchange_delete(&client.host.topology, m.exchange, m.if_unused, refusal)
+    client.server.lock.unlock()
+    if done and not m.no_wait:
+        method_write(&client.output, ch.number, EXCHANGE_DELETE_OK)
+    return done
+
+cdef inline bint on_exchange_bind(Channel* ch, Reader* r, bint binds, Refusal* refusal) noexcept nogil:
+    """exchange.bind and exchange.unbind."""
+    cdef ExchangeBind m
+    cdef Client* client = ch.client
+    cdef bint created, done
+    if not exchange_bind_read(r, &m):
+        return refuse_syntax(refusal)
+    client.server.lock.lock()
+    if binds:
+        done = topology_bind(
+            &client.host.topology, m.source, m.destination, True, m.routing_key, m.arguments, &created, refusal
+        )
+    else:
+        done = topology_unbind(
+            &client.host.topology, m.source, m.destination, True, m.routing_key, m.arguments, refusal
+        )
+    client.server.lock.unlock()
+    if done and not m.no_wait:
+        method_write(&client.output, ch.number, EXCHANGE_BIND_OK if binds else EXCHANGE_UNBIND_OK)
+    return done

@@ -1,0 +1,392 @@
+"""The server: how it begins and ends, waits for sockets, accepts connections, and looks after time.
+
+The thread that waits for sockets (one at a time, connection/runqueue.pxd) also accepts, and ticks: every few
+milliseconds it has messages expire where any can, and a few times a second it surveys connections (heartbeats, time-outs,
+memory).
+
+Thread safety: server_run by the I/O threads; the rest as it says. Complexity: a tick O(queues that time concerns), a
+survey O(connections).
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+
+from fairsched.core.amqp.octets cimport Text, bytes_append, bytes_clear, bytes_init
+from fairsched.core.broker.channels cimport channel_disposed
+from fairsched.core.broker.clients cimport (
+    READ_LEAST, client_buffered, client_settle_up, client_tear_down, client_work, client_write,
+)
+from fairsched.core.broker.consumers cimport (
+    consumer_disposed, consumer_interest, consumer_leave, consumer_pull, host_forget,
+)
+from fairsched.core.broker.deadletters cimport deadletters_publish
+from fairsched.core.broker.exchanges cimport topology_clear, topology_init
+from fairsched.core.broker.handshake cimport SECOND, login_done, login_forget
+from fairsched.core.broker.network cimport (
+    EVENT_END, EVENT_READ, EVENT_WRITE, Poller, clock_now, socket_accept, socket_close, socket_listen, socket_port,
+)
+from fairsched.core.broker.queues cimport (
+    MILLISECOND, brokerqueue_close, brokerqueue_drop, brokerqueue_expire, brokerqueue_release, text_copy, text_free,
+    timed_push,
+)
+from fairsched.core.broker.routing cimport route_clear, route_init
+from fairsched.core.broker.state cimport (
+    ALARM_DEAD, ALARM_HEARTBEAT, ALARM_MEMORY, ALARM_STOP, ALARM_TIMEOUT, BrokerQueue, CLIENT_HEADER, Client, Guard,
+    Host, Server, SharedGuard,
+)
+from fairsched.core.broker.visit cimport deadletters_init
+from fairsched.core.connection.chain cimport Connection
+from fairsched.core.connection.connection cimport (
+    connection_close, connection_init, connection_notify, task_init,
+)
+from fairsched.core.connection.scheduler cimport (
+    Scheduler, scheduler_clear, scheduler_init, scheduler_run, scheduler_stop, scheduler_threads,
+)
+from fairsched.core.waiting.parking cimport Parking
+
+cdef enum:
+    BACKLOG = 1024
+    TICK = 10            # milliseconds between ticks while messages may expire
+    SURVEY = 500         # and between surveys
+
+# Connections ----------------------------------------------------------------------------------------------------------
+
+cdef inline bint on_receive(void* context) noexcept nogil:
+    return client_work(<Client*> context)
+
+cdef inline void on_closed(void* context) noexcept nogil:
+    """No more passes: what it had goes back, and its socket is closed."""
+    cdef Client* client = <Client*> context
+    cdef Server* server = client.server
+    client.now = clock_now()
+    client_tear_down(client)
+    client_settle_up(client)
+    client_write(client)
+    server.registry.lock()
+    if client.previous != NULL:
+        client.previous.next = client.next
+    else:
+        server.clients = client.next
+    if client.next != NULL:
+        client.next.previous = client.previous
+    server.registry.unlock()
+    socket_close(client.fd)
+    server.connections.fetch_sub(1)
+
+cdef inline void on_dispose(Connection* connection) noexcept nogil:
+    """Bury it: who waits for sockets frees it, when no event can name it."""
+    cdef Client* client = <Client*> connection
+    cdef Server* server = client.server
+    cdef uintptr_t head = server.graveyard.load()
+    client.buried = head
+    while not server.graveyard.compare_exchange_weak(head, <uintptr_t> client):
+        client.buried = head
+
+cdef inline void server_free_buried(Server* server) noexcept nogil:
+    cdef Client* client = <Client*> server.graveyard.exchange(0)
+    cdef Client* following
+    while client != NULL:
+        following = <Client*> client.buried
+        bytes_clear(&client.input)
+        bytes_clear(&client.output)
+        route_clear(&client.route)
+        login_forget(client)
+        text_free(&client.user)
+        free(client.channels)
+        free(client)
+        client = following
+
+cdef inline void server_admit(Server* server, int fd, bint local, const char* peer) noexcept nogil:
+    """A new connection."""
+    cdef Client* client
+    cdef int i
+    if server.stopping.load() or (
+        server.limits.connections > 0 and server.connections.load() >= server.limits.connections
+    ):
+        socket_close(fd)
+        return
+    client = <Client*> malloc(sizeof(Client))
+    if client == NULL:
+        socket_close(fd)
+        return
+    memset(<void*> client, 0, sizeof(Client))
+    connection_init(&client.connection, server.scheduler.queue, &server.connection_actions, client, 0)
+    client.server = server
+    client.number = server.numbers.fetch_add(1) + 1
+    client.fd = fd
+    client.local = local
+    client.state = CLIENT_HEADER
+    for i in range(63):
+        client.peer[i] = peer[i]
+        if peer[i] == 0:
+            break
+    client.now = clock_now()
+    client.heard.store(client.now)
+    client.spoken.store(client.now)
+    client.deadline.store(client.now + server.limits.handshake)
+    client.reads = READ_LEAST
+    bytes_init(&client.input)
+    bytes_init(&client.output)
+    route_init(&client.route)
+    deadletters_init(&client.dead)
+    task_init(&client.login, login_done, client)
+    server.connections.fetch_add(1)
+    server.registry.lock()
+    client.next = server.clients
+    if client.next != NULL:
+        client.next.previous = client
+    server.clients = client
+    server.registry.unlock()
+    if not server.poller.add(fd, client, False):
+        connection_close(&client.connection)
+
+cdef inline void server_accept(Server* server) noexcept nogil:
+    cdef char peer[64]
+    cdef bint local
+    cdef int fd = socket_accept(server.listening, &local, peer, 64)
+    while fd >= 0:
+        server_admit(server, fd, local, peer)
+        fd = socket_accept(server.listening, &local, peer, 64)
+
+# Time -----------------------------------------------------------------------------------------------------------------
+
+cdef inline bint queue_unused(const BrokerQueue* b, int64_t now) noexcept nogil:
+    """Whether nobody has used a queue for as long as it is to live without."""
+    cdef int64_t life = b.arguments.expires * MILLISECOND
+    return life > 0 and b.queue.consumers.load() == 0 and now - (<BrokerQueue*> b).used.load() > life
+
+cdef inline void queue_expire(Server* server, BrokerQueue* b, int64_t now) noexcept nogil:
+    """Delete a queue that nobody uses."""
+    cdef bint goes
+    server.lock.lock()
+    goes = not b.queue.closed.load() and queue_unused(b, now) and brokerqueue_close(b, True, False)
+    if goes:
+        host_forget(b)
+    server.lock.unlock()
+    if goes:
+        brokerqueue_drop(b, now)
+
+cdef inline bint tick_queue(Server* server, BrokerQueue* b, int64_t now) noexcept nogil:
+    """See to one queue; whether time still concerns it."""
+    if b.queue.closed.load():
+        return False
+    if b.queue.timed.load() != 0:
+        brokerqueue_expire(b, now, &server.dead)
+    if b.arguments.expires > 0:
+        if queue_unused(b, now):
+            queue_expire(server, b, now)
+        return not b.queue.closed.load()
+    return b.queue.timed.load() != 0
+
+cdef inline void tick_queues(Server* server, int64_t now) noexcept nogil:
+    """See to the queues that time concerns."""
+    cdef BrokerQueue* chain = <BrokerQueue*> server.timed.exchange(0)
+    cdef BrokerQueue* following
+    while chain != NULL:
+        following = chain.next_timed
+        if not tick_queue(server, chain, now):
+            chain.listed.store(0)
+            # Who put something meanwhile has seen the flag set, and left it to us.
+            if chain.queue.closed.load() or chain.queue.timed.load() == 0 or chain.listed.exchange(1):
+                brokerqueue_release(chain)
+                chain = following
+                continue
+        timed_push(server, chain)
+        chain = following
+    if server.dead.first != NULL:
+        server.lock.share()
+        deadletters_publish(&server.route, &server.dead, now)
+        server.lock.unshare()
+
+cdef inline uint32_t survey_client(Server* server, Client* client, int64_t now) noexcept nogil:
+    """What a connection is to be told."""
+    cdef uint32_t alarms = ALARM_TIMEOUT
+    cdef int64_t heartbeat = client.heartbeat.load(), deadline = client.deadline.load()
+    if deadline != 0 and now > deadline:
+        alarms |= ALARM_DEAD
+    if heartbeat > 0 and client.opened.load():
+        if now - client.spoken.load() >= heartbeat // 2:
+            alarms |= ALARM_HEARTBEAT
+        if not server.short_of_memory.load() and now - client.heard.load() > 2 * heartbeat + SECOND:
+            alarms |= ALARM_DEAD
+    return alarms
+
+cdef inline void server_survey(Server* server, int64_t now) noexcept nogil:
+    cdef Client* client
+    server.registry.lock()
+    client = server.clients
+    while client != NULL:
+        client.alarms.fetch_or(survey_client(server, client, now))
+        connection_notify(&client.connection)
+        client = client.next
+    server.registry.unlock()
+
+cdef inline void server_warn(Server* server, uint32_t alarms) noexcept nogil:
+    """Have all connections heed something."""
+    cdef Client* client
+    server.registry.lock()
+    client = server.clients
+    while client != NULL:
+        client.alarms.fetch_or(alarms)
+        connection_notify(&client.connection)
+        client = client.next
+    server.registry.unlock()
+
+cdef inline void server_watch_memory(Server* server) noexcept nogil:
+    """Stop publishers when there are too many messages, and let them go on when there are fewer."""
+    cdef int64_t most = server.limits.memory, used = server.memory.load()
+    cdef bint was = server.short_of_memory.load() != 0
+    cdef bint is_short = most > 0 and (used > most or (was and used > most // 100 * 95))
+    if is_short != was:
+        server.short_of_memory.store(is_short)
+        server_warn(server, ALARM_MEMORY)
+
+cdef inline void server_tick(Server* server, int64_t now) noexcept nogil:
+    server.tick_due = now + TICK * MILLISECOND
+    if server.timed.load():
+        tick_queues(server, now)
+    server_watch_memory(server)
+    if now >= server.survey_due:
+        server.survey_due = now + SURVEY * MILLISECOND
+        server_survey(server, now)
+
+# Waiting for sockets --------------------------------------------------------------------------------------------------
+
+cdef inline void server_poll(void* context, bint wait) noexcept nogil:
+    """Wait for sockets, if asked to, and have their connections run."""
+    cdef Server* server = <Server*> context
+    cdef uint32_t what = 0
+    cdef void* whose
+    cdef int64_t now
+    cdef int count, i, patience = 0
+    server_free_buried(server)
+    if wait:
+        patience = TICK if server.timed.load() or server.short_of_memory.load() else SURVEY
+    count = server.poller.wait(patience)
+    for i in range(count):
+        whose = server.poller.event(i, &what)
+        if whose == server:
+            server_accept(server)
+        elif whose != NULL:
+            (<Client*> whose).events.fetch_or(what)
+            connection_notify(&(<Client*> whose).connection)
+    now = clock_now()
+    if now >= server.tick_due:
+        server_tick(server, now)
+
+cdef inline void server_interrupt(void* context) noexcept nogil:
+    (<Server*> context).poller.ring()
+
+# Its life -------------------------------------------------------------------------------------------------------------
+
+cdef inline void server_set_actions(Server* server) noexcept nogil:
+    server.connection_actions.receive = on_receive
+    server.connection_actions.buffered = client_buffered
+    server.connection_actions.write = client_write
+    server.connection_actions.closed = on_closed
+    server.connection_actions.dispose = on_dispose
+    server.session_actions.dispose = channel_disposed
+    server.target_actions.pull = consumer_pull
+    server.target_actions.interest = consumer_interest
+    server.target_actions.close = consumer_leave
+    server.target_actions.dispose = consumer_disposed
+
+cdef inline Host* server_add_host(Server* server, Text name) noexcept nogil:
+    """Add a virtual host, before others know the server; NULL when memory is exhausted."""
+    cdef Host* host = <Host*> malloc(sizeof(Host))
+    if host == NULL:
+        return NULL
+    memset(<void*> host, 0, sizeof(Host))
+    host.name = text_copy(name)
+    host.server = server
+    if host.name.data == NULL or not topology_init(&host.topology, host.name):
+        text_free(&host.name)
+        free(host)
+        return NULL
+    host.next = server.hosts
+    server.hosts = host
+    return host
+
+cdef inline Server* server_create() noexcept nogil:
+    """A server without limits, hosts or a socket; NULL: there is no memory for it, or no poller."""
+    cdef Server* server = <Server*> malloc(sizeof(Server))
+    if server == NULL:
+        return NULL
+    memset(<void*> server, 0, sizeof(Server))
+    server.listening = -1
+    server_set_actions(server)
+    server.poller = new Poller()
+    server.lock = new SharedGuard()
+    server.registry = new Guard()
+    server.arrived = new Parking()
+    server.last_login = &server.logins
+    bytes_init(&server.properties)
+    route_init(&server.route)
+    deadletters_init(&server.dead)
+    if not scheduler_init(&server.scheduler, server_poll, server_interrupt, server) or not server.poller.open():
+        server_destroy(server)
+        return NULL
+    return server
+
+cdef inline bint server_listen(Server* server, const char* host, uint16_t port) noexcept nogil:
+    """False: the address cannot be had; errno says why."""
+    server.listening = socket_listen(host, port, BACKLOG)
+    if server.listening < 0:
+        return False
+    server.port = socket_port(server.listening)
+    return server.poller.add(server.listening, server, True)
+
+cdef inline void server_run(Server* server) noexcept nogil:
+    """Be one of the I/O threads, until server_stop."""
+    scheduler_run(&server.scheduler)
+
+cdef inline void server_quiet(Server* server) noexcept nogil:
+    """Accept nobody any more, and have all connections closed."""
+    server.stopping.store(1)
+    server.arrived.unpark(1)
+    server_warn(server, ALARM_STOP)
+    server.poller.ring()
+
+cdef inline void server_stop(Server* server) noexcept nogil:
+    """Send the I/O threads back."""
+    scheduler_stop(&server.scheduler)
+
+cdef inline void host_clear(Host* host) noexcept nogil:
+    cdef BrokerQueue* b = host.queues
+    cdef BrokerQueue* following
+    while b != NULL:
+        following = b.next
+        brokerqueue_release(b)
+        b = following
+    topology_clear(&host.topology)
+    text_free(&host.name)
+    free(host)
+
+cdef inline void server_destroy(Server* server) noexcept nogil:
+    """Free everything. No thread is inside, and no connection is left."""
+    cdef Host* host
+    cdef BrokerQueue* b
+    server_free_buried(server)
+    while server.timed.load():
+        b = <BrokerQueue*> server.timed.load()
+        server.timed.store(<uintptr_t> b.next_timed)
+        brokerqueue_release(b)
+    while server.hosts != NULL:
+        host = server.hosts
+        server.hosts = host.next
+        host_clear(host)
+    server_free_buried(server)
+    if server.listening >= 0:
+        socket_close(server.listening)
+    if server.scheduler.queue != NULL:
+        scheduler_clear(&server.scheduler)
+    route_clear(&server.route)
+    bytes_clear(&server.properties)
+    text_free(&server.mechanisms)
+    server.poller.close()
+    del server.poller
+    del server.lock
+    del server.registry
+    del server.arrived
+    free(server)
