@@ -68,7 +68,7 @@ venv: $(STAMPS)/created
 build: $(STAMPS)/probes  ## the extension and its test probes, into .venv (editable)
 
 servers:
-	tools/install-servers rabbitmq java
+	tools/install-servers rabbitmq librabbitmq chromium java
 
 $(STAMPS)/created:
 	tools/install-servers python "$(PYTHON)"

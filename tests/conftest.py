@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from support.distributions import build_sdist, build_wheel, once
-from support.rabbitmq import Node
+from support.rabbitmq import Node, shared_broker
 
 # No profile has a deadline: a time limit per example says more about the machine than about the code. Too slow a test
 # is caught by pytest-timeout. `make test` tries the same examples every time, so that what it says of a change is
@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Node]:
     """A node for tests that leave it running."""
-    node = Node()
+    node = shared_broker()
     try:
         node.start()
         yield node

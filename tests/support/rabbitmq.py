@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import secrets
@@ -34,6 +35,16 @@ subprocess.Popen([epmd, "-port", port], stdin=subprocess.DEVNULL)
 subprocess.Popen([server], stdin=subprocess.DEVNULL)
 sys.stdin.read()
 os.killpg(0, signal.SIGKILL)
+"""
+
+# The embedded broker: its port, and its status for each line that it reads.
+SERVE = """
+import json, sys
+from fairsched import Broker
+with Broker() as broker:
+    print(broker.port, flush=True)
+    for _ in sys.stdin:
+        print(json.dumps(broker.status()), flush=True)
 """
 
 #: The name of each queue, and how many messages it has; to be asked in Erlang.
@@ -77,7 +88,68 @@ def find_program(name: str, *places: str) -> str:
     return found
 
 
-class Node:
+class Broker:
+    """What tests do at a broker."""
+
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/%2F"
+
+    @contextlib.contextmanager
+    def connect(self) -> Iterator[pika.adapters.blocking_connection.BlockingChannel]:
+        """A channel of a connection of its own."""
+        connection = pika.BlockingConnection(pika.URLParameters(self.url))
+        try:
+            yield connection.channel()
+        finally:
+            if connection.is_open:
+                connection.close()
+
+    def declare(self, *queues: str, **options: object) -> None:
+        with self.connect() as channel:
+            for queue in queues:
+                channel.queue_declare(queue, durable=True, **options)
+
+    def delete(self, *queues: str) -> None:
+        with self.connect() as channel:
+            for queue in queues:
+                channel.queue_delete(queue)
+
+    def publish(self, queue: str, bodies: Iterable[bytes], *, commit: bool = False, **properties: object) -> None:
+        """Fill a queue through the default exchange; fast, because nothing is flushed in between."""
+        settings = pika.BasicProperties(**properties)
+        with self.connect() as channel:
+            if commit:
+                channel.tx_select()
+            raw = channel._impl
+            for number, body in enumerate(bodies):
+                raw.basic_publish("", queue, body, settings)
+                if number % 500 == 499:
+                    channel.connection.process_data_events(0)
+            if commit:
+                # Comes back when persistent messages are on the disk.
+                channel.tx_commit()
+            # A synchronous call comes back only after the broker has taken everything before it.
+            channel.queue_declare(queue, passive=True)
+
+    def count(self, queue: str) -> int:
+        """Messages that are ready in a queue."""
+        with self.connect() as channel:
+            return int(channel.queue_declare(queue, passive=True).method.message_count)
+
+    def left(self, *queues: str) -> int:
+        """Messages in queues, ready or not acknowledged."""
+        counts = self.messages()
+        return sum(counts[queue] for queue in queues)
+
+    def messages(self) -> dict[str, int]:
+        """Messages in each queue, ready or not acknowledged."""
+        raise NotImplementedError
+
+
+class Node(Broker):
     """One broker, started, killed and started again over the same data."""
 
     def __init__(self, *, tls: bool = False, streams: bool = False) -> None:
@@ -91,10 +163,6 @@ class Node:
         self.streams = streams
         self._process: subprocess.Popen[bytes] | None = None
         self._write_files()
-
-    @property
-    def url(self) -> str:
-        return f"amqp://guest:guest@127.0.0.1:{self.port}/%2F"
 
     @property
     def tls_url(self) -> str:
@@ -227,55 +295,6 @@ class Node:
         )  # fmt: skip
         return done.stdout
 
-    # What tests do at the broker ----------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def connect(self) -> Iterator[pika.adapters.blocking_connection.BlockingChannel]:
-        """A channel of a connection of its own."""
-        connection = pika.BlockingConnection(pika.URLParameters(self.url))
-        try:
-            yield connection.channel()
-        finally:
-            if connection.is_open:
-                connection.close()
-
-    def declare(self, *queues: str, **options: object) -> None:
-        with self.connect() as channel:
-            for queue in queues:
-                channel.queue_declare(queue, durable=True, **options)
-
-    def delete(self, *queues: str) -> None:
-        with self.connect() as channel:
-            for queue in queues:
-                channel.queue_delete(queue)
-
-    def publish(self, queue: str, bodies: Iterable[bytes], *, commit: bool = False, **properties: object) -> None:
-        """Fill a queue through the default exchange; fast, because nothing is flushed in between."""
-        settings = pika.BasicProperties(**properties)
-        with self.connect() as channel:
-            if commit:
-                channel.tx_select()
-            raw = channel._impl
-            for number, body in enumerate(bodies):
-                raw.basic_publish("", queue, body, settings)
-                if number % 500 == 499:
-                    channel.connection.process_data_events(0)
-            if commit:
-                # Comes back when persistent messages are on the disk.
-                channel.tx_commit()
-            # A synchronous call comes back only after the broker has taken everything before it.
-            channel.queue_declare(queue, passive=True)
-
-    def count(self, queue: str) -> int:
-        """Messages that are ready in a queue."""
-        with self.connect() as channel:
-            return int(channel.queue_declare(queue, passive=True).method.message_count)
-
-    def left(self, *queues: str) -> int:
-        """Messages in queues, ready or not acknowledged."""
-        counts = self.messages()
-        return sum(counts[queue] for queue in queues)
-
     def messages(self) -> dict[str, int]:
         """Messages in each queue, ready or not acknowledged.
 
@@ -291,3 +310,37 @@ class Node:
         # It gives up where rabbitmqctl waits: while the node is busy, or starts.
         listed = self.control("list_queues", "--no-table-headers", "name", "messages").splitlines()
         return {name: int(count) for name, count in (line.split("\t") for line in listed)}
+
+
+class EmbeddedNode(Broker):
+    """The embedded broker in the place of RabbitMQ; what only RabbitMQ's node can do is skipped."""
+
+    def start(self) -> None:
+        # In a process of its own, since tests count the threads of theirs; it ends with its standard input.
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.communicate(timeout=30)
+
+    def messages(self) -> dict[str, int]:
+        """Messages in each queue, ready or not acknowledged."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(file=self._process.stdin)
+        return {queue["name"]: queue["depth"] for queue in json.loads(self._process.stdout.readline())["queues"]}
+
+    def __getattr__(self, name: str) -> object:
+        if hasattr(Node, name):
+            import pytest
+
+            pytest.skip(f"{name} is RabbitMQ's")
+        raise AttributeError(name)
+
+
+def shared_broker() -> Node | EmbeddedNode:
+    """Make the broker that tests share: RabbitMQ, unless FAIRSCHED_TEST_BROKER is "embedded"."""
+    return EmbeddedNode() if os.environ.get("FAIRSCHED_TEST_BROKER") == "embedded" else Node()

@@ -40,3 +40,30 @@ class Encoded(pika.BasicProperties):
         pieces = super().encode()
         start = pieces.index(b"placeholder") - 2
         return [*pieces[:start], self._encoded, *pieces[start + 4 :]]
+
+
+# Tables of any kind of field, as lists -----------------------------------------------------------------------------
+
+#: How the kinds of one size are packed.
+SIZES = {"b": "b", "B": "B", "s": "h", "u": "H", "I": "i", "i": "I", "l": "q", "L": "q", "f": "f", "d": "d", "T": "Q"}
+
+
+def packed(kind: str, value: Any) -> bytes:
+    """Encode a value: of an array a list of (kind, value), of a table one of (name, kind, value)."""
+    if kind == "V":
+        return b""
+    if kind == "t":
+        return bytes([bool(value)])
+    if kind == "D":
+        return struct.pack(">BI", *value)
+    if kind in "Sx":
+        return struct.pack(">I", len(value)) + value
+    if kind == "A":
+        inside = b"".join(kind.encode() + packed(kind, value) for kind, value in value)
+        return struct.pack(">I", len(inside)) + inside
+    return written(value) if kind == "F" else struct.pack(">" + SIZES[kind], value)
+
+
+def written(fields: list[tuple[bytes, str, Any]]) -> bytes:
+    """Encode a table, from its length on."""
+    return table(*(field(name, kind.encode(), packed(kind, value)) for name, kind, value in fields))

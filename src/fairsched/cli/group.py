@@ -21,6 +21,7 @@ COMMANDS = {
     "route": "Show which queue each key routes to.",
     "simulate": "Simulate brokers, queues and consumers.",
     "pipeline": "Run a pipeline from RabbitMQ through Spark.",
+    "broker": "Run an AMQP 0-9-1 broker until SIGTERM or SIGINT.",
 }
 
 

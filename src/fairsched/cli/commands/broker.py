@@ -1,0 +1,57 @@
+"""``fairsched broker``: run a broker until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+
+import click
+
+from fairsched.cli import exits
+from fairsched.consumer.signals import graceful
+
+#: AMQP's port, where clients look that are not told otherwise.
+_PORT = 5672
+
+
+@click.command(epilog=exits.EPILOG)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=_PORT,
+    show_default=True,
+    help="Listen on this port of 127.0.0.1; 0 for any free one.",
+)
+@click.option(
+    "--status-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Show queues and consumers over HTTP on this port of 127.0.0.1; 0 for any free one. [default: not at all]",
+)
+def broker(port: int, status_port: int | None) -> None:
+    """Run an AMQP 0-9-1 broker until SIGTERM or SIGINT.
+
+    For development and tests on one machine: messages are kept in memory only. Prints its URL, and below it the
+    address of the status page, as soon as clients can connect. The user is "guest", with the password "guest".
+    """
+    from fairsched.broker import Broker
+
+    done = threading.Event()
+    with ExitStack() as running:
+        # Before the URL is printed: whoever reads it may send the signal at once.
+        running.enter_context(graceful(lambda _now: done.set()))
+        try:
+            served = running.enter_context(Broker(port=port))
+        except OSError as error:
+            raise exits.Failure(f"cannot listen on 127.0.0.1:{port}: {error.strerror or error}", exits.USAGE) from error
+        click.echo(served.url)
+        if status_port is not None:
+            from fairsched.cli.statuspage import StatusPage
+
+            try:
+                page = running.enter_context(StatusPage(served.status, status_port))
+            except OSError as error:
+                reason = f"cannot listen on 127.0.0.1:{status_port}: {error.strerror or error}"
+                raise exits.Failure(reason, exits.USAGE) from error
+            click.echo(page.url)
+        done.wait()

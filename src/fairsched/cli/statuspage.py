@@ -1,0 +1,196 @@
+"""What a broker is doing, as JSON and as a page to look at, over HTTP on this machine."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+#: What browsers call this machine. Whoever asks by another name was sent here by a page from elsewhere.
+_HERE = {"127.0.0.1", "localhost"}
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>fairsched broker</title>
+<style>
+body { font: 14px/1.5 system-ui, sans-serif; margin: 2em; color: #222; background: #fff; }
+table { border-collapse: collapse; margin: 0 0 2em; }
+caption { text-align: left; font-weight: 600; padding: .5em 0; }
+th, td { padding: .2em 1em .2em 0; border-bottom: 1px solid #ddd; text-align: left; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; }
+#problem { color: #a00; }
+</style>
+</head>
+<body>
+<h1>fairsched broker</h1>
+<p id="summary"></p>
+<p id="problem" role="alert"></p>
+<div id="tables"></div>
+<script>
+"use strict";
+const COUNTERS = ["published", "delivered", "acknowledged"];
+const TABLES = ["queues", "consumers"];
+let before = null;
+let lastTime = 0;
+
+function rates(row, elapsed) {
+  // Per second, from two looks at the counters.
+  const earlier = before && before.queues.find((one) => one.vhost === row.vhost && one.name === row.name);
+  const found = {...row};
+  for (const counter of COUNTERS) {
+    if (!(counter in row)) continue;
+    delete found[counter];
+    found[counter + "/s"] = earlier && elapsed > 0 ? Math.round((row[counter] - earlier[counter]) / elapsed) : 0;
+  }
+  return found;
+}
+
+function text(value) {
+  if (value === null || value === undefined) return "";
+  if (typeof value === "object") return Object.keys(value).length ? JSON.stringify(value) : "";
+  return typeof value === "number" ? value.toLocaleString("en") : String(value);
+}
+
+function table(name, rows) {
+  const made = document.createElement("table");
+  made.id = name;
+  made.createCaption().textContent = name + " (" + rows.length + ")";
+  const columns = [...new Set(rows.flatMap(Object.keys))];
+  const head = made.createTHead().insertRow();
+  for (const column of columns) {
+    const cell = document.createElement("th");
+    cell.textContent = column;
+    head.append(cell);
+  }
+  const body = made.createTBody();
+  for (const row of rows) {
+    const line = body.insertRow();
+    for (const column of columns) {
+      const cell = line.insertCell();
+      cell.textContent = text(row[column]);
+      if (typeof row[column] === "number") cell.className = "number";
+    }
+  }
+  return made;
+}
+
+function show(now) {
+  const time = performance.now() / 1000;
+  const elapsed = time - lastTime;
+  const shown = {...now, queues: (now.queues || []).map((row) => rates(row, elapsed))};
+  const rest = Object.entries(now).filter(([name]) => !TABLES.includes(name));
+  document.getElementById("summary").textContent = rest.map(([name, value]) => name + ": " + text(value)).join(" · ");
+  document.getElementById("tables").replaceChildren(
+    ...TABLES.filter((name) => name in shown).map((name) => table(name, shown[name])));
+  before = now;
+  lastTime = time;
+}
+
+async function look() {
+  const problem = document.getElementById("problem");
+  try {
+    const answer = await fetch("status.json", {cache: "no-store"});
+    if (!answer.ok) throw new Error("HTTP " + answer.status);
+    show(await answer.json());
+    problem.textContent = "";
+  } catch (error) {
+    problem.textContent = "The broker does not answer: " + error.message;
+  }
+  setTimeout(look, 1000);
+}
+look();
+</script>
+</body>
+</html>
+"""
+
+
+class StatusPage:
+    """An HTTP server that shows a broker's status, on 127.0.0.1.
+
+    Parameters
+    ----------
+    status : callable
+        Returns what to show, as an object for JSON: `fairsched.Broker.status`.
+    port : int
+        Where to listen; 0 for any free port.
+
+    Raises
+    ------
+    OSError
+        If the port is taken.
+
+    Notes
+    -----
+    ``/`` is a page that refreshes itself each second, ``/status.json`` the object. Nothing can be changed by it, and
+    only this machine can reach it. One thread a request; none of them is the broker's.
+    """
+
+    def __init__(self, status: Callable[[], Mapping[str, Any]], port: int = 0) -> None:
+        self._server = _Server(("127.0.0.1", port), _Handler)
+        self._server.status = status
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="fairsched-status")
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """The address of the page."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}/"
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    status: Callable[[], Mapping[str, Any]]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    server_version = "fairsched"
+    sys_version = ""
+    #: Seconds that a request may take to come in.
+    timeout = 10
+
+    def do_GET(self) -> None:
+        """Answer a request."""
+        if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in _HERE:
+            self._answer(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", "ask for 127.0.0.1 or localhost\n")
+        elif self.path == "/":
+            self._answer(HTTPStatus.OK, "text/html", _PAGE)
+        elif self.path == "/status.json":
+            self._answer(HTTPStatus.OK, "application/json", json.dumps(self.server.status()))
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there are / and /status.json\n")
+
+    def _answer(self, code: HTTPStatus, kind: str, text: str) -> None:
+        body = text.encode()
+        self.send_response(code)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: standard error is for the broker."""

@@ -1,0 +1,464 @@
+"""Publishing, getting, consuming and settling, on both brokers."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pamqp.commands import Basic, Channel, Queue
+from support.rabbitmq import eventually, numbered
+from support.wireclient import CAPABILITIES, Dial, Name, WireChannel, WireClient, raw_method
+
+# Publish and get --------------------------------------------------------------------------------------------------
+
+
+def test_getting_tells_where_it_came_from_and_what_is_left(channel: WireChannel, name: Name, queue: str) -> None:
+    exchange = channel.exchange(name())
+    channel.bind(queue, exchange, "the.key")
+    channel.published(b"1", b"2", routing_key="the.key", exchange=exchange)
+    first = channel.get(queue)
+    assert (first.body, first.method.exchange, first.method.routing_key) == (b"1", exchange, "the.key")
+    assert (first.method.message_count, first.method.redelivered, first.tag) == (1, False, 1)
+    second = channel.get(queue, no_ack=False)
+    assert (second.method.message_count, second.tag) == (0, 2)
+    assert channel.get(queue) is None
+
+
+def test_getting_from_what_is_not_there(channel: WireChannel) -> None:
+    assert channel.refused(Basic.Get(queue="nothing")) == (404, "NOT_FOUND - no queue 'nothing' in vhost '/'")
+
+
+PROPERTIES: dict[str, Any] = {
+    "content_type": "application/json",
+    "content_encoding": "gzip",
+    "headers": {
+        "integer": 1,
+        "large": 2**40,
+        "negative": -5,
+        "text": "süß",
+        "yes": True,
+        "no": False,
+        "nothing": None,
+        "float": 1.5,
+        "decimal": Decimal("1.25"),
+        "list": [1, "two", [3]],
+        "table": {"a": {"b": "c"}},
+        "time": dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
+    },
+    "delivery_mode": 2,
+    "priority": 3,
+    "correlation_id": "c",
+    "reply_to": "r",
+    "message_id": "m",
+    "timestamp": dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
+    "message_type": "t",
+    "user_id": "guest",
+    "app_id": "a",
+}
+
+
+def test_every_property_arrives(channel: WireChannel, queue: str) -> None:
+    channel.published(b"x", routing_key=queue, **PROPERTIES)
+    got = channel.get(queue).properties
+    assert {key: getattr(got, key) for key in PROPERTIES} == PROPERTIES
+
+
+def test_no_property_arrives_as_none(channel: WireChannel, queue: str) -> None:
+    channel.published(b"x", routing_key=queue)
+    got = channel.get(queue).properties
+    assert {key: getattr(got, key) for key in PROPERTIES} == dict.fromkeys(PROPERTIES)
+
+
+@pytest.mark.parametrize("size", [0, 1, 131064, 131065, 3_000_000])
+def test_bodies_of_any_size(channel: WireChannel, queue: str, size: int) -> None:
+    content = bytes(range(256)) * (size // 256) + b"e" * (size % 256)
+    channel.published(content, routing_key=queue)
+    channel.consume(queue, no_ack=True)
+    assert channel.bodies(1) == [content]
+
+
+def test_a_larger_frame_goes_to_a_smaller_reader(dial: Dial, channel: WireChannel, queue: str) -> None:
+    content = b"0123456789" * 10_000
+    channel.published(content, routing_key=queue)
+    assert dial().open(frame_max=4096).channel().get(queue).body == content
+
+
+def test_a_mandatory_message_without_a_way_is_returned(channel: WireChannel) -> None:
+    channel.publish(b"body", "nowhere", "amq.direct", mandatory=True, message_id="7")
+    returned = channel.take(Basic.Return)
+    assert (returned.method.reply_code, returned.method.reply_text) == (312, "NO_ROUTE")
+    assert (returned.method.exchange, returned.method.routing_key) == ("amq.direct", "nowhere")
+    assert (returned.body, returned.properties.message_id) == (b"body", "7")
+
+
+def test_another_ones_name_is_refused(channel: WireChannel, queue: str) -> None:
+    channel.publish(b"x", queue, user_id="somebody")
+    code, text = channel.refused()
+    assert code == 406
+    assert text == "PRECONDITION_FAILED - user_id property set to 'somebody' but authenticated user was 'guest'"
+
+
+@pytest.mark.parametrize("expiration", ["soon", "-1", "1.5", "1 "])
+def test_an_expiration_that_is_no_number(channel: WireChannel, queue: str, expiration: str) -> None:
+    channel.publish(b"x", queue, expiration=expiration)
+    code, text = channel.refused()
+    assert code == 406
+    assert text.startswith(f"PRECONDITION_FAILED - invalid expiration '{expiration}'")
+
+
+# Consume ----------------------------------------------------------------------------------------------------------
+
+
+def test_deliveries_come_in_order_and_numbered(channel: WireChannel, queue: str) -> None:
+    bodies = numbered(500)
+    channel.published(*bodies[:250], routing_key=queue)
+    tag = channel.consume(queue, no_ack=True)
+    channel.published(*bodies[250:], routing_key=queue)
+    got = channel.deliveries(500)
+    assert [one.body for one in got] == bodies
+    assert [one.tag for one in got] == list(range(1, 501))
+    first = got[0].method
+    assert (first.consumer_tag, first.redelivered, first.exchange, first.routing_key) == (tag, False, "", queue)
+
+
+def test_the_server_makes_consumer_tags(channel: WireChannel, queue: str) -> None:
+    tags = [channel.consume(queue) for _ in range(3)]
+    assert len(set(tags)) == 3
+    assert all(tag.startswith("amq.ctag-") for tag in tags)
+
+
+def test_a_tag_is_used_once_on_a_channel(channel: WireChannel, queue: str) -> None:
+    assert channel.consume(queue, "mine") == "mine"
+    assert channel.client.channel().consume(queue, "mine") == "mine"
+    channel.cast(Basic.Consume(queue=queue, consumer_tag="mine"))
+    assert channel.client.ended() == (530, "NOT_ALLOWED - attempt to reuse consumer tag 'mine'")
+
+
+def test_consuming_what_is_not_there(channel: WireChannel) -> None:
+    assert channel.refused(Basic.Consume(queue="nothing")) == (404, "NOT_FOUND - no queue 'nothing' in vhost '/'")
+
+
+def test_an_exclusive_consumer(channel: WireChannel, other: WireChannel, queue: str) -> None:
+    tag = channel.consume(queue, exclusive=True)
+    for flags in ({}, {"exclusive": True}):
+        refusal = other.refused(Basic.Consume(queue=queue, **flags))
+        assert refusal == (403, f"ACCESS_REFUSED - queue '{queue}' in vhost '/' in exclusive use")
+    channel.call(Basic.Cancel(tag))
+    other.consume(queue)
+    refusal = channel.refused(Basic.Consume(queue=queue, exclusive=True))
+    assert refusal == (403, f"ACCESS_REFUSED - queue '{queue}' in vhost '/' in exclusive use")
+
+
+def test_cancelling(channel: WireChannel, queue: str) -> None:
+    tag = channel.consume(queue)
+    channel.published(b"1", routing_key=queue)
+    [one] = channel.deliveries(1)
+    assert channel.call(Basic.Cancel(tag)).consumer_tag == tag
+    channel.published(b"2", routing_key=queue)
+    assert channel.counts(queue) == (1, 0)
+    channel.ack(one.tag)  # what was delivered can still be settled
+    channel.round_trip()
+    assert channel.waiting == []
+    assert channel.call(Basic.Cancel("unknown")).consumer_tag == "unknown"
+
+
+def test_consumers_take_turns(channel: WireChannel, queue: str) -> None:
+    channels = [channel.client.channel() for _ in range(3)]
+    for one in channels:
+        one.consume(queue, no_ack=True)
+    channel.published(*numbered(30), routing_key=queue)
+    got = [one.bodies(10) for one in channels]
+    assert sorted(body for bodies in got for body in bodies) == sorted(numbered(30))
+    assert all(bodies == sorted(bodies, key=int) for bodies in got)
+
+
+def test_no_local_is_ignored(channel: WireChannel, queue: str) -> None:
+    channel.consume(queue, no_local=True, no_ack=True)
+    channel.publish(b"1", queue)
+    assert channel.bodies(1) == [b"1"]
+
+
+def test_a_deleted_queue_cancels_its_consumers(dial: Dial, channel: WireChannel, queue: str) -> None:
+    informed = dial().open().channel()
+    ignorant = dial().open(capabilities={**CAPABILITIES, "consumer_cancel_notify": False}).channel()
+    tag = informed.consume(queue)
+    ignorant.consume(queue)
+    channel.call(Queue.Delete(queue=queue))
+    assert informed.take(Basic.Cancel).consumer_tag == tag
+    ignorant.round_trip()
+    ignorant.round_trip()
+    assert ignorant.waiting == []
+
+
+# Prefetch ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_consumer_gets_no_more_than_its_prefetch(channel: WireChannel, queue: str) -> None:
+    channel.qos(3)
+    channel.published(*numbered(10), routing_key=queue)
+    channel.consume(queue)
+    first = channel.deliveries(3)
+    assert channel.ready(queue) == 7
+    channel.round_trip()
+    assert channel.waiting == []
+    channel.ack(first[0].tag)
+    assert channel.bodies(1) == [b"3"]
+    channel.ack(first[2].tag, multiple=True)
+    assert channel.bodies(2) == [b"4", b"5"]
+    channel.nack(multiple=True, requeue=False)
+    assert channel.bodies(3) == [b"6", b"7", b"8"]
+
+
+def test_prefetch_is_each_consumers_that_starts_later(channel: WireChannel, queue: str, name: Name) -> None:
+    second = channel.declare(name())
+    channel.published(*numbered(5), routing_key=queue)
+    channel.published(*numbered(5), routing_key=second)
+    channel.qos(2)
+    channel.consume(queue)
+    channel.deliveries(2)
+    channel.qos(1)
+    channel.consume(second)
+    channel.deliveries(1)
+    channel.round_trip()
+    assert (channel.ready(queue), channel.ready(second), channel.waiting) == (3, 4, [])
+
+
+def test_prefetch_of_the_channel(channel: WireChannel, queue: str, name: Name) -> None:
+    second = channel.declare(name())
+    channel.published(*numbered(5), routing_key=queue)
+    channel.published(*numbered(5), routing_key=second)
+    channel.qos(3, everywhere=True)
+    channel.consume(queue)
+    got = channel.deliveries(3)
+    channel.consume(second)
+    channel.round_trip()
+    assert (channel.ready(queue), channel.ready(second), channel.waiting) == (2, 5, [])
+    channel.ack(got[-1].tag, multiple=True)
+    assert len(channel.bodies(3)) == 3
+    eventually(lambda: channel.ready(queue) + channel.ready(second) == 4)
+
+
+def test_prefetch_does_not_limit_who_does_not_acknowledge(channel: WireChannel, queue: str) -> None:
+    channel.qos(1)
+    channel.published(*numbered(5), routing_key=queue)
+    channel.consume(queue, no_ack=True)
+    assert channel.bodies(5) == numbered(5)
+
+
+def test_prefetch_does_not_limit_getting(channel: WireChannel, queue: str) -> None:
+    channel.qos(1)
+    channel.published(*numbered(3), routing_key=queue)
+    assert [channel.get(queue, no_ack=False).body for _ in range(3)] == numbered(3)
+
+
+# Settle -----------------------------------------------------------------------------------------------------------
+
+
+def test_acknowledging_many_at_once(channel: WireChannel, other: WireChannel, queue: str) -> None:
+    channel.published(*numbered(5), routing_key=queue)
+    channel.consume(queue)
+    got = channel.deliveries(5)
+    channel.ack(got[2].tag, multiple=True)
+    channel.close()
+    eventually(lambda: other.ready(queue) == 2)
+    assert other.drain(queue) == [b"3", b"4"]
+
+
+def test_tag_0_means_all(channel: WireChannel, other: WireChannel, queue: str) -> None:
+    channel.published(*numbered(3), routing_key=queue)
+    channel.consume(queue)
+    channel.deliveries(3)
+    channel.ack(0, multiple=True)
+    channel.ack(0, multiple=True)  # also when there are none
+    channel.close()
+    assert other.ready(queue) == 0
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        Basic.Ack(5),
+        Basic.Ack(5, True),
+        Basic.Ack(0),
+        Basic.Nack(5),
+        Basic.Nack(5, True),
+        Basic.Reject(5),
+    ],
+    ids=["ack", "ack multiple", "ack 0", "nack", "nack multiple", "reject"],
+)
+def test_a_tag_that_is_not_known(channel: WireChannel, queue: str, method: Any) -> None:
+    channel.published(b"1", routing_key=queue)
+    channel.get(queue, no_ack=False)
+    refusal = channel.refused(method)
+    assert refusal == (406, f"PRECONDITION_FAILED - unknown delivery tag {method.delivery_tag}")
+    eventually(lambda: channel.ready(queue) == 1)  # the channel's end returned it
+
+
+def test_a_message_is_settled_once(channel: WireChannel, queue: str) -> None:
+    channel.published(b"1", routing_key=queue)
+    one = channel.get(queue, no_ack=False)
+    channel.ack(one.tag)
+    channel.ack(one.tag)
+    assert channel.refused() == (406, f"PRECONDITION_FAILED - unknown delivery tag {one.tag}")
+
+
+def test_what_needs_no_acknowledgement_has_no_tag_to_settle(channel: WireChannel, queue: str) -> None:
+    channel.published(b"1", routing_key=queue)
+    one = channel.get(queue, no_ack=True)
+    channel.ack(one.tag)
+    assert channel.refused().code == 406
+
+
+def test_what_is_returned_goes_back_to_its_place(channel: WireChannel, queue: str) -> None:
+    channel.published(*numbered(5), routing_key=queue)
+    held = [channel.get(queue, no_ack=False) for _ in range(3)]
+    channel.reject(held[1].tag)
+    channel.nack(held[0].tag)
+    eventually(lambda: channel.ready(queue) == 4)
+    got = [channel.get(queue) for _ in range(4)]
+    assert [(one.body, one.method.redelivered) for one in got] == [
+        (b"0", True), (b"1", True), (b"3", False), (b"4", False),
+    ]  # fmt: skip
+
+
+def test_returning_many(channel: WireChannel, queue: str) -> None:
+    channel.published(*numbered(4), routing_key=queue)
+    held = [channel.get(queue, no_ack=False) for _ in range(4)]
+    channel.nack(held[2].tag, multiple=True)
+    eventually(lambda: channel.ready(queue) == 3)
+    assert channel.drain(queue) == [b"0", b"1", b"2"]
+
+
+def test_what_is_rejected_is_gone(channel: WireChannel, queue: str) -> None:
+    channel.published(*numbered(3), routing_key=queue)
+    held = [channel.get(queue, no_ack=False) for _ in range(3)]
+    channel.reject(held[0].tag, requeue=False)
+    channel.nack(held[2].tag, multiple=True, requeue=False)
+    channel.round_trip()
+    channel.close()
+    assert channel.client.channel().counts(queue) == (0, 0)
+
+
+def test_a_returned_message_goes_to_the_next_consumer(channel: WireChannel, other: WireChannel, queue: str) -> None:
+    channel.qos(1)
+    tag = channel.consume(queue)
+    channel.publish(b"1", queue)
+    [one] = channel.deliveries(1)
+    other.qos(1)
+    other.consume(queue)
+    channel.cast(Basic.Cancel(tag))
+    channel.reject(one.tag)
+    [again] = other.deliveries(1)
+    assert (again.body, again.method.redelivered) == (b"1", True)
+
+
+def test_recover_returns_everything(channel: WireChannel, queue: str) -> None:
+    channel.published(*numbered(3), routing_key=queue)
+    for _ in range(3):
+        channel.get(queue, no_ack=False)
+    channel.call(Basic.Recover(requeue=True))
+    eventually(lambda: channel.ready(queue) == 3)
+    assert [(one.body, one.method.redelivered) for one in (channel.get(queue) for _ in range(3))] == [
+        (b"0", True), (b"1", True), (b"2", True),
+    ]  # fmt: skip
+
+
+def test_recover_async_has_no_answer(channel: WireChannel, queue: str) -> None:
+    channel.consume(queue)
+    channel.published(*numbered(2), routing_key=queue)
+    channel.deliveries(2)
+    channel.client.send_bytes(raw_method(60, 100, b"\x01", channel.number))
+    again = channel.deliveries(2)
+    assert [(one.body, one.method.redelivered, one.tag) for one in again] == [(b"0", True, 3), (b"1", True, 4)]
+
+
+def test_a_lost_connection_returns_what_it_had(dial: Dial, channel: WireChannel, queue: str) -> None:
+    channel.published(*numbered(3), routing_key=queue)
+    lost = dial().open()
+    lost.channel().consume(queue)
+    WireChannel(lost, 1).deliveries(3)
+    lost.abort()
+    eventually(lambda: channel.ready(queue) == 3)
+    assert [(one.body, one.method.redelivered) for one in (channel.get(queue) for _ in range(3))] == [
+        (b"0", True), (b"1", True), (b"2", True),
+    ]  # fmt: skip
+
+
+# Priorities of consumers, and one that is active ------------------------------------------------------------------
+
+
+def test_the_consumer_of_higher_priority_is_served_first(channel: WireChannel, queue: str) -> None:
+    low, high = channel.client.channel(), channel.client.channel()
+    for one in (low, high):
+        one.qos(2)
+    low.consume(queue)
+    high.consume(queue, arguments={"x-priority": 10})
+    channel.published(*numbered(5), routing_key=queue)
+    got = high.deliveries(2)
+    assert [one.body for one in got] == [b"0", b"1"]
+    assert low.bodies(2) == [b"2", b"3"]
+    high.ack(got[0].tag)
+    assert high.bodies(1) == [b"4"]
+
+
+def test_a_priority_that_is_no_number(channel: WireChannel, queue: str) -> None:
+    assert channel.refused(Basic.Consume(queue=queue, arguments={"x-priority": "high"})).code == 406
+
+
+def test_one_consumer_is_active(channel: WireChannel, name: Name) -> None:
+    queue = channel.declare(name(), {"x-single-active-consumer": True})
+    first, second, third = (channel.client.channel() for _ in range(3))
+    for one in (first, second, third):
+        one.consume(queue, "its", no_ack=True)
+    channel.published(*numbered(5), routing_key=queue)
+    assert first.bodies(5) == numbered(5)
+    first.call(Basic.Cancel("its"))
+    channel.published(b"5", routing_key=queue)
+    assert second.bodies(1) == [b"5"]
+    second.close()
+    channel.published(b"6", routing_key=queue)
+    assert third.bodies(1) == [b"6"]
+    assert channel.counts(queue) == (0, 1)
+
+
+def test_an_exclusive_consumer_of_a_queue_with_one_active(channel: WireChannel, name: Name) -> None:
+    queue = channel.declare(name(), {"x-single-active-consumer": True})
+    code, _text = channel.refused(Basic.Consume(queue=queue, exclusive=True))
+    assert code == 403
+
+
+def test_the_next_active_consumer_gets_what_the_first_had(channel: WireChannel, name: Name) -> None:
+    queue = channel.declare(name(), {"x-single-active-consumer": True})
+    first, second = channel.client.channel(), channel.client.channel()
+    first.consume(queue)
+    second.consume(queue)
+    channel.published(*numbered(3), routing_key=queue)
+    first.deliveries(3)
+    first.close()
+    assert [(one.body, one.method.redelivered) for one in second.deliveries(3)] == [
+        (b"0", True), (b"1", True), (b"2", True),
+    ]  # fmt: skip
+
+
+# Direct reply-to -------------------------------------------------------------------------------------------------
+
+
+def test_direct_reply_to(client: WireClient, other: WireChannel, name: Name) -> None:
+    asking, requests = client.channel(), other.declare(name())
+    asking.consume("amq.rabbitmq.reply-to", no_ack=True)
+    asking.publish(b"question", requests, reply_to="amq.rabbitmq.reply-to")
+    other.consume(requests, no_ack=True)
+    [question] = other.deliveries(1)
+    address = question.properties.reply_to
+    assert address.startswith("amq.rabbitmq.reply-to.")
+    other.publish(b"answer", address)
+    assert asking.bodies(1) == [b"answer"]
+
+
+def test_direct_reply_to_needs_no_ack(channel: WireChannel) -> None:
+    code, _text = channel.refused(Basic.Consume(queue="amq.rabbitmq.reply-to"))
+    assert code == 406
+    channel.publish(b"x", "amq.direct", reply_to="amq.rabbitmq.reply-to")
+    assert channel.take(Channel.Close).reply_code == 406

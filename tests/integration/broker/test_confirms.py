@@ -1,0 +1,177 @@
+"""Publisher confirms and transactions, on both brokers."""
+
+from __future__ import annotations
+
+import pytest
+from pamqp.commands import Basic, Channel, Confirm, Exchange, Tx
+from support.rabbitmq import eventually, numbered
+from support.wireclient import Name, WireChannel
+
+# Confirms ---------------------------------------------------------------------------------------------------------
+
+
+def confirmed(channel: WireChannel, last: int) -> set[int]:
+    """Return the tags that were acknowledged, until `last` is."""
+    seen: set[int] = set()
+    done = 0
+    while last not in seen:
+        one = channel.take(Basic.Ack)
+        seen |= set(range(done + 1, one.delivery_tag + 1)) if one.multiple else {one.delivery_tag}
+        done = max(done, one.delivery_tag) if one.multiple else done
+    return seen
+
+
+def test_each_publishing_is_confirmed_once(channel: WireChannel, queue: str) -> None:
+    channel.confirming()
+    for content in numbered(100):
+        channel.publish(content, queue)
+    seen: set[int] = set()
+    while len(seen) < 100:
+        one = channel.take(Basic.Ack)
+        tags = (
+            {tag for tag in range(1, one.delivery_tag + 1) if tag not in seen} if one.multiple else {one.delivery_tag}
+        )
+        assert not tags & seen
+        seen |= tags
+    assert seen == set(range(1, 101))
+    assert channel.ready(queue) == 100
+    assert channel.waiting == []
+
+
+def test_confirm_select_twice(channel: WireChannel, queue: str) -> None:
+    channel.confirming().publish(b"1", queue)
+    channel.confirming().publish(b"2", queue)
+    assert confirmed(channel, 2) >= {2}
+
+
+def test_counting_begins_with_confirm_select(channel: WireChannel, queue: str) -> None:
+    channel.publish(b"before", queue)
+    channel.cast(Confirm.Select(nowait=True))
+    channel.publish(b"after", queue)
+    assert channel.take(Basic.Ack).delivery_tag == 1
+
+
+def test_what_nobody_gets_is_confirmed(channel: WireChannel) -> None:
+    channel.confirming().publish(b"x", "nowhere", "amq.direct")
+    assert channel.take(Basic.Ack).delivery_tag == 1
+
+
+def test_what_is_returned_is_confirmed_after_that(channel: WireChannel) -> None:
+    channel.confirming().publish(b"x", "nowhere", mandatory=True)
+    eventually(lambda: channel.round_trip() or len(channel.waiting) == 2)
+    returned, acked = channel.waiting
+    assert (returned.method.reply_code, acked.delivery_tag, type(acked)) == (312, 1, Basic.Ack)
+
+
+def test_a_persistent_message_for_a_durable_queue(channel: WireChannel, name: Name) -> None:
+    queue = channel.declare(name(), durable=True)
+    channel.confirming()
+    for content in numbered(10):
+        channel.publish(content, queue, delivery_mode=2)
+    assert 10 in confirmed(channel, 10)
+    assert channel.ready(queue) == 10
+
+
+def test_what_a_full_queue_refuses(channel: WireChannel, name: Name) -> None:
+    queue = channel.declare(name(), {"x-max-length": 2, "x-overflow": "reject-publish"})
+    channel.confirming()
+    outcome = []
+    for content in numbered(4):
+        channel.publish(content, queue)
+        outcome.append(type(channel.take(Basic.Ack, Basic.Nack)))
+    assert outcome == [Basic.Ack, Basic.Ack, Basic.Nack, Basic.Nack]
+    assert channel.drain(queue) == [b"0", b"1"]
+
+
+def test_an_error_ends_the_confirms(channel: WireChannel, queue: str) -> None:
+    channel.confirming()
+    channel.publish(b"x", "key", "missing-exchange")
+    assert channel.refused().code == 404
+    channel.published(b"y", routing_key=queue)
+    assert channel.waiting == []  # opened again, it does not confirm
+
+
+@pytest.mark.parametrize("order", [(Confirm.Select(), Tx.Select()), (Tx.Select(), Confirm.Select())])
+def test_a_channel_confirms_or_has_transactions(channel: WireChannel, order: tuple[object, object]) -> None:
+    channel.call(order[0])
+    words = ["confirm", "tx"] if isinstance(order[0], Confirm.Select) else ["tx", "confirm"]
+    refusal = channel.refused(order[1])
+    assert refusal == (406, f"PRECONDITION_FAILED - cannot switch from {words[0]} to {words[1]} mode")
+
+
+# Transactions -----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_published_is_there_with_the_commit(channel: WireChannel, other: WireChannel, queue: str) -> None:
+    channel.transactional()
+    for content in numbered(3):
+        channel.publish(content, queue)
+    channel.round_trip()
+    assert other.ready(queue) == 0
+    channel.call(Tx.Commit())
+    assert other.drain(queue) == numbered(3)
+
+
+def test_what_is_rolled_back_never_was(channel: WireChannel, other: WireChannel, queue: str) -> None:
+    channel.transactional()
+    channel.publish(b"never", queue)
+    channel.call(Tx.Rollback())
+    channel.publish(b"1", queue)
+    channel.call(Tx.Commit())
+    assert other.drain(queue) == [b"1"]
+
+
+def test_what_was_not_committed_ends_with_the_channel(channel: WireChannel, other: WireChannel, queue: str) -> None:
+    channel.transactional()
+    channel.publish(b"never", queue)
+    channel.close()
+    assert other.ready(queue) == 0
+
+
+def test_acknowledgements_count_with_the_commit(channel: WireChannel, other: WireChannel, queue: str) -> None:
+    channel.published(*numbered(4), routing_key=queue)
+    channel.transactional()
+    held = [channel.get(queue, no_ack=False) for _ in range(4)]
+    channel.ack(held[0].tag)
+    channel.call(Tx.Commit())
+    channel.ack(held[1].tag)
+    channel.call(Tx.Rollback())
+    channel.ack(held[1].tag)  # it is unacknowledged again
+    channel.reject(held[2].tag)
+    channel.call(Tx.Commit())
+    eventually(lambda: other.ready(queue) == 1)
+    assert other.drain(queue) == [b"2"]
+    channel.close()
+    eventually(lambda: other.ready(queue) == 1)
+    assert other.drain(queue) == [b"3"]
+
+
+def test_returns_come_with_the_commit(channel: WireChannel) -> None:
+    channel.transactional()
+    channel.publish(b"x", "nowhere", mandatory=True)
+    channel.round_trip()
+    assert channel.waiting == []
+    channel.cast(Tx.Commit())
+    channel.take(Basic.Return)
+    channel.take(Tx.CommitOk)
+
+
+def test_committing_without_a_transaction(channel: WireChannel) -> None:
+    for method in (Tx.Commit(), Tx.Rollback()):
+        assert channel.refused(method) == (406, "PRECONDITION_FAILED - channel is not transactional")
+
+
+def test_a_missing_exchange_is_told_at_once(channel: WireChannel, queue: str) -> None:
+    channel.transactional()
+    channel.publish(b"1", queue)
+    channel.publish(b"2", "", "missing-exchange")
+    assert channel.refused().code == 404
+    assert channel.ready(queue) == 0
+
+
+def test_declarations_are_not_part_of_it(channel: WireChannel, other: WireChannel, name: Name) -> None:
+    channel.transactional()
+    exchange = channel.exchange(name())
+    channel.call(Tx.Rollback())
+    other.call(Exchange.Declare(exchange=exchange, passive=True))
+    channel.call(Channel.Close(200, "", 0, 0))

@@ -1,0 +1,230 @@
+"""Queues: declaring, deleting, purging, and their arguments, on both brokers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pamqp.commands import Basic, Queue
+from support.rabbitmq import eventually
+from support.wireclient import Name, WireChannel
+
+# Declare ----------------------------------------------------------------------------------------------------------
+
+
+def test_declaring_tells_name_messages_and_consumers(channel: WireChannel, name: Name) -> None:
+    queue = name()
+    first = channel.call(Queue.Declare(queue=queue))
+    assert (first.queue, first.message_count, first.consumer_count) == (queue, 0, 0)
+    channel.published(b"1", b"2", routing_key=queue)
+    again = channel.call(Queue.Declare(queue=queue))
+    assert (again.queue, again.message_count, again.consumer_count) == (queue, 2, 0)
+
+
+def test_the_server_makes_names(channel: WireChannel) -> None:
+    made = {channel.declare(exclusive=True) for _ in range(10)}
+    assert len(made) == 10
+    assert all(one.startswith("amq.gen-") for one in made)
+
+
+def test_a_passive_declaration(channel: WireChannel, queue: str) -> None:
+    found = channel.call(Queue.Declare(queue=queue, passive=True, durable=True, arguments={"x-max-length": 1}))
+    assert found.queue == queue
+    refusal = channel.refused(Queue.Declare(queue="nothing", passive=True))
+    assert refusal == (404, "NOT_FOUND - no queue 'nothing' in vhost '/'")
+
+
+@pytest.mark.parametrize(
+    ("change", "named", "reason"),
+    [
+        ({"durable": True}, "durable", "received 'true' but current is 'false'"),
+        ({"auto_delete": True}, "auto_delete", "received 'true' but current is 'false'"),
+        ({"arguments": {"x-message-ttl": 1000}}, "x-message-ttl", "received the value '1000'"),
+        ({"arguments": {"x-max-length": 5}}, "x-max-length", "received the value '5'"),
+        ({"arguments": {"x-dead-letter-exchange": "e"}}, "x-dead-letter-exchange", "received the value 'e'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
+)
+def test_declaring_something_else_under_the_name(
+    channel: WireChannel, queue: str, change: dict[str, Any], named: str, reason: str
+) -> None:
+    code, text = channel.refused(Queue.Declare(queue=queue, **change))
+    assert code == 406
+    # Whether integers are 'signedint' or 'long' depends on how the client writes them.
+    text = text.split(" of type")[0]
+    assert text == f"PRECONDITION_FAILED - inequivalent arg '{named}' for queue '{queue}' in vhost '/': {reason}"
+
+
+def test_arguments_are_compared_by_value(channel: WireChannel, name: Name) -> None:
+    queue = channel.declare(name(), {"x-message-ttl": 100_000, "x-max-length": 5, "unknown": "a"})
+    # As a larger integer type, in another order; what the broker does not know is not compared.
+    channel.declare(queue, {"x-max-length": 5, "x-message-ttl": 100_000, "unknown": "b"})
+    code, text = channel.refused(Queue.Declare(queue=queue, arguments={"x-message-ttl": 200_000, "x-max-length": 5}))
+    assert code == 406
+    assert "'x-message-ttl'" in text
+    assert "'200000'" in text
+    assert "'100000'" in text
+    code, text = channel.refused(Queue.Declare(queue=queue, arguments={"x-message-ttl": 100_000}))
+    assert code == 406
+    assert "received none but current is the value '5'" in text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"x-message-ttl": -1},
+        {"x-message-ttl": "1000"},
+        {"x-expires": 0},
+        {"x-expires": -1},
+        {"x-expires": "1"},
+        {"x-max-length": -1},
+        {"x-max-length": "1"},
+        {"x-max-length-bytes": -1},
+        {"x-overflow": "nonsense"},
+        {"x-overflow": 1},
+        {"x-max-priority": -1},
+        {"x-max-priority": 256},
+        {"x-max-priority": "1"},
+        {"x-dead-letter-exchange": 1},
+        {"x-dead-letter-routing-key": 1, "x-dead-letter-exchange": "e"},
+        {"x-dead-letter-routing-key": "no exchange"},
+        {"x-single-active-consumer": "yes"},
+        {"x-queue-type": "nonsense"},
+    ],
+    ids=lambda one: ",".join(f"{key[2:]}={value}" for key, value in one.items()),
+)
+def test_arguments_that_cannot_be(channel: WireChannel, name: Name, arguments: dict[str, Any]) -> None:
+    queue = name()
+    code, text = channel.refused(Queue.Declare(queue=queue, arguments=arguments))
+    assert code == 406
+    assert text.startswith(("PRECONDITION_FAILED - invalid arg 'x-", "PRECONDITION_FAILED - invalid"))
+    assert channel.refused(Queue.Declare(queue=queue, passive=True)).code == 404
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"x-message-ttl": 0},
+        {"x-max-length": 0},
+        {"x-max-priority": 0},
+        {"x-max-priority": 255},
+        {"x-queue-mode": "lazy"},
+        {"x-queue-type": "classic"},
+        {"x-unheard-of": "what"},
+        {"x-overflow": "reject-publish-dlx"},
+        {"x-dead-letter-exchange": ""},
+        {"x-single-active-consumer": False},
+    ],
+    ids=lambda one: ",".join(f"{key[2:]}={value}" for key, value in one.items()),
+)
+def test_arguments_that_can_be(channel: WireChannel, name: Name, arguments: dict[str, Any]) -> None:
+    queue = channel.declare(name(), arguments)
+    channel.declare(queue, arguments)
+
+
+def test_names_that_are_reserved(channel: WireChannel) -> None:
+    refusal = channel.refused(Queue.Declare(queue="amq.mine"))
+    assert refusal == (403, "ACCESS_REFUSED - queue name 'amq.mine' contains reserved prefix 'amq.*'")
+
+
+# Exclusive and auto-delete ----------------------------------------------------------------------------------------
+
+
+def test_an_exclusive_queue_is_locked_for_others(channel: WireChannel, other: WireChannel, name: Name) -> None:
+    queue = channel.declare(name(), exclusive=True)
+    for method in [
+        Queue.Declare(queue=queue, passive=True),
+        Queue.Declare(queue=queue, exclusive=True),
+        Queue.Declare(queue=queue),
+        Queue.Delete(queue=queue),
+        Queue.Purge(queue=queue),
+        Queue.Bind(queue=queue, exchange="amq.direct", routing_key="k"),
+        Basic.Consume(queue=queue),
+        Basic.Get(queue=queue),
+    ]:
+        code, text = other.refused(method)
+        assert code == 405, method.name
+        assert text.startswith(
+            f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost '/'"
+        )
+    other.published(b"x", routing_key=queue)  # which anybody may
+    assert channel.ready(queue) == 1
+
+
+def test_an_exclusive_queue_is_everybodys_on_its_connection(channel: WireChannel, name: Name) -> None:
+    queue = channel.declare(name(), exclusive=True)
+    second = channel.client.channel()
+    channel.published(b"x", routing_key=queue)
+    assert second.get(queue).body == b"x"
+    second.close()
+    assert channel.ready(queue) == 0
+
+
+def test_whether_it_is_exclusive_must_agree(channel: WireChannel, queue: str, name: Name) -> None:
+    assert channel.refused(Queue.Declare(queue=queue, exclusive=True)).code in {405, 406}
+    mine = channel.declare(name(), exclusive=True)
+    assert channel.refused(Queue.Declare(queue=mine)).code in {405, 406}
+
+
+def test_an_auto_delete_queue_goes_with_its_last_consumer(channel: WireChannel, name: Name) -> None:
+    queue = channel.declare(name(), auto_delete=True)
+    assert channel.counts(queue) == (0, 0)  # it stays until there was one
+    tags = [channel.consume(queue) for _ in range(2)]
+    channel.call(Basic.Cancel(tags[0]))
+    assert channel.counts(queue) == (0, 1)
+    channel.call(Basic.Cancel(tags[1]))
+    assert channel.refused(Queue.Declare(queue=queue, passive=True)).code == 404
+
+
+def test_an_auto_delete_queue_goes_with_the_channel_of_its_consumer(
+    channel: WireChannel, other: WireChannel, name: Name
+) -> None:
+    queue = channel.declare(name(), auto_delete=True)
+    other.consume(queue)
+    other.close()
+    eventually(lambda: channel.refused(Queue.Declare(queue=queue, passive=True)).code == 404)
+
+
+# Delete and purge -------------------------------------------------------------------------------------------------
+
+
+def test_deleting_tells_how_many_messages(channel: WireChannel, queue: str) -> None:
+    channel.published(b"1", b"2", routing_key=queue)
+    assert channel.call(Queue.Delete(queue=queue)).message_count == 2
+    assert channel.call(Queue.Delete(queue=queue)).message_count == 0  # which is no error
+
+
+def test_deleting_if_unused_and_if_empty(channel: WireChannel, queue: str) -> None:
+    tag = channel.consume(queue)
+    refusal = channel.refused(Queue.Delete(queue=queue, if_unused=True))
+    assert refusal == (406, f"PRECONDITION_FAILED - queue '{queue}' in vhost '/' in use")
+    # The channel's end ended the consumer.
+    assert tag
+    eventually(lambda: channel.counts(queue) == (0, 0))
+    channel.published(b"1", routing_key=queue)
+    refusal = channel.refused(Queue.Delete(queue=queue, if_empty=True))
+    assert refusal == (406, f"PRECONDITION_FAILED - queue '{queue}' in vhost '/' not empty")
+    channel.drain(queue)
+    channel.call(Queue.Delete(queue=queue, if_empty=True, if_unused=True))
+
+
+def test_what_was_delivered_dies_with_the_queue(channel: WireChannel, name: Name) -> None:
+    queue = channel.declare(name())
+    channel.published(b"1", routing_key=queue)
+    got = channel.get(queue, no_ack=False)
+    channel.call(Queue.Delete(queue=queue))
+    channel.declare(queue)
+    channel.ack(got.tag)  # which is still known here
+    channel.round_trip()
+    assert channel.ready(queue) == 0
+
+
+def test_purging(channel: WireChannel, queue: str) -> None:
+    channel.published(b"1", b"2", b"3", routing_key=queue)
+    held = channel.get(queue, no_ack=False)
+    assert channel.call(Queue.Purge(queue=queue)).message_count == 2
+    assert channel.ready(queue) == 0
+    channel.reject(held.tag)
+    eventually(lambda: channel.ready(queue) == 1)
+    refusal = channel.refused(Queue.Purge(queue="nothing"))
+    assert refusal == (404, "NOT_FOUND - no queue 'nothing' in vhost '/'")
