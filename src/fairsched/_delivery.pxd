@@ -80,6 +80,7 @@ cdef class Message:
     cdef int64_t header_at   # where in these it begins
     cdef object decoded
 
+    cdef int finish_with(self, object result) except -1
     cdef bint settle(self, int verdict) except -1
     cdef bytes header_bytes(self)
     cdef object name_in_method(self, int number)

@@ -803,6 +803,9 @@ cdef class Message:
         ConfigurationError
             If that is a coroutine or a generator, of which nothing ran. The message is requeued.
         """
+        self.finish_with(result)
+
+    cdef int finish_with(self, object result) except -1:
         if result is not None:
             try:
                 check_result(result, "handler")
@@ -811,6 +814,7 @@ cdef class Message:
                 raise
         if not self.deferred:
             self.settle(ACK)
+        return 0
 
     def fail(self, error):
         """fail($self, error)
@@ -1463,6 +1467,10 @@ def call(handler, Message message not None):
     BaseException
         What the handler raised, if it is no `Exception`.
     """
+    call_handler(handler, message)
+
+
+cdef int call_handler(object handler, Message message) except -1:
     try:
         result = handler(message)
     except Exception as error:
@@ -1471,7 +1479,8 @@ def call(handler, Message message not None):
         message.fail(error)
         raise
     else:
-        message.finish(result)
+        message.finish_with(result)
+    return 0
 
 
 @cython.no_gc_clear
@@ -1686,13 +1695,15 @@ cdef class MessageSource:
         cdef double begin
         while True:
             try:
-                message = self.get(lane, None, priority)
+                message = self.taken(lane, priority)
+                if message is None:
+                    message = self.get(lane, None, priority)
             except ShutDown:
                 return
             if message is None:
                 continue
             begin = perf_counter()
-            call(handler, message)
+            call_handler(handler, message)
             self.note_handled(lane, message, <int64_t> ((perf_counter() - begin) * 1e9))
             if settlements.flush_requested:
                 self.give_way()

@@ -74,6 +74,7 @@ cdef inline bint argument_number(
 
 cdef inline bint argument_text(Reading* r, const char* name, bint* there, Text* value) noexcept nogil:
     cdef Field f
+    value[0] = Text(NULL, 0)
     there[0] = argument_find(r, name, &f)
     return not there[0] or field_text(&f, value) or argument_refuse_type(r, name, &f)
 
