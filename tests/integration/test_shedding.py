@@ -33,7 +33,8 @@ def deliveries(*consumers: Running) -> Counter[bytes]:
     """How often each message was handled, by whichever consumer."""
     total: Counter[bytes] = Counter()
     for one in consumers:
-        for (_, body), count in one.processed.items():
+        # A copy is made in one step, whatever it counts meanwhile.
+        for (_, body), count in one.processed.copy().items():
             total[body] += count
     return total
 
