@@ -39,16 +39,10 @@ from fairsched.core.queue.message cimport (
 )
 from fairsched.core.queue.orderfair cimport fair_cost, fair_message
 from fairsched.core.queue.state cimport Call, Queue, QueueConsumer, queue_accepts
-from fairsched.core.schedule.dwrr cimport (
-    dwrr_barren, dwrr_end_turn, dwrr_grant, dwrr_retire_first, dwrr_skip_rounds, dwrr_trim_deficit,
-)
+from fairsched.core.schedule.amount cimport AMOUNT_MAX
+from fairsched.core.schedule.dwrr cimport dwrr_end_turn, dwrr_grant, dwrr_retire_first, dwrr_trim_deficit
 from fairsched.core.schedule.entrypool cimport Entry
 from fairsched.core.schedule.slots cimport Slot, SlotTable, slots_first
-
-cdef struct Asker:
-    # For whom slots take turns, and in which call.
-    Call* call
-    QueueConsumer* consumer
 
 cdef inline int turn_accepts(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
     """What a consumer's filter says of a message; a refusal is noted in that, so that it is not asked again."""
@@ -111,7 +105,8 @@ cdef inline Message* turn_wanted(Call* call, QueueConsumer* c, const Slot* slot,
 
 cdef inline int64_t turn_rounds(const Slot* slot, const Message* m) noexcept nogil:
     """How often a slot has to be granted its quantum before it serves that message; at least once."""
-    return dwrr_barren(slot, max(1, fair_cost(m) - slot.deficit)) + 1
+    cdef int64_t need = fair_cost(m) - slot.deficit
+    return 1 if need <= slot.quantum else (need - 1) // slot.quantum + 1
 
 cdef inline Message* turn_look(Call* call, QueueConsumer* c, bint* known) noexcept nogil:
     """The message that is next for a consumer; NULL: there is none. Nothing is granted, and nothing removed.
@@ -144,25 +139,35 @@ cdef inline Message* turn_look(Call* call, QueueConsumer* c, bint* known) noexce
             break
     return last if after < fewest else found
 
-cdef inline int64_t turn_lack(void* asker, const Slot* slot) noexcept nogil:
-    """What a slot's deficit lacks for its message for a consumer, or for the end of its debt; 0: it has none for it."""
-    cdef Asker* who = <Asker*> asker
+cdef inline void turn_skip_rounds(Call* call, QueueConsumer* c) noexcept nogil:
+    """Grant, at once, the rounds in which no slot could serve this consumer or finish paying."""
+    cdef SlotTable* t = &call.queue.order.slots
+    cdef uint32_t index = t.active_tail
+    cdef uint32_t _i
+    cdef int64_t need, skipped = AMOUNT_MAX
     cdef bint known = True
-    cdef Message* m = turn_wanted(who.call, who.consumer, slot, &known)
-    if m != NULL:
-        return fair_cost(m) - slot.deficit
-    return -slot.deficit if slot.head == NULL else 0
+    cdef Message* m
+    cdef Slot* slot
+    for _i in range(t.active_count):
+        slot = &t.slots[index]
+        m = turn_wanted(call, c, slot, &known)
+        if m != NULL or slot.head == NULL:
+            need = -slot.deficit if m == NULL else fair_cost(m) - slot.deficit
+            skipped = min(skipped, (need - 1) // slot.quantum)
+        index = slot.next
+    for _i in range(t.active_count):
+        slot = &t.slots[index]
+        if skipped > 0 and (slot.head == NULL or turn_wanted(call, c, slot, &known) != NULL):
+            slot.deficit += skipped * slot.quantum
+        index = slot.next
 
 cdef inline void turn_reach(Call* call, QueueConsumer* c) noexcept nogil:
     """Have the slots take turns until it is that of the message which a look has just found, and which is taken now."""
     cdef SlotTable* t = &call.queue.order.slots
     cdef uint32_t index, barren = 0
-    cdef Asker asker
     cdef bint known = True
     cdef Slot* slot
     cdef Message* m
-    asker.call = call
-    asker.consumer = c
     while True:
         index = slots_first(t)
         slot = &t.slots[index]
@@ -180,5 +185,5 @@ cdef inline void turn_reach(Call* call, QueueConsumer* c) noexcept nogil:
         dwrr_end_turn(t, index)
         barren += 1
         if barren == t.active_count:
-            dwrr_skip_rounds(t, turn_lack, &asker)
+            turn_skip_rounds(call, c)
             barren = 0

@@ -103,11 +103,7 @@ cdef inline bint dwrr_push(SlotTable* t, uint32_t index, uint64_t token, int64_t
         slots_activate(t, index)
     return True
 
-cdef inline int64_t dwrr_barren(const Slot* slot, int64_t lack) noexcept nogil:
-    """How many quanta a slot may be granted that do not make up for what its deficit lacks, 1 or more."""
-    return (lack - 1) // slot.quantum
-
-cdef inline int64_t dwrr_lack(void* _asker, const Slot* slot) noexcept nogil:
+cdef inline int64_t dwrr_need(const Slot* slot) noexcept nogil:
     """What a slot's deficit lacks for its next message, present or anticipated, or for the end of its debt."""
     if slot.head != NULL:
         return slot.head.cost - slot.deficit
@@ -115,30 +111,25 @@ cdef inline int64_t dwrr_lack(void* _asker, const Slot* slot) noexcept nogil:
         return -slot.deficit
     return anticipation_cost(slot) - slot.deficit
 
-cdef inline void dwrr_skip_rounds(
-    SlotTable* t, int64_t (*lack)(void*, const Slot*) noexcept nogil, void* asker
-) noexcept nogil:
-    """Grant, at once, the rounds in which no active slot could serve or finish paying.
-
-    `lack` says what a slot's deficit lacks for that; 0: it is passed over, and granted nothing.
-    """
+cdef inline void dwrr_skip_rounds(SlotTable* t) noexcept nogil:
+    """Grant, at once, the rounds in which no active slot could serve or finish paying."""
     cdef uint32_t index = t.active_tail
     cdef uint32_t _i
-    cdef int64_t lacking, skipped = AMOUNT_MAX
+    cdef int64_t need, rounds
+    cdef int64_t skipped = AMOUNT_MAX
     cdef Slot* slot
     for _i in range(t.active_count):
         slot = &t.slots[index]
-        lacking = lack(asker, slot)
-        if lacking > 0:
-            skipped = min(skipped, dwrr_barren(slot, lacking))
+        need = dwrr_need(slot)
+        rounds = (need - 1) // slot.quantum
+        if rounds < skipped:
+            skipped = rounds
         index = slot.next
-    if skipped == 0:
-        return
-    for _i in range(t.active_count):
-        slot = &t.slots[index]
-        if lack(asker, slot) > 0:
+    if skipped > 0:
+        for _i in range(t.active_count):
+            slot = &t.slots[index]
             slot.deficit += skipped * slot.quantum
-        index = slot.next
+            index = slot.next
 
 cdef inline int dwrr_visit_empty(SlotTable* t, Slot* slot) noexcept nogil:
     """The turn of an empty slot: it is over, or somebody waits, or the slot has left the list."""
@@ -185,7 +176,7 @@ cdef inline uint32_t dwrr_turn(SlotTable* t) noexcept nogil:
         dwrr_end_turn(t, index)
         barren += 1
         if barren == t.active_count:
-            dwrr_skip_rounds(t, dwrr_lack, NULL)
+            dwrr_skip_rounds(t)
             barren = 0
 
 cdef inline uint32_t dwrr_pop(SlotTable* t, uint64_t* token) noexcept nogil:
