@@ -407,7 +407,9 @@ def overwrite_the_beginning(frames: list[bytes], chance: random.Random) -> None:
 
 def cut(frames: list[bytes], chance: random.Random) -> None:
     number, at = somewhere(frames, chance)
-    frames[number] = frames[number][:at] + frames[number][at + chance.choice((1, 2, 8, 100)) :]
+    left = frames[number][:at] + frames[number][at + chance.choice((1, 2, 8, 100)) :]
+    # The breaks that may follow look for a kind in each frame.
+    frames[number : number + 1] = [left] if left else []
 
 
 def insert(frames: list[bytes], chance: random.Random) -> None:
