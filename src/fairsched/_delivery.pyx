@@ -2588,7 +2588,7 @@ cdef class CollectedDeliveries:
                 return -1
             state = tables_find(at, properties.begin[PROPERTY_HEADERS], size, OFFSET + 1, OFFSET_SIZE - 2, &field)
             if state == FIELD_FOUND and field.kind == c'l':
-                return <int64_t> frames_number(at + field.begin, 8)
+                return <int64_t> frames_number(field.value.data, 8)
         if state == FIELD_UNSURE:  # there is a table in the table, or it is broken
             for begin in range(size - OFFSET_SIZE - 7):
                 if memcmp(at + begin, OFFSET, OFFSET_SIZE) == 0:
@@ -2703,7 +2703,7 @@ cdef class CollectedDeliveries:
                 <const uint8_t*> PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name), &field,
             )
             if state == FIELD_FOUND and field.kind == c'l':
-                value = <int64_t> frames_number(at + field.begin, 8)
+                value = <int64_t> frames_number(field.value.data, 8)
             elif state != FIELD_MISSING:
                 value = headers(header)
             else:
