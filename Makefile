@@ -16,13 +16,10 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 # What the extension is made of. A change of any of these rebuilds it; a change of Python code needs nothing.
 SOURCES := setup.py $(shell find src tests/probes -name '*.pyx' -o -name '*.pxd')
 UNIT := not integration and not slow and not stress
-# Most tests wait: for a broker, for Spark, for a timer. So `test` has two processes more than cores, each with a broker
-# and a Spark of its own; tests that need no server compute. The tests of a file stay together; tests/conftest.py says
-# where to begin.
-CORES := $(shell getconf _NPROCESSORS_ONLN)
-test: WORKERS ?= $(shell expr $(CORES) + 2)
-test-quick: WORKERS ?= $(CORES)
-PYTEST = $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Most tests wait: for a broker, for Spark, for a timer. So there are as many processes as cores, each with a broker and
+# a Spark of its own. The tests of a file stay together; tests/conftest.py says where to begin.
+WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
+PYTEST := $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo test test-quick bench lint sanitize coverage wheel docs build venv servers format clean distclean
 
