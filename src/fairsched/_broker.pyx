@@ -11,9 +11,8 @@ from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uintptr_t
 from libc.string cimport memcpy
 
-from fairsched.core.amqp.octets cimport Bytes, Text, bytes_append, bytes_clear, bytes_init, bytes_size
+from fairsched.core.amqp.octets cimport Bytes, Text, bytes_append, bytes_clear, bytes_init, bytes_size, text_copy
 from fairsched.core.broker.handshake cimport login_answer, login_take
-from fairsched.core.broker.queues cimport text_copy
 from fairsched.core.broker.server cimport (
     server_add_host, server_create, server_destroy, server_listen, server_quiet, server_run, server_stop, server_warn,
 )

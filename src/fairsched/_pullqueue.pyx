@@ -39,7 +39,9 @@ from fairsched.core.queue.members cimport (
     ADMISSION_CLOSED, ADMISSION_EXCLUSIVE_EXISTS, ADMISSION_OTHERS_EXIST, ADMITTED, Admission, consumer_init,
     consumer_is_live, queue_cancel, queue_first_idle, queue_set_credit, queue_set_wish, queue_subscribe,
 )
-from fairsched.core.queue.message cimport MESSAGE_ACQUIRED, REASON_CLOSED, REASON_DELIVERIES, REASON_EXPIRED, Message
+from fairsched.core.queue.message cimport (
+    MESSAGE_ACQUIRED, REASON_CLOSED, REASON_DELIVERIES, REASON_EXPIRED, Message, messages_turned,
+)
 from fairsched.core.queue.order cimport (
     KIND_FAIR, KIND_LAST_VALUE, KIND_PRIORITY, KIND_SORTED, KIND_STANDARD, LEVELS_MAX, order_after,
 )
@@ -1508,7 +1510,7 @@ cdef void visit_follow_up(Visit* visit, PullQueue q) noexcept:
 
     Everybody is told before anybody is called back, since that may take as long as it likes.
     """
-    cdef Message* removed = oldest_first(visit.call.removed)
+    cdef Message* removed = messages_turned(visit.call.removed)
     cdef Py_ssize_t i
     visit.call.removed = NULL
     for i in range(visit.told_count):
@@ -1532,18 +1534,6 @@ cdef void visit_call_back(Visit* visit, Subscription subscription) noexcept:
         subscription.call_back()
     except BaseException as error:
         visit_note(visit, error)
-
-
-cdef Message* oldest_first(Message* m) noexcept:
-    """Turn a chain of what left the queue round."""
-    cdef Message* turned = NULL
-    cdef Message* following
-    while m != NULL:
-        following = m.child
-        m.child = turned
-        turned = m
-        m = following
-    return turned
 
 
 cdef void visit_divert(Visit* visit, PullQueue q, Message* m) noexcept:

@@ -7,8 +7,9 @@
     waiting       who waits for work, and whom to wake; lists without locks, and their memory
     queue         a queue whose consumers pull (over waiting; over schedule, where it is fair)
     connection    connections served by a pool of I/O threads (over queue)
+    broker        an AMQP broker (over amqp, connection and queue)
     simulation    brokers, links and consumers in virtual time (over schedule and delay)
 
-atomics.pxd is what all of the concurrent ones share, memory.pxd what is done for the sake of caches. Each folder says
-in which order to read it.
+atomics.pxd is what all of the concurrent ones share; memory.pxd has arrays that grow and what is done for the sake of
+caches, chains.pxd the hash table. Each folder says in which order to read it.
 """

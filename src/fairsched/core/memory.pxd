@@ -1,6 +1,7 @@
-"""What headers do for the sake of caches: memory that begins with a line, and fetching what is needed soon."""
+"""Memory: arrays that grow, blocks that begin with a cache line, and fetching what is needed soon."""
 
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport int64_t, uintptr_t
+from libc.stdlib cimport realloc
 
 cdef extern from *:
     """
@@ -18,3 +19,16 @@ cdef enum:
 cdef inline void* first_line(void* block) noexcept nogil:
     """Where the first cache line of a block begins, which has to be CACHE_LINE larger than what is put there."""
     return <void*> ((<uintptr_t> block + CACHE_LINE - 1) & ~<uintptr_t> (CACHE_LINE - 1))
+
+cdef inline bint array_reserve(void** at, int64_t* room, int64_t count, size_t size, int64_t least) noexcept nogil:
+    """Have room in an array for `count` elements of a size, at least twice as many as before; False: memory is exhausted."""
+    cdef int64_t wanted = 2 * room[0] if room[0] else least
+    cdef void* grown
+    if count <= room[0]:
+        return True
+    grown = realloc(at[0], wanted * size)
+    if grown == NULL:
+        return False
+    at[0] = grown
+    room[0] = wanted
+    return True

@@ -20,7 +20,7 @@ from fairsched.core.amqp.constants cimport (
     QUEUE_DECLARE_OK, QUEUE_DELETE_OK, QUEUE_PURGE_OK,
 )
 from fairsched.core.amqp.contents cimport Content, contents_size, contents_write
-from fairsched.core.amqp.frames cimport frames_head, frames_number, frames_text, frames_write
+from fairsched.core.amqp.frames cimport frames_head, frames_text, frames_write
 from fairsched.core.amqp.octets cimport (
     SHORT_MAX, Bytes, Reader, Text, bytes_add, bytes_append, bytes_long, bytes_number, bytes_put, bytes_room,
     bytes_short, bytes_size, reader_done, reader_long, reader_number, reader_short,

@@ -37,6 +37,19 @@ cdef inline bint text_begins(Text a, const char* literal) noexcept nogil:
     cdef Text prefix = text_of(literal)
     return a.length >= prefix.length and text_equal(Text(a.data, prefix.length), prefix)
 
+cdef inline Text text_copy(Text text) noexcept nogil:
+    """A copy, to be freed; its data is NULL when memory is exhausted."""
+    cdef uint8_t* data = <uint8_t*> malloc(text.length + 1)
+    if data != NULL:
+        if text.length:
+            memcpy(data, text.data, text.length)
+        data[text.length] = 0
+    return Text(data, text.length if data != NULL else 0)
+
+cdef inline void text_free(Text* text) noexcept nogil:
+    free(<void*> text.data)
+    text[0] = Text(NULL, 0)
+
 
 # Reading --------------------------------------------------------------------------------------------------------------
 

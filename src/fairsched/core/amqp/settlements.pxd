@@ -4,7 +4,8 @@ Source: AMQP 0-9-1, section 4.2.3 (frames) and 1.8.3.13 (basic.ack); RabbitMQ's 
 Thread safety: pure functions. Complexity: O(1) a frame.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+from libc.stdint cimport uint8_t, uint64_t
 
 from fairsched.core.amqp.ackledger cimport VERDICT_ACK, VERDICT_REQUEUE, Frame
 from fairsched.core.amqp.constants cimport BASIC_ACK, BASIC_NACK, FRAME_END, FRAME_HEAD, FRAME_METHOD

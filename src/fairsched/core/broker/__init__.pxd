@@ -9,7 +9,7 @@ first: what there is, who may touch it, in which order things are locked, and ho
     consumers     how messages are sent, and how consumers come and go
     publishing    how messages come in: routed, put, returned, confirmed; payload: their memory
     queues        a queue and its messages; visit: one call into it; arguments: what x-arguments say
-    deadletters   what left a queue unacknowledged; deadletter: the header it is published with again
+    deadletters   what left a queue unacknowledged; deathheader: what it is published with
     queuemethods  classes queue and exchange; basicmethods: basic, confirm, tx; replies: direct reply-to
     errors        codes and texts; generated: names that the broker makes; status: what is to be seen of it
 

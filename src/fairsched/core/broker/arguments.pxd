@@ -11,10 +11,11 @@ from libc.stdio cimport snprintf
 from fairsched.core.amqp.constants cimport PRECONDITION_FAILED
 from fairsched.core.amqp.octets cimport Bytes, Text, bytes_clear, bytes_init, bytes_size, text_is, text_of
 from fairsched.core.amqp.tables cimport (
-    Field, field_bool, field_describe, field_integer, field_text, field_type, tables_equivalent, tables_get,
+    Field, bytes_literal, field_bool, field_describe, field_integer, field_text, field_type, tables_equivalent, tables_get,
 )
-from fairsched.core.broker.errors cimport refusal_cut
-from fairsched.core.broker.exchanges cimport Refusal, TEXT_MAX
+from fairsched.core.broker.errors cimport (
+    Refusal, refusal_resource, refusal_say, refusal_text, refuse, refuse_unlike,
+)
 from fairsched.core.broker.state cimport Arguments, DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX
 from fairsched.core.queue.order cimport (
     KIND_FAIR, KIND_LAST_VALUE, KIND_PRIORITY, KIND_SORTED, KIND_STANDARD,
@@ -34,11 +35,12 @@ cdef struct Reading:
 
 cdef inline bint argument_refuse(Reading* r, const char* name, const char* why) noexcept nogil:
     """Refuse an argument."""
-    r.refusal.code = PRECONDITION_FAILED
-    refusal_cut(r.refusal, snprintf(
-        <char*> r.refusal.text, TEXT_MAX, b"invalid arg '%s' for queue '%.*s' in vhost '%.*s': %s", name,
-        <int> r.queue.length, <const char*> r.queue.data, <int> r.vhost.length, <const char*> r.vhost.data, why
-    ))
+    refuse(r.refusal, PRECONDITION_FAILED, "invalid arg '")
+    refusal_say(r.refusal, name)
+    refusal_say(r.refusal, "' for ")
+    refusal_resource(r.refusal, False, r.queue, r.vhost)
+    refusal_say(r.refusal, ": ")
+    refusal_say(r.refusal, why)
     return False
 
 cdef inline bint argument_refuse_value(Reading* r, const char* name, const char* why, int64_t value) noexcept nogil:
@@ -173,22 +175,16 @@ cdef inline bint arguments_differ(
 ) noexcept nogil:
     """Whether an argument is another, and then the refusal."""
     cdef Field a, b
-    cdef Bytes current, got
+    cdef Bytes text
     if tables_equivalent(declared, received, text_of(name)):
         return False
-    bytes_init(&current)
-    bytes_init(&got)
-    field_describe(&current, &a if tables_get(declared, text_of(name), &a) else NULL)
-    field_describe(&got, &b if tables_get(received, text_of(name), &b) else NULL)
-    refusal.code = PRECONDITION_FAILED
-    refusal_cut(refusal, snprintf(
-        <char*> refusal.text, TEXT_MAX,
-        b"inequivalent arg '%s' for queue '%.*s' in vhost '%.*s': received %.*s but current is %.*s", name,
-        <int> queue.length, <const char*> queue.data, <int> vhost.length, <const char*> vhost.data,
-        <int> bytes_size(&got), <const char*> got.data, <int> bytes_size(&current), <const char*> current.data
-    ))
-    bytes_clear(&current)
-    bytes_clear(&got)
+    bytes_init(&text)
+    field_describe(&text, &b if tables_get(received, text_of(name), &b) else NULL)
+    bytes_literal(&text, b" but current is ")
+    field_describe(&text, &a if tables_get(declared, text_of(name), &a) else NULL)
+    refuse_unlike(refusal, False, queue, vhost, name)
+    refusal_text(refusal, Text(text.data, <uint32_t> bytes_size(&text)))
+    bytes_clear(&text)
     return True
 
 cdef inline bint arguments_agree(Text declared, Text received, Text queue, Text vhost, Refusal* refusal) noexcept nogil:

@@ -6,7 +6,7 @@ Thread safety: the connection's thread. Complexity: O(1), or O(deliveries settle
 from libc.stdint cimport INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 
 from fairsched.core.amqp.constants cimport (
-    ACCESS_REFUSED, BASIC_QOS_OK, BASIC_RECOVER_OK, CONFIRM_SELECT_OK, NOT_ALLOWED, NOT_FOUND, NOT_IMPLEMENTED,
+    ACCESS_REFUSED, BASIC_QOS_OK, BASIC_RECOVER_OK, CONFIRM_SELECT_OK, NOT_ALLOWED, NOT_IMPLEMENTED,
     PRECONDITION_FAILED, TX_COMMIT_OK, TX_ROLLBACK_OK, TX_SELECT_OK,
 )
 from fairsched.core.amqp.contents cimport Content
@@ -24,20 +24,17 @@ from fairsched.core.broker.channels cimport (
     SettleVerb, VERB_ACK, VERB_REJECT, VERB_REQUEUE, channel_acknowledge, channel_drop_transaction, channel_relieve,
     channel_settle_all,
 )
-from fairsched.core.broker.consumers cimport (
-    channel_cancel, channel_hinder, consumer_create, consumer_join, consumer_unref,
+from fairsched.core.broker.consumers cimport channel_cancel, channel_hinder, consumer_create, consumer_join
+from fairsched.core.broker.errors cimport (
+    Refusal, refuse, refuse_memory, refuse_missing, refuse_name, refuse_number, refuse_resource, refuse_syntax,
 )
-from fairsched.core.broker.errors cimport refuse, refuse_memory, refuse_name, refuse_names, refuse_number
-from fairsched.core.broker.exchanges cimport Refusal
 from fairsched.core.broker.generated cimport name_generate
 from fairsched.core.broker.payload cimport payload_content, payload_release
 from fairsched.core.broker.publishing cimport publication_route
-from fairsched.core.broker.queuemethods cimport queue_open, refuse_missing, refuse_syntax
+from fairsched.core.broker.queuemethods cimport queue_open
 from fairsched.core.broker.queues cimport brokerqueue_release
 from fairsched.core.broker.replies cimport replies_named, replies_open
-from fairsched.core.broker.state cimport (
-    BrokerQueue, Channel, Client, Consumer, Payload, Publication, TxSettlement, Unacked,
-)
+from fairsched.core.broker.state cimport BrokerQueue, Channel, Consumer, Payload, Publication, TxSettlement, Unacked
 from fairsched.core.broker.unacked cimport unacked_add, unacked_find, unacked_reserve, unacked_skip
 from fairsched.core.broker.visit cimport Visit, visit_begin, visit_end
 from fairsched.core.queue.members cimport (
@@ -54,7 +51,7 @@ cdef inline bint on_basic_qos(Channel* ch, Reader* r, Refusal* refusal) noexcept
     if not basic_qos_read(r, &m):
         return refuse_syntax(refusal)
     if m.prefetch_size != 0:
-        return refuse_number(refusal, NOT_IMPLEMENTED, b"prefetch_size!=0 (%lld)", m.prefetch_size)
+        return refuse_number(refusal, NOT_IMPLEMENTED, b"prefetch_size!=0 (", m.prefetch_size, b")")
     if m.is_global:
         ch.limit = m.prefetch_count
         channel_hinder(ch, ch.limit != 0 and ch.in_flight >= ch.limit)
@@ -80,7 +77,7 @@ cdef inline bint consume_priority(const BasicConsume* m, int32_t* priority, Refu
     return True
 
 cdef inline bint refuse_exclusive(Refusal* refusal, Text queue, Text vhost) noexcept nogil:
-    return refuse_names(refusal, ACCESS_REFUSED, b"queue '%.*s' in vhost '%.*s' in exclusive use", queue, vhost)
+    return refuse_resource(refusal, ACCESS_REFUSED, b"", False, queue, vhost, b" in exclusive use")
 
 cdef inline bint consume_start(
     Channel* ch, BrokerQueue* b, const BasicConsume* m, Refusal* refusal
@@ -109,7 +106,7 @@ cdef inline bint consume_start(
     if admission == ADMISSION_NO_MEMORY:
         return refuse_memory(refusal)
     if admission == ADMISSION_CLOSED:
-        return refuse_missing(refusal, b.name, ch.client.host.name)
+        return refuse_missing(refusal, False, b.name, ch.client.host.name)
     return refuse_exclusive(refusal, b.name, ch.client.host.name)
 
 cdef inline bint on_basic_consume(
@@ -124,7 +121,7 @@ cdef inline bint on_basic_consume(
     if m.consumer_tag.length == 0:
         m.consumer_tag = name_generate(b"amq.ctag-", generated)
     elif channel_find_consumer(ch, m.consumer_tag) != NULL:
-        return refuse_name(refusal, NOT_ALLOWED, b"attempt to reuse consumer tag '%.*s'", m.consumer_tag)
+        return refuse_name(refusal, NOT_ALLOWED, b"attempt to reuse consumer tag '", m.consumer_tag, b"'")
     b = replies_open(ch, &m, refusal) if replies_named(m.queue) else queue_open(ch, &m.queue, refusal)
     if b == NULL:
         return False
@@ -202,14 +199,14 @@ cdef inline bint on_basic_get(Channel* ch, Reader* r, Refusal* refusal) noexcept
 
 cdef inline bint settle_now(Channel* ch, uint64_t tag, bint multiple, SettleVerb verb, Refusal* refusal) noexcept nogil:
     if not channel_acknowledge(ch, tag, multiple, verb):
-        return refuse_number(refusal, PRECONDITION_FAILED, b"unknown delivery tag %lld", <int64_t> tag)
+        return refuse_number(refusal, PRECONDITION_FAILED, b"unknown delivery tag ", <int64_t> tag, b"")
     return True
 
 cdef inline bint settle_later(Channel* ch, uint64_t tag, bint multiple, SettleVerb verb, Refusal* refusal) noexcept nogil:
     """Keep a settlement until the transaction is committed."""
     cdef TxSettlement s = TxSettlement(tag, <uint32_t> verb, multiple)
     if not (multiple and tag == 0) and unacked_find(&ch.unacked, tag) == NULL:
-        return refuse_number(refusal, PRECONDITION_FAILED, b"unknown delivery tag %lld", <int64_t> tag)
+        return refuse_number(refusal, PRECONDITION_FAILED, b"unknown delivery tag ", <int64_t> tag, b"")
     bytes_append(&ch.settlements, <const uint8_t*> &s, sizeof(TxSettlement))
     return True if not ch.settlements.failed else refuse_memory(refusal)
 

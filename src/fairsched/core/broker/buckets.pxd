@@ -13,7 +13,7 @@ Thread safety: none; the owner excludes. Complexity: adding and removing O(desti
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free
 from libc.string cimport strlen
 
 from fairsched.core.amqp.frames cimport frames_number
@@ -25,6 +25,7 @@ from fairsched.core.hashing.exs1024 cimport rabbitmq_bucket
 from fairsched.core.hashing.phash2 cimport (
     KIND_TUPLE, phash2_atom, phash2_binary, phash2_float, phash2_integer, phash2_pair, phash2_range, phash2_words,
 )
+from fairsched.core.memory cimport array_reserve
 
 cdef enum:
     WEIGHT_MAX = 10000
@@ -89,16 +90,10 @@ cdef inline int64_t buckets_block(const Buckets* b, const void* destination) noe
 
 cdef inline bint buckets_add(Buckets* b, void* destination, int64_t weight) noexcept nogil:
     """Append a block, unless the destination has one. False: memory is exhausted."""
-    cdef int64_t room = 2 * b.room if b.room else 8
-    cdef Block* blocks
     if buckets_block(b, destination) >= 0:
         return True
-    if b.count == b.room:
-        blocks = <Block*> realloc(b.blocks, room * sizeof(Block))
-        if blocks == NULL:
-            return False
-        b.blocks = blocks
-        b.room = room
+    if not array_reserve(<void**> &b.blocks, &b.room, b.count + 1, sizeof(Block), 8):
+        return False
     b.blocks[b.count] = Block(destination, buckets_total(b) + weight)
     b.count += 1
     return True

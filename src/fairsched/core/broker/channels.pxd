@@ -10,14 +10,11 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from fairsched.core.amqp.octets cimport Bytes, bytes_clear, bytes_init
+from fairsched.core.amqp.octets cimport bytes_clear, bytes_init, text_free
 from fairsched.core.broker.consumers cimport channel_hinder
 from fairsched.core.broker.payload cimport payload_release
-from fairsched.core.broker.queues cimport brokerqueue_release, text_free
-from fairsched.core.broker.state cimport (
-    AWAIT_METHOD, BrokerQueue, Channel, Client, Consumer, Payload,
-    Publication, Unacked,
-)
+from fairsched.core.broker.queues cimport brokerqueue_release
+from fairsched.core.broker.state cimport AWAIT_METHOD, BrokerQueue, Channel, Client, Consumer, Publication, Unacked
 from fairsched.core.broker.unacked cimport unacked_clear, unacked_find, unacked_init, unacked_remove
 from fairsched.core.broker.visit cimport (
     DEAD_REJECTED, Visit, deadletters_add, visit_begin, visit_end,

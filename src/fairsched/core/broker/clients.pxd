@@ -10,18 +10,18 @@ Thread safety: the connection's thread. Complexity: O(octets).
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport realloc
 from libc.string cimport memcpy, memset
 
 from fairsched.core.amqp.constants cimport (
     ACCESS_REQUEST, BASIC_ACK, BASIC_CANCEL, BASIC_CANCEL_OK, BASIC_CONSUME, BASIC_GET, BASIC_NACK, BASIC_PUBLISH,
     BASIC_QOS, BASIC_RECOVER, BASIC_RECOVER_ASYNC, BASIC_REJECT, CHANNEL_CLOSE, CHANNEL_CLOSE_OK, CHANNEL_ERROR,
     CHANNEL_FLOW, CHANNEL_FLOW_OK, CHANNEL_OPEN, CLASS_BASIC, COMMAND_INVALID, CONFIRM_SELECT, CONNECTION_CLOSE,
-    CONNECTION_CLOSE_OK, CONNECTION_FORCED, CONNECTION_OPEN, CONNECTION_SECURE_OK, CONNECTION_START_OK,
-    CONNECTION_TUNE_OK, CONNECTION_UNBLOCKED, CONNECTION_UPDATE_SECRET, CONNECTION_UPDATE_SECRET_OK,
-    EXCHANGE_BIND, EXCHANGE_DECLARE, EXCHANGE_DELETE, EXCHANGE_UNBIND, FRAME_BODY, FRAME_END, FRAME_ERROR,
-    FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, NOT_ALLOWED, NOT_IMPLEMENTED, PRECONDITION_FAILED, QUEUE_BIND,
-    QUEUE_DECLARE, QUEUE_DELETE, QUEUE_PURGE, QUEUE_UNBIND, TX_COMMIT, TX_ROLLBACK, TX_SELECT, UNEXPECTED_FRAME,
+    CONNECTION_CLOSE_OK, CONNECTION_FORCED, CONNECTION_OPEN, CONNECTION_START_OK, CONNECTION_TUNE_OK,
+    CONNECTION_UNBLOCKED, CONNECTION_UPDATE_SECRET, CONNECTION_UPDATE_SECRET_OK, EXCHANGE_BIND, EXCHANGE_DECLARE,
+    EXCHANGE_DELETE, EXCHANGE_UNBIND, FRAME_BODY, FRAME_ERROR, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD,
+    NOT_ALLOWED, NOT_IMPLEMENTED, PRECONDITION_FAILED, QUEUE_BIND, QUEUE_DECLARE, QUEUE_DELETE, QUEUE_PURGE,
+    QUEUE_UNBIND, TX_COMMIT, TX_ROLLBACK, TX_SELECT, UNEXPECTED_FRAME,
 )
 from fairsched.core.amqp.contents cimport contents_body_size, contents_find
 from fairsched.core.amqp.frames cimport (
@@ -39,18 +39,13 @@ from fairsched.core.broker.basicmethods cimport (
     on_basic_ack, on_basic_cancel, on_basic_consume, on_basic_get, on_basic_nack, on_basic_qos, on_basic_recover,
     on_basic_reject, on_confirm_select, on_tx_end, on_tx_select,
 )
-from fairsched.core.broker.channels cimport (
-    channel_closing, channel_create, channel_disposed, channel_stop,
-)
-from fairsched.core.broker.consumers cimport (
-    consumer_disposed, consumer_interest, consumer_leave, consumer_pull, host_forget, topology_share,
-    topology_unshare,
-)
+from fairsched.core.broker.channels cimport channel_closing, channel_create, channel_stop
+from fairsched.core.broker.consumers cimport host_forget, topology_share, topology_unshare
 from fairsched.core.broker.deadletters cimport deadletters_publish
 from fairsched.core.broker.errors cimport (
-    code_name, code_of_channel, refuse, refuse_memory, refuse_number,
+    Refusal, code_name, code_of_channel, refusal_number, refusal_say, refuse, refuse_memory, refuse_number,
+    refuse_syntax,
 )
-from fairsched.core.broker.exchanges cimport Refusal
 from fairsched.core.broker.handshake cimport (
     PROTOCOL_SIZE, SECOND, handshake_begin, on_connection_open, on_start_ok, on_tune_ok,
 )
@@ -63,14 +58,14 @@ from fairsched.core.broker.payload cimport (
 from fairsched.core.broker.publishing cimport channel_publish, confirm_flush, confirms_write
 from fairsched.core.broker.queuemethods cimport (
     on_exchange_bind, on_exchange_declare, on_exchange_delete, on_queue_bind, on_queue_declare, on_queue_delete,
-    on_queue_purge, on_queue_unbind, refuse_syntax,
+    on_queue_purge, on_queue_unbind,
 )
 from fairsched.core.broker.queues cimport brokerqueue_close, brokerqueue_drop
 from fairsched.core.broker.replies cimport replies_address
 from fairsched.core.broker.state cimport (
-    ALARM_DEAD, ALARM_HEARTBEAT, ALARM_MEMORY, ALARM_STOP, ALARM_TIMEOUT, AWAIT_BODY, AWAIT_HEADER, AWAIT_METHOD,
-    BrokerQueue, CLIENT_CLOSING, CLIENT_GONE, CLIENT_HEADER, CLIENT_LOGIN, CLIENT_OPEN, CLIENT_OPENING, CLIENT_START,
-    CLIENT_TUNE, Channel, Client, Payload, Unacked,
+    ALARM_DEAD, ALARM_HEARTBEAT, ALARM_STOP, ALARM_TIMEOUT, AWAIT_BODY, AWAIT_HEADER, AWAIT_METHOD, CLIENT_CLOSING,
+    CLIENT_GONE, CLIENT_HEADER, CLIENT_LOGIN, CLIENT_OPEN, CLIENT_OPENING, CLIENT_START, CLIENT_TUNE, BrokerQueue,
+    Channel, Client, Payload, Unacked,
 )
 from fairsched.core.broker.unacked cimport unacked_find
 from fairsched.core.connection.chain cimport Connection
@@ -198,8 +193,8 @@ cdef inline bint on_header(Channel* ch, const FrameSpan* f, Refusal* refusal) no
     cdef int64_t length = f.size
     if f.size >= 2 and frames_number(f.payload, 2) != CLASS_BASIC:
         return refuse_number(
-            refusal, UNEXPECTED_FRAME, b"expected content header for class 60, got one for class %lld instead",
-            <int64_t> frames_number(f.payload, 2)
+            refusal, UNEXPECTED_FRAME, b"expected content header for class 60, got one for class ",
+            <int64_t> frames_number(f.payload, 2), b" instead"
         )
     if not contents_find(f.payload, f.size, &ch.incoming.properties):
         return refuse(refusal, FRAME_ERROR, b"cannot decode the content header")
@@ -207,7 +202,7 @@ cdef inline bint on_header(Channel* ch, const FrameSpan* f, Refusal* refusal) no
     if size < 0 or size > most:
         ch.awaited = AWAIT_METHOD
         return refuse_number(
-            refusal, PRECONDITION_FAILED, b"message size %lld is larger than configured max size", size
+            refusal, PRECONDITION_FAILED, b"message size ", size, b" is larger than configured max size"
         )
     if not replies_address(ch, f.payload, f.size, &ch.incoming.properties, &header, refusal):
         bytes_clear(&header)
@@ -338,7 +333,7 @@ cdef inline bint channel_method(
         return refuse(refusal, CHANNEL_ERROR, b"second 'channel.open' seen")
     if r.broken:
         return refuse_syntax(refusal)
-    return refuse_number(refusal, COMMAND_INVALID, b"unknown method %lld", method)
+    return refuse_number(refusal, COMMAND_INVALID, b"unknown method ", method, b"")
 
 cdef inline void channel_frame(Channel* ch, const FrameSpan* f) noexcept nogil:
     """A frame of an open channel."""
@@ -406,10 +401,10 @@ cdef inline void client_open_channel(Client* client, const FrameSpan* f) noexcep
     elif not channel_open_read(&r):
         refuse_syntax(&refusal)
     elif f.channel > client.channel_max:
-        refuse_number(
-            &refusal, NOT_ALLOWED,
-            b"number of channels opened (%1$lld) has reached the negotiated channel_max (%1$lld)", client.channel_max
-        )
+        refuse_number(&refusal, NOT_ALLOWED, b"number of channels opened (", client.channel_max, b")")
+        refusal_say(&refusal, b" has reached the negotiated channel_max (")
+        refusal_number(&refusal, client.channel_max)
+        refusal_say(&refusal, b")")
     elif not client_room(client, f.channel):
         refuse_memory(&refusal)
     else:
@@ -450,7 +445,7 @@ cdef inline bint connection_method(Client* client, uint32_t method, Reader* r, R
     if method == CONNECTION_UPDATE_SECRET and client.state == CLIENT_OPEN:
         method_write(&client.output, 0, CONNECTION_UPDATE_SECRET_OK)
         return True
-    return refuse_number(refusal, COMMAND_INVALID, b"unexpected method %lld on channel 0", method)
+    return refuse_number(refusal, COMMAND_INVALID, b"unexpected method ", method, b" on channel 0")
 
 cdef inline void connection_frame(Client* client, const FrameSpan* f) noexcept nogil:
     """A frame of channel 0."""
@@ -479,7 +474,7 @@ cdef inline void client_frame(
         return
     if f.kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY):
         if client.state != CLIENT_CLOSING:
-            refuse_number(&refusal, FRAME_ERROR, b"unknown frame type %lld", f.kind)
+            refuse_number(&refusal, FRAME_ERROR, b"unknown frame type ", f.kind, b"")
             client_fail(client, &refusal, 0)
     elif f.channel == 0:
         connection_frame(client, f)
@@ -502,7 +497,9 @@ cdef inline void client_refuse_frame(Client* client, FrameFound found, const Fra
         client_leave(client)
         return
     if found == FRAME_TOO_LONG:
-        refuse_number(&refusal, FRAME_ERROR, b"the payload of a frame has %lld octets, more than was agreed", f.size)
+        refuse_number(
+            &refusal, FRAME_ERROR, b"the payload of a frame has ", f.size, b" octets, more than was agreed"
+        )
     else:
         refuse(&refusal, FRAME_ERROR, b"a frame does not end with 206")
     client_fail(client, &refusal, 0)
@@ -565,11 +562,13 @@ cdef inline bint channel_overdue(Channel* ch, int64_t now, Refusal* refusal) noe
             continue
         limit = u.queue.arguments.consumer_timeout * 1000000 if u.queue.arguments.consumer_timeout > 0 else otherwise
         if limit > 0 and now - u.since > limit:
-            refusal.code = PRECONDITION_FAILED
-            refusal.length = <uint32_t> snprintf(
-                <char*> refusal.text, 512, b"delivery acknowledgement on channel %u timed out. Timeout value used: "
-                b"%lld ms. This timeout value can be configured, see consumers doc guide to learn more", ch.number,
-                <long long> (limit // 1000000)
+            refuse_number(
+                refusal, PRECONDITION_FAILED, b"delivery acknowledgement on channel ", ch.number,
+                b" timed out. Timeout value used: "
+            )
+            refusal_number(refusal, limit // 1000000)
+            refusal_say(
+                refusal, b" ms. This timeout value can be configured, see consumers doc guide to learn more"
             )
             return True
     return False

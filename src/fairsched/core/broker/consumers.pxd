@@ -13,16 +13,14 @@ from libc.string cimport memcpy, memset
 
 from fairsched.core.amqp.contents cimport Content
 from fairsched.core.amqp.methods cimport basic_cancel_write, basic_deliver_write
-from fairsched.core.amqp.octets cimport Text
+from fairsched.core.amqp.octets cimport Text, text_free
 from fairsched.core.broker.exchanges cimport queue_remove as topology_forget
 from fairsched.core.broker.payload cimport payload_content, payload_release
-from fairsched.core.broker.queues cimport (
-    brokerqueue_close, brokerqueue_drop, brokerqueue_release, brokerqueue_retain, text_free,
-)
+from fairsched.core.broker.queues cimport brokerqueue_close, brokerqueue_drop, brokerqueue_release, brokerqueue_retain
 from fairsched.core.broker.state cimport (
     BrokerQueue, CLIENT_OPEN, Channel, Client, Consumer, Payload, Unacked,
 )
-from fairsched.core.broker.unacked cimport unacked_add, unacked_at, unacked_find, unacked_reserve, unacked_skip
+from fairsched.core.broker.unacked cimport unacked_add, unacked_find, unacked_reserve, unacked_skip
 from fairsched.core.broker.visit cimport Visit, visit_begin, visit_end
 from fairsched.core.connection.chain cimport HINDRANCE_HOST, Target, Task
 from fairsched.core.connection.connection cimport connection_notify, target_forget, task_init

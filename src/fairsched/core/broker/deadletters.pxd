@@ -2,7 +2,7 @@
 
 Publishing may have further messages leave (a queue is full): these go behind, until there are none.
 
-Source: RabbitMQ, "Dead Letter Exchanges"; deadletter.pxd has their headers.
+Source: RabbitMQ, "Dead Letter Exchanges"; deathheader.pxd has their headers.
 Thread safety: any thread that shares the topology's lock, with lists of its own. Complexity: that of routing, and
 O(octets) a letter.
 """
@@ -12,7 +12,7 @@ from libc.stdlib cimport free
 
 from fairsched.core.amqp.contents cimport PROPERTY_HEADERS, Properties, contents_find, contents_text
 from fairsched.core.amqp.octets cimport Bytes, Text, bytes_clear, bytes_init, text_of
-from fairsched.core.broker.deadletter cimport Death, death_cycle, death_header_write
+from fairsched.core.broker.deathheader cimport Death, death_cycle, death_header_write
 from fairsched.core.broker.network cimport clock_wall
 from fairsched.core.broker.payload cimport (
     payload_again, payload_bcc, payload_exchange, payload_header, payload_key, payload_release, payload_retain,

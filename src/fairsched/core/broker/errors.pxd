@@ -1,17 +1,27 @@
 """Why something is refused: RabbitMQ's codes and texts.
 
-Thread safety: pure functions. Complexity: O(1).
+A text is begun by `refuse` and appended to; what does not fit is cut off.
+
+Thread safety: pure functions. Complexity: O(octets).
 """
 
-from libc.stdint cimport int64_t, uint16_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 from libc.stdio cimport snprintf
+from libc.string cimport memcpy
 
 from fairsched.core.amqp.constants cimport (
     ACCESS_REFUSED, CHANNEL_ERROR, COMMAND_INVALID, CONNECTION_FORCED, FRAME_ERROR, INTERNAL_ERROR, NOT_ALLOWED,
     NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED, RESOURCE_ERROR, RESOURCE_LOCKED, SYNTAX_ERROR, UNEXPECTED_FRAME,
 )
-from fairsched.core.amqp.octets cimport Text
-from fairsched.core.broker.exchanges cimport Refusal, TEXT_MAX
+from fairsched.core.amqp.octets cimport Text, text_equal, text_of
+
+cdef enum:
+    TEXT_MAX = 1024
+
+cdef struct Refusal:         # why something was not done
+    uint16_t code            # 403, 404, 406: close the channel; 503, 541: close the connection
+    uint32_t length
+    uint8_t text[TEXT_MAX]   # the explanation, without the name of the code, such as "no exchange 'x' in vhost '/'"
 
 cdef inline const char* code_name(uint32_t code) noexcept nogil:
     if code == ACCESS_REFUSED:
@@ -44,34 +54,125 @@ cdef inline bint code_of_channel(uint32_t code) noexcept nogil:
     """Whether an error closes the channel, and not the connection."""
     return code in (ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED)
 
-cdef inline void refusal_cut(Refusal* r, int length) noexcept nogil:
-    r.length = <uint32_t> min(max(length, 0), TEXT_MAX - 1)
+# Explanations ---------------------------------------------------------------------------------------------------------
 
-cdef inline bint refuse(Refusal* r, uint16_t code, const char* text) noexcept nogil:
-    """Refuse with a text; always False."""
+cdef inline void refusal_text(Refusal* r, Text text) noexcept nogil:
+    """Append to the explanation."""
+    cdef uint32_t size = min(text.length, <uint32_t> TEXT_MAX - r.length)
+    if size:
+        memcpy(r.text + r.length, text.data, size)
+    r.length += size
+
+cdef inline void refusal_say(Refusal* r, const char* words) noexcept nogil:
+    refusal_text(r, text_of(words))
+
+cdef inline void refusal_number(Refusal* r, int64_t number) noexcept nogil:
+    cdef char digits[24]
+    snprintf(digits, sizeof(digits), "%lld", <long long> number)
+    refusal_say(r, digits)
+
+cdef inline void refusal_resource(Refusal* r, bint exchange, Text name, Text vhost) noexcept nogil:
+    """Append what RabbitMQ calls an exchange or a queue."""
+    refusal_say(r, "exchange '" if exchange else "queue '")
+    refusal_text(r, name)
+    refusal_say(r, "' in vhost '")
+    refusal_text(r, vhost)
+    refusal_say(r, "'")
+
+cdef inline bint text_prints(Text text) noexcept nogil:
+    cdef uint32_t i
+    for i in range(text.length):
+        if text.data[i] < 32 or text.data[i] > 126:
+            return False
+    return text.length > 0
+
+cdef inline void refusal_binary(Refusal* r, Text text) noexcept nogil:
+    """Append octets as Erlang shows them: <<"like this">>, or as numbers."""
+    cdef bint prints = text_prints(text)
+    cdef uint32_t i
+    refusal_say(r, "<<\"" if prints else "<<")
+    for i in range(text.length):
+        if prints:
+            if text.data[i] == b'"' or text.data[i] == b'\\':
+                refusal_say(r, "\\")
+            refusal_text(r, Text(text.data + i, 1))
+        else:
+            refusal_say(r, "," if i else "")
+            refusal_number(r, text.data[i])
+    refusal_say(r, "\">>" if prints else ">>")
+
+# Refusing: always False -----------------------------------------------------------------------------------------------
+
+cdef inline bint refuse(Refusal* r, uint16_t code, const char* words) noexcept nogil:
+    """Begin an explanation."""
     r.code = code
-    refusal_cut(r, snprintf(<char*> r.text, TEXT_MAX, b"%s", text))
+    r.length = 0
+    refusal_say(r, words)
     return False
 
-cdef inline bint refuse_name(Refusal* r, uint16_t code, const char* pattern, Text name) noexcept nogil:
-    """… with one name: %.*s."""
-    r.code = code
-    refusal_cut(r, snprintf(<char*> r.text, TEXT_MAX, pattern, <int> name.length, <const char*> name.data))
+cdef inline bint refuse_name(
+    Refusal* r, uint16_t code, const char* words, Text name, const char* more
+) noexcept nogil:
+    refuse(r, code, words)
+    refusal_text(r, name)
+    refusal_say(r, more)
     return False
 
-cdef inline bint refuse_names(Refusal* r, uint16_t code, const char* pattern, Text a, Text b) noexcept nogil:
-    """… with two."""
-    r.code = code
-    refusal_cut(r, snprintf(
-        <char*> r.text, TEXT_MAX, pattern, <int> a.length, <const char*> a.data, <int> b.length, <const char*> b.data
-    ))
+cdef inline bint refuse_number(
+    Refusal* r, uint16_t code, const char* words, int64_t number, const char* more
+) noexcept nogil:
+    refuse(r, code, words)
+    refusal_number(r, number)
+    refusal_say(r, more)
     return False
 
-cdef inline bint refuse_number(Refusal* r, uint16_t code, const char* pattern, int64_t number) noexcept nogil:
-    """… with a number: %lld."""
-    r.code = code
-    refusal_cut(r, snprintf(<char*> r.text, TEXT_MAX, pattern, <long long> number))
+cdef inline bint refuse_resource(
+    Refusal* r, uint16_t code, const char* words, bint exchange, Text name, Text vhost, const char* more
+) noexcept nogil:
+    """Explain with the name of an exchange or a queue."""
+    refuse(r, code, words)
+    refusal_resource(r, exchange, name, vhost)
+    refusal_say(r, more)
     return False
+
+cdef inline bint refuse_missing(Refusal* r, bint exchange, Text name, Text vhost) noexcept nogil:
+    return refuse_resource(r, NOT_FOUND, "no ", exchange, name, vhost, "")
 
 cdef inline bint refuse_memory(Refusal* r) noexcept nogil:
-    return refuse(r, INTERNAL_ERROR, b"out of memory")
+    return refuse(r, INTERNAL_ERROR, "memory is exhausted")
+
+cdef inline bint refuse_syntax(Refusal* refusal) noexcept nogil:
+    return refuse(refusal, SYNTAX_ERROR, b"the arguments of the method are not well formed")
+
+cdef inline bint refuse_unlike(
+    Refusal* r, bint exchange, Text name, Text vhost, const char* argument
+) noexcept nogil:
+    """Begin to explain that what is declared is there, and not like that."""
+    refuse(r, PRECONDITION_FAILED, "inequivalent arg '")
+    refusal_say(r, argument)
+    refusal_say(r, "' for ")
+    refusal_resource(r, exchange, name, vhost)
+    refusal_say(r, ": received ")
+    return False
+
+# Comparing what is declared with what is there: False and refused if it is not the same -------------------------------
+
+cdef inline bint same_word(
+    Refusal* r, bint exchange, Text name, Text vhost, const char* argument, const char* current, const char* received
+) noexcept nogil:
+    if text_equal(text_of(current), text_of(received)):
+        return True
+    refuse_unlike(r, exchange, name, vhost, argument)
+    refusal_say(r, "'")
+    refusal_say(r, received)
+    refusal_say(r, "' but current is '")
+    refusal_say(r, current)
+    refusal_say(r, "'")
+    return False
+
+cdef inline bint same_flag(
+    Refusal* r, bint exchange, Text name, Text vhost, const char* argument, bint current, bint received
+) noexcept nogil:
+    return same_word(
+        r, exchange, name, vhost, argument, "true" if current else "false", "true" if received else "false"
+    )

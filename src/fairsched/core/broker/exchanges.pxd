@@ -14,18 +14,22 @@ Thread safety: none; the owner excludes: any number may route while nobody chang
 Complexity: O(length of the names) expected, and what is said at each function.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdio cimport snprintf
-from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset, strlen
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 
 from fairsched.core.amqp.octets cimport (
-    Bytes, Text, bytes_append, bytes_clear, bytes_init, bytes_number, text_begins, text_equal, text_is, text_of,
+    Bytes, Text, bytes_append, bytes_clear, bytes_init, bytes_number, text_begins, text_copy, text_is, text_of,
 )
 from fairsched.core.amqp.tables cimport Field, field_type, field_value_describe, field_describe, tables_get
 from fairsched.core.broker.buckets cimport (
     BUCKETS_MAX, WEIGHT_NO_INTEGER, WEIGHT_OK, WEIGHT_TOO_SMALL, Buckets, Weight, buckets_add, buckets_clear,
     buckets_remove, buckets_total, weight_read,
+)
+from fairsched.core.broker.errors cimport (
+    Refusal, refusal_binary, refusal_resource, refusal_say, refusal_text, refuse, refuse_memory, refuse_missing,
+    refuse_name, refuse_resource, refuse_unlike, same_flag, same_word,
 )
 from fairsched.core.broker.fields cimport Fields, fields_clear, fields_init, fields_read, fields_write, values_equal
 from fairsched.core.broker.growing cimport Numbers, numbers_clear, numbers_give, numbers_take
@@ -36,6 +40,7 @@ from fairsched.core.broker.names cimport (
 from fairsched.core.broker.topics cimport (
     TopicNode, Topics, topics_clear, topics_init, topics_obtain, topics_release,
 )
+from fairsched.core.chains cimport ChainLink, chains_clear
 
 cdef enum ExchangeType:
     EXCHANGE_DIRECT
@@ -49,14 +54,6 @@ cdef enum HashedBy:
     HASHED_KEY
     HASHED_HEADER
     HASHED_PROPERTY
-
-cdef enum:
-    TEXT_MAX = 1024
-
-cdef struct Refusal:         # why something was not done
-    uint16_t code            # 403, 404, 406: close the channel; 503, 541: close the connection
-    uint32_t length
-    uint8_t text[TEXT_MAX]   # the explanation, without the name of the code, such as "no exchange 'x' in vhost '/'"
 
 cdef struct Exchange
 cdef struct Binding
@@ -123,74 +120,8 @@ cdef struct Topology:
     void* context
 
 
-# What is refused ------------------------------------------------------------------------------------------------------
-
-cdef inline void refusal_text(Refusal* r, Text text) noexcept nogil:
-    """Append to the explanation."""
-    cdef uint32_t size = min(text.length, <uint32_t> TEXT_MAX - r.length)
-    if size:
-        memcpy(r.text + r.length, text.data, size)
-    r.length += size
-
-cdef inline void refusal_say(Refusal* r, const char* words) noexcept nogil:
-    refusal_text(r, text_of(words))
-
-cdef inline void refusal_resource(Refusal* r, const Topology* t, bint exchange, Text name) noexcept nogil:
-    """Append what RabbitMQ calls an exchange or a queue."""
-    refusal_say(r, "exchange '" if exchange else "queue '")
-    refusal_text(r, name)
-    refusal_say(r, "' in vhost '")
-    refusal_text(r, t.vhost)
-    refusal_say(r, "'")
-
-cdef inline bint text_prints(Text text) noexcept nogil:
-    cdef uint32_t i
-    for i in range(text.length):
-        if text.data[i] < 32 or text.data[i] > 126:
-            return False
-    return text.length > 0
-
-cdef inline void refusal_binary(Refusal* r, Text text) noexcept nogil:
-    """Append octets as Erlang shows them: <<"like this">>, or as numbers."""
-    cdef bint prints = text_prints(text)
-    cdef char digits[8]
-    cdef uint32_t i
-    refusal_say(r, "<<\"" if prints else "<<")
-    for i in range(text.length):
-        if prints:
-            if text.data[i] == b'"' or text.data[i] == b'\\':
-                refusal_say(r, "\\")
-            refusal_text(r, Text(text.data + i, 1))
-        else:
-            refusal_say(r, "," if i else "")
-            snprintf(digits, sizeof(digits), "%d", <int> text.data[i])
-            refusal_say(r, digits)
-    refusal_say(r, "\">>" if prints else ">>")
-
-cdef inline bint refuse(Refusal* r, uint16_t code, const char* words) noexcept nogil:
-    """Begin an explanation; False."""
-    r.code = code
-    r.length = 0
-    refusal_say(r, words)
-    return False
-
-cdef inline bint refuse_resource(
-    Refusal* r, uint16_t code, const char* words, const Topology* t, bint exchange, Text name, const char* more
-) noexcept nogil:
-    """Explain with the name of an exchange or a queue; False."""
-    refuse(r, code, words)
-    refusal_resource(r, t, exchange, name)
-    refusal_say(r, more)
-    return False
-
-cdef inline bint refuse_missing(Refusal* r, const Topology* t, bint exchange, Text name) noexcept nogil:
-    return refuse_resource(r, 404, "no ", t, exchange, name, "")
-
 cdef inline bint refuse_default(Refusal* r) noexcept nogil:
     return refuse(r, 403, "operation not permitted on the default exchange")
-
-cdef inline bint refuse_memory(Refusal* r) noexcept nogil:
-    return refuse(r, 541, "memory is exhausted")
 
 
 # Names and copies -----------------------------------------------------------------------------------------------------
@@ -206,16 +137,6 @@ cdef inline void name_strip(Name* name, Text given) noexcept nogil:
             name.room[length] = given.data[i]
             length += 1
     name.text = Text(&name.room[0], length)
-
-cdef inline bint text_copy(Text* to, Text given) noexcept nogil:
-    """Copy into memory of its own; False: memory is exhausted."""
-    cdef uint8_t* data = <uint8_t*> malloc(given.length + 1)
-    if data == NULL:
-        return False
-    if given.length:
-        memcpy(data, given.data, given.length)
-    to[0] = Text(data, given.length)
-    return True
 
 cdef inline Text destination_name(const Destination* d) noexcept nogil:
     return names_text(d.entry)
@@ -488,7 +409,8 @@ cdef inline Exchange* exchange_make(
     x.kind = kind
     x.auto_delete = auto_delete
     x.internal = internal
-    if not text_copy(&x.arguments, arguments) or not numbers_take(&t.numbers, &x.place.number):
+    x.arguments = text_copy(arguments)
+    if x.arguments.data == NULL or not numbers_take(&t.numbers, &x.place.number):
         exchange_free(x)
         return NULL
     x.place.entry = names_add(&t.exchanges, name, x)
@@ -528,7 +450,7 @@ cdef inline void exchange_understand(Exchange* x) noexcept nogil:
 # Declaring ------------------------------------------------------------------------------------------------------------
 
 cdef inline bint argument_check(
-    Refusal* r, const Topology* t, bint exchange, Text name, Text arguments, const char* argument
+    Refusal* r, bint exchange, Text name, Text vhost, Text arguments, const char* argument
 ) noexcept nogil:
     """Refuse an argument that is there and no long string."""
     cdef Field field
@@ -539,16 +461,16 @@ cdef inline bint argument_check(
     refusal_say(r, "' for arg '")
     refusal_say(r, argument)
     refusal_say(r, "' in ")
-    refusal_resource(r, t, exchange, name)
+    refusal_resource(r, exchange, name, vhost)
     return False
 
 cdef inline bint hash_check(Refusal* r, const Topology* t, Text name, Text arguments) noexcept nogil:
     """Refuse arguments of a consistent-hash exchange."""
     cdef Text header, property
     cdef bint hashes
-    if not argument_check(r, t, True, name, arguments, "hash-header"):
+    if not argument_check(r, True, name, t.vhost, arguments, "hash-header"):
         return False
-    if not argument_check(r, t, True, name, arguments, "hash-property"):
+    if not argument_check(r, True, name, t.vhost, arguments, "hash-property"):
         return False
     hashes = argument_text(arguments, "hash-header", &header)
     if not argument_text(arguments, "hash-property", &property):
@@ -557,43 +479,10 @@ cdef inline bint hash_check(Refusal* r, const Topology* t, Text name, Text argum
         return refuse(r, 406, "hash-header and hash-property are mutually exclusive")
     if text_is(property, "correlation_id") or text_is(property, "message_id") or text_is(property, "timestamp"):
         return True
-    refuse(r, 406, "Unsupported property: ")
-    refusal_text(r, property)
-    return False
-
-cdef inline void refuse_unlike(
-    Refusal* r, const Topology* t, bint exchange, Text name, const char* argument
-) noexcept nogil:
-    """Begin to explain that what is declared is there, and not like that."""
-    refuse(r, 406, "inequivalent arg '")
-    refusal_say(r, argument)
-    refusal_say(r, "' for ")
-    refusal_resource(r, t, exchange, name)
-    refusal_say(r, ": received ")
-
-cdef inline bint same_word(
-    Refusal* r, const Topology* t, bint exchange, Text name, const char* argument, const char* current,
-    const char* received
-) noexcept nogil:
-    if text_equal(text_of(current), text_of(received)):
-        return True
-    refuse_unlike(r, t, exchange, name, argument)
-    refusal_say(r, "'")
-    refusal_say(r, received)
-    refusal_say(r, "' but current is '")
-    refusal_say(r, current)
-    refusal_say(r, "'")
-    return False
-
-cdef inline bint same_flag(
-    Refusal* r, const Topology* t, bint exchange, Text name, const char* argument, bint current, bint received
-) noexcept nogil:
-    return same_word(
-        r, t, exchange, name, argument, "true" if current else "false", "true" if received else "false"
-    )
+    return refuse_name(r, 406, "Unsupported property: ", property, "")
 
 cdef inline bint same_argument(
-    Refusal* r, const Topology* t, bint exchange, Text name, const char* argument, Text current, Text received
+    Refusal* r, bint exchange, Text name, Text vhost, const char* argument, Text current, Text received
 ) noexcept nogil:
     """Compare an argument of two declarations as RabbitMQ does; refuse with its text."""
     cdef Field old, new
@@ -612,7 +501,7 @@ cdef inline bint same_argument(
         field_describe(&out, &new if now else NULL)
         bytes_append(&out, <const uint8_t*> " but current is ", 16)
         field_describe(&out, &old if before else NULL)
-    refuse_unlike(r, t, exchange, name, argument)
+    refuse_unlike(r, exchange, name, vhost, argument)
     refusal_text(r, Text(out.data, <uint32_t> out.end))
     bytes_clear(&out)
     return False
@@ -624,11 +513,11 @@ cdef inline bint exchange_same(
     """Whether an exchange that is there is like this."""
     cdef Text name = exchange_name(x)
     return (
-        same_word(r, t, True, name, "type", exchange_type_atom(x.kind), exchange_type_atom(kind))
-        and same_flag(r, t, True, name, "durable", x.place.durable, durable)
-        and same_flag(r, t, True, name, "auto_delete", x.auto_delete, auto_delete)
-        and same_flag(r, t, True, name, "internal", x.internal, internal)
-        and same_argument(r, t, True, name, "alternate-exchange", x.arguments, arguments)
+        same_word(r, True, name, t.vhost, "type", exchange_type_atom(x.kind), exchange_type_atom(kind))
+        and same_flag(r, True, name, t.vhost, "durable", x.place.durable, durable)
+        and same_flag(r, True, name, t.vhost, "auto_delete", x.auto_delete, auto_delete)
+        and same_flag(r, True, name, t.vhost, "internal", x.internal, internal)
+        and same_argument(r, True, name, t.vhost, "alternate-exchange", x.arguments, arguments)
     )
 
 cdef inline bint exchange_check(
@@ -636,11 +525,8 @@ cdef inline bint exchange_check(
 ) noexcept nogil:
     """Refuse a new exchange."""
     if text_begins(name, "amq."):
-        refuse(r, 403, "exchange name '")
-        refusal_text(r, name)
-        refusal_say(r, "' contains reserved prefix 'amq.*'")
-        return False
-    if not argument_check(r, t, True, name, arguments, "alternate-exchange"):
+        return refuse_name(r, 403, "exchange name '", name, "' contains reserved prefix 'amq.*'")
+    if not argument_check(r, True, name, t.vhost, arguments, "alternate-exchange"):
         return False
     return kind != EXCHANGE_HASH or hash_check(r, t, name, arguments)
 
@@ -658,16 +544,13 @@ cdef inline bint exchange_declare(
     cdef Name stripped
     created[0] = False
     if not passive and known == EXCHANGE_TYPES:
-        refuse(refusal, 503, "unknown exchange type '")
-        refusal_text(refusal, kind)
-        refusal_say(refusal, "'")
-        return False
+        return refuse_name(refusal, 503, "unknown exchange type '", kind, "'")
     name_strip(&stripped, name)
     if stripped.text.length == 0:
         return refuse_default(refusal)
     found = exchange_find(t, stripped.text)
     if passive:
-        return found != NULL or refuse_missing(refusal, t, True, stripped.text)
+        return found != NULL or refuse_missing(refusal, True, stripped.text, t.vhost)
     if found != NULL:
         return exchange_same(refusal, t, found, known, durable, auto_delete, internal, arguments)
     if not exchange_check(refusal, t, stripped.text, known, arguments):
@@ -688,12 +571,12 @@ cdef inline bint exchange_delete(Topology* t, Text name, bint if_unused, Refusal
     if stripped.text.length == 0:
         return refuse_default(refusal)
     if text_begins(stripped.text, "amq."):
-        return refuse_resource(refusal, 403, "deletion of system ", t, True, stripped.text, " not allowed")
+        return refuse_resource(refusal, 403, "deletion of system ", True, stripped.text, t.vhost, " not allowed")
     x = exchange_find(t, stripped.text)
     if x == NULL:
         return True
     if if_unused and x.oldest != NULL:
-        return refuse_resource(refusal, 406, "", t, True, stripped.text, " in use")
+        return refuse_resource(refusal, 406, "", True, stripped.text, t.vhost, " in use")
     exchange_doom(t, x)
     topology_sweep(t)
     return True
@@ -802,9 +685,9 @@ cdef inline bint topology_bind(
     x = exchange_find(t, from_name.text)
     place = topology_place(t, to_name.text, to_exchange)
     if x == NULL:
-        return refuse_missing(refusal, t, True, from_name.text)
+        return refuse_missing(refusal, True, from_name.text, t.vhost)
     if place == NULL:
-        return refuse_missing(refusal, t, to_exchange, to_name.text)
+        return refuse_missing(refusal, to_exchange, to_name.text, t.vhost)
     if x.kind == EXCHANGE_HASH and not weight_check(refusal, x, key):
         return False
     if x.kind == EXCHANGE_HEADERS and not match_check(refusal, arguments):
@@ -862,8 +745,9 @@ cdef inline bint topology_predeclare(
 cdef inline bint topology_init(Topology* t, Text vhost) noexcept nogil:
     """Begin with the exchanges that RabbitMQ declares in advance. False: memory exhausted; then clear it."""
     memset(t, 0, sizeof(Topology))
+    t.vhost = text_copy(vhost)
     return (
-        text_copy(&t.vhost, vhost)
+        t.vhost.data != NULL
         and topology_predeclare(t, "", EXCHANGE_DIRECT, False)
         and topology_predeclare(t, "amq.direct", EXCHANGE_DIRECT, False)
         and topology_predeclare(t, "amq.fanout", EXCHANGE_FANOUT, False)
@@ -873,20 +757,17 @@ cdef inline bint topology_init(Topology* t, Text vhost) noexcept nogil:
         and topology_predeclare(t, "amq.topic", EXCHANGE_TOPIC, False)
     )
 
+cdef inline void place_dispose(ChainLink* link) noexcept nogil:
+    free((<NameEntry*> link).value)
+    free(link)
+
 cdef inline void topology_clear(Topology* t) noexcept nogil:
     """Free everything but queues, without telling anybody."""
-    cdef NameEntry* entry
-    cdef uint64_t i
     t.removed = NULL
     while t.oldest != NULL:
         exchange_doom(t, t.oldest)
         topology_sweep(t)
-    for i in range(t.queues.size):
-        entry = t.queues.chains[i]
-        while entry != NULL:
-            free(entry.value)
-            entry = entry.next
-    names_clear(&t.queues)
+    chains_clear(&t.queues, place_dispose)
     names_clear(&t.exchanges)
     numbers_clear(&t.numbers)
     free(<void*> t.vhost.data)

@@ -9,7 +9,7 @@ Thread safety: pure functions; `Fields` is its owner's. Complexity: O(octets); s
 
 from libc.math cimport fabs, floor
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, qsort, realloc
+from libc.stdlib cimport free, qsort
 from libc.string cimport memcmp
 
 from fairsched.core.amqp.frames cimport frames_number
@@ -18,6 +18,7 @@ from fairsched.core.amqp.tables cimport (
     TABLES_DEPTH, Field, TableWalk, field_integer, field_real, table_begin, table_end, table_field, tables_next,
     tables_walk,
 )
+from fairsched.core.memory cimport array_reserve
 
 
 # Fields in the order of their names -----------------------------------------------------------------------------------
@@ -54,16 +55,8 @@ cdef inline int fields_compare(const void* a, const void* b) noexcept nogil:
     return 1 if left.name.data > right.name.data else -1  # as they came
 
 cdef inline bint fields_room(Fields* f) noexcept nogil:
-    cdef int64_t room = 2 * f.room if f.room else 8
-    cdef NamedField* at
-    if f.count < f.room:
-        return True
-    at = <NamedField*> realloc(f.at, room * sizeof(NamedField))
-    if at == NULL:
-        return False
-    f.at = at
-    f.room = room
-    return True
+    """Have room for one more; False: memory is exhausted."""
+    return array_reserve(<void**> &f.at, &f.room, f.count + 1, sizeof(NamedField), 8)
 
 cdef inline bint fields_read(Fields* f, Text table) noexcept nogil:
     """Read the fields of a table, sorted by name; False: memory is exhausted. What is broken ends it."""

@@ -7,6 +7,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 
+from fairsched.core.memory cimport array_reserve
+
 
 # A vector -------------------------------------------------------------------------------------------------------------
 
@@ -25,15 +27,8 @@ cdef inline void pointers_clear(Pointers* p) noexcept nogil:
 
 cdef inline bint pointers_add(Pointers* p, void* value) noexcept nogil:
     """Append; False: memory is exhausted."""
-    cdef int64_t room
-    cdef void** at
-    if p.count == p.room:
-        room = 2 * p.room if p.room else 16
-        at = <void**> realloc(p.at, room * sizeof(void*))
-        if at == NULL:
-            return False
-        p.at = at
-        p.room = room
+    if not array_reserve(<void**> &p.at, &p.room, p.count + 1, sizeof(void*), 16):
+        return False
     p.at[p.count] = value
     p.count += 1
     return True

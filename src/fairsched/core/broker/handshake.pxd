@@ -7,24 +7,21 @@ Thread safety: the connection's thread; login_take and login_answer any one thre
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
-from libc.stdio cimport snprintf
 from libc.string cimport memchr, memcmp, memset
 
-from fairsched.core.amqp.constants cimport (
-    ACCESS_REFUSED, CHANNEL_ERROR, COMMAND_INVALID, FRAME_MIN_SIZE, NOT_ALLOWED, SYNTAX_ERROR,
-)
+from fairsched.core.amqp.constants cimport ACCESS_REFUSED, COMMAND_INVALID, FRAME_MIN_SIZE, NOT_ALLOWED
 from fairsched.core.amqp.methods cimport (
     ConnectionStartOk, ConnectionTuneOk, connection_close_write, connection_open_ok_write, connection_open_read,
     connection_start_ok_read, connection_start_write, connection_tune_ok_read, connection_tune_write,
 )
-from fairsched.core.amqp.octets cimport Reader, Text, bytes_append, text_equal, text_is, text_of
-from fairsched.core.amqp.tables cimport Field, field_bool, field_text, tables_get, tables_next, tables_walk, TableWalk
-from fairsched.core.amqp.tables cimport tables_fields
-from fairsched.core.broker.errors cimport refuse, refuse_memory, refuse_name, refuse_number, refusal_cut
-from fairsched.core.broker.exchanges cimport Refusal, TEXT_MAX
+from fairsched.core.amqp.octets cimport (
+    Reader, Text, bytes_append, text_copy, text_equal, text_free, text_is, text_of,
+)
+from fairsched.core.amqp.tables cimport Field, TableWalk, field_bool, field_text, tables_fields, tables_get, tables_next
+from fairsched.core.broker.errors cimport (
+    Refusal, refusal_number, refusal_say, refuse, refuse_memory, refuse_name, refuse_number, refuse_syntax,
+)
 from fairsched.core.broker.network cimport EVENT_END, EVENT_READ
-from fairsched.core.broker.queuemethods cimport refuse_syntax
-from fairsched.core.broker.queues cimport text_copy, text_free
 from fairsched.core.broker.state cimport (
     CLIENT_CLOSING, CLIENT_GONE, CLIENT_LOGIN, CLIENT_OPEN, CLIENT_OPENING, CLIENT_START, CLIENT_TUNE, Client, Host,
     Server,
@@ -33,7 +30,6 @@ from fairsched.core.connection.chain cimport Task
 from fairsched.core.connection.connection cimport (
     CONNECTION_CLOSING, connection_close, connection_notify, connection_release, connection_retain, connection_submit,
 )
-from fairsched.core.waiting.parking cimport Parking
 
 cdef enum:
     PROTOCOL_SIZE = 8
@@ -111,8 +107,8 @@ cdef inline void login_refused(Client* client, const char* mechanism) noexcept n
     cdef char text[256]
     cdef int size
     refuse_name(
-        &refusal, ACCESS_REFUSED, b"ACCESS_REFUSED - Login was refused using authentication mechanism %.*s. For details "
-        b"see the broker logfile.", text_of(mechanism)
+        &refusal, ACCESS_REFUSED, b"ACCESS_REFUSED - Login was refused using authentication mechanism ",
+        text_of(mechanism), b". For details see the broker logfile."
     )
     if client.close_notify:
         connection_close_write(&client.output, ACCESS_REFUSED, Text(&refusal.text[0], refusal.length), 0)
@@ -134,7 +130,7 @@ cdef inline bint on_start_ok(Client* client, Reader* r, Refusal* refusal) noexce
     elif text_is(m.mechanism, b"AMQPLAIN"):
         there = login_amqplain(m.response, &user, &password)
     else:
-        return refuse_name(refusal, COMMAND_INVALID, b"unknown authentication mechanism '%.*s'", m.mechanism)
+        return refuse_name(refusal, COMMAND_INVALID, b"unknown authentication mechanism '", m.mechanism, b"'")
     if not there or user.length > 255 or password.length > 1024:
         login_refused(client, b"PLAIN")
         return True
@@ -202,15 +198,18 @@ cdef inline void login_answer(Client* client, bint admitted) noexcept nogil:
 
 cdef inline bint tuned(const char* name, uint32_t value, uint32_t most, Refusal* refusal) noexcept nogil:
     """Whether what a client wants is not above what was proposed. 0 would be without limit."""
-    cdef char number[16]
     if 0 < value <= most:
         return True
-    snprintf(number, sizeof(number), b"%u" if value else b"no limit", value)
-    refusal.code = NOT_ALLOWED
-    refusal_cut(refusal, snprintf(
-        <char*> refusal.text, TEXT_MAX, b"negotiated %s = %s is higher than the maximum allowed value (%u)", name, number,
-        most
-    ))
+    refuse(refusal, NOT_ALLOWED, b"negotiated ")
+    refusal_say(refusal, name)
+    refusal_say(refusal, b" = ")
+    if value:
+        refusal_number(refusal, value)
+    else:
+        refusal_say(refusal, b"no limit")
+    refusal_say(refusal, b" is higher than the maximum allowed value (")
+    refusal_number(refusal, most)
+    refusal_say(refusal, b")")
     return False
 
 cdef inline bint on_tune_ok(Client* client, Reader* r, Refusal* refusal) noexcept nogil:
@@ -223,8 +222,8 @@ cdef inline bint on_tune_ok(Client* client, Reader* r, Refusal* refusal) noexcep
         return False
     if m.frame_max < FRAME_MIN_SIZE:
         return refuse_number(
-            refusal, NOT_ALLOWED, b"negotiated frame_max = %lld is lower than the minimum allowed value (4096)",
-            m.frame_max
+            refusal, NOT_ALLOWED, b"negotiated frame_max = ", m.frame_max,
+            b" is lower than the minimum allowed value (4096)"
         )
     client.frame_max = m.frame_max
     client.channel_max = m.channel_max
@@ -240,7 +239,7 @@ cdef inline bint on_connection_open(Client* client, Reader* r, Refusal* refusal)
     while host != NULL and not text_equal(host.name, name):
         host = host.next
     if host == NULL:
-        return refuse_name(refusal, NOT_ALLOWED, b"vhost %.*s not found", name)
+        return refuse_name(refusal, NOT_ALLOWED, b"vhost ", name, b" not found")
     client.host = host
     client.state = CLIENT_OPEN
     client.opened.store(1)

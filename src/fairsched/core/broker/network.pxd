@@ -7,7 +7,7 @@ Nothing blocks but `poller_wait`.
 Thread safety: as the system's calls; poller_wait is one thread's at a time.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t
 
 cdef extern from *:
     """

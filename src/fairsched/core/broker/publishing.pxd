@@ -9,7 +9,7 @@ Thread safety: the connection's thread. Complexity: that of routing, and O(1) a 
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from fairsched.core.amqp.constants cimport NO_ROUTE, NOT_FOUND, PRECONDITION_FAILED
+from fairsched.core.amqp.constants cimport NO_ROUTE, PRECONDITION_FAILED
 from fairsched.core.amqp.contents cimport (
     Content, PROPERTY_EXPIRATION, PROPERTY_HEADERS, PROPERTY_USER_ID, Properties, contents_has, contents_rewrite,
     contents_text,
@@ -18,14 +18,16 @@ from fairsched.core.amqp.methods cimport basic_ack_write, basic_nack_write, basi
 from fairsched.core.amqp.octets cimport Bytes, Text, bytes_append, bytes_clear, bytes_init, text_equal, text_of
 from fairsched.core.amqp.tables cimport Field, table_begin, table_copy, table_end, tables_get
 from fairsched.core.broker.consumers cimport topology_share
-from fairsched.core.broker.errors cimport refuse_memory, refuse_name, refuse_names
-from fairsched.core.broker.exchanges cimport Refusal, exchange_find
+from fairsched.core.broker.errors cimport (
+    Refusal, refusal_say, refusal_text, refuse_memory, refuse_missing, refuse_name,
+)
+from fairsched.core.broker.exchanges cimport exchange_find
 from fairsched.core.broker.payload cimport (
     payload_again, payload_content, payload_exchange, payload_header, payload_key, payload_release, payload_retain,
 )
 from fairsched.core.broker.queues cimport brokerqueue_put
 from fairsched.core.broker.routing cimport route_publish
-from fairsched.core.broker.state cimport BrokerQueue, Channel, Client, DeadLetters, Payload, Publication
+from fairsched.core.broker.state cimport BrokerQueue, Channel, Client, Payload, Publication
 
 cdef enum: EXPIRATION_MAX = 4294967295
 
@@ -50,14 +52,14 @@ cdef inline bint publication_check(Channel* ch, Publication* p, Refusal* refusal
     if contents_has(&p.properties, PROPERTY_USER_ID):
         text = contents_text(header, &p.properties, PROPERTY_USER_ID)
         if not text_equal(text, ch.client.user):
-            return refuse_names(
-                refusal, PRECONDITION_FAILED, b"user_id property set to '%.*s' but authenticated user was '%.*s'", text,
-                ch.client.user
-            )
+            refuse_name(refusal, PRECONDITION_FAILED, b"user_id property set to '", text, b"' but authenticated user was '")
+            refusal_text(refusal, ch.client.user)
+            refusal_say(refusal, b"'")
+            return False
     if contents_has(&p.properties, PROPERTY_EXPIRATION):
         text = contents_text(header, &p.properties, PROPERTY_EXPIRATION)
         if not expiration_read(text, &p.expiration):
-            return refuse_name(refusal, PRECONDITION_FAILED, b"invalid expiration '%.*s'", text)
+            return refuse_name(refusal, PRECONDITION_FAILED, b"invalid expiration '", text, b"'")
     return True
 
 cdef inline bint publication_put(Client* client, Publication* p) noexcept nogil:
@@ -183,9 +185,7 @@ cdef inline bint transaction_publish(Channel* ch, const Publication* p, Refusal*
     cdef Text exchange = Text(payload_exchange(p.payload), p.payload.exchange_size)
     topology_share(ch.client)
     if exchange_find(&ch.client.host.topology, exchange) == NULL:
-        refuse_names(
-            refusal, NOT_FOUND, b"no exchange '%.*s' in vhost '%.*s'", exchange, ch.client.host.name
-        )
+        refuse_missing(refusal, True, exchange, ch.client.host.name)
         payload_release(p.payload)
         return False
     bytes_append(&ch.transaction, <const uint8_t*> p, sizeof(Publication))

@@ -4,12 +4,12 @@ Thread safety: the connection's thread; changes take the topology's lock. Comple
 delete O(messages).
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from fairsched.core.amqp.constants cimport (
     ACCESS_REFUSED, EXCHANGE_BIND_OK, EXCHANGE_DECLARE_OK, EXCHANGE_DELETE_OK, EXCHANGE_UNBIND_OK, NOT_FOUND,
-    PRECONDITION_FAILED, QUEUE_BIND_OK, QUEUE_UNBIND_OK, RESOURCE_ERROR, RESOURCE_LOCKED, SYNTAX_ERROR,
+    PRECONDITION_FAILED, QUEUE_BIND_OK, QUEUE_UNBIND_OK, RESOURCE_ERROR, RESOURCE_LOCKED,
 )
 from fairsched.core.amqp.methods cimport (
     ExchangeBind, ExchangeDeclare, ExchangeDelete, QueueBind, QueueDeclare, QueueDelete, QueuePurge,
@@ -17,22 +17,22 @@ from fairsched.core.amqp.methods cimport (
     queue_declare_ok_write, queue_declare_read, queue_delete_ok_write, queue_delete_read, queue_purge_ok_write,
     queue_purge_read, queue_unbind_read,
 )
-from fairsched.core.amqp.octets cimport Reader, Text, text_begins
+from fairsched.core.amqp.octets cimport Reader, Text, text_begins, text_copy, text_free
 from fairsched.core.broker.arguments cimport arguments_agree, arguments_read
 from fairsched.core.broker.consumers cimport host_forget, topology_share, topology_unshare
-from fairsched.core.broker.errors cimport refuse, refuse_memory, refuse_name, refuse_names, refuse_number
+from fairsched.core.broker.errors cimport (
+    Refusal, refuse, refuse_memory, refuse_missing, refuse_name, refuse_number, refuse_resource, refuse_syntax,
+    same_flag,
+)
 from fairsched.core.broker.exchanges cimport (
-    Refusal, exchange_declare, exchange_delete, queue_add, queue_find, topology_bind, topology_unbind,
+    exchange_declare, exchange_delete, queue_add, queue_find, topology_bind, topology_unbind,
 )
 from fairsched.core.broker.generated cimport name_generate
 from fairsched.core.broker.queues cimport (
     brokerqueue_close, brokerqueue_create, brokerqueue_drop, brokerqueue_purge, brokerqueue_release,
-    brokerqueue_retain, brokerqueue_watch, text_copy, text_free,
+    brokerqueue_retain, brokerqueue_watch,
 )
-from fairsched.core.broker.state cimport Arguments, BrokerQueue, Channel, Client, Host, Server
-
-cdef inline bint refuse_syntax(Refusal* refusal) noexcept nogil:
-    return refuse(refusal, SYNTAX_ERROR, b"the arguments of the method are not well formed")
+from fairsched.core.broker.state cimport Arguments, BrokerQueue, Channel, Client, Server
 
 # Finding a queue ------------------------------------------------------------------------------------------------------
 
@@ -49,14 +49,11 @@ cdef inline bint queue_locked(const BrokerQueue* b, const Client* client) noexce
     return b.exclusive and b.owner != client
 
 cdef inline bint refuse_locked(Refusal* refusal, Text name, Text vhost) noexcept nogil:
-    return refuse_names(
-        refusal, RESOURCE_LOCKED, b"cannot obtain exclusive access to locked queue '%.*s' in vhost '%.*s'. It could be "
-        b"originally declared on another connection or the exclusive property value does not match that of the "
-        b"original declaration.", name, vhost
+    return refuse_resource(
+        refusal, RESOURCE_LOCKED, b"cannot obtain exclusive access to locked ", False, name, vhost,
+        b". It could be originally declared on another connection or the exclusive property value does not match that "
+        b"of the original declaration."
     )
-
-cdef inline bint refuse_missing(Refusal* refusal, Text name, Text vhost) noexcept nogil:
-    return refuse_names(refusal, NOT_FOUND, b"no queue '%.*s' in vhost '%.*s'", name, vhost)
 
 cdef inline BrokerQueue* queue_open(Channel* ch, Text* name, Refusal* refusal) noexcept nogil:
     """The queue of that name, referenced; NULL: refused."""
@@ -67,7 +64,7 @@ cdef inline BrokerQueue* queue_open(Channel* ch, Text* name, Refusal* refusal) n
     topology_share(client)
     b = <BrokerQueue*> queue_find(&client.host.topology, name[0])
     if b == NULL:
-        refuse_missing(refusal, name[0], client.host.name)
+        refuse_missing(refusal, False, name[0], client.host.name)
     elif queue_locked(b, client):
         refuse_locked(refusal, name[0], client.host.name)
         b = NULL
@@ -79,29 +76,16 @@ cdef inline BrokerQueue* queue_open(Channel* ch, Text* name, Refusal* refusal) n
 
 # Declaring ------------------------------------------------------------------------------------------------------------
 
-cdef inline bint refuse_inequivalent(
-    Refusal* refusal, const char* pattern, Text name, Text vhost
-) noexcept nogil:
-    return refuse_names(refusal, PRECONDITION_FAILED, pattern, name, vhost)
-
 cdef inline bint queue_agrees(Client* client, const BrokerQueue* b, const QueueDeclare* m, Refusal* refusal) noexcept nogil:
     """Whether a queue that is there is what is declared."""
     cdef Text vhost = client.host.name
     if (b.owner if b.exclusive else NULL) != (client if m.exclusive else NULL):
         return refuse_locked(refusal, m.queue, vhost)
-    if b.durable != m.durable:
-        return refuse_inequivalent(
-            refusal, b"inequivalent arg 'durable' for queue '%.*s' in vhost '%.*s': received 'false' but current is "
-            b"'true'" if b.durable else b"inequivalent arg 'durable' for queue '%.*s' in vhost '%.*s': received 'true' "
-            b"but current is 'false'", m.queue, vhost
-        )
-    if b.auto_delete != m.auto_delete:
-        return refuse_inequivalent(
-            refusal, b"inequivalent arg 'auto_delete' for queue '%.*s' in vhost '%.*s': received 'false' but current is "
-            b"'true'" if b.auto_delete else b"inequivalent arg 'auto_delete' for queue '%.*s' in vhost '%.*s': received "
-            b"'true' but current is 'false'", m.queue, vhost
-        )
-    return arguments_agree(b.table, m.arguments, m.queue, vhost, refusal)
+    return (
+        same_flag(refusal, False, m.queue, vhost, b"durable", b.durable, m.durable)
+        and same_flag(refusal, False, m.queue, vhost, b"auto_delete", b.auto_delete, m.auto_delete)
+        and arguments_agree(b.table, m.arguments, m.queue, vhost, refusal)
+    )
 
 cdef inline BrokerQueue* queue_make(
     Client* client, const QueueDeclare* m, const Arguments* arguments, Refusal* refusal
@@ -110,7 +94,7 @@ cdef inline BrokerQueue* queue_make(
     cdef BrokerQueue* b
     cdef Server* server = client.server
     if server.limits.queues > 0 and server.queues.load() >= server.limits.queues:
-        refuse_number(refusal, RESOURCE_ERROR, b"the broker has %lld queues, its limit", server.limits.queues)
+        refuse_number(refusal, RESOURCE_ERROR, b"the broker has ", server.limits.queues, b" queues, its limit")
         return NULL
     b = brokerqueue_create(server, client.host, m.queue, m.arguments, arguments)
     if b == NULL or not queue_add(&client.host.topology, b.name, b, m.durable):
@@ -189,7 +173,7 @@ cdef inline bint on_queue_declare(Channel* ch, Reader* r, Refusal* refusal) noex
             m.queue = name_generate(b"amq.gen-", generated)
         elif queue_reserved(ch.client, m.queue):
             return refuse_name(
-                refusal, ACCESS_REFUSED, b"queue name '%.*s' contains reserved prefix 'amq.*'", m.queue
+                refusal, ACCESS_REFUSED, b"queue name '", m.queue, b"' contains reserved prefix 'amq.*'"
             )
         b = queue_obtain(ch.client, &m, refusal)
     if b == NULL:
@@ -267,12 +251,8 @@ cdef inline bint queue_delete_check(
     if brokerqueue_close(b, m.if_unused, m.if_empty):
         return True
     if m.if_unused and b.queue.consumers.load() != 0:
-        return refuse_names(
-            refusal, PRECONDITION_FAILED, b"queue '%.*s' in vhost '%.*s' in use", m.queue, client.host.name
-        )
-    return refuse_names(
-        refusal, PRECONDITION_FAILED, b"queue '%.*s' in vhost '%.*s' not empty", m.queue, client.host.name
-    )
+        return refuse_resource(refusal, PRECONDITION_FAILED, b"", False, m.queue, client.host.name, b" in use")
+    return refuse_resource(refusal, PRECONDITION_FAILED, b"", False, m.queue, client.host.name, b" not empty")
 
 cdef inline bint on_queue_delete(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
     cdef QueueDelete m

@@ -4,22 +4,21 @@ Thread safety: any thread that holds a reference, outside of `guard`; what needs
 Complexity: put O(1), besides the order of the queue; purge and drop O(messages).
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 from fairsched.core.amqp.contents cimport PROPERTY_HEADERS, contents_text
-from fairsched.core.amqp.octets cimport Text
+from fairsched.core.amqp.octets cimport Text, text_copy, text_free
 from fairsched.core.amqp.tables cimport Field, field_integer, tables_get
+from fairsched.core.broker.names cimport NameEntry, names_add, names_clear, names_find, names_init
 from fairsched.core.broker.network cimport clock_now
 from fairsched.core.broker.payload cimport payload_header, payload_key, payload_release
 from fairsched.core.broker.state cimport (
     Arguments, BrokerQueue, Consumer, DROP_HEAD, DeadLetters, Guard, Host, Payload, Publication, REJECT_PUBLISH_DLX,
-    Server, SlotMap,
+    Server,
 )
-from fairsched.core.broker.visit cimport (
-    DEAD_EXPIRED, DEAD_MAXLEN, DEAD_NONE, Visit, deadletters_add, visit_begin, visit_end,
-)
+from fairsched.core.broker.visit cimport DEAD_EXPIRED, DEAD_MAXLEN, Visit, deadletters_add, visit_begin, visit_end
 from fairsched.core.connection.connection cimport connection_submit
 from fairsched.core.queue.groups cimport GROUPS_NONE
 from fairsched.core.queue.members cimport consumer_init
@@ -30,12 +29,12 @@ from fairsched.core.queue.next cimport queue_next
 from fairsched.core.queue.order cimport (
     KIND_FAIR, KIND_LAST_VALUE, KIND_PRIORITY, KIND_SORTED, Kind, order_after,
 )
-from fairsched.core.queue.overflow cimport OVERFLOW_NONE, OVERFLOW_REJECT, OVERFLOW_RING
+from fairsched.core.queue.overflow cimport OVERFLOW_REJECT, OVERFLOW_RING
 from fairsched.core.queue.queue cimport (
     Admittance, Offer, PUT_CLOSED, PUT_DONE, PUT_FULL, queue_clear, queue_init, queue_put,
 )
 from fairsched.core.queue.state cimport (
-    Queue, WALK_STEPS, queue_give_way, queue_lock, queue_remove, queue_unlock, queue_unref,
+    Queue, QueueWalk, queue_lock, queue_remove, queue_unlock, queuewalk_begin, queuewalk_end, queuewalk_next,
 )
 from fairsched.core.queue.time cimport queue_sweep
 from fairsched.core.schedule.slots cimport NO_SLOT, slots_add
@@ -49,19 +48,6 @@ cdef enum: MILLISECOND = 1000000
 cdef enum: LIFE_AT_ONCE = 10000000  # nanoseconds that a consumer has for what is to be delivered at once or never
 
 # Memory ---------------------------------------------------------------------------------------------------------------
-
-cdef inline Text text_copy(Text text) noexcept nogil:
-    """A copy, to be freed; its data is NULL when memory is exhausted."""
-    cdef uint8_t* data = <uint8_t*> malloc(text.length + 1)
-    if data != NULL:
-        if text.length:
-            memcpy(data, text.data, text.length)
-        data[text.length] = 0
-    return Text(data, text.length if data != NULL else 0)
-
-cdef inline void text_free(Text* text) noexcept nogil:
-    free(<void*> text.data)
-    text[0] = Text(NULL, 0)
 
 cdef inline void brokerqueue_limit(BrokerQueue* b) noexcept nogil:
     """Set the limits that the arguments ask for."""
@@ -102,7 +88,7 @@ cdef inline BrokerQueue* brokerqueue_create(
     b.name = text_copy(name)
     b.table = text_copy(table)
     b.guard = new Guard()
-    b.slots = new SlotMap() if arguments.kind == <uint32_t> KIND_FAIR else NULL
+    names_init(&b.slots)
     server.queues.fetch_add(1)
     if not made or b.name.data == NULL or b.table.data == NULL:
         brokerqueue_destroy(b)
@@ -113,7 +99,8 @@ cdef inline BrokerQueue* brokerqueue_create(
     b.queue.ids += 1
     b.getter.id = b.queue.ids
     b.used.store(clock_now())
-    if b.slots != NULL and not brokerqueue_slot_add(b, b"", 0, 1):  # of messages without a key
+    # Messages without a key have a slot, too.
+    if arguments.kind == <uint32_t> KIND_FAIR and brokerqueue_slot_add(b, Text(NULL, 0), 1) == NULL:
         brokerqueue_destroy(b)
         return NULL
     return b
@@ -145,8 +132,7 @@ cdef inline void brokerqueue_destroy(BrokerQueue* b) noexcept nogil:
     text_free(&b.name)
     text_free(&b.table)
     del b.guard
-    if b.slots != NULL:
-        del b.slots
+    names_clear(&b.slots)
     free(b)
 
 cdef inline void brokerqueue_retain(BrokerQueue* b) noexcept nogil:
@@ -158,16 +144,13 @@ cdef inline void brokerqueue_release(BrokerQueue* b) noexcept nogil:
 
 # Putting --------------------------------------------------------------------------------------------------------------
 
-cdef inline bint brokerqueue_slot_add(BrokerQueue* b, const uint8_t* key, int64_t size, int64_t weight) noexcept nogil:
-    """Guarded, or before others know it. Give a key its slot."""
+cdef inline NameEntry* brokerqueue_slot_add(BrokerQueue* b, Text key, int64_t weight) noexcept nogil:
+    """Guarded, or before others know it. Give a key its slot; NULL: memory is exhausted."""
     cdef uint32_t slot
     queue_lock(&b.queue)
     slot = slots_add(&b.queue.order.slots, weight, False)
     queue_unlock(&b.queue)
-    if slot == NO_SLOT:
-        return False
-    b.slots.set(key, size, slot)
-    return True
+    return names_add(&b.slots, key, <void*> <uintptr_t> slot) if slot != NO_SLOT else NULL
 
 cdef inline int64_t weight_of(Text weights, Text key) noexcept nogil:
     """What a table of weights says of a key; 1: nothing that is a weight."""
@@ -187,17 +170,17 @@ cdef inline Text publication_header(const Publication* p, Text name) noexcept no
 cdef inline uint32_t brokerqueue_slot(BrokerQueue* b, const Publication* p) noexcept nogil:
     """The slot that a message is served in, made for the first of its key."""
     cdef Text key
-    cdef uint32_t slot = 0
+    cdef NameEntry* entry
     if b.arguments.fair_key.length == 0:
         key = Text(payload_key(p.payload), p.payload.key_size)
     else:
         key = publication_header(p, b.arguments.fair_key)
     b.guard.lock()
-    if not b.slots.find(key.data, key.length, &slot) and b.slots.size() < FAIR_KEYS_MAX:
-        if brokerqueue_slot_add(b, key.data, key.length, weight_of(b.arguments.weights, key)):
-            b.slots.find(key.data, key.length, &slot)
+    entry = names_find(&b.slots, key)
+    if entry == NULL and b.slots.count < FAIR_KEYS_MAX:
+        entry = brokerqueue_slot_add(b, key, weight_of(b.arguments.weights, key))
     b.guard.unlock()
-    return slot
+    return <uint32_t> <uintptr_t> entry.value if entry != NULL else 0
 
 cdef inline int64_t brokerqueue_life(const BrokerQueue* b, const Publication* p) noexcept nogil:
     """Milliseconds that a message is to live; -1: for ever."""
@@ -294,25 +277,18 @@ cdef inline int64_t brokerqueue_purge(BrokerQueue* b, int64_t now) noexcept nogi
     cdef Visit v
     cdef DeadLetters none
     cdef Queue* q = &b.queue
+    cdef QueueWalk w
     cdef Message* m
-    cdef Message* kept = NULL
     cdef int64_t purged = 0
-    cdef int steps = 0
     none.first = NULL
     visit_begin(&v, b, now, &none)
-    queue_lock(q)
-    m = order_after(&q.order, NULL)
+    m = queuewalk_begin(&w, q)
     while m != NULL:
         if m.state == <uint32_t> MESSAGE_AVAILABLE or m.state == <uint32_t> MESSAGE_HELD:
             queue_remove(q, &v.call, m, REASON_CLOSED)
             purged += 1
-        steps += 1
-        if steps % WALK_STEPS == 0:
-            queue_give_way(q, m, &kept)
-        m = order_after(&q.order, m)
-    if kept != NULL:
-        queue_unref(q, kept)
-    queue_unlock(q)
+        m = queuewalk_next(&w, m)
+    queuewalk_end(&w)
     visit_end(&v)
     return purged
 

@@ -7,21 +7,16 @@ Source: RabbitMQ, "Direct Reply-to", and its refusals. Thread safety: the connec
 Complexity: O(octets of the content header) for a request.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from libc.stdint cimport int64_t, uint8_t
 
 from fairsched.core.amqp.constants cimport PRECONDITION_FAILED
-from fairsched.core.amqp.contents cimport (
-    PROPERTY_REPLY_TO, Properties, contents_find, contents_has, contents_text,
-)
+from fairsched.core.amqp.contents cimport PROPERTY_REPLY_TO, Properties, contents_has, contents_text
 from fairsched.core.amqp.methods cimport BasicConsume, QueueDeclare
-from fairsched.core.amqp.octets cimport (
-    Bytes, Text, bytes_append, bytes_clear, bytes_init, bytes_short, bytes_size, text_is,
-)
-from fairsched.core.broker.errors cimport refuse, refuse_memory
-from fairsched.core.broker.exchanges cimport Refusal
+from fairsched.core.amqp.octets cimport Bytes, Text, bytes_append, bytes_init, bytes_short, text_copy, text_is
+from fairsched.core.broker.errors cimport Refusal, refuse, refuse_memory
 from fairsched.core.broker.generated cimport name_generate
 from fairsched.core.broker.queuemethods cimport queue_obtain
-from fairsched.core.broker.queues cimport text_copy
 from fairsched.core.broker.state cimport BrokerQueue, Channel
 
 cdef inline bint replies_named(Text name) noexcept nogil:

@@ -12,9 +12,9 @@ Complexity: O(octets of keys and headers) and O(destinations); a topic exchange 
 O(bindings * fields).
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free
 
 from fairsched.core.amqp.contents cimport (
     PROPERTY_CORRELATION_ID, PROPERTY_DELIVERY_MODE, PROPERTY_HEADERS, PROPERTY_MESSAGE_ID, PROPERTY_TIMESTAMP,
@@ -23,10 +23,12 @@ from fairsched.core.amqp.contents cimport (
 from fairsched.core.amqp.octets cimport Text, text_is, text_of
 from fairsched.core.amqp.tables cimport Field, TableWalk, field_type, tables_get, tables_next, tables_walk
 from fairsched.core.broker.buckets cimport buckets_find, hash_missing, hash_text, hash_value
+from fairsched.core.broker.errors cimport (
+    Refusal, refusal_say, refuse, refuse_memory, refuse_missing, refuse_number, refuse_resource,
+)
 from fairsched.core.broker.exchanges cimport (
-    EXCHANGE_DIRECT, EXCHANGE_FANOUT, EXCHANGE_HEADERS, EXCHANGE_TOPIC, HASHED_HEADER, HASHED_KEY,
-    Binding, Destination, Exchange, Refusal, Topology, exchange_find, exchange_name, place_of_queue, refusal_say,
-    refuse, refuse_memory, refuse_missing, refuse_resource,
+    EXCHANGE_DIRECT, EXCHANGE_FANOUT, EXCHANGE_HEADERS, EXCHANGE_TOPIC, HASHED_HEADER, HASHED_KEY, Binding,
+    Destination, Exchange, Topology, exchange_find, exchange_name, place_of_queue,
 )
 from fairsched.core.broker.fields cimport Fields, fields_clear, fields_init, fields_read
 from fairsched.core.broker.growing cimport (
@@ -35,6 +37,7 @@ from fairsched.core.broker.growing cimport (
 from fairsched.core.broker.headers cimport headers_match
 from fairsched.core.broker.names cimport NameEntry, names_find
 from fairsched.core.broker.topics cimport TopicNode, Walk, topics_walk, walk_clear, walk_init
+from fairsched.core.memory cimport array_reserve
 
 cdef struct Route:
     void** queues            # where the message goes, each queue once
@@ -80,15 +83,9 @@ cdef inline void route_clear(Route* r) noexcept nogil:
 # Keys -----------------------------------------------------------------------------------------------------------------
 
 cdef inline void route_add_key(Route* r, Text key) noexcept nogil:
-    cdef int64_t room = 2 * r.key_room if r.key_room else 8
-    cdef Text* keys
-    if r.key_count == r.key_room:
-        keys = <Text*> realloc(r.keys, room * sizeof(Text))
-        if keys == NULL:
-            r.failed = True
-            return
-        r.keys = keys
-        r.key_room = room
+    if not array_reserve(<void**> &r.keys, &r.key_room, r.key_count + 1, sizeof(Text), 8):
+        r.failed = True
+        return
     r.keys[r.key_count] = key
     r.key_count += 1
 
@@ -124,13 +121,11 @@ cdef inline bint route_add_keys(Route* r, const char* name, bint* present, Refus
 cdef inline bint route_read_keys(Route* r, Text key, Refusal* refusal) noexcept nogil:
     """Collect the keys of a message that a client publishes; False: it is not as it must be."""
     cdef uint64_t mode = contents_number(r.header, r.properties, PROPERTY_DELIVERY_MODE, 1)
-    cdef char digits[64]
     cdef bint cc
     r.bcc = False
     r.key_count = 0
     if mode != 1 and mode != 2:
-        snprintf(digits, sizeof(digits), "invalid message: {delivery_mode_unknown,%d}", <int> mode)
-        return refuse(refusal, 406, digits)
+        return refuse_number(refusal, 406, "invalid message: {delivery_mode_unknown,", <int64_t> mode, "}")
     route_add_key(r, key)
     if not contents_has(r.properties, PROPERTY_HEADERS):
         return True
@@ -278,9 +273,9 @@ cdef inline bint route_publish(
     r.header = header
     r.properties = properties
     if x == NULL:
-        return refuse_missing(refusal, t, True, exchange)
+        return refuse_missing(refusal, True, exchange, t.vhost)
     if x.internal:
-        return refuse_resource(refusal, 403, "cannot publish to internal ", t, True, exchange, "")
+        return refuse_resource(refusal, 403, "cannot publish to internal ", True, exchange, t.vhost, "")
     return route_read_keys(r, key, refusal) and (route_from(r, t, x) or refuse_memory(refusal))
 
 cdef inline bint route_dead_letter(

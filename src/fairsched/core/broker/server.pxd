@@ -8,11 +8,11 @@ Thread safety: server_run by the I/O threads; the rest as it says. Complexity: a
 survey O(connections).
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from fairsched.core.amqp.octets cimport Text, bytes_append, bytes_clear, bytes_init
+from fairsched.core.amqp.octets cimport Text, bytes_clear, bytes_init, text_copy, text_free
 from fairsched.core.broker.channels cimport channel_disposed
 from fairsched.core.broker.clients cimport (
     READ_LEAST, client_buffered, client_settle_up, client_tear_down, client_work, client_write,
@@ -23,12 +23,9 @@ from fairsched.core.broker.consumers cimport (
 from fairsched.core.broker.deadletters cimport deadletters_publish
 from fairsched.core.broker.exchanges cimport topology_clear, topology_init
 from fairsched.core.broker.handshake cimport SECOND, login_done, login_forget
-from fairsched.core.broker.network cimport (
-    EVENT_END, EVENT_READ, EVENT_WRITE, Poller, clock_now, socket_accept, socket_close, socket_listen, socket_port,
-)
+from fairsched.core.broker.network cimport Poller, clock_now, socket_accept, socket_close, socket_listen, socket_port
 from fairsched.core.broker.queues cimport (
-    MILLISECOND, brokerqueue_close, brokerqueue_drop, brokerqueue_expire, brokerqueue_release, text_copy, text_free,
-    timed_push,
+    MILLISECOND, brokerqueue_close, brokerqueue_drop, brokerqueue_expire, brokerqueue_release, timed_push,
 )
 from fairsched.core.broker.routing cimport route_clear, route_init
 from fairsched.core.broker.state cimport (
@@ -40,9 +37,7 @@ from fairsched.core.connection.chain cimport Connection
 from fairsched.core.connection.connection cimport (
     connection_close, connection_init, connection_notify, task_init,
 )
-from fairsched.core.connection.scheduler cimport (
-    Scheduler, scheduler_clear, scheduler_init, scheduler_run, scheduler_stop, scheduler_threads,
-)
+from fairsched.core.connection.scheduler cimport scheduler_clear, scheduler_init, scheduler_run, scheduler_stop
 from fairsched.core.waiting.parking cimport Parking
 
 cdef enum:

@@ -29,12 +29,14 @@ Lifetime.
                  that has ended can name it, since its socket was closed before.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libcpp.atomic cimport atomic
 
 from fairsched.core.amqp.contents cimport Properties
 from fairsched.core.amqp.octets cimport Bytes, Text
 from fairsched.core.broker.exchanges cimport Topology
+from fairsched.core.broker.names cimport Names
+from fairsched.core.broker.names cimport Names
 from fairsched.core.broker.network cimport Poller
 from fairsched.core.broker.routing cimport Route
 from fairsched.core.connection.chain cimport (
@@ -49,8 +51,6 @@ cdef extern from *:
     """
     #include <mutex>
     #include <shared_mutex>
-    #include <string>
-    #include <unordered_map>
 
     namespace fairsched {
 
@@ -72,23 +72,6 @@ cdef extern from *:
         void unshare() { mutex.unlock_shared(); }
     };
 
-    // From the keys of a fair queue to its slots. Under the guard of its queue.
-    class SlotMap {
-        std::unordered_map<std::string, uint32_t> slots;
-
-    public:
-        bool find(const uint8_t* key, int64_t size, uint32_t* slot) const {
-            auto found = slots.find(std::string(reinterpret_cast<const char*>(key), size));
-            if (found == slots.end()) return false;
-            *slot = found->second;
-            return true;
-        }
-        void set(const uint8_t* key, int64_t size, uint32_t slot) {
-            slots[std::string(reinterpret_cast<const char*>(key), size)] = slot;
-        }
-        int64_t size() const { return slots.size(); }
-    };
-
     }  // namespace fairsched
     """
     cdef cppclass Guard "fairsched::Guard":
@@ -102,12 +85,6 @@ cdef extern from *:
         void unlock() noexcept nogil
         void share() noexcept nogil
         void unshare() noexcept nogil
-
-    cdef cppclass SlotMap "fairsched::SlotMap":
-        SlotMap() nogil
-        bint find(const uint8_t* key, int64_t size, uint32_t* slot) noexcept nogil
-        void set(const uint8_t* key, int64_t size, uint32_t slot) noexcept nogil
-        int64_t size() noexcept nogil
 
 cdef struct Server
 cdef struct Host
@@ -178,7 +155,7 @@ cdef struct BrokerQueue:
     BrokerQueue* previous
     Guard* guard
     Consumer* consumers
-    SlotMap* slots               # of a fair queue
+    Names slots                  # of a fair queue: from its keys to its slots; under `guard`
     QueueConsumer getter         # in whose name basic.get takes
     atomic[int64_t] used         # when it was used last: for x-expires
     atomic[uint32_t] listed      # among those that time concerns

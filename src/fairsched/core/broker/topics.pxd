@@ -9,7 +9,7 @@ Thread safety: none; the owner excludes. Any number may walk, each with a `Walk`
 Complexity: O(words) to add and remove; a walk O(words * nodes reached), without "#" at most 2 to the words.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 from fairsched.core.amqp.octets cimport Text, text_is

@@ -8,13 +8,13 @@ Thread safety: any thread, with a `DeadLetters` of its own. Complexity: O(1) and
 """
 
 from libc.stdint cimport int64_t, uint32_t, uintptr_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport malloc
 
 from fairsched.core.broker.payload cimport payload_release
 from fairsched.core.broker.state cimport BrokerQueue, Consumer, DeadLetter, DeadLetters, Payload
 from fairsched.core.connection.connection cimport target_notify
 from fairsched.core.queue.message cimport (
-    Message, REASON_DELIVERIES, REASON_EXPIRED, REASON_OVERFLOW,
+    REASON_DELIVERIES, REASON_EXPIRED, REASON_OVERFLOW, Message, messages_turned,
 )
 from fairsched.core.queue.state cimport Call, QueueConsumer, call_init, queue_forget
 from fairsched.core.waiting.interest cimport interest_enter, interest_leave
@@ -73,15 +73,8 @@ cdef inline uint32_t visit_reason(const Message* m) noexcept nogil:
 
 cdef inline void visit_collect(Visit* v) noexcept nogil:
     """See to what has left the queue; the chain has what left last in front."""
-    cdef Message* m = v.call.removed
-    cdef Message* chain = NULL
-    cdef Message* following
-    while m != NULL:
-        following = m.child
-        m.child = chain
-        chain = m
-        m = following
-    v.call.removed = m = chain
+    cdef Message* m = messages_turned(v.call.removed)
+    v.call.removed = m
     while m != NULL:
         if m.token != 0:
             deadletters_add(v.dead, v.queue, <Payload*> <uintptr_t> m.token, visit_reason(m))

@@ -81,8 +81,8 @@ cdef struct Target:
     const TargetActions* actions
     void* context
     void** consumers           # in the order of their attachment
+    int64_t room
     uint32_t count
-    uint32_t room
     uint32_t cursor            # the consumer whose turn it is
     uint32_t hindrances        # reasons; 0: desired
     atomic[uint32_t] desired

@@ -11,13 +11,14 @@ Complexity: target_send_next at most one pull of each consumer; attach O(1) amor
 O(consumers).
 """
 
-from libc.stdint cimport uint32_t
-from libc.stdlib cimport free, realloc
+from libc.stdint cimport int64_t, uint32_t
+from libc.stdlib cimport free
 
 from fairsched.core.connection.chain cimport (
     Connection, HINDRANCE_BLOCKED, HINDRANCE_CLOSED, HINDRANCE_START, Session, Target, TargetActions,
 )
 from fairsched.core.connection.workset cimport workitem_init
+from fairsched.core.memory cimport array_reserve
 
 cdef inline void target_init(Target* t, Session* session, const TargetActions* actions, void* context) noexcept nogil:
     """A target that nobody knows yet; target_start lets it be desired."""
@@ -71,16 +72,10 @@ cdef inline bint target_attach(Target* t, void* consumer) noexcept nogil:
     Its queue may notify it from before this call; the consumer is told of later changes only, so its interest begins
     as target_desired says. target_forget is due once for each.
     """
-    cdef void** consumers
-    cdef uint32_t room = 2 * t.room if t.room else 2
     if t.hindrances & HINDRANCE_CLOSED:
         return False
-    if t.count == t.room:
-        consumers = <void**> realloc(t.consumers, room * sizeof(void*))
-        if consumers == NULL:
-            return False
-        t.consumers = consumers
-        t.room = room
+    if not array_reserve(<void**> &t.consumers, &t.room, <int64_t> t.count + 1, sizeof(void*), 2):
+        return False
     t.consumers[t.count] = consumer
     t.count += 1
     t.attached.fetch_add(1)

@@ -95,7 +95,7 @@ cdef inline KeyEntry* groups_owned(Groups* g, uint64_t consumer, uint64_t* at) n
     cdef KeyEntry* entry
     cdef uint64_t slots = 0 if g.kind == GROUPS_NONE else GROUP_SLOTS if g.kind == GROUPS_STANDARD else 1
     while at[0] < slots + g.shared.size:
-        entry = &g.slots[at[0]] if at[0] < slots else g.shared.chains[at[0] - slots]
+        entry = &g.slots[at[0]] if at[0] < slots else <KeyEntry*> g.shared.first[at[0] - slots]
         if at[0] < slots:
             at[0] += 1
             if entry.owner == consumer:
@@ -104,6 +104,6 @@ cdef inline KeyEntry* groups_owned(Groups* g, uint64_t consumer, uint64_t* at) n
         while entry != NULL:
             if entry.owner == consumer:
                 return entry
-            entry = entry.next
+            entry = <KeyEntry*> entry.link.next
         at[0] += 1
     return NULL

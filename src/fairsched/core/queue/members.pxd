@@ -19,10 +19,9 @@ from fairsched.core.queue.cursor cimport cursor_begin, cursor_end, cursors_unblo
 from fairsched.core.queue.groups cimport GROUPS_NONE, groups_owned, groups_vacate
 from fairsched.core.queue.keymap cimport KeyEntry
 from fairsched.core.queue.message cimport Message, message_unreject
-from fairsched.core.queue.order cimport order_after
 from fairsched.core.queue.state cimport (
-    OWED_HAND_OVER, OWED_PASS_ON, WALK_STEPS, WISH_CREDIT, WISH_LIVE, WISH_USER, Call, Queue, QueueConsumer,
-    consumer_desired, queue_count, queue_give_way, queue_lock, queue_unlock, queue_unref,
+    OWED_HAND_OVER, OWED_PASS_ON, WISH_CREDIT, WISH_LIVE, WISH_USER, Call, Queue, QueueConsumer, QueueWalk,
+    consumer_desired, queue_count, queue_lock, queue_unlock, queuewalk_begin, queuewalk_end, queuewalk_next,
 )
 from fairsched.core.queue.wake cimport queue_consider, queue_owe
 from fairsched.core.waiting.interest cimport MOVED, NO_MEMORY, interest_set
@@ -122,20 +121,12 @@ cdef inline int64_t queue_dismiss(Queue* q, QueueConsumer* c) noexcept nogil:
 
 cdef inline void queue_unreject(Queue* q, uint64_t consumer) noexcept nogil:
     """Have all messages forget that a consumer, which is gone, has refused them."""
-    cdef int steps = 0
-    cdef Message* kept = NULL
-    cdef Message* m
-    queue_lock(q)
-    m = order_after(&q.order, NULL)
+    cdef QueueWalk w
+    cdef Message* m = queuewalk_begin(&w, q)
     while m != NULL:
         message_unreject(m, consumer)
-        steps += 1
-        if steps % WALK_STEPS == 0:
-            queue_give_way(q, m, &kept)
-        m = order_after(&q.order, m)
-    if kept != NULL:
-        queue_unref(q, kept)
-    queue_unlock(q)
+        m = queuewalk_next(&w, m)
+    queuewalk_end(&w)
 
 cdef inline bint consumer_is_live(QueueConsumer* c) noexcept nogil:
     return c.wishes.load() & WISH_LIVE != 0

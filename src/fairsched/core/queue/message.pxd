@@ -214,6 +214,17 @@ cdef inline bint message_before(const Message* a, const Message* b) noexcept nog
             return difference < 0
     return a.sequence < b.sequence
 
+cdef inline Message* messages_turned(Message* m) noexcept nogil:
+    """Turn round a chain of what left the queue, which has what left last in front."""
+    cdef Message* turned = NULL
+    cdef Message* following
+    while m != NULL:
+        following = m.child
+        m.child = turned
+        turned = m
+        m = following
+    return turned
+
 cdef inline bint message_taken(const Message* m) noexcept nogil:
     return m.state == <uint32_t> MESSAGE_ACQUIRED or m.state == <uint32_t> MESSAGE_STEALABLE
 

@@ -23,7 +23,7 @@ from fairsched.core.queue.message cimport (
     MESSAGE_AVAILABLE, MESSAGE_DELETED, MESSAGE_HELD, Late, Message, MessagePool, Reason, message_taken,
     messagepool_give,
 )
-from fairsched.core.queue.order cimport KIND_LAST_VALUE, Order, order_taken, order_unlink
+from fairsched.core.queue.order cimport KIND_LAST_VALUE, Order, order_after, order_taken, order_unlink
 from fairsched.core.queue.overflow cimport Overflow
 from fairsched.core.waiting.interest cimport NO_PRIORITY, Interest
 from fairsched.core.waiting.node cimport ConsumerNode
@@ -194,17 +194,35 @@ cdef inline void queue_unref(Queue* q, Message* m) noexcept nogil:
         order_unlink(&q.order, m)
         messagepool_give(&q.pool, m)
 
-cdef inline void queue_give_way(Queue* q, Message* m, Message** kept) noexcept nogil:
-    """Locked, on a walk over all messages: let others have the lock, and come back to `m`.
+cdef struct QueueWalk:  # along all messages; others get the lock now and then
+    Queue* queue
+    Message* kept              # where the walk let go of the lock last, referenced, so that it finds on from there
+    int steps
 
-    `kept` is referenced, so that the walk finds on from it: NULL at first, and the caller's to let go of at last.
-    """
-    m.references += 1
-    if kept[0] != NULL:
-        queue_unref(q, kept[0])
-    kept[0] = m
-    queue_unlock(q)
+cdef inline Message* queuewalk_begin(QueueWalk* w, Queue* q) noexcept nogil:
+    """Take the lock, until `queuewalk_end`; the first message, or NULL."""
+    w.queue = q
+    w.kept = NULL
+    w.steps = 0
     queue_lock(q)
+    return order_after(&q.order, NULL)
+
+cdef inline Message* queuewalk_next(QueueWalk* w, Message* m) noexcept nogil:
+    """The message after `m`, or NULL."""
+    w.steps += 1
+    if w.steps % WALK_STEPS == 0:
+        m.references += 1
+        if w.kept != NULL:
+            queue_unref(w.queue, w.kept)
+        w.kept = m
+        queue_unlock(w.queue)
+        queue_lock(w.queue)
+    return order_after(&w.queue.order, m)
+
+cdef inline void queuewalk_end(QueueWalk* w) noexcept nogil:
+    if w.kept != NULL:
+        queue_unref(w.queue, w.kept)
+    queue_unlock(w.queue)
 
 cdef inline void queue_unkey(Queue* q, Message* m) noexcept nogil:
     """Locked. Forget the key of a message that leaves, if it was the latest of it."""

@@ -14,9 +14,9 @@ from fairsched.core.queue.heap cimport heap_remove
 from fairsched.core.queue.message cimport (
     HEAP_HELD, MESSAGE_AVAILABLE, REASON_EXPIRED, Message, message_expired, message_held,
 )
-from fairsched.core.queue.order cimport order_after, order_available
+from fairsched.core.queue.order cimport order_available
 from fairsched.core.queue.state cimport (
-    WALK_STEPS, Call, Queue, queue_give_way, queue_lock, queue_remove, queue_unlock, queue_unref,
+    Call, Queue, QueueWalk, queue_lock, queue_remove, queue_unlock, queuewalk_begin, queuewalk_end, queuewalk_next,
 )
 from fairsched.core.queue.wake cimport queue_offer
 
@@ -60,20 +60,12 @@ cdef inline int64_t queue_due(Queue* q) noexcept nogil:
 cdef inline int64_t queue_sweep(Queue* q, Call* call) noexcept nogil:
     """Remove all that has expired; how many."""
     cdef int64_t expired = 0
-    cdef int steps = 0
-    cdef Message* kept = NULL
-    cdef Message* m
-    queue_lock(q)
-    m = order_after(&q.order, NULL)
+    cdef QueueWalk w
+    cdef Message* m = queuewalk_begin(&w, q)
     while m != NULL:
         if m.state == <uint32_t> MESSAGE_AVAILABLE and message_expired(m, call.now):
             queue_remove(q, call, m, REASON_EXPIRED)
             expired += 1
-        steps += 1
-        if steps % WALK_STEPS == 0:
-            queue_give_way(q, m, &kept)
-        m = order_after(&q.order, m)
-    if kept != NULL:
-        queue_unref(q, kept)
-    queue_unlock(q)
+        m = queuewalk_next(&w, m)
+    queuewalk_end(&w)
     return expired
