@@ -18,6 +18,7 @@ SMALL_PART: int
 PERIOD: float
 SLOWEST_PERIOD: float
 LONG: int
+FAST: float
 
 @type_check_only
 class Origin(Protocol):

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from oracles.exchanges import Broker
 from oracles.exchanges import Refused as OracleRefused
 from support.topologies import EXCHANGES, QUEUES, Change, Message, some_change, some_message
-from support.wiretables import written
 
 
 class Pair:
@@ -46,13 +45,9 @@ class Pair:
             return
         if what == "remove_queue" and arguments[0] not in self.oracle.queues:
             return
-        coded, coded_options = arguments, dict(options)
-        if what in ("bind", "unbind"):
-            source, (kind, name), key, table = arguments
-            coded, coded_options = (source, name, key, written(table)), {"to_exchange": kind == "exchange"}
+        coded, coded_options = change.coded
+        if change.binds:
             self.bindings.append(arguments)
-        if "arguments" in options:
-            coded_options["arguments"] = written(options["arguments"])
         oracle, probe = getattr(self.oracle, what), getattr(self.probe, what)
         self.both(lambda: oracle(*arguments, **options), lambda: probe(*coded, **coded_options))
 

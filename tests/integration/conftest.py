@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,18 @@ def ctrl_c() -> None:
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have consumers that are not told otherwise take deliveries past pika, then by pika: for what depends on it."""
     monkeypatch.setitem(ConsumerOptions.__init__.__kwdefaults__, "fast", request.param)
+
+
+@pytest.fixture(scope="module")
+def hashing_broker() -> Iterator[Node]:
+    """A node with the plugin, older than 3.13: so it hashes the types of headers, and limits no weights."""
+    node = Node()
+    try:
+        (node.home / "plugins").write_text("[rabbitmq_consistent_hash_exchange].\n")
+        node.start()
+        yield node
+    finally:
+        node.close()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pika
@@ -21,18 +20,6 @@ from support.wiretables import Encoded, written
 from fairsched.broker import Broker as Embedded
 
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def hashing_broker() -> Iterator[Node]:
-    """A node with the plugin. It is older than 3.13, so it hashes the types of headers."""
-    node = Node()
-    try:
-        (node.home / "plugins").write_text("[rabbitmq_consistent_hash_exchange].\n")
-        node.start()
-        yield node
-    finally:
-        node.close()
 
 
 def with_table(method: Any, table: bytes) -> Any:
@@ -161,13 +148,9 @@ class Three:
             return
         if what == "remove_queue":
             self.compare(arguments[0])
-        coded, coded_options = arguments, dict(options)
-        if what in ("bind", "unbind"):
-            source, (kind, name), key, table = arguments
-            coded, coded_options = (source, name, key, written(table)), {"to_exchange": kind == "exchange"}
+        coded, coded_options = change.coded
+        if change.binds:
             self.bindings.append(arguments)
-        if "arguments" in options:
-            coded_options["arguments"] = written(options["arguments"])
         oracle, probe, live = (getattr(one, what) for one in (self.oracle, self.probe, self.live))
         self.same(
             lambda: oracle(*arguments, **options),

@@ -35,18 +35,6 @@ class Outgoing(NamedTuple):
     properties: pika.BasicProperties
 
 
-@pytest.fixture(scope="module")
-def hashing_broker() -> Iterator[Node]:
-    """A node with the plugin. It is older than 3.13, so it hashes the types of headers, and older than the limit."""
-    node = Node()
-    try:
-        (node.home / "plugins").write_text("[rabbitmq_consistent_hash_exchange].\n")
-        node.start()
-        yield node
-    finally:
-        node.close()
-
-
 class Live:
     """An exchange of the broker's and its double, bound and unbound together."""
 

@@ -11,17 +11,17 @@ from fairsched.core.amqp.contents cimport (
     Properties, contents_body_size, contents_find, contents_has, contents_number, contents_rewrite, contents_text,
 )
 from fairsched.core.amqp.frames cimport (
-    FRAME_PART, FRAME_TOO_LONG, FRAME_UNENDED, FRAME_WHOLE, FrameFound, FrameSpan, frames_number, frames_span,
+    FRAME_PART, FRAME_TOO_LONG, FRAME_UNENDED, FRAME_WHOLE, FrameFound, FrameSpan, frames_span,
 )
 from fairsched.core.amqp.methods cimport *
 from fairsched.core.amqp.octets cimport (
-    Bytes, Reader, Text, bytes_append, bytes_clear, bytes_cut, bytes_init, bytes_number, bytes_size, bytes_take,
+    Bytes, Reader, Text, bytes_append, bytes_clear, bytes_cut, bytes_init, bytes_size, bytes_take,
     reader_of,
 )
 from fairsched.core.amqp.tables cimport (
     Field, TableWalk, field_bool, field_describe, field_integer, field_real, field_text, fields_equal, table_begin,
-    table_array_begin, table_bool, table_copy, table_end, table_field, table_int, table_long, table_nested_begin,
-    table_put, table_text, table_timestamp, tables_count, tables_equivalent, tables_get, tables_next, tables_valid,
+    table_array_begin, table_bool, table_copy, table_end, table_int, table_long, table_nested_begin,
+    table_text, table_timestamp, tables_count, tables_equivalent, tables_get, tables_next, tables_valid,
     tables_walk,
 )
 
@@ -600,9 +600,9 @@ cdef void fuzz_header(Fuzz* z, const FrameSpan* f, Bytes* out) noexcept nogil:
 
 cdef int64_t mutate(Fuzz* z, uint8_t* data, int64_t size) noexcept nogil:
     """Change a frame in one to four places; return its size, which may be less."""
-    cdef uint64_t count = 1 + (draw(z) & 3), i
+    cdef uint64_t count = 1 + (draw(z) & 3), _i
     cdef int64_t at, other, length
-    for i in range(count):
+    for _i in range(count):
         at = <int64_t> (draw(z) % <uint64_t> size)
         other = <int64_t> (draw(z) % <uint64_t> size)
         length = min(<int64_t> (draw(z) & 15), size - max(at, other))
@@ -650,7 +650,7 @@ def fuzz(list seeds not None, uint64_t seed, uint64_t count):
     cdef Fuzz z
     cdef Bytes out
     cdef int64_t total = len(seeds), i
-    cdef uint64_t done
+    cdef uint64_t _done
     cdef const uint8_t** frames = <const uint8_t**> calloc(total, sizeof(uint8_t*))
     cdef int64_t* sizes = <int64_t*> calloc(total, sizeof(int64_t))
     for i in range(total):
@@ -660,7 +660,7 @@ def fuzz(list seeds not None, uint64_t seed, uint64_t count):
     z.methods = z.refused = z.headers = z.tables = z.sum = 0
     bytes_init(&out)
     with nogil:
-        for done in range(count):
+        for _done in range(count):
             i = <int64_t> (draw(&z) % <uint64_t> total)
             fuzz_one(&z, frames[i], sizes[i], &out)
     bytes_clear(&out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
 from contextlib import suppress
 
@@ -28,7 +29,7 @@ def vanish(connection):
         connection.close()
 
 
-class Crowd:
+class Crowd(ABC):
     """Clients at work, each a thread, until they have done their rounds."""
 
     def __init__(self, broker, clients, rounds):
@@ -54,8 +55,9 @@ class Crowd:
         except Exception as error:
             self.errors.append(error)
 
+    @abstractmethod
     def round(self, choice, number):
-        raise NotImplementedError
+        """Do what one of the threads does again and again."""
 
 
 class Mixed(Crowd):

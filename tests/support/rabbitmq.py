@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -88,7 +89,7 @@ def find_program(name: str, *places: str) -> str:
     return found
 
 
-class Broker:
+class Broker(ABC):
     """What tests do at a broker."""
 
     port: int
@@ -147,9 +148,9 @@ class Broker:
         counts = self.messages()
         return sum(counts[queue] for queue in queues)
 
+    @abstractmethod
     def messages(self) -> dict[str, int]:
         """Messages in each queue, ready or not acknowledged."""
-        raise NotImplementedError
 
 
 class Node(Broker):

@@ -25,6 +25,22 @@ class Change(NamedTuple):
     arguments: tuple[Any, ...]
     options: dict[str, Any]
 
+    @property
+    def binds(self) -> bool:
+        """Whether it is about a binding."""
+        return self.what in ("bind", "unbind")
+
+    @property
+    def coded(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments and options with tables as octets."""
+        coded, options = self.arguments, dict(self.options)
+        if self.binds:
+            source, (kind, name), key, table = self.arguments
+            coded, options = (source, name, key, written(table)), {"to_exchange": kind == "exchange"}
+        if "arguments" in self.options:
+            options["arguments"] = written(self.options["arguments"])
+        return coded, options
+
 
 class Message(NamedTuple):
     exchange: bytes
@@ -54,7 +70,7 @@ def short(text: str) -> bytes:
 def some_value(random: Random, depth: int = 2) -> tuple[str, Any]:
     """A kind and a value; few values, so that they are often the same in different kinds."""
     kind = random.choice("bBsuIilLfdTttVSSxD" + "AF" * (depth > 0))
-    if kind in "BuiT":
+    if kind in "BTui":
         return kind, random.choice([0, 1, 2])
     if kind in "bsIlLfd":
         return kind, random.choice([0, 1, 2, -1])
@@ -106,7 +122,7 @@ def some_declaration(random: Random) -> Change:
         "durable": random.random() < 0.3, "auto_delete": random.random() < 0.3, "internal": random.random() < 0.1,
         "arguments": arguments,
     }  # fmt: skip
-    return Change("declare", (name, random.choice([kind] * 20 + [b"dirct"])), options)
+    return Change("declare", (name, random.choice([kind] * 20 + [b"indirect"])), options)
 
 
 def some_binding(random: Random, kinds: dict[bytes, bytes]) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ cdef inline void* first_line(void* block) noexcept nogil:
     return <void*> ((<uintptr_t> block + CACHE_LINE - 1) & ~<uintptr_t> (CACHE_LINE - 1))
 
 cdef inline bint array_reserve(void** at, int64_t* room, int64_t count, size_t size, int64_t least) noexcept nogil:
-    """Have room in an array for `count` elements of a size, at least twice as many as before; False: memory is exhausted."""
+    """Have room for `count` elements, one more than before at most; it doubles. False: memory is exhausted."""
     cdef int64_t wanted = 2 * room[0] if room[0] else least
     cdef void* grown
     if count <= room[0]:

@@ -1,4 +1,4 @@
-"""Frames of AMQP 0-9-1 in the bytes of a connection, any of them (`frames_span`), or a delivery at once (`frames_find`):
+"""Frames of AMQP 0-9-1 in the bytes of a connection: any of them (`frames_span`), or a delivery (`frames_find`):
 a method, a content header, and a body in one frame or none.
 
 Nothing is decoded but lengths: who wants the fields of the method or the properties has their bytes. Bytes may be cut

@@ -11,7 +11,8 @@ from libc.stdio cimport snprintf
 from fairsched.core.amqp.constants cimport PRECONDITION_FAILED
 from fairsched.core.amqp.octets cimport Bytes, Text, bytes_clear, bytes_init, bytes_size, text_is, text_of
 from fairsched.core.amqp.tables cimport (
-    Field, bytes_literal, field_bool, field_describe, field_integer, field_text, field_type, tables_equivalent, tables_get,
+    Field, bytes_literal, field_bool, field_describe, field_integer, field_text, field_type, tables_equivalent,
+    tables_get,
 )
 from fairsched.core.broker.errors cimport (
     Refusal, refusal_resource, refusal_say, refusal_text, refuse, refuse_unlike,

@@ -1,4 +1,4 @@
-"""Class basic, without publishing: qos, consume, cancel, get, ack, nack, reject, recover; and the classes tx and confirm.
+"""Class basic, without publishing: qos, consume, cancel, get, ack, nack, reject, recover; classes tx and confirm.
 
 Thread safety: the connection's thread. Complexity: O(1), or O(deliveries settled).
 """
@@ -202,7 +202,9 @@ cdef inline bint settle_now(Channel* ch, uint64_t tag, bint multiple, SettleVerb
         return refuse_number(refusal, PRECONDITION_FAILED, b"unknown delivery tag ", <int64_t> tag, b"")
     return True
 
-cdef inline bint settle_later(Channel* ch, uint64_t tag, bint multiple, SettleVerb verb, Refusal* refusal) noexcept nogil:
+cdef inline bint settle_later(
+    Channel* ch, uint64_t tag, bint multiple, SettleVerb verb, Refusal* refusal
+) noexcept nogil:
     """Keep a settlement until the transaction is committed."""
     cdef TxSettlement s = TxSettlement(tag, <uint32_t> verb, multiple)
     if not (multiple and tag == 0) and unacked_find(&ch.unacked, tag) == NULL:

@@ -347,7 +347,8 @@ cdef inline void channel_frame(Channel* ch, const FrameSpan* f) noexcept nogil:
         method = method_of(&r)
         if ch.awaited != AWAIT_METHOD:
             done = refuse(
-                &refusal, UNEXPECTED_FRAME, b"expected content header for class 60, got non content header frame instead"
+                &refusal, UNEXPECTED_FRAME,
+                b"expected content header for class 60, got non content header frame instead"
                 if ch.awaited == AWAIT_HEADER else
                 b"expected content body, got non content body frame instead"
             )

@@ -148,7 +148,9 @@ cdef inline void consumer_interest(void* context, void* consumer, bint desired) 
 
 # Memory ---------------------------------------------------------------------------------------------------------------
 
-cdef inline Consumer* consumer_create(Channel* ch, BrokerQueue* b, Text tag, int32_t priority, bint exclusive) noexcept nogil:
+cdef inline Consumer* consumer_create(
+    Channel* ch, BrokerQueue* b, Text tag, int32_t priority, bint exclusive
+) noexcept nogil:
     """A consumer that nobody knows, with a reference to its queue; NULL when memory is exhausted."""
     cdef void* block = malloc(sizeof(Consumer) + CACHE_LINE)
     cdef Consumer* c

@@ -72,14 +72,17 @@ cdef inline Payload* death_payload(const DeadLetter* letter) noexcept nogil:
     bytes_clear(&header)
     return p
 
-cdef inline void deadletter_publish(Route* route, const DeadLetter* letter, DeadLetters* dead, int64_t now) noexcept nogil:
+cdef inline void deadletter_publish(
+    Route* route, const DeadLetter* letter, DeadLetters* dead, int64_t now
+) noexcept nogil:
     cdef Payload* p = death_payload(letter)
     cdef Properties properties
     if p == NULL:
         return
     contents_find(payload_header(p), p.header_size, &properties)
     if route_dead_letter(
-        route, &letter.queue.host.topology, letter.queue.arguments.dlx, Text(payload_key(p), p.key_size), payload_bcc(p),
+        route, &letter.queue.host.topology, letter.queue.arguments.dlx, Text(payload_key(p), p.key_size),
+        payload_bcc(p),
         payload_header(p), &properties
     ):
         death_put(route, letter, p, dead, now)

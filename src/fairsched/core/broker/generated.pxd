@@ -23,11 +23,11 @@ cdef extern from *:
 cdef inline Text name_generate(const char* prefix, uint8_t* room) noexcept nogil:
     """A name that nothing else has; `room` has 22 octets more than the prefix."""
     cdef const char* letters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-    cdef uint32_t size = <uint32_t> strlen(prefix), i
+    cdef uint32_t size = <uint32_t> strlen(prefix), _i
     cdef uint64_t bits = 0
     cdef int left = 0
     memcpy(room, prefix, size)
-    for i in range(22):
+    for _i in range(22):
         if left < 6:
             bits = bits << 32 | system_random()
             left += 32

@@ -104,8 +104,6 @@ cdef inline void login_submit(Client* client) noexcept nogil:
 cdef inline void login_refused(Client* client, const char* mechanism) noexcept nogil:
     """Say so to who wants to know, and leave."""
     cdef Refusal refusal
-    cdef char text[256]
-    cdef int size
     refuse_name(
         &refusal, ACCESS_REFUSED, b"ACCESS_REFUSED - Login was refused using authentication mechanism ",
         text_of(mechanism), b". For details see the broker logfile."

@@ -1,8 +1,8 @@
 """A message on its way in: routed, put into its queues, returned if it goes nowhere, and confirmed.
 
 Routing shares the topology's lock with others; a connection keeps it while it reads one message after the other, and
-gives it up before anything else. Confirms are written once for all that was read (`confirms_write`); one that is refused
-goes out at its place between them.
+gives it up before anything else. Confirms are written once for all that was read (`confirms_write`); one that is
+refused goes out at its place between them.
 
 Thread safety: the connection's thread. Complexity: that of routing, and O(1) a queue.
 """
@@ -52,7 +52,9 @@ cdef inline bint publication_check(Channel* ch, Publication* p, Refusal* refusal
     if contents_has(&p.properties, PROPERTY_USER_ID):
         text = contents_text(header, &p.properties, PROPERTY_USER_ID)
         if not text_equal(text, ch.client.user):
-            refuse_name(refusal, PRECONDITION_FAILED, b"user_id property set to '", text, b"' but authenticated user was '")
+            refuse_name(
+                refusal, PRECONDITION_FAILED, b"user_id property set to '", text, b"' but authenticated user was '"
+            )
             refusal_text(refusal, ch.client.user)
             refusal_say(refusal, b"'")
             return False
@@ -166,7 +168,6 @@ cdef inline bint channel_publish(Channel* ch, Refusal* refusal) noexcept nogil:
     """A message is complete; False: refused."""
     cdef Publication p = ch.incoming
     cdef bint taken = True
-    cdef Text exchange
     ch.incoming.payload = NULL
     p.mandatory = ch.mandatory
     if not publication_check(ch, &p, refusal):

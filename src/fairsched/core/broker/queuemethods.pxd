@@ -76,7 +76,9 @@ cdef inline BrokerQueue* queue_open(Channel* ch, Text* name, Refusal* refusal) n
 
 # Declaring ------------------------------------------------------------------------------------------------------------
 
-cdef inline bint queue_agrees(Client* client, const BrokerQueue* b, const QueueDeclare* m, Refusal* refusal) noexcept nogil:
+cdef inline bint queue_agrees(
+    Client* client, const BrokerQueue* b, const QueueDeclare* m, Refusal* refusal
+) noexcept nogil:
     """Whether a queue that is there is what is declared."""
     cdef Text vhost = client.host.name
     if (b.owner if b.exclusive else NULL) != (client if m.exclusive else NULL):
@@ -144,7 +146,8 @@ cdef inline void queue_declare_answer(Channel* ch, BrokerQueue* b, bint no_wait)
     channel_remember(ch, b.name)
     if not no_wait:
         queue_declare_ok_write(
-            &ch.client.output, ch.number, b.name, <uint32_t> b.queue.available.load(), <uint32_t> b.queue.consumers.load()
+            &ch.client.output, ch.number, b.name, <uint32_t> b.queue.available.load(),
+            <uint32_t> b.queue.consumers.load()
         )
     brokerqueue_release(b)
 

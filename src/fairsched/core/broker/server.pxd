@@ -1,8 +1,8 @@
 """The server: how it begins and ends, waits for sockets, accepts connections, and looks after time.
 
 The thread that waits for sockets (one at a time, connection/runqueue.pxd) also accepts, and ticks: every few
-milliseconds it has messages expire where any can, and a few times a second it surveys connections (heartbeats, time-outs,
-memory).
+milliseconds it has messages expire where any can, and a few times a second it surveys connections (heartbeats,
+time-outs, memory).
 
 Thread safety: server_run by the I/O threads; the rest as it says. Complexity: a tick O(queues that time concerns), a
 survey O(connections).

@@ -15,8 +15,8 @@ tables of unacknowledged messages to itself (connection/scheduler.pxd has the pr
   references, counters              any                     any                 read-modify-writes, seq_cst
   everything else in Client, Channel, Consumer               own                 own
 
-Order of locks: `lock` (topology), then a queue's `guard`, then `registry`, then what core/queue and core/connection lock
-inside. Nobody waits for `lock` inside a pin of a queue. A thread that has `lock` shared does not ask for it again.
+Order of locks: `lock` (topology), then a queue's `guard`, then `registry`, then what core/queue and core/connection
+lock inside. Nobody waits for `lock` inside a pin of a queue. A thread that has `lock` shared does not ask for it again.
 
 Lifetime.
   Payload        counted: by each queue it is in, and by whoever handles it.

@@ -78,7 +78,7 @@ cdef inline void pull_hand_out(Call* call, QueueConsumer* c, Message* m, Pulled*
         call.keep(m.token)
 
 cdef inline bint queue_take(Call* call, QueueConsumer* c, Pulled* out) noexcept nogil:
-    """Take the next message for somebody who does not wait for any: `c` is in no list, has no cursor, and is never told.
+    """Take the next message for somebody who waits for none: `c` is in no list, has no cursor, and is never told.
 
     False: there is none. For a queue without groups.
     """
