@@ -69,6 +69,31 @@ def test_arguments_are_compared_by_value(channel: WireChannel, name: Name) -> No
     assert "received none but current is the value '5'" in text
 
 
+def test_a_string_may_come_as_octets(channel: WireChannel, name: Name) -> None:
+    queue, exchange = channel.declare(name(), {"x-dead-letter-exchange": "e"}), name()
+    channel.declare(queue, {"x-dead-letter-exchange": bytearray(b"e")})
+    channel.exchange(exchange, arguments={"alternate-exchange": "e"})
+    channel.exchange(exchange, arguments={"alternate-exchange": bytearray(b"e")})
+
+
+@pytest.mark.parametrize(
+    ("argument", "current", "received", "reason"),
+    [
+        ("x-max-length", 10, 20, "received '20' but current is '10'"),
+        ("x-overflow", "drop-head", "reject-publish", "received 'reject-publish' but current is 'drop-head'"),
+        ("x-single-active-consumer", True, False, "received 'false' but current is 'true'"),
+        ("x-max-length", 10, True, "received 'true' but current is '10'"),
+    ],
+)
+def test_another_value_of_an_argument(
+    channel: WireChannel, name: Name, argument: str, current: Any, received: Any, reason: str
+) -> None:
+    queue = channel.declare(name(), {argument: current})
+    code, text = channel.refused(Queue.Declare(queue=queue, arguments={argument: received}))
+    assert code == 406
+    assert text == f"PRECONDITION_FAILED - inequivalent arg '{argument}' for queue '{queue}' in vhost '/': {reason}"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

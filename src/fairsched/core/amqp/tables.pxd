@@ -218,13 +218,15 @@ cdef inline double field_real(const Field* f) noexcept nogil:
     return real
 
 cdef inline bint fields_equal(const Field* a, const Field* b) noexcept nogil:
-    """Whether two values of an argument are equivalent for RabbitMQ: integers of any kind by their value."""
+    """Whether two values of an argument are equivalent for RabbitMQ: integers and strings of any kind by value."""
     cdef int64_t first, second
     if field_integer(a, &first) and field_integer(b, &second):
         return first == second
     if a.kind in (b'f', b'd') and b.kind in (b'f', b'd'):
         return field_real(a) == field_real(b)
-    return a.kind == b.kind and text_equal(a.value, b.value)
+    if a.kind != b.kind and not (a.kind in (b'S', b'x') and b.kind in (b'S', b'x')):
+        return False
+    return text_equal(a.value, b.value)
 
 cdef inline bint tables_equivalent(Text current, Text received, Text name) noexcept nogil:
     """Whether an argument is the same in two tables, or missing in both."""

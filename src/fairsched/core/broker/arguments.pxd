@@ -9,14 +9,9 @@ from libc.stdint cimport INT64_MAX, int64_t, uint32_t
 from libc.stdio cimport snprintf
 
 from fairsched.core.amqp.constants cimport PRECONDITION_FAILED
-from fairsched.core.amqp.octets cimport Bytes, Text, bytes_clear, bytes_init, bytes_size, text_is, text_of
-from fairsched.core.amqp.tables cimport (
-    Field, bytes_literal, field_bool, field_describe, field_integer, field_text, field_type, tables_equivalent,
-    tables_get,
-)
-from fairsched.core.broker.errors cimport (
-    Refusal, refusal_resource, refusal_say, refusal_text, refuse, refuse_unlike,
-)
+from fairsched.core.amqp.octets cimport Text, text_is, text_of
+from fairsched.core.amqp.tables cimport Field, field_bool, field_integer, field_text, field_type, tables_get
+from fairsched.core.broker.errors cimport Refusal, refusal_resource, refusal_say, refuse, same_argument
 from fairsched.core.broker.state cimport Arguments, DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX
 from fairsched.core.queue.order cimport (
     KIND_FAIR, KIND_LAST_VALUE, KIND_PRIORITY, KIND_SORTED, KIND_STANDARD,
@@ -171,23 +166,6 @@ cdef inline bint arguments_read(Text table, Text queue, Text vhost, Arguments* a
         return argument_refuse(&r, b"x-dead-letter-routing-key", b"routing_key_but_no_dlx_defined")
     return True
 
-cdef inline bint arguments_differ(
-    Text declared, Text received, const char* name, Text queue, Text vhost, Refusal* refusal
-) noexcept nogil:
-    """Whether an argument is another, and then the refusal."""
-    cdef Field a, b
-    cdef Bytes text
-    if tables_equivalent(declared, received, text_of(name)):
-        return False
-    bytes_init(&text)
-    field_describe(&text, &b if tables_get(received, text_of(name), &b) else NULL)
-    bytes_literal(&text, b" but current is ")
-    field_describe(&text, &a if tables_get(declared, text_of(name), &a) else NULL)
-    refuse_unlike(refusal, False, queue, vhost, name)
-    refusal_text(refusal, Text(text.data, <uint32_t> bytes_size(&text)))
-    bytes_clear(&text)
-    return True
-
 cdef inline bint arguments_agree(Text declared, Text received, Text queue, Text vhost, Refusal* refusal) noexcept nogil:
     """Whether a queue that is there was declared with these arguments; False: refused."""
     cdef const char* names[17]
@@ -199,6 +177,6 @@ cdef inline bint arguments_agree(Text declared, Text received, Text queue, Text 
         b"x-fair-key", b"x-fair-weights",
     ]
     for i in range(17):
-        if arguments_differ(declared, received, names[i], queue, vhost, refusal):
+        if not same_argument(refusal, False, queue, vhost, names[i], declared, received):
             return False
     return True

@@ -13,7 +13,10 @@ from fairsched.core.amqp.constants cimport (
     ACCESS_REFUSED, CHANNEL_ERROR, COMMAND_INVALID, CONNECTION_FORCED, FRAME_ERROR, INTERNAL_ERROR, NOT_ALLOWED,
     NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED, RESOURCE_ERROR, RESOURCE_LOCKED, SYNTAX_ERROR, UNEXPECTED_FRAME,
 )
-from fairsched.core.amqp.octets cimport Text, text_equal, text_of
+from fairsched.core.amqp.octets cimport Bytes, Text, bytes_clear, bytes_init, bytes_size, text_equal, text_of
+from fairsched.core.amqp.tables cimport (
+    Field, bytes_literal, field_describe, field_value_describe, tables_equivalent, tables_get,
+)
 
 cdef enum:
     TEXT_MAX = 1024
@@ -176,3 +179,29 @@ cdef inline bint same_flag(
     return same_word(
         r, exchange, name, vhost, argument, "true" if current else "false", "true" if received else "false"
     )
+
+cdef inline bint same_argument(
+    Refusal* r, bint exchange, Text name, Text vhost, const char* argument, Text current, Text received
+) noexcept nogil:
+    """Compare an argument of two declarations."""
+    cdef Text wanted = text_of(argument)
+    cdef Field old, new
+    cdef bint before = tables_get(current, wanted, &old), now = tables_get(received, wanted, &new)
+    cdef Bytes out
+    if tables_equivalent(current, received, wanted):
+        return True
+    bytes_init(&out)
+    if before and now:
+        bytes_literal(&out, "'")
+        field_value_describe(&out, &new)
+        bytes_literal(&out, "' but current is '")
+        field_value_describe(&out, &old)
+        bytes_literal(&out, "'")
+    else:
+        field_describe(&out, &new if now else NULL)
+        bytes_literal(&out, " but current is ")
+        field_describe(&out, &old if before else NULL)
+    refuse_unlike(r, exchange, name, vhost, argument)
+    refusal_text(r, Text(out.data, <uint32_t> bytes_size(&out)))
+    bytes_clear(&out)
+    return False

@@ -22,16 +22,16 @@ from libc.string cimport memset
 from fairsched.core.amqp.octets cimport (
     Bytes, Text, bytes_append, bytes_clear, bytes_init, bytes_number, text_begins, text_copy, text_is, text_of,
 )
-from fairsched.core.amqp.tables cimport Field, field_type, field_value_describe, field_describe, tables_get
+from fairsched.core.amqp.tables cimport Field, field_type, field_value_describe, tables_get
 from fairsched.core.broker.buckets cimport (
     BUCKETS_MAX, WEIGHT_NO_INTEGER, WEIGHT_OK, WEIGHT_TOO_SMALL, Buckets, Weight, buckets_add, buckets_clear,
     buckets_remove, buckets_total, weight_read,
 )
 from fairsched.core.broker.errors cimport (
     Refusal, refusal_binary, refusal_resource, refusal_say, refusal_text, refuse, refuse_memory, refuse_missing,
-    refuse_name, refuse_resource, refuse_unlike, same_flag, same_word,
+    refuse_name, refuse_resource, same_argument, same_flag, same_word,
 )
-from fairsched.core.broker.fields cimport Fields, fields_clear, fields_init, fields_read, fields_write, values_equal
+from fairsched.core.broker.fields cimport Fields, fields_clear, fields_init, fields_read, fields_write
 from fairsched.core.broker.growing cimport Numbers, numbers_clear, numbers_give, numbers_take
 from fairsched.core.broker.headers cimport HEADERS_ALL, HEADERS_INVALID, HeadersMode, headers_mode
 from fairsched.core.broker.names cimport (
@@ -480,31 +480,6 @@ cdef inline bint hash_check(Refusal* r, const Topology* t, Text name, Text argum
     if text_is(property, "correlation_id") or text_is(property, "message_id") or text_is(property, "timestamp"):
         return True
     return refuse_name(r, 406, "Unsupported property: ", property, "")
-
-cdef inline bint same_argument(
-    Refusal* r, bint exchange, Text name, Text vhost, const char* argument, Text current, Text received
-) noexcept nogil:
-    """Compare an argument of two declarations as RabbitMQ does; refuse with its text."""
-    cdef Field old, new
-    cdef bint before = tables_get(current, text_of(argument), &old), now = tables_get(received, text_of(argument), &new)
-    cdef Bytes out
-    if (not before and not now) or (before and now and values_equal(&old, &new)):
-        return True
-    bytes_init(&out)
-    if before and now:
-        bytes_append(&out, <const uint8_t*> "'", 1)
-        field_value_describe(&out, &new)
-        bytes_append(&out, <const uint8_t*> "' but current is '", 18)
-        field_value_describe(&out, &old)
-        bytes_append(&out, <const uint8_t*> "'", 1)
-    else:
-        field_describe(&out, &new if now else NULL)
-        bytes_append(&out, <const uint8_t*> " but current is ", 16)
-        field_describe(&out, &old if before else NULL)
-    refuse_unlike(r, exchange, name, vhost, argument)
-    refusal_text(r, Text(out.data, <uint32_t> out.end))
-    bytes_clear(&out)
-    return False
 
 cdef inline bint exchange_same(
     Refusal* r, const Topology* t, const Exchange* x, ExchangeType kind, bint durable, bint auto_delete, bint internal,
