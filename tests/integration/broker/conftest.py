@@ -8,9 +8,8 @@ from contextlib import suppress
 
 import pytest
 from pamqp.commands import Exchange, Queue
+from support.rabbitmq import EmbeddedNode
 from support.wireclient import Dial, Name, Server, WireChannel, WireClient
-
-from fairsched.broker import Broker
 
 _numbers = itertools.count()
 
@@ -22,8 +21,12 @@ def rabbitmq(request: pytest.FixtureRequest) -> Server:
 
 @pytest.fixture(scope="session")
 def embedded() -> Iterator[Server]:
-    with Broker() as broker:
-        yield Server("embedded", broker.url)
+    node = EmbeddedNode()
+    node.start()
+    try:
+        yield Server("embedded", node.url)
+    finally:
+        node.close()
 
 
 @pytest.fixture(scope="session", params=["rabbitmq", "embedded"])
