@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from fractions import Fraction
+from typing import Any
 
 from fairsched.errors import ConfigurationError
 from fairsched.prefetch import LARGEST_PREFETCH
 
 
-def normalise(weights: Mapping[str, int]) -> dict[str, int]:
+def normalise(weights: Mapping[Any, int]) -> dict[Any, int]:
     """Divide weights by their greatest common divisor.
 
     Parameters
@@ -37,6 +38,45 @@ def normalise(weights: Mapping[str, int]) -> dict[str, int]:
             raise ConfigurationError(f"weight of {name!r} must be a whole number of at least 1, got {weight!r}")
     divisor = math.gcd(*weights.values())
     return {name: weight // divisor for name, weight in weights.items()}
+
+
+def tenant_quanta(weights: Mapping[Any, int], default_weight: int, unit: int) -> tuple[dict[Hashable, int], int]:
+    """Return the quanta of the tenants that are named, and that of all others.
+
+    Parameters
+    ----------
+    weights : mapping
+        Weight by tenant: whole numbers of at least 1.
+    default_weight : int
+        Weight of each other tenant.
+    unit : int
+        Quantum of a slot of weight 1, in units of cost.
+
+    Returns
+    -------
+    (dict, int)
+        Quanta in the smallest whole numbers together, times `unit`.
+
+    Raises
+    ------
+    ConfigurationError
+        If a weight is not a positive whole number; the message names it.
+
+    Notes
+    -----
+    O(n). Pure.
+    """
+    everybody = _Everybody()
+    together: dict[Any, int] = normalise({**weights, everybody: default_weight})
+    default_quantum = together.pop(everybody) * unit
+    return {name: weight * unit for name, weight in together.items()}, default_quantum
+
+
+class _Everybody:
+    """The name of those without one, which no tenant can have."""
+
+    def __repr__(self) -> str:
+        return "all others"
 
 
 def split(total: int, weights: Mapping[str, int]) -> dict[str, int]:

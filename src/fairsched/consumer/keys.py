@@ -81,7 +81,7 @@ def _header(message: Message, name: str) -> object:
     return headers.get(name) if headers else None
 
 
-def _hashable(value: object) -> Hashable:
+def hashable(value: object) -> Hashable:
     """Return a value that can be a key: tables, lists and NaN, which a header may hold, become their text."""
     if value is None:
         return NOBODY
@@ -103,7 +103,7 @@ class _Guarded:
 
     def __call__(self, message: Message) -> Hashable:
         try:
-            key = _hashable(self._function(message))
+            key = hashable(self._function(message))
             if not isinstance(key, _ORDINARY):
                 # Coroutines can be hashed, too: each message would be a tenant of its own.
                 check_result(key, self._option)

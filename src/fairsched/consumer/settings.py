@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairsched.amqp.urls import check_urls
 from fairsched.config.arguments import made_by
@@ -16,7 +16,7 @@ from fairsched.consumer.shedding import shedding_rules
 from fairsched.errors import ConfigurationError
 from fairsched.handlers import check_plain
 from fairsched.pools import as_pools
-from fairsched.weights import normalise
+from fairsched.weights import normalise, tenant_quanta
 
 if TYPE_CHECKING:
     from fairsched._delivery import Message
@@ -104,7 +104,7 @@ class ConsumerSettings:
         """Return the quanta of the slots that are known, and that of any other."""
         options, unit = self.options, self.cost.unit
         if self.key is not None:
-            return _tenants(options.weights or {}, options.default_weight, unit)
+            return tenant_quanta(options.weights or {}, options.default_weight, unit)
         if options.weights is not None:
             raise ConfigurationError("weights= are weights of tenants and need key=; queues take theirs in queues=")
         return {name: weight * unit for name, weight in weights.items()}, None
@@ -143,15 +143,6 @@ def _named(queues: Mapping[str, int] | Sequence[str]) -> dict[str, int]:
     if len(named) != len(queues):
         raise ConfigurationError(f"queues must differ, got {list(queues)!r}")
     return named
-
-
-def _tenants(weights: Mapping[Any, int], default_weight: int, unit: int) -> tuple[dict[Hashable, int], int]:
-    """Bring the weights of tenants and of everybody else into the smallest whole numbers together."""
-    # The default takes part under a name that no tenant can have.
-    everybody = object()
-    together: dict[Any, int] = normalise({**weights, everybody: default_weight})  # type: ignore[dict-item]
-    default_quantum = together.pop(everybody) * unit
-    return {name: weight * unit for name, weight in together.items()}, default_quantum
 
 
 def _check_lanes(settings: ConsumerSettings) -> None:

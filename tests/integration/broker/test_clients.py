@@ -48,6 +48,12 @@ def test_a_client_in_python(server: Server, script: str, arguments: list[str], t
     assert finished(command, BROKER_URL=server.url, DONE=str(tmp_path / "done")).endswith("fine\n")
 
 
+@pytest.mark.parametrize("script", ["celery_client", "dramatiq_client"])
+def test_a_worker_with_fair_shares_behaves_as_before(server: Server, script: str, tmp_path: Path) -> None:
+    variables = {"BROKER_URL": server.url, "DONE": str(tmp_path / "done"), "FAIR_SHARES": "1"}
+    assert finished([sys.executable, str(SCRIPTS / f"{script}.py"), server.url], **variables).endswith("fine\n")
+
+
 def test_the_tools_of_librabbitmq(server: Server, name: Name) -> None:
     assert shutil.which("amqp-publish"), "install amqp-tools: tools/install-servers librabbitmq"
     queue, url = name(), ["--url", server.url]

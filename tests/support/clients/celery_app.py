@@ -6,6 +6,8 @@ import os
 
 import celery
 
+from fairsched.integrations.celery import fair_shares
+
 app = celery.Celery("celery_app", broker=os.environ["BROKER_URL"], backend="rpc://")
 app.conf.update(
     worker_prefetch_multiplier=1,
@@ -14,6 +16,8 @@ app.conf.update(
     result_expires=60,
     worker_hijack_root_logger=False,
 )
+if "FAIR_SHARES" in os.environ:
+    fair_shares(app, {"celery": 2})
 
 
 @app.task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -11,7 +12,8 @@ import celery
 import pytest
 from celery_app import add, app, failing, flaky
 
-options = ["-P", "solo", "-l", "warning", "-n", "one@here", "--without-gossip"]
+pool = ["-P", "prefork", "-c", "2"] if "FAIR_SHARES" in os.environ else ["-P", "solo"]
+options = [*pool, "-l", "warning", "-n", "one@here", "--without-gossip"]
 worker = subprocess.Popen(
     [sys.executable, "-m", "celery", "-A", "celery_app", "worker", *options], cwd=Path(__file__).parent
 )

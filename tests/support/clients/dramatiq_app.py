@@ -7,7 +7,11 @@ import os
 import dramatiq
 from dramatiq.brokers.rabbitmq import RabbitmqBroker
 
+from fairsched.integrations.dramatiq import FairShares
+
 dramatiq.set_broker(RabbitmqBroker(url=os.environ["BROKER_URL"], confirm_delivery=True))
+if "FAIR_SHARES" in os.environ:
+    dramatiq.get_broker().add_middleware(FairShares({"dramatiq-work": 2}))
 _tries: dict[int, int] = {}
 
 

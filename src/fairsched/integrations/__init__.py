@@ -1,0 +1,1 @@
+"""Fair shares in the workers of other frameworks: modules `celery` and `dramatiq`."""
