@@ -8,6 +8,7 @@ import logging
 import os
 import sqlite3
 import threading
+from contextlib import suppress
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -32,7 +33,9 @@ def database_in(directory):
     path = os.path.join(directory, "broker.db")
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        # Who is there is not opened here: to close it would end the locks that a broker of this process has on it.
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         folder = os.open(directory, os.O_RDONLY)
         try:
             os.fsync(folder)  # the file's name, too, is to be there after a power cut
