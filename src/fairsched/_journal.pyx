@@ -128,7 +128,9 @@ cdef class Store:
                 )
             execute("pragma page_size = 16384")
         elif execute("pragma application_id").fetchone()[0] != APPLICATION:
-            raise ValueError(f"{path} must be the database of a broker, not of something else: choose another directory")
+            raise ValueError(
+                f"{path} must be the database of a broker, not of something else: choose another directory"
+            )
         elif found > FORMAT:
             raise ValueError(
                 f"{path} has format {found}, of a later version of fairsched; this one knows {FORMAT}: install that "
@@ -151,8 +153,8 @@ cdef class Store:
         for number, octets in self.connection.execute("select number, octets from chunk order by number"):
             if last and number != last + 1:
                 raise ValueError(
-                    f"{path} must have all chunks, but {last + 1} is missing: restore it from a copy, or choose another "
-                    "directory"
+                    f"{path} must have all chunks, but {last + 1} is missing: restore it from a copy, or choose "
+                    "another directory"
                 )
             last = number
             self.chunks.append(octets)

@@ -130,7 +130,7 @@ def test_a_later_format_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["file", "file/below"])
 def test_a_directory_that_cannot_be_is_named(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(OSError, match="must be one that this user can write to.*or choose another.*file"):
+    with pytest.raises(OSError, match=r"must be one that this user can write to.*or choose another.*file"):
         Store(tmp_path / place)
 
 

@@ -150,7 +150,7 @@ def test_which_messages(node: Node | DurableNode, restart: str) -> None:
         assert channel.basic_get("m")[2] == b"0"
         assert [channel.basic_get("m", auto_ack=True)[2] for _ in range(3)] == [b"transient", b"1", b"transient"]
         assert channel.basic_get("m")[2] == b"2"
-        method, _, body = channel.basic_get("n")
+        method = channel.basic_get("n")[0]
         channel.basic_ack(method.delivery_tag)
         channel.queue_declare("m", passive=True)
         time.sleep(0.3)  # acknowledgements wait for no disk, so there is nothing to wait on
@@ -178,7 +178,7 @@ def test_time_to_live_goes_on(node: Node | DurableNode, restart: str) -> None:
     with node.connect() as channel:
         assert [body for body, _ in drain(channel, "ttl")] == [b"late"]
         channel.queue_declare("dead", passive=True)
-        method, properties, body = channel.basic_get("dead", auto_ack=True)
+        _method, properties, body = channel.basic_get("dead", auto_ack=True)
         assert (body, properties.headers["x-death"][0]["reason"]) == (b"soon", "expired")
         channel.queue_delete("ttl")
         channel.queue_delete("dead")

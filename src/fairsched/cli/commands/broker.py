@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import ExitStack
 
@@ -43,6 +44,7 @@ def broker(port: int, status_port: int | None, data_dir: str | None) -> None:
     """
     from fairsched.broker import Broker
 
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")  # that the disk fails
     done = threading.Event()
     with ExitStack() as running:
         # Before the URL is printed: whoever reads it may send the signal at once.

@@ -106,8 +106,8 @@ cdef struct Exchange:
     Text hashed              # the name of the header or the property
     uint64_t record
 
-# Called for each exchange (the binding is NULL) and for each binding that comes or goes: when it is there, and before it
-# is freed, an exchange before its bindings. It may change nothing but `record`.
+# Called for each exchange (the binding is NULL) and for each binding that comes or goes: when it is there, and before
+# it is freed, an exchange before its bindings. It may change nothing but `record`.
 ctypedef void (*Change)(void* context, Exchange* exchange, Binding* binding) noexcept nogil
 
 cdef struct Topology:

@@ -52,10 +52,10 @@ cdef enum RecordKind:
     RECORD_EXCHANGE = 1
     RECORD_BINDING = 2
     RECORD_QUEUE = 3
-    RECORD_MESSAGE = 4   # with the only queue that it is in, or none: then entries follow
-    RECORD_ENTRY = 5     # queue and message
-    RECORD_DELIVERED = 6 # of the entry, or message, that it names: said when the broker closes
-    RECORD_CLOSED = 7    # the broker has closed: nothing but those was delivered
+    RECORD_MESSAGE = 4    # with the only queue that it is in, or none: then entries follow
+    RECORD_ENTRY = 5      # queue and message
+    RECORD_DELIVERED = 6  # of the entry, or message, that it names: said when the broker closes
+    RECORD_CLOSED = 7     # the broker has closed: nothing but those was delivered
 
 cdef enum:
     MESSAGE_HEAD = 26    # octets: queue, expiry, sizes of exchange, routing key, content header and BCC

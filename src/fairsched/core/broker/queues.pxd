@@ -35,7 +35,8 @@ from fairsched.core.queue.queue cimport (
     Admittance, Offer, PUT_CLOSED, PUT_DONE, PUT_FULL, queue_clear, queue_init, queue_put,
 )
 from fairsched.core.queue.state cimport (
-    Queue, QueueWalk, queue_lock, queue_remove, queue_unlock, queue_unref, queuewalk_begin, queuewalk_end, queuewalk_next,
+    Queue, QueueWalk, queue_lock, queue_remove, queue_unlock, queue_unref, queuewalk_begin, queuewalk_end,
+    queuewalk_next,
 )
 from fairsched.core.queue.time cimport queue_sweep
 from fairsched.core.schedule.slots cimport NO_SLOT, slots_add
