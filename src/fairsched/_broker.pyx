@@ -12,9 +12,14 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uintptr_t
 from libc.string cimport memcpy
 
 from fairsched.core.amqp.octets cimport Bytes, Text, bytes_append, bytes_clear, bytes_init, bytes_size, text_copy
+from fairsched._journal cimport Store
+from fairsched.core.broker.errors cimport Refusal
 from fairsched.core.broker.handshake cimport login_answer, login_take
+from fairsched.core.broker.journal cimport JournalRecord, journal_count, journal_records, records_free
+from fairsched.core.broker.recovery cimport server_recover, server_say_closed
 from fairsched.core.broker.server cimport (
-    server_add_host, server_create, server_destroy, server_listen, server_quiet, server_run, server_stop, server_warn,
+    server_add_host, server_create, server_destroy, server_journal, server_listen, server_quiet, server_run,
+    server_stop, server_warn,
 )
 from fairsched.core.broker.state cimport ALARM_DEAD, Client, Server as ServerMemory
 from fairsched.core.broker.status cimport ConsumerRow, QueueRow, status_write
@@ -57,7 +62,7 @@ cdef bytes status_rows(ServerMemory* server, bint consumers):
 
 @cython.final
 cdef class Server:
-    """Server(host, port, *, properties, vhosts, limits)
+    """Server(host, port, *, properties, vhosts, limits, store=None)
     --
 
     A broker's socket, connections and queues.
@@ -74,9 +79,14 @@ cdef class Server:
     limits : Mapping[str, int]
         connections, queues, channel_max, frame_max, heartbeat (seconds), message_size, memory (bytes), handshake and
         ack_timeout (nanoseconds). 0: none, of connections, queues, heartbeat, memory and ack_timeout.
+    store : Store, optional
+        What outlives the process, which has not started: what is in it is there from the beginning. It is closed
+        before the server is let go of.
 
     Raises
     ------
+    ValueError
+        What is in the store cannot be made again.
     OSError
         The address cannot be listened on.
 
@@ -86,8 +96,9 @@ cdef class Server:
     """
 
     cdef ServerMemory* memory
+    cdef Store store
 
-    def __cinit__(self, str host, int port, *, bytes properties, vhosts, limits):
+    def __cinit__(self, str host, int port, *, bytes properties, vhosts, limits, Store store=None):
         cdef bytes address = host.encode()
         cdef bytes encoded
         cdef ServerMemory* server = server_create()
@@ -111,6 +122,10 @@ cdef class Server:
             encoded = vhost.encode()
             if server_add_host(server, text_of_bytes(encoded)) == NULL:
                 raise MemoryError()
+        if store is not None:
+            self.store = store
+            server_journal(server, &store.journal)
+            self.recover()
         if not server_listen(server, PyBytes_AS_STRING(address), <uint16_t> port):
             error = errno
             raise OSError(error, f"cannot listen on {host}:{port}: {os.strerror(error)}")
@@ -118,6 +133,29 @@ cdef class Server:
     def __dealloc__(self):
         if self.memory != NULL:
             server_destroy(self.memory)
+
+    cdef int recover(self) except -1:
+        """Make what the store has."""
+        cdef JournalRecord* records = journal_records(&self.store.journal)
+        cdef int64_t count = journal_count(&self.store.journal)
+        cdef Refusal refusal
+        cdef bint done
+        with nogil:
+            done = server_recover(self.memory, records, count, &refusal)
+            records_free(records)
+        if not done:
+            raise ValueError((<const char*> refusal.text)[:refusal.length].decode("utf-8", "replace"))
+        return 0
+
+    def say_closed(self):
+        """say_closed($self)
+        --
+
+        Tell the store what was delivered, so that it is known when it comes again; when all threads are back from
+        `run`, and before the store is closed.
+        """
+        with nogil:
+            server_say_closed(self.memory)
 
     @property
     def port(self):

@@ -38,11 +38,12 @@ sys.stdin.read()
 os.killpg(0, signal.SIGKILL)
 """
 
-# The embedded broker: its port, and its status for each line that it reads.
+# The embedded broker, with the port and the data directory that it is given: its port, and its status for each line
+# that it reads.
 SERVE = """
 import json, sys
 from fairsched import Broker
-with Broker() as broker:
+with Broker(port=int(sys.argv[1]), data_dir=sys.argv[2] or None) as broker:
     print(broker.port, flush=True)
     for _ in sys.stdin:
         print(json.dumps(broker.status()), flush=True)
@@ -285,6 +286,12 @@ class Node(Broker):
         self.kill()
         self.start()
 
+    def restart_cleanly(self) -> None:
+        """Have the broker close everything, and start again over the same data."""
+        self.control("stop_app")
+        self.control("start_app")
+        eventually(self._answers, BOOT_TIMEOUT, "RabbitMQ starts again")
+
     def close(self) -> None:
         """End the broker and remove its files."""
         self.kill()
@@ -319,10 +326,14 @@ class Node(Broker):
 class EmbeddedNode(Broker):
     """The embedded broker in the place of RabbitMQ; what only RabbitMQ's node can do is skipped."""
 
-    def start(self) -> None:
+    def start(self, port: int = 0, data_dir: str = "") -> None:
         # In a process of its own, since tests count the threads of theirs; it ends with its standard input.
         self._process = subprocess.Popen(
-            [sys.executable, "-c", SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+            [sys.executable, "-c", SERVE, str(port), data_dir],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
         )
         assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())
@@ -343,6 +354,31 @@ class EmbeddedNode(Broker):
 
             pytest.skip(f"{name} is RabbitMQ's")
         raise AttributeError(name)
+
+
+class DurableNode(EmbeddedNode):
+    """The embedded broker with a data directory, killed and started again over it, as `Node` is."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+
+    def start(self, port: int = 0, data_dir: str = "") -> None:
+        super().start(port, data_dir or str(self.data_dir))
+
+    def kill(self) -> None:
+        """End the broker where it is."""
+        self._process.kill()
+        self._process.communicate(timeout=30)
+
+    def restart(self) -> None:
+        """Kill the broker and start it again over the same data."""
+        self.kill()
+        self.start(self.port)
+
+    def restart_cleanly(self) -> None:
+        """Have the broker close everything, and start again over the same data."""
+        self.close()
+        self.start(self.port)
 
 
 def shared_broker() -> Node | EmbeddedNode:

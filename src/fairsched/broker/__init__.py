@@ -26,6 +26,7 @@ from fairsched.amqp.fieldtables import write_table
 
 try:
     from fairsched._broker import Server
+    from fairsched._journal import Store
 except ModuleNotFoundError as error:
     raise ImportError(
         f"the embedded broker runs on Linux only (this is {sys.platform}): use RabbitMQ, or a container with Linux"
@@ -51,6 +52,8 @@ _CAPABILITIES = (
     "direct_reply_to",
 )
 _STOP_SECONDS = 5.0
+#: Octets of the largest body that is kept on disk.
+_KEPT_MOST = 268435456
 
 
 class _Passwords:
@@ -92,12 +95,15 @@ class Broker:
     max_connections, max_queues : int
         0: no limit.
     max_message_size : int
-        Bytes of a body.
+        Bytes of a body; at most 256 MiB with a data directory.
     memory_limit : int
         Bytes of messages beyond which publishers are stopped; 0: no limit.
     consumer_timeout : float, optional
         Seconds within which deliveries have to be acknowledged; None: any time. A queue's `x-consumer-timeout` counts
         before it.
+    data_dir : str or path, optional
+        A directory of this broker's own, made if it is not there, in which what is durable outlives the process:
+        durable exchanges and queues, and persistent messages in these. None: all is kept in memory only.
 
     Attributes
     ----------
@@ -111,11 +117,14 @@ class Broker:
     ValueError
         A parameter is not as described.
     OSError
-        `start`: the address cannot be listened on.
+        `start`: the address cannot be listened on, or the data directory not be written to.
+    RuntimeError
+        `start`: the data directory is in use by another broker.
 
     Notes
     -----
-    Messages are kept in memory only. TLS is not spoken: put a proxy that does in front, or stay on loopback.
+    With a data directory a confirm, or the answer to a declaration, leaves when what it is about is on the disk. Users
+    are not kept there. TLS is not spoken: put a proxy that does in front, or stay on loopback.
     Thread safety: `start` and `close` by one thread.
     """
 
@@ -133,6 +142,7 @@ class Broker:
         max_message_size: int = 134217728,
         memory_limit: int = 0,
         consumer_timeout: float | None = 1800.0,
+        data_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         if not 0 <= port <= 65535:
             raise ValueError(f"port must be 0 to 65535, got {port!r}")
@@ -148,6 +158,10 @@ class Broker:
         ):
             if value < 0:
                 raise ValueError(f"{name} must be 0 or more, got {value!r}")
+        if data_dir is not None and max_message_size > _KEPT_MOST:
+            raise ValueError(f"max_message_size must be {_KEPT_MOST} at most with data_dir, got {max_message_size!r}")
+        if data_dir is not None and not os.fspath(data_dir):
+            raise ValueError(f"data_dir must be the path of a directory, got {data_dir!r}")
         if not vhosts or isinstance(vhosts, str):
             raise ValueError(f"vhosts must name at least one virtual host, got {vhosts!r}")
         self.host = host
@@ -168,20 +182,23 @@ class Broker:
             "handshake": 10_000_000_000,
             "ack_timeout": round((consumer_timeout or 0) * 1e9),
         }
+        self._data_dir = data_dir
+        self._store: Store | None = None
         self._server: Server | None = None
         self._threads: list[threading.Thread] = []
 
     def start(self) -> Broker:
-        """Listen, and serve from now on."""
+        """Make what the data directory has, listen, and serve from now on."""
         if self._server is not None:
             raise RuntimeError("the broker has started")
-        self._server = Server(
-            self.host,
-            self._wanted_port,
-            properties=write_table(_server_properties()),
-            vhosts=self._vhosts,
-            limits=self._limits,
-        )
+        store = Store(self._data_dir) if self._data_dir is not None else None
+        try:
+            self._server = self._make(store)
+        except BaseException:
+            if store is not None:
+                store.close()
+            raise
+        self._store = store
         loops = [self._server.run] * self._io_threads + [self._check_passwords]
         self._threads = [
             threading.Thread(target=loop, name=f"fairsched-broker-{number}", daemon=True)
@@ -192,7 +209,10 @@ class Broker:
         return self
 
     def close(self) -> None:
-        """Close all connections, as RabbitMQ does when it is shut down, and stop. What is in the queues is gone."""
+        """Close all connections, as RabbitMQ does when it is shut down, and stop.
+
+        What is in the queues is gone, but what is durable, if there is a data directory.
+        """
         server, self._server = self._server, None
         if server is None:
             return
@@ -206,6 +226,28 @@ class Broker:
         for thread in self._threads:
             thread.join()
         self._threads = []
+        store, self._store = self._store, None
+        if store is not None:
+            server.say_closed()
+            store.close()
+
+    def _make(self, store: Store | None) -> Server:
+        try:
+            server = Server(
+                self.host,
+                self._wanted_port,
+                properties=write_table(_server_properties()),
+                vhosts=self._vhosts,
+                limits=self._limits,
+                store=store,
+            )
+        except ValueError as error:
+            path = store.path if store is not None else ""
+            raise ValueError(f"what is in {path} cannot be made again: {error}") from None
+        if store is not None:
+            store.flush()  # that it was closed before is true no more
+            store.start()
+        return server
 
     def _check_passwords(self) -> None:
         server = self._server
@@ -238,7 +280,8 @@ class Broker:
         -------
         dict
             For JSON. "connections", "channels", "messages", "message_bytes", "memory_alarm" (whether publishers are
-            stopped), and "queues", a list of dicts: "vhost", "name", "durable", "exclusive", "ready", "depth" (what is
+            stopped), "data_file" (None: there is none), "data_error" (why nothing durable is taken any more, or None),
+            and "queues", a list of dicts: "vhost", "name", "durable", "exclusive", "ready", "depth" (what is
             unacknowledged counts too), "bytes", "consumers", and counters since the start, "published", "delivered",
             "acknowledged". "consumers", a list of dicts: "vhost", "queue", "tag", "connection", "channel", "prefetch",
             "priority", "acknowledges", and "list", in which it stands with its queue: "interested", "notified" (it is
@@ -249,7 +292,12 @@ class Broker:
         Any thread; O(queues + consumers). The figures are not all of one moment.
         """
         server = self._running()
-        return {**server.counts(), "queues": server.queues(), "consumers": server.consumers()}
+        store = self._store
+        data = {
+            "data_file": store.path if store is not None else None,
+            "data_error": store.complaint if store is not None else None,
+        }
+        return {**server.counts(), **data, "queues": server.queues(), "consumers": server.consumers()}
 
     def _running(self) -> Server:
         if self._server is None:

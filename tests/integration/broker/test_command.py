@@ -70,6 +70,23 @@ def test_the_port_that_was_asked_for() -> None:
             assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in errors
 
 
+def test_a_data_directory(tmp_path: Path) -> None:
+    for turn in range(2):
+        with running("--port", "0", "--data-dir", str(tmp_path / "data")) as process:
+            with pika.BlockingConnection(pika.URLParameters(first_line(process))) as connection:
+                channel = connection.channel()
+                channel.confirm_delivery()
+                assert channel.queue_declare("orders", durable=True).method.message_count == turn
+                channel.basic_publish("", "orders", b"1", pika.BasicProperties(delivery_mode=2))
+            process.kill()
+    (tmp_path / "file").write_bytes(b"")
+    with running("--port", "0", "--data-dir", str(tmp_path / "file" / "data")) as process:
+        _output, errors = process.communicate(timeout=60)
+        assert process.returncode == 2
+        assert "the data directory must be one that this user can write to" in errors
+        assert "Traceback" not in errors
+
+
 def test_the_status_page() -> None:
     with running("--port", "0", "--status-port", "0") as process:
         url, page = first_line(process), first_line(process)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import ExitStack
 
@@ -28,21 +29,33 @@ _PORT = 5672
     metavar="PORT",
     help="Show queues and consumers over HTTP on this port of 127.0.0.1; 0 for any free one. [default: not at all]",
 )
-def broker(port: int, status_port: int | None) -> None:
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Keep durable exchanges and queues, and persistent messages in these, in this directory, so that they outlive "
+    "the broker; it is made if it is not there. [default: all is kept in memory only]",
+)
+def broker(port: int, status_port: int | None, data_dir: str | None) -> None:
     """Run an AMQP 0-9-1 broker until SIGTERM or SIGINT.
 
-    For development and tests on one machine: messages are kept in memory only. Prints its URL, and below it the
-    address of the status page, as soon as clients can connect. The user is "guest", with the password "guest".
+    Prints its URL, and below it the address of the status page, as soon as clients can connect. The user is "guest",
+    with the password "guest".
     """
     from fairsched.broker import Broker
 
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")  # that the disk fails
     done = threading.Event()
     with ExitStack() as running:
         # Before the URL is printed: whoever reads it may send the signal at once.
         running.enter_context(graceful(lambda _now: done.set()))
         try:
-            served = running.enter_context(Broker(port=port))
+            served = running.enter_context(Broker(port=port, data_dir=data_dir))
+        except (RuntimeError, ValueError) as error:
+            raise exits.Failure(str(error), exits.USAGE) from error
         except OSError as error:
+            if error.filename is not None or error.errno is None:  # of the data directory
+                raise exits.Failure(str(error), exits.USAGE) from error
             raise exits.Failure(f"cannot listen on 127.0.0.1:{port}: {error.strerror or error}", exits.USAGE) from error
         click.echo(served.url)
         if status_port is not None:

@@ -11,6 +11,7 @@ first: what there is, who may touch it, in which order things are locked, and ho
     queues        a queue and its messages; visit: one call into it; arguments: what x-arguments say
     deadletters   what left a queue unacknowledged; deathheader: what it is published with
     queuemethods  classes queue and exchange; basicmethods: basic, confirm, tx; replies: direct reply-to
+    keeping       what outlives the process; journal: its records on disk; recovery: how it comes again
     errors        codes and texts; generated: names that the broker makes; status: what is to be seen of it
 
 and where messages go:

@@ -29,7 +29,8 @@ from fairsched.core.broker.errors cimport (
     Refusal, refuse, refuse_memory, refuse_missing, refuse_name, refuse_number, refuse_resource, refuse_syntax,
 )
 from fairsched.core.broker.generated cimport name_generate
-from fairsched.core.broker.payload cimport payload_content, payload_release
+from fairsched.core.broker.keeping cimport message_leave
+from fairsched.core.broker.payload cimport payload_content
 from fairsched.core.broker.publishing cimport publication_route
 from fairsched.core.broker.queuemethods cimport queue_open
 from fairsched.core.broker.queues cimport brokerqueue_release
@@ -158,7 +159,7 @@ cdef inline void get_send(Channel* ch, BrokerQueue* b, Visit* v, const Pulled* p
     if no_ack:
         unacked_skip(&ch.unacked)
         queue_settle(&v.call, NULL, pulled.message, pulled.holder, pulled.lease, SETTLE_ACK)
-        payload_release(p)
+        message_leave(b, p)
         return
     u = unacked_add(&ch.unacked)
     b.references.fetch_add(1)

@@ -12,6 +12,7 @@ from libc.string cimport memset
 
 from fairsched.core.amqp.octets cimport bytes_clear, bytes_init, text_free
 from fairsched.core.broker.consumers cimport channel_hinder
+from fairsched.core.broker.keeping cimport message_leave
 from fairsched.core.broker.payload cimport payload_release
 from fairsched.core.broker.queues cimport brokerqueue_release
 from fairsched.core.broker.state cimport AWAIT_METHOD, BrokerQueue, Channel, Client, Consumer, Publication, Unacked
@@ -61,7 +62,7 @@ cdef inline void channel_settle(Channel* ch, Settling* s, Unacked* u, SettleVerb
     queue_settle(&s.visit.call, c, u.message, u.holder, u.lease, SETTLE_ACK)
     if verb == VERB_ACK:
         b.acked.fetch_add(1)
-        payload_release(u.payload)
+        message_leave(b, u.payload)
     else:
         deadletters_add(&ch.client.dead, b, u.payload, DEAD_REJECTED)
 
@@ -111,6 +112,7 @@ cdef inline void channel_disposed(Session* session) noexcept nogil:
     text_free(&ch.replies)
     bytes_clear(&ch.transaction)
     bytes_clear(&ch.settlements)
+    bytes_clear(&ch.waiting)
     free(ch)
 
 cdef inline Channel* channel_create(Client* client, uint32_t number) noexcept nogil:
@@ -125,6 +127,7 @@ cdef inline Channel* channel_create(Client* client, uint32_t number) noexcept no
     unacked_init(&ch.unacked)
     bytes_init(&ch.transaction)
     bytes_init(&ch.settlements)
+    bytes_init(&ch.waiting)
     client.server.channels.fetch_add(1)
     return ch
 

@@ -49,13 +49,16 @@ from fairsched.core.broker.errors cimport (
 from fairsched.core.broker.handshake cimport (
     PROTOCOL_SIZE, SECOND, handshake_begin, on_connection_open, on_start_ok, on_tune_ok,
 )
+from fairsched.core.broker.keeping cimport (
+    client_await, client_awaits, client_deceived, client_may_change, client_outruns,
+)
 from fairsched.core.broker.network cimport (
     EVENT_END, EVENT_READ, clock_now, socket_read, socket_write,
 )
 from fairsched.core.broker.payload cimport (
     payload_account, payload_body, payload_create, payload_resize,
 )
-from fairsched.core.broker.publishing cimport channel_publish, confirm_flush, confirms_write
+from fairsched.core.broker.publishing cimport channel_publish, confirm_due, confirms_write
 from fairsched.core.broker.queuemethods cimport (
     on_exchange_bind, on_exchange_declare, on_exchange_delete, on_queue_bind, on_queue_declare, on_queue_delete,
     on_queue_purge, on_queue_unbind,
@@ -117,11 +120,13 @@ cdef inline void client_tear_down(Client* client) noexcept nogil:
 cdef inline void client_leave(Client* client) noexcept nogil:
     """Read nothing more; what is to be written is."""
     client.state = CLIENT_GONE
-    connection_close(&client.connection)
+    if not client_awaits(client):
+        connection_close(&client.connection)
 
 cdef inline void client_lose(Client* client) noexcept nogil:
     """The socket is of no use any more."""
     client.lost = True
+    client.awaits = 0
     bytes_clear(&client.output)
     client_leave(client)
 
@@ -143,7 +148,7 @@ cdef inline void channel_fail(Channel* ch, const Refusal* refusal, uint32_t meth
     cdef char room[1200]
     cdef Text reply = refusal_reply(refusal, room, sizeof(room))
     cdef Client* client = ch.client
-    confirm_flush(ch, ch.sequence)
+    confirm_due(ch)
     topology_unshare(client)
     client.channels[ch.number] = channel_closing()
     channel_stop(ch)
@@ -255,7 +260,7 @@ cdef inline bint on_channel_close(Channel* ch, Reader* r, Refusal* refusal) noex
     cdef Client* client = ch.client
     if not close_read(r, &m):
         return refuse_syntax(refusal)
-    confirm_flush(ch, ch.sequence)
+    confirm_due(ch)
     channel_stop(ch)
     client.channels[ch.number] = NULL
     method_write(&client.output, ch.number, CHANNEL_CLOSE_OK)
@@ -335,6 +340,10 @@ cdef inline bint channel_method(
         return refuse_syntax(refusal)
     return refuse_number(refusal, COMMAND_INVALID, b"unknown method ", method, b"")
 
+cdef inline bint method_changes(uint32_t method) noexcept nogil:
+    """Whether its answer says that something has changed that may outlive the process: exchange, queue, tx.commit."""
+    return method >> 16 == QUEUE_DECLARE >> 16 or method >> 16 == EXCHANGE_DECLARE >> 16 or method == TX_COMMIT
+
 cdef inline void channel_frame(Channel* ch, const FrameSpan* f) noexcept nogil:
     """A frame of an open channel."""
     cdef Client* client = ch.client
@@ -352,6 +361,13 @@ cdef inline void channel_frame(Channel* ch, const FrameSpan* f) noexcept nogil:
                 if ch.awaited == AWAIT_HEADER else
                 b"expected content body, got non content body frame instead"
             )
+        elif method_changes(method):
+            done = (
+                client_may_change(client, &refusal) and channel_method(ch, method, &r, &refusal)
+                and client_may_change(client, &refusal)
+            )
+            if done:
+                client_await(client)
         else:
             done = channel_method(ch, method, &r, &refusal)
     elif f.kind == FRAME_HEADER and ch.awaited == AWAIT_HEADER:
@@ -511,8 +527,8 @@ cdef inline bint client_reads(const Client* client) noexcept nogil:
     return client.state != CLIENT_GONE and client.state != CLIENT_LOGIN and not client.paused
 
 cdef inline bint client_holds(Client* client) noexcept nogil:
-    """Whether it has to read what it was sent first; `client_write` has it go on."""
-    client.held = bytes_size(&client.output) >= OUTPUT_MOST
+    """Whether it has to read what it was sent first, or the disk is behind; `client_write` has it go on."""
+    client.held = bytes_size(&client.output) >= OUTPUT_MOST or client_outruns(client)
     return client.held
 
 cdef inline void client_parse(
@@ -648,6 +664,13 @@ cdef inline bint client_read(
     client_parse(client)
     return more and client_reads(client) and not client.held
 
+cdef inline void client_go_on(Client* client) noexcept nogil:
+    """The disk was awaited: what was said may be true now, or never will be."""
+    if client_deceived(client):
+        client_lose(client)
+    elif client.state == CLIENT_GONE and not client_awaits(client):
+        connection_close(&client.connection)
+
 cdef inline bint client_work(
     Client* client
 ) noexcept nogil:
@@ -657,6 +680,8 @@ cdef inline bint client_work(
     client.now = clock_now()
     if alarms:
         client_heed(client, alarms)
+    if client.awaits or client.state == CLIENT_GONE:
+        client_go_on(client)
     client_block(client, client.server.short_of_memory.load() != 0)
     if client_reads(client) and not client_holds(client):
         more = client_read(client)
@@ -673,6 +698,8 @@ cdef inline void client_write(void* context) noexcept nogil:
     cdef Client* client = <Client*> context
     cdef Bytes* out = &client.output
     cdef int64_t sent = 1
+    if client_awaits(client):
+        return
     while bytes_size(out) > 0 and sent > 0 and not client.lost:
         sent = socket_write(client.fd, out.data + out.begin, bytes_size(out))
         if sent > 0:
@@ -680,7 +707,7 @@ cdef inline void client_write(void* context) noexcept nogil:
             client.spoken.store(client.now)
     if sent < 0:
         client_lose(client)
-    elif client.held and bytes_size(out) < OUTPUT_MOST:
+    elif client.held and bytes_size(out) < OUTPUT_MOST and not client_outruns(client):
         client.held = False
         client.events.fetch_or(EVENT_READ)  # what it has sent meanwhile
         connection_notify(&client.connection)

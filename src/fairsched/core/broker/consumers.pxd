@@ -15,7 +15,8 @@ from fairsched.core.amqp.contents cimport Content
 from fairsched.core.amqp.methods cimport basic_cancel_write, basic_deliver_write
 from fairsched.core.amqp.octets cimport Text, text_free
 from fairsched.core.broker.exchanges cimport queue_remove as topology_forget
-from fairsched.core.broker.payload cimport payload_content, payload_release
+from fairsched.core.broker.keeping cimport message_leave, queue_unrecord
+from fairsched.core.broker.payload cimport payload_content
 from fairsched.core.broker.queues cimport brokerqueue_close, brokerqueue_drop, brokerqueue_release, brokerqueue_retain
 from fairsched.core.broker.state cimport (
     BrokerQueue, CLIENT_OPEN, Channel, Client, Consumer, Payload, Unacked,
@@ -94,7 +95,7 @@ cdef inline void consumer_deliver(Consumer* c, Visit* v, const Pulled* pulled) n
         return
     unacked_skip(&ch.unacked)
     queue_settle(&v.call, &c.base, pulled.message, pulled.holder, pulled.lease, SETTLE_ACK)
-    payload_release(p)
+    message_leave(c.queue, p)
 
 cdef inline bint consumer_pull(void* context, void* consumer) noexcept nogil:
     """Pull, and send what was pulled; False: there was nothing."""
@@ -295,6 +296,7 @@ cdef inline void host_forget(BrokerQueue* b) noexcept nogil:
     if b.next != NULL:
         b.next.previous = b.previous
     b.next = b.previous = NULL
+    queue_unrecord(b)
     topology_forget(&b.host.topology, b.name)
 
 cdef inline void queue_delete_unused(Client* client, BrokerQueue* b) noexcept nogil:

@@ -13,6 +13,7 @@ from libc.stdlib cimport free
 from fairsched.core.amqp.contents cimport PROPERTY_HEADERS, Properties, contents_find, contents_text
 from fairsched.core.amqp.octets cimport Bytes, Text, bytes_clear, bytes_init, text_of
 from fairsched.core.broker.deathheader cimport Death, death_cycle, death_header_write
+from fairsched.core.broker.keeping cimport message_keep, message_leave
 from fairsched.core.broker.network cimport clock_wall
 from fairsched.core.broker.payload cimport (
     payload_again, payload_bcc, payload_exchange, payload_header, payload_key, payload_release, payload_retain,
@@ -29,26 +30,34 @@ cdef inline Text dead_reason(uint32_t reason) noexcept nogil:
         return text_of(b"rejected")
     return text_of(b"maxlen") if reason == DEAD_MAXLEN else text_of(b"delivery_limit")
 
-cdef inline void death_put(
+cdef inline void death_straighten(Route* route, const DeadLetter* letter, Text headers) noexcept nogil:
+    """Take out of a route the queues where a letter would go in a circle."""
+    cdef int64_t i, count = 0
+    for i in range(route.count):
+        if letter.reason == DEAD_REJECTED or not death_cycle(headers, (<BrokerQueue*> route.queues[i]).name):
+            route.queues[count] = route.queues[i]
+            count += 1
+    route.count = count
+
+cdef inline bint death_put(
     Route* route, const DeadLetter* letter, Payload* p, DeadLetters* dead, int64_t now
 ) noexcept nogil:
-    """Put a letter into the queues it was routed to, but those where it would go in a circle."""
+    """Put a letter into the queues it was routed to; False: it is there, but could not be recorded."""
     cdef Publication publication
-    cdef BrokerQueue* b
-    cdef Text headers
     cdef int64_t i
+    cdef bint recorded
     publication.payload = p
     publication.expiration = -1
     publication.mandatory = False
+    publication.batch = 0
     contents_find(payload_header(p), p.header_size, &publication.properties)
-    headers = contents_text(payload_header(p), &publication.properties, PROPERTY_HEADERS)
+    death_straighten(route, letter, contents_text(payload_header(p), &publication.properties, PROPERTY_HEADERS))
+    recorded = message_keep(letter.queue.server, p, route.queues, route.count, -1, &publication.batch)
     for i in range(route.count):
-        b = <BrokerQueue*> route.queues[i]
-        if letter.reason != DEAD_REJECTED and death_cycle(headers, b.name):
-            continue
         payload_retain(p, 1)
-        brokerqueue_put(b, &publication, now, dead)
+        brokerqueue_put(<BrokerQueue*> route.queues[i], &publication, now, dead)
     payload_release(p)
+    return recorded
 
 cdef inline Payload* death_payload(const DeadLetter* letter) noexcept nogil:
     """The message as it is published anew, with one reference; NULL when memory is exhausted."""
@@ -72,30 +81,33 @@ cdef inline Payload* death_payload(const DeadLetter* letter) noexcept nogil:
     bytes_clear(&header)
     return p
 
-cdef inline void deadletter_publish(
+cdef inline bint deadletter_publish(
     Route* route, const DeadLetter* letter, DeadLetters* dead, int64_t now
 ) noexcept nogil:
+    """Publish a letter; False: what it was is not to be forgotten by the journal, since this is not recorded."""
     cdef Payload* p = death_payload(letter)
     cdef Properties properties
     if p == NULL:
-        return
+        return False
     contents_find(payload_header(p), p.header_size, &properties)
     if route_dead_letter(
         route, &letter.queue.host.topology, letter.queue.arguments.dlx, Text(payload_key(p), p.key_size),
         payload_bcc(p),
         payload_header(p), &properties
     ):
-        death_put(route, letter, p, dead, now)
-    else:
-        payload_release(p)
+        return death_put(route, letter, p, dead, now)
+    payload_release(p)
+    return True
 
 cdef inline void deadletters_publish(Route* route, DeadLetters* dead, int64_t now) noexcept nogil:
     """Publish all, and what leaves by that. The topology's lock is shared."""
     cdef DeadLetter* letter = dead.first
     while letter != NULL:
         dead.first = letter.next
-        deadletter_publish(route, letter, dead, now)
-        payload_release(letter.payload)
+        if deadletter_publish(route, letter, dead, now):
+            message_leave(letter.queue, letter.payload)
+        else:
+            payload_release(letter.payload)
         brokerqueue_release(letter.queue)
         free(letter)
         letter = dead.first

@@ -15,7 +15,7 @@ Complexity: O(length of the names) expected, and what is said at each function.
 """
 
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
@@ -82,6 +82,7 @@ cdef struct Binding:
     TopicNode* node          # of a topic exchange: where the peers begin
     Fields pattern           # of a headers exchange
     HeadersMode mode
+    uint64_t record          # in the journal; 0: none. So in exchanges
 
 cdef struct Exchange:
     Destination place        # must be first
@@ -103,10 +104,11 @@ cdef struct Exchange:
     Buckets buckets
     HashedBy hashed_by
     Text hashed              # the name of the header or the property
+    uint64_t record
 
-# Called for each exchange (the binding is NULL) and for each binding that goes, before it is freed, bindings first. It
-# may look, but not change.
-ctypedef void (*Removal)(void* context, Exchange* exchange, Binding* binding) noexcept nogil
+# Called for each exchange (the binding is NULL) and for each binding that comes or goes: when it is there, and before
+# it is freed, an exchange before its bindings. It may change nothing but `record`.
+ctypedef void (*Change)(void* context, Exchange* exchange, Binding* binding) noexcept nogil
 
 cdef struct Topology:
     Text vhost               # its own copy
@@ -116,7 +118,8 @@ cdef struct Topology:
     Exchange* newest
     Exchange* doomed         # that go, linked by `following`
     Numbers numbers          # of destinations
-    Removal removed          # may be NULL
+    Change added             # may be NULL, as may be:
+    Change removed
     void* context
 
 
@@ -384,12 +387,12 @@ cdef inline void topology_sweep(Topology* t) noexcept nogil:
     cdef Exchange* x = t.doomed
     while x != NULL:
         t.doomed = x.following
+        if t.removed != NULL:
+            t.removed(t.context, x, NULL)
         while x.oldest != NULL:
             binding_remove(t, x.oldest)
         while x.place.first != NULL:
             binding_remove(t, x.place.first)
-        if t.removed != NULL:
-            t.removed(t.context, x, NULL)
         exchange_unlink(t, x)
         names_remove(&t.exchanges, x.place.entry)
         numbers_give(&t.numbers, x.place.number)
@@ -530,8 +533,11 @@ cdef inline bint exchange_declare(
         return exchange_same(refusal, t, found, known, durable, auto_delete, internal, arguments)
     if not exchange_check(refusal, t, stripped.text, known, arguments):
         return False
-    if exchange_make(t, stripped.text, known, durable, auto_delete, internal, arguments) == NULL:
+    found = exchange_make(t, stripped.text, known, durable, auto_delete, internal, arguments)
+    if found == NULL:
         return refuse_memory(refusal)
+    if t.added != NULL:
+        t.added(t.context, found, NULL)
     created[0] = True
     return True
 
@@ -650,8 +656,8 @@ cdef inline bint topology_bind(
     cdef Name from_name, to_name
     cdef Exchange* x
     cdef Destination* place
+    cdef Binding* made = NULL
     cdef Bytes identity
-    cdef bint done
     created[0] = False
     name_strip(&from_name, source)
     name_strip(&to_name, destination)
@@ -670,10 +676,15 @@ cdef inline bint topology_bind(
     if binding_find(x, place, key, arguments, &identity) != NULL:
         bytes_clear(&identity)
         return True
-    done = not identity.failed and binding_make(x, place, key, &identity) != NULL
+    if not identity.failed:
+        made = binding_make(x, place, key, &identity)
     bytes_clear(&identity)
-    created[0] = done
-    return done or refuse_memory(refusal)
+    if made == NULL:
+        return refuse_memory(refusal)
+    if t.added != NULL:
+        t.added(t.context, x, made)
+    created[0] = True
+    return True
 
 cdef inline bint topology_unbind(
     Topology* t, Text source, Text destination, bint to_exchange, Text key, Text arguments, Refusal* refusal

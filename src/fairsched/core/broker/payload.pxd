@@ -6,13 +6,13 @@ Complexity: O(1), and O(octets) to make one.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from fairsched.core.amqp.contents cimport (
     CONTENT_HEAD, Content, PROPERTY_DELIVERY_MODE, PROPERTY_PRIORITY, Properties, contents_find, contents_number,
 )
 from fairsched.core.amqp.octets cimport Bytes, Text
-from fairsched.core.broker.state cimport Payload, Server
+from fairsched.core.broker.state cimport KEPT, Kept, PERSISTENT, Payload, Server
 
 cdef inline uint8_t* payload_exchange(const Payload* p) noexcept nogil:
     return <uint8_t*> (p + 1)
@@ -34,23 +34,35 @@ cdef inline int64_t payload_size(const Payload* p, int64_t body) noexcept nogil:
     """Octets of memory, with so many of the body."""
     return <int64_t> sizeof(Payload) + p.exchange_size + p.key_size + p.header_size + body + p.bcc_size
 
+cdef inline Kept* payload_kept(const Payload* p) noexcept nogil:
+    """What stands before a message that is `KEPT`."""
+    return <Kept*> p - 1
+
+cdef inline void* payload_block(const Payload* p) noexcept nogil:
+    return <void*> payload_kept(p) if p.persistent == KEPT else <void*> p
+
 cdef inline Payload* payload_create(
     Server* server, Text exchange, Text key, const uint8_t* header, int64_t header_size, const Properties* properties,
     int64_t body_size, int64_t room
 ) noexcept nogil:
     """A message without its body, for `room` octets of which there is room; NULL when memory is exhausted."""
-    cdef Payload* p = <Payload*> malloc(
-        sizeof(Payload) + exchange.length + key.length + <size_t> header_size + <size_t> room
+    cdef bint persistent = contents_number(header, properties, PROPERTY_DELIVERY_MODE, 1) == 2
+    cdef size_t before = sizeof(Kept) if persistent and server.journal != NULL else 0
+    cdef void* block = malloc(
+        before + sizeof(Payload) + exchange.length + key.length + <size_t> header_size + <size_t> room
     )
-    if p == NULL:
+    cdef Payload* p = <Payload*> (<uint8_t*> block + before)
+    if block == NULL:
         return NULL
+    if before:
+        memset(block, 0, before)
     p.references.store(1)
     p.exchange_size = <uint8_t> exchange.length
     p.key_size = <uint8_t> key.length
     p.header_size = <uint32_t> header_size
     p.bcc_size = 0
     p.body_size = body_size
-    p.persistent = contents_number(header, properties, PROPERTY_DELIVERY_MODE, 1) == 2
+    p.persistent = KEPT if before else PERSISTENT if persistent else 0
     p.priority = <uint8_t> contents_number(header, properties, PROPERTY_PRIORITY, 0)
     p.server = NULL
     if exchange.length:
@@ -62,7 +74,9 @@ cdef inline Payload* payload_create(
 
 cdef inline Payload* payload_resize(Payload* p, int64_t room) noexcept nogil:
     """Make room for so many octets of the body; NULL when memory is exhausted. Before others know it."""
-    return <Payload*> realloc(p, <size_t> payload_size(p, room))
+    cdef size_t before = sizeof(Kept) if p.persistent == KEPT else 0
+    cdef void* block = realloc(payload_block(p), before + <size_t> payload_size(p, room))
+    return <Payload*> (<uint8_t*> block + before) if block != NULL else NULL
 
 cdef inline void payload_account(Payload* p, Server* server) noexcept nogil:
     """It is complete: count it in its server's memory."""
@@ -101,7 +115,9 @@ cdef inline void payload_release(Payload* p) noexcept nogil:
     if p.server != NULL:
         p.server.payloads.fetch_sub(1)
         p.server.memory.fetch_sub(payload_size(p, p.body_size))
-    free(p)
+    if p.persistent == KEPT:
+        free(payload_kept(p).entries)
+    free(payload_block(p))
 
 cdef inline Content payload_content(const Payload* p) noexcept nogil:
     """As the codec writes it."""

@@ -2,7 +2,8 @@
 
 Routing shares the topology's lock with others; a connection keeps it while it reads one message after the other, and
 gives it up before anything else. Confirms are written once for all that was read (`confirms_write`); one that is
-refused goes out at its place between them.
+refused goes out at its place between them. What has to be on disk first, and what was published after it, waits in
+`Channel.waiting`: the batches of the journal ascend there, so what may be confirmed is always what comes first.
 
 Thread safety: the connection's thread. Complexity: that of routing, and O(1) a queue.
 """
@@ -15,19 +16,23 @@ from fairsched.core.amqp.contents cimport (
     contents_text,
 )
 from fairsched.core.amqp.methods cimport basic_ack_write, basic_nack_write, basic_return_write
-from fairsched.core.amqp.octets cimport Bytes, Text, bytes_append, bytes_clear, bytes_init, text_equal, text_of
+from fairsched.core.amqp.octets cimport (
+    Bytes, Text, bytes_append, bytes_clear, bytes_init, bytes_size, bytes_take, text_equal, text_of,
+)
 from fairsched.core.amqp.tables cimport Field, table_begin, table_copy, table_end, tables_get
 from fairsched.core.broker.consumers cimport topology_share
 from fairsched.core.broker.errors cimport (
     Refusal, refusal_say, refusal_text, refuse_memory, refuse_missing, refuse_name,
 )
 from fairsched.core.broker.exchanges cimport exchange_find
+from fairsched.core.broker.keeping cimport message_keep, refuse_disk
+from fairsched.core.broker.journal cimport Journal, journal_is_durable
 from fairsched.core.broker.payload cimport (
     payload_again, payload_content, payload_exchange, payload_header, payload_key, payload_release, payload_retain,
 )
 from fairsched.core.broker.queues cimport brokerqueue_put
 from fairsched.core.broker.routing cimport route_publish
-from fairsched.core.broker.state cimport BrokerQueue, Channel, Client, Payload, Publication
+from fairsched.core.broker.state cimport BrokerQueue, Channel, Client, ConfirmRun, Payload, Publication
 
 cdef enum: EXPIRATION_MAX = 4294967295
 
@@ -49,6 +54,7 @@ cdef inline bint publication_check(Channel* ch, Publication* p, Refusal* refusal
     cdef const uint8_t* header = payload_header(p.payload)
     cdef Text text
     p.expiration = -1
+    p.batch = 0
     if contents_has(&p.properties, PROPERTY_USER_ID):
         text = contents_text(header, &p.properties, PROPERTY_USER_ID)
         if not text_equal(text, ch.client.user):
@@ -130,6 +136,12 @@ cdef inline bint publication_route(Channel* ch, Publication* p, bint* taken, Ref
         return refuse_memory(refusal)
     if client.route.count == 0 and p.mandatory:
         publication_return(ch, p.payload)
+    if not message_keep(
+        client.server, p.payload, client.route.queues, client.route.count, p.expiration, &p.batch
+    ):
+        payload_release(p.payload)
+        taken[0] = False
+        return ch.confirms or refuse_disk(refusal)
     taken[0] = publication_put(client, p)
     return True
 
@@ -141,26 +153,81 @@ cdef inline void confirm_flush(Channel* ch, uint64_t last) noexcept nogil:
         basic_ack_write(&ch.client.output, ch.number, last, last - ch.confirmed > 1)
         ch.confirmed = last
 
-cdef inline void confirm_note(Channel* ch, bint taken) noexcept nogil:
+cdef inline void confirm_refuse(Channel* ch, uint64_t last, bint multiple) noexcept nogil:
+    """Refuse what was published last, or all of it that was not confirmed."""
+    basic_nack_write(&ch.client.output, ch.number, last, multiple, False)
+    ch.confirmed = last
+
+cdef inline void confirm_note(Channel* ch, bint taken, uint64_t batch) noexcept nogil:
     """The next message was taken, or refused."""
     ch.sequence += 1
-    if not taken:
+    if batch or bytes_size(&ch.waiting):
+        confirm_later(ch, taken, batch)
+    elif not taken:
         confirm_flush(ch, ch.sequence - 1)
-        basic_nack_write(&ch.client.output, ch.number, ch.sequence, False, False)
-        ch.confirmed = ch.sequence
-    elif not ch.awaits_confirm:
+        confirm_refuse(ch, ch.sequence, False)
+        return
+    if not ch.awaits_confirm:
         ch.awaits_confirm = True
         ch.next_confirm = ch.client.confirming
         ch.client.confirming = ch
 
-cdef inline void confirms_write(Client* client) noexcept nogil:
-    """Confirm all that was taken since the last time."""
-    cdef Channel* ch = client.confirming
-    while ch != NULL:
-        client.confirming = ch.next_confirm
-        ch.awaits_confirm = False
+cdef inline void confirm_later(Channel* ch, bint taken, uint64_t batch) noexcept nogil:
+    """Note what the disk is awaited for. What needs no disk waits, too, behind what does: confirms are in order."""
+    cdef ConfirmRun run = ConfirmRun(ch.sequence, batch, not taken)
+    cdef ConfirmRun* before
+    if bytes_size(&ch.waiting):
+        before = <ConfirmRun*> (ch.waiting.data + ch.waiting.end - sizeof(ConfirmRun))
+        if taken and not before.refused and before.batch >= batch:
+            before.last = ch.sequence
+            return
+        run.batch = max(batch, before.batch)
+    bytes_append(&ch.waiting, <const uint8_t*> &run, sizeof(ConfirmRun))
+    if ch.waiting.failed:  # nothing is known any more of what to confirm
+        ch.client.output.failed = True
+
+cdef inline bint confirm_run(Channel* ch, const ConfirmRun* run, Journal* j) noexcept nogil:
+    """Confirm or refuse a run; False: the disk is awaited."""
+    cdef bint failed = j.failed.load() != 0
+    if not journal_is_durable(j, run.batch):
+        if failed:
+            confirm_refuse(ch, run.last, run.last - ch.confirmed > 1)
+        return failed
+    if run.refused:
+        confirm_flush(ch, run.last - 1)
+        confirm_refuse(ch, run.last, False)
+    else:
+        confirm_flush(ch, run.last)
+    return True
+
+cdef inline void confirm_due(Channel* ch) noexcept nogil:
+    """Confirm all that was taken and needs no disk, or is on it."""
+    cdef Journal* j = ch.client.server.journal
+    if bytes_size(&ch.waiting) == 0:
         confirm_flush(ch, ch.sequence)
-        ch = client.confirming
+        return
+    while bytes_size(&ch.waiting) and confirm_run(ch, <ConfirmRun*> (ch.waiting.data + ch.waiting.begin), j):
+        bytes_take(&ch.waiting, sizeof(ConfirmRun))
+
+cdef inline void confirms_due(Client* client) noexcept nogil:
+    """… of all channels; those that wait for the disk stay in the list."""
+    cdef Channel** link = &client.confirming
+    cdef Channel* ch = link[0]
+    while ch != NULL:
+        confirm_due(ch)
+        if bytes_size(&ch.waiting):
+            link = &ch.next_confirm
+        else:
+            ch.awaits_confirm = False
+            link[0] = ch.next_confirm
+        ch = link[0]
+
+cdef inline void confirms_write(Client* client) noexcept nogil:
+    """Confirm all that was taken since the last time, and have the disk say when there is more."""
+    confirms_due(client)
+    if client.confirming != NULL:
+        client.waits.store(1)
+        confirms_due(client)  # the disk may have been faster
 
 # What a client has published ------------------------------------------------------------------------------------------
 
@@ -178,7 +245,7 @@ cdef inline bint channel_publish(Channel* ch, Refusal* refusal) noexcept nogil:
     if not publication_route(ch, &p, &taken, refusal):
         return False
     if ch.confirms:
-        confirm_note(ch, taken)
+        confirm_note(ch, taken, p.batch)
     return True
 
 cdef inline bint transaction_publish(Channel* ch, const Publication* p, Refusal* refusal) noexcept nogil:

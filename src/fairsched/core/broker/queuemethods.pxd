@@ -28,11 +28,12 @@ from fairsched.core.broker.exchanges cimport (
     exchange_declare, exchange_delete, queue_add, queue_find, topology_bind, topology_unbind,
 )
 from fairsched.core.broker.generated cimport name_generate
+from fairsched.core.broker.keeping cimport queue_record
 from fairsched.core.broker.queues cimport (
     brokerqueue_close, brokerqueue_create, brokerqueue_drop, brokerqueue_purge, brokerqueue_release,
     brokerqueue_retain, brokerqueue_watch,
 )
-from fairsched.core.broker.state cimport Arguments, BrokerQueue, Channel, Client, Server
+from fairsched.core.broker.state cimport Arguments, BrokerQueue, Channel, Client, Host, Server
 
 # Finding a queue ------------------------------------------------------------------------------------------------------
 
@@ -89,6 +90,23 @@ cdef inline bint queue_agrees(
         and arguments_agree(b.table, m.arguments, m.queue, vhost, refusal)
     )
 
+cdef inline BrokerQueue* host_add_queue(
+    Host* host, Text name, Text table, const Arguments* arguments, bint durable
+) noexcept nogil:
+    """With the topology's lock. Make a queue whose name is free; NULL: memory is exhausted."""
+    cdef BrokerQueue* b = brokerqueue_create(host.server, host, name, table, arguments)
+    if b == NULL:
+        return NULL
+    if not queue_add(&host.topology, b.name, b, durable):
+        brokerqueue_release(b)
+        return NULL
+    b.durable = durable
+    b.next = host.queues
+    if b.next != NULL:
+        b.next.previous = b
+    host.queues = b
+    return b
+
 cdef inline BrokerQueue* queue_make(
     Client* client, const QueueDeclare* m, const Arguments* arguments, Refusal* refusal
 ) noexcept nogil:
@@ -98,23 +116,17 @@ cdef inline BrokerQueue* queue_make(
     if server.limits.queues > 0 and server.queues.load() >= server.limits.queues:
         refuse_number(refusal, RESOURCE_ERROR, b"the broker has ", server.limits.queues, b" queues, its limit")
         return NULL
-    b = brokerqueue_create(server, client.host, m.queue, m.arguments, arguments)
-    if b == NULL or not queue_add(&client.host.topology, b.name, b, m.durable):
+    b = host_add_queue(client.host, m.queue, m.arguments, arguments, m.durable)
+    if b == NULL:
         refuse_memory(refusal)
-        if b != NULL:
-            brokerqueue_release(b)
         return NULL
-    b.durable = m.durable
     b.exclusive = m.exclusive
     b.auto_delete = m.auto_delete
-    b.next = client.host.queues
-    if b.next != NULL:
-        b.next.previous = b
-    client.host.queues = b
     if m.exclusive:
         b.owner = client
         b.owner_next = client.exclusive
         client.exclusive = b
+    queue_record(b)
     return b
 
 cdef inline BrokerQueue* queue_obtain(Client* client, QueueDeclare* m, Refusal* refusal) noexcept nogil:

@@ -11,6 +11,7 @@ from libc.string cimport memset
 from fairsched.core.amqp.contents cimport PROPERTY_HEADERS, contents_text
 from fairsched.core.amqp.octets cimport Text, text_copy, text_free
 from fairsched.core.amqp.tables cimport Field, field_integer, tables_get
+from fairsched.core.broker.keeping cimport message_leave
 from fairsched.core.broker.names cimport NameEntry, names_add, names_clear, names_find, names_init
 from fairsched.core.broker.network cimport clock_now
 from fairsched.core.broker.payload cimport payload_header, payload_key, payload_release
@@ -29,12 +30,13 @@ from fairsched.core.queue.next cimport queue_next
 from fairsched.core.queue.order cimport (
     KIND_FAIR, KIND_LAST_VALUE, KIND_PRIORITY, KIND_SORTED, Kind, order_after,
 )
-from fairsched.core.queue.overflow cimport OVERFLOW_REJECT, OVERFLOW_RING
+from fairsched.core.queue.overflow cimport OVERFLOW_NONE, OVERFLOW_REJECT, OVERFLOW_RING
 from fairsched.core.queue.queue cimport (
     Admittance, Offer, PUT_CLOSED, PUT_DONE, PUT_FULL, queue_clear, queue_init, queue_put,
 )
 from fairsched.core.queue.state cimport (
-    Queue, QueueWalk, queue_lock, queue_remove, queue_unlock, queuewalk_begin, queuewalk_end, queuewalk_next,
+    Queue, QueueWalk, queue_lock, queue_remove, queue_unlock, queue_unref, queuewalk_begin, queuewalk_end,
+    queuewalk_next,
 )
 from fairsched.core.queue.time cimport queue_sweep
 from fairsched.core.schedule.slots cimport NO_SLOT, slots_add
@@ -255,8 +257,39 @@ cdef inline bint brokerqueue_put(
     if done == PUT_FULL and b.arguments.overflow == REJECT_PUBLISH_DLX:
         deadletters_add(dead, b, p.payload, DEAD_MAXLEN)
     else:
-        payload_release(p.payload)
+        message_leave(b, p.payload)
     return done == PUT_CLOSED  # as though it had come before the queue was deleted
+
+cdef inline bint brokerqueue_restore(
+    BrokerQueue* b, const Publication* p, int64_t life, bint redelivered, int64_t now
+) noexcept nogil:
+    """Put a message back that was here before the process ended, whatever the queue's limits; before others know it.
+
+    `life`: milliseconds that are left; -1: it does not expire. The reference is given up. False: memory is exhausted.
+    """
+    cdef Visit v
+    cdef Offer offer
+    cdef DeadLetters none
+    cdef Message* m = NULL
+    cdef bint done
+    none.first = NULL
+    brokerqueue_offer(b, p, now, &offer)
+    if life >= 0:
+        offer.expiry = now + life * MILLISECOND
+        brokerqueue_watch(b)
+    b.queue.overflow.policy = OVERFLOW_NONE
+    visit_begin(&v, b, now, &none)
+    done = queue_put(&v.call, &offer, &m) == PUT_DONE
+    if m != NULL:
+        queue_lock(&b.queue)
+        m.redelivered = redelivered
+        queue_unref(&b.queue, m)
+        queue_unlock(&b.queue)
+    visit_end(&v)
+    brokerqueue_limit(b)
+    if not done:
+        payload_release(p.payload)
+    return done
 
 # Housekeeping ---------------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,8 @@ from fairsched.core.broker.consumers cimport (
 from fairsched.core.broker.deadletters cimport deadletters_publish
 from fairsched.core.broker.exchanges cimport topology_clear, topology_init
 from fairsched.core.broker.handshake cimport SECOND, login_done, login_forget
+from fairsched.core.broker.journal cimport Journal
+from fairsched.core.broker.keeping cimport clients_told
 from fairsched.core.broker.network cimport Poller, clock_now, socket_accept, socket_close, socket_listen, socket_port
 from fairsched.core.broker.queues cimport (
     MILLISECOND, brokerqueue_close, brokerqueue_drop, brokerqueue_expire, brokerqueue_release, timed_push,
@@ -323,6 +325,12 @@ cdef inline Server* server_create() noexcept nogil:
         server_destroy(server)
         return NULL
     return server
+
+cdef inline void server_journal(Server* server, Journal* journal) noexcept nogil:
+    """Have a journal say what outlives the process; before it is written, and before others know the server."""
+    server.journal = journal
+    journal.host = server
+    journal.told = clients_told
 
 cdef inline bint server_listen(Server* server, const char* host, uint16_t port) noexcept nogil:
     """False: the address cannot be had; errno says why."""

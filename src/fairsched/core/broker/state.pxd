@@ -12,6 +12,7 @@ tables of unacknowledged messages to itself (connection/scheduler.pxd has the pr
   Server.graveyard                  any                     the poller          compare-and-swap, exchange
   Client.events, .alarms            the poller              own                 read-modify-writes, seq_cst
   Client.heard, .spoken             own                     the poller          relaxed: some recent time
+  Client.waits                      own; the journal clears own                 exchange, seq_cst
   references, counters              any                     any                 read-modify-writes, seq_cst
   everything else in Client, Channel, Consumer               own                 own
 
@@ -35,6 +36,7 @@ from libcpp.atomic cimport atomic
 from fairsched.core.amqp.contents cimport Properties
 from fairsched.core.amqp.octets cimport Bytes, Text
 from fairsched.core.broker.exchanges cimport Topology
+from fairsched.core.broker.journal cimport Journal
 from fairsched.core.broker.names cimport Names
 from fairsched.core.broker.names cimport Names
 from fairsched.core.broker.network cimport Poller
@@ -95,6 +97,21 @@ cdef struct BrokerQueue
 
 # Messages -------------------------------------------------------------------------------------------------------------
 
+cdef enum:  # Payload.persistent
+    PERSISTENT = 1
+    KEPT = 2             # and a `Kept` stands before it
+
+cdef struct KeptEntry:
+    BrokerQueue* queue
+    uint64_t record
+
+cdef struct Kept:  # where a message stands in the journal (keeping.pxd); written before others know the message
+    uint64_t content         # its record; 0: none
+    KeptEntry* entries       # of each queue that outlives the process; NULL: there is one, of the same record
+    BrokerQueue* queue       # that one
+    uint32_t count
+    atomic[uint32_t] left    # of the entries, those that are still in the journal
+
 cdef struct Payload:  # a message, whatever queues it is in; exchange, routing key, content header, body and BCC follow
     atomic[uint32_t] references
     uint8_t exchange_size
@@ -111,6 +128,7 @@ cdef struct Publication:  # a message as it was published, with what is read in 
     Properties properties
     int64_t expiration       # milliseconds; -1: none
     bint mandatory
+    uint64_t batch           # of the journal, with which it is on disk; 0: it need not be
 
 # Queues ---------------------------------------------------------------------------------------------------------------
 
@@ -149,6 +167,7 @@ cdef struct BrokerQueue:
     bint durable
     bint exclusive
     bint auto_delete
+    uint64_t record              # in the journal; 0: it does not outlive the process
     Client* owner                # the connection whose it is, if exclusive: there as long as the topology has it
     BrokerQueue* owner_next      # of the same owner
     BrokerQueue* next            # of its virtual host
@@ -224,6 +243,11 @@ cdef struct TxSettlement:
     uint32_t verdict             # a SettleVerb
     bint multiple
 
+cdef struct ConfirmRun:
+    uint64_t last                # up to this message
+    uint64_t batch               # the batch of the journal that all of them are on disk with
+    bint refused                 # the last is refused; the others of the run are another run
+
 cdef struct Channel:
     Session session              # must be first
     Client* client
@@ -250,6 +274,7 @@ cdef struct Channel:
     bint transactional
     uint64_t sequence            # of the last message published
     uint64_t confirmed           # the last that was confirmed or refused
+    Bytes waiting                # ConfirmRun after ConfirmRun: what the disk is awaited for
     bint awaits_confirm          # in the client's list
     Channel* next_confirm
     Bytes transaction            # Publication after Publication
@@ -290,6 +315,8 @@ cdef struct Client:
     atomic[uint32_t] opened      # it is through the handshake
     Bytes input
     Bytes output
+    uint64_t awaits              # the batch of the journal before which nothing is written to the socket; 0: none
+    atomic[uint32_t] waits       # it is to be notified when the next batch is on disk
     atomic[int64_t] deadline     # of what is awaited next, or 0
     bint lost                    # the socket takes nothing any more
     int64_t reads                # octets to read at once
@@ -352,6 +379,7 @@ cdef struct Server:
     int port
     Limits limits
     SharedGuard* lock
+    Journal* journal             # NULL: nothing outlives the process
     Host* hosts
     Guard* registry
     Client* clients

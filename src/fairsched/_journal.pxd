@@ -1,0 +1,14 @@
+"""What others that are compiled need of a store."""
+
+from libc.stdint cimport uint64_t
+
+from fairsched.core.broker.journal cimport Journal
+
+cdef class Store:
+    cdef Journal journal
+    cdef object connection
+    cdef object thread
+    cdef readonly object error
+    cdef readonly str path
+    cdef list chunks           # those read: the records are in them
+    cdef int copy(self, uint64_t number, tuple row) except -1

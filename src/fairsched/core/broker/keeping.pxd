@@ -1,0 +1,325 @@
+"""What outlives the process: which records the broker puts into its journal, and when it drops them.
+
+Recorded are durable exchanges, the bindings between what is recorded, durable queues that are no connection's own, and
+persistent messages in such queues. A message in one of them is one record; in several, its content is one record, which
+goes with the last of theirs. What is recorded before something else is on disk before it, so
+
+    a message is recorded before a queue has it, and dropped after it has left: none is lost, whenever the process ends
+    a dead letter is recorded before the message it was is dropped
+    a queue is dropped before what is in it, an exchange before its bindings: recovery.pxd drops what belongs to nothing
+
+A confirm waits for its message's batch (publishing.pxd), in the order of the channel. What answers a declaration, a
+deletion or tx.commit waits for all that is recorded so far, and all that is written to that socket waits behind it.
+Acknowledgements wait for nothing: what was acknowledged within the last batch may come once more.
+
+Thread safety: any thread; what is recorded of a topology, with its lock. Complexity: O(octets) to record; a message
+that leaves one of n such queues O(n), and O(1) if it is in one.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport malloc
+
+from fairsched.core.amqp.constants cimport RESOURCE_ERROR
+from fairsched.core.amqp.frames cimport frames_write
+from fairsched.core.amqp.octets cimport (
+    Bytes, Text, bytes_append, bytes_clear, bytes_init, bytes_long, bytes_number, bytes_short, text_of,
+)
+from fairsched.core.broker.errors cimport Refusal, refuse
+from fairsched.core.broker.exchanges cimport (
+    Binding, Exchange, binding_durable, destination_name, exchange_name, exchange_type_name,
+)
+from fairsched.core.broker.journal cimport (
+    Journal, journal_drop, journal_fail, journal_is_durable, journal_latest, journal_put,
+)
+from fairsched.core.broker.payload cimport (
+    payload_bcc, payload_body, payload_exchange, payload_header, payload_kept, payload_key, payload_release,
+)
+from fairsched.core.broker.state cimport BrokerQueue, Client, Host, KEPT, Kept, KeptEntry, Payload, Server
+from fairsched.core.connection.connection cimport connection_notify
+
+cdef extern from *:
+    """
+    #include <chrono>
+    #include <cstdint>
+    static inline int64_t fairsched_wall_ms() {
+        auto since = std::chrono::system_clock::now().time_since_epoch();
+        return std::chrono::duration_cast<std::chrono::milliseconds>(since).count();
+    }
+    """
+    int64_t wall_now "fairsched_wall_ms"() noexcept nogil  # milliseconds since 1970
+
+cdef enum RecordKind:
+    RECORD_EXCHANGE = 1
+    RECORD_BINDING = 2
+    RECORD_QUEUE = 3
+    RECORD_MESSAGE = 4    # with the only queue that it is in, or none: then entries follow
+    RECORD_ENTRY = 5      # queue and message
+    RECORD_DELIVERED = 6  # of the entry, or message, that it names: said when the broker closes
+    RECORD_CLOSED = 7     # the broker has closed: nothing but those was delivered
+
+cdef enum:
+    MESSAGE_HEAD = 26    # octets: queue, expiry, sizes of exchange, routing key, content header and BCC
+    ENTRY_SIZE = 24      # octets: queue, message, expiry
+    BACKLOG_MOST = 67108864  # octets that wait for the disk, beyond which publishers are not read from
+
+# Exchanges, bindings, queues: with the topology's lock ----------------------------------------------------------------
+
+cdef inline uint64_t record_put(Journal* j, RecordKind kind, Bytes* octets) noexcept nogil:
+    """Put a record, and clear its octets. The journal fails when memory is exhausted: nobody is told then."""
+    cdef Text text = Text(octets.data + octets.begin, <uint32_t> (octets.end - octets.begin))
+    cdef uint64_t batch = 0, id = 0
+    if not octets.failed:
+        id = journal_put(j, <uint8_t> kind, &text, 1, &batch)
+    if id == 0:
+        journal_fail(j)
+    bytes_clear(octets)
+    return id
+
+cdef inline void record_drop(Journal* j, uint64_t* record) noexcept nogil:
+    cdef uint64_t batch = 0
+    if record[0] and not journal_drop(j, record[0], &batch):
+        journal_fail(j)
+    record[0] = 0
+
+cdef inline bint binding_outlives(const Binding* b) noexcept nogil:
+    return binding_durable(b) and (
+        b.destination.queue == NULL or (<BrokerQueue*> b.destination.queue).record != 0
+    )
+
+cdef inline void record_exchange(Journal* j, Host* host, Exchange* x) noexcept nogil:
+    cdef Bytes out
+    bytes_init(&out)
+    bytes_short(&out, host.name)
+    bytes_short(&out, exchange_name(x))
+    bytes_short(&out, text_of(exchange_type_name(x.kind)))
+    bytes_number(&out, x.auto_delete, 1)
+    bytes_number(&out, x.internal, 1)
+    bytes_append(&out, x.arguments.data, x.arguments.length)
+    x.record = record_put(j, RECORD_EXCHANGE, &out)
+
+cdef inline void record_binding(Journal* j, Host* host, Binding* b) noexcept nogil:
+    cdef Bytes out
+    bytes_init(&out)
+    bytes_short(&out, host.name)
+    bytes_short(&out, exchange_name(b.source))
+    bytes_short(&out, destination_name(b.destination))
+    bytes_number(&out, b.destination.queue == NULL, 1)
+    bytes_short(&out, b.key)
+    bytes_append(&out, b.arguments.data, b.arguments.length)
+    b.record = record_put(j, RECORD_BINDING, &out)
+
+cdef inline void record_added(void* context, Exchange* x, Binding* b) noexcept nogil:
+    """What a topology calls: an exchange or a binding is new."""
+    cdef Host* host = <Host*> context
+    if b == NULL and x.place.durable:
+        record_exchange(host.server.journal, host, x)
+    elif b != NULL and binding_outlives(b):
+        record_binding(host.server.journal, host, b)
+
+cdef inline void record_removed(void* context, Exchange* x, Binding* b) noexcept nogil:
+    """What a topology calls: an exchange or a binding goes."""
+    cdef Host* host = <Host*> context
+    record_drop(host.server.journal, &b.record if b != NULL else &x.record)
+
+cdef inline void queue_record(BrokerQueue* b) noexcept nogil:
+    """A queue is new."""
+    cdef Bytes out
+    if b.server.journal == NULL or not b.durable or b.exclusive:
+        return
+    bytes_init(&out)
+    bytes_short(&out, b.host.name)
+    bytes_short(&out, b.name)
+    bytes_number(&out, b.auto_delete, 1)
+    bytes_append(&out, b.table.data, b.table.length)
+    b.record = record_put(b.server.journal, RECORD_QUEUE, &out)
+
+cdef inline void queue_unrecord(BrokerQueue* b) noexcept nogil:
+    """A queue goes. What is in it knows the number of its record still: it is dropped as it leaves."""
+    cdef uint64_t record = b.record
+    if record:
+        record_drop(b.server.journal, &record)
+
+# Messages -------------------------------------------------------------------------------------------------------------
+
+cdef inline uint64_t record_message(
+    Journal* j, const Payload* p, uint64_t queue, int64_t expiry, uint64_t* batch
+) noexcept nogil:
+    """Put a message; 0: memory is exhausted."""
+    cdef uint8_t head[MESSAGE_HEAD]
+    cdef uint8_t* to = frames_write(&head[0], queue, 8)
+    cdef Text parts[6]
+    to = frames_write(to, <uint64_t> expiry, 8)
+    to = frames_write(to, p.exchange_size, 1)
+    to = frames_write(to, p.key_size, 1)
+    to = frames_write(to, p.header_size, 4)
+    frames_write(to, p.bcc_size, 4)
+    parts[0] = Text(&head[0], MESSAGE_HEAD)
+    parts[1] = Text(payload_exchange(p), p.exchange_size)
+    parts[2] = Text(payload_key(p), p.key_size)
+    parts[3] = Text(payload_header(p), p.header_size)
+    parts[4] = payload_bcc(p)
+    parts[5] = Text(payload_body(p), <uint32_t> p.body_size)
+    return journal_put(j, RECORD_MESSAGE, parts, 6, batch)
+
+cdef inline uint64_t record_entry(
+    Journal* j, uint64_t queue, uint64_t message, int64_t expiry, uint64_t* batch
+) noexcept nogil:
+    """Put that a message is in a queue, too; 0: memory is exhausted."""
+    cdef uint8_t octets[ENTRY_SIZE]
+    cdef Text text = Text(&octets[0], ENTRY_SIZE)
+    frames_write(frames_write(frames_write(&octets[0], queue, 8), message, 8), <uint64_t> expiry, 8)
+    return journal_put(j, RECORD_ENTRY, &text, 1, batch)
+
+cdef inline int64_t expiry_of(const BrokerQueue* b, int64_t expiration) noexcept nogil:
+    """When a message expires that comes into a queue now, in milliseconds since 1970; -1: never."""
+    cdef int64_t life = b.arguments.message_ttl
+    if life < 0 or 0 <= expiration < life:
+        life = expiration
+    return wall_now() + life if life >= 0 else -1
+
+cdef inline void kept_forget(Journal* j, Kept* k) noexcept nogil:
+    """Drop what was recorded of a message that is to be in no queue."""
+    cdef uint64_t batch = 0
+    cdef uint32_t i
+    for i in range(k.count):
+        journal_drop(j, k.entries[i].record, &batch)
+    if k.content:
+        journal_drop(j, k.content, &batch)
+    k.content = 0
+    k.count = 0
+
+cdef inline bint kept_entries(
+    Journal* j, Kept* k, void** queues, int64_t count, int64_t expiration, uint64_t* batch
+) noexcept nogil:
+    """Record each queue that a message, which is recorded, is in; False: memory is exhausted."""
+    cdef BrokerQueue* b
+    cdef KeptEntry* entry
+    cdef int64_t i
+    k.entries = <KeptEntry*> malloc(<size_t> count * sizeof(KeptEntry))
+    if k.entries == NULL:
+        return False
+    for i in range(count):
+        b = <BrokerQueue*> queues[i]
+        if b.record:
+            entry = &k.entries[k.count]
+            entry.queue = b
+            entry.record = record_entry(j, b.record, k.content, expiry_of(b, expiration), batch)
+            if entry.record == 0:
+                return False
+            k.count += 1
+    k.left.store(k.count)
+    return True
+
+cdef inline bint message_keep(
+    Server* server, Payload* p, void** queues, int64_t count, int64_t expiration, uint64_t* batch
+) noexcept nogil:
+    """Record a message, which nobody else knows yet, before these queues get it, as far as they outlive the process.
+
+    The topology's lock is shared. False: it cannot be, and none of them may have it.
+    """
+    cdef Journal* j = server.journal
+    cdef Kept* k
+    cdef BrokerQueue* b
+    cdef int64_t i, found = 0
+    cdef bint done
+    if p.persistent != KEPT:
+        return True
+    k = payload_kept(p)
+    for i in range(count):
+        b = <BrokerQueue*> queues[i]
+        if b.record:
+            found += 1
+            k.queue = b
+    if found == 0:
+        return True
+    if j.failed.load():
+        return False
+    if found == 1:
+        k.content = record_message(j, p, k.queue.record, expiry_of(k.queue, expiration), batch)
+        return k.content != 0
+    k.content = record_message(j, p, 0, -1, batch)
+    done = k.content != 0 and kept_entries(j, k, queues, count, expiration, batch)
+    if not done:
+        kept_forget(j, k)
+    return done
+
+cdef inline uint64_t kept_record(const Kept* k, const BrokerQueue* b) noexcept nogil:
+    """The record of a message in a queue; 0: there is none."""
+    cdef uint32_t i
+    if k.entries == NULL:
+        return k.content if k.queue == b else 0
+    for i in range(k.count):
+        if k.entries[i].queue == b:
+            return k.entries[i].record
+    return 0
+
+cdef inline void kept_leave(const BrokerQueue* b, Kept* k) noexcept nogil:
+    """Drop a message's record in a queue, and that of its content with the last one."""
+    cdef Journal* j = b.server.journal
+    cdef uint64_t batch = 0, record = kept_record(k, b)
+    if record == 0:
+        return
+    journal_drop(j, record, &batch)
+    if k.entries != NULL and k.left.fetch_sub(1) == 1:
+        journal_drop(j, k.content, &batch)
+
+cdef inline void message_leave(const BrokerQueue* b, Payload* p) noexcept nogil:
+    """A message has left a queue for good: it is not to be found there again. The reference is given up."""
+    if p.persistent == KEPT:
+        kept_leave(b, payload_kept(p))
+    payload_release(p)
+
+# Waiting for the disk: the connection's thread ------------------------------------------------------------------------
+
+cdef inline bint refuse_disk(Refusal* refusal) noexcept nogil:
+    return refuse(
+        refusal, RESOURCE_ERROR,
+        b"the broker cannot write to its data directory any more, so nothing durable is taken; its status says why"
+    )
+
+cdef inline bint client_may_change(const Client* client, Refusal* refusal) noexcept nogil:
+    """Whether what is declared or deleted can be recorded; False: refused."""
+    if client.server.journal != NULL and (<Client*> client).server.journal.failed.load():
+        return refuse_disk(refusal)
+    return True
+
+cdef inline void client_await(Client* client) noexcept nogil:
+    """Write nothing more to the socket until all is on disk that is recorded so far."""
+    if client.server.journal != NULL:
+        client.awaits = journal_latest(client.server.journal)
+
+cdef inline bint client_awaits(Client* client) noexcept nogil:
+    """Whether nothing may be written yet; it is notified then when the next batch is on disk."""
+    cdef Journal* j = client.server.journal
+    if client.awaits == 0:
+        return False
+    client.waits.store(1)  # before the look: the writer looks after it has said how far it is
+    if not journal_is_durable(j, client.awaits):
+        return True
+    client.awaits = 0
+    return False
+
+cdef inline bint client_deceived(Client* client) noexcept nogil:
+    """Whether it is to be told of something that will never be on disk."""
+    return client.awaits != 0 and client.server.journal.failed.load() != 0 and client_awaits(client)
+
+cdef inline bint client_outruns(Client* client) noexcept nogil:
+    """Whether it publishes more than the disk takes; it is notified then when the next batch is on disk."""
+    cdef Journal* j = client.server.journal
+    if j == NULL or not client.publishes or j.backlog.load() <= BACKLOG_MOST:
+        return False
+    client.waits.store(1)
+    return j.backlog.load() > BACKLOG_MOST and j.failed.load() == 0
+
+cdef inline void clients_told(void* context, uint64_t durable) noexcept nogil:
+    """What the journal's writer calls: more is on disk, or nothing will be any more."""
+    cdef Server* server = <Server*> context
+    cdef Client* client
+    server.registry.lock()
+    client = server.clients
+    while client != NULL:
+        if client.waits.load():
+            client.waits.store(0)
+            connection_notify(&client.connection)
+        client = client.next
+    server.registry.unlock()

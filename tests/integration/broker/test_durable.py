@@ -1,0 +1,184 @@
+"""What outlives a broker that is killed, or restarted in good order: of RabbitMQ, and of the embedded one with a data
+directory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pika
+import pytest
+from support.rabbitmq import DurableNode, Node
+
+Channel = pika.adapters.blocking_connection.BlockingChannel
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[Node]:
+    """A RabbitMQ that may be killed."""
+    node = Node()
+    try:
+        node.start()
+        yield node
+    finally:
+        node.close()
+
+
+@pytest.fixture(params=["rabbitmq", "embedded"])
+def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node | DurableNode]:
+    if request.param == "rabbitmq":
+        yield request.getfixturevalue("mortal")
+        return
+    node = DurableNode(tmp_path)
+    node.start()
+    yield node
+    node.close()
+
+
+@pytest.fixture(params=["restart", "restart_cleanly"])
+def restart(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@contextmanager
+def left_open(node: Node | DurableNode) -> Iterator[Channel]:
+    """A channel of a connection that the broker ends."""
+    connection = pika.BlockingConnection(pika.URLParameters(node.url))
+    yield connection.channel()
+    with suppress(pika.exceptions.AMQPError):
+        connection.process_data_events(0)
+        connection.close()
+
+
+def there(node: Node | DurableNode, kind: str, name: str) -> bool:
+    """Whether a queue or an exchange of that name exists."""
+    with node.connect() as channel:
+        try:
+            if kind == "queue":
+                channel.queue_declare(name, passive=True)
+            else:
+                channel.exchange_declare(name, passive=True)
+        except pika.exceptions.ChannelClosedByBroker:
+            return False
+        return True
+
+
+def drain(channel: Channel, queue: str) -> list[tuple[bytes, bool]]:
+    """Take all messages of a queue: body, and whether it is said to be redelivered."""
+    found = []
+    while True:
+        method, _, body = channel.basic_get(queue, auto_ack=True)
+        if method is None:
+            return found
+        found.append((body, method.redelivered))
+
+
+def test_what_is_declared(node: Node | DurableNode, restart: str) -> None:
+    with left_open(node) as channel, left_open(node) as other:
+        channel.queue_declare("d", durable=True, arguments={"x-max-length": 7})
+        channel.queue_declare("transient")
+        channel.queue_declare("exclusive", durable=True, exclusive=True)
+        channel.queue_declare("auto", durable=True, auto_delete=True)
+        channel.queue_declare("consumed", durable=True, auto_delete=True)
+        channel.queue_declare("deleted", durable=True)
+        channel.exchange_declare("dx", "topic", durable=True, arguments={"alternate-exchange": "dx2"})
+        channel.exchange_declare("dx2", "headers", durable=True)
+        channel.exchange_declare("tx", "direct")
+        channel.exchange_declare("ax", "fanout", durable=True, auto_delete=True)
+        channel.queue_bind("d", "dx", "a.#")
+        channel.queue_bind("d", "dx", "unbound")
+        channel.queue_bind("deleted", "dx", "deleted")
+        channel.queue_bind("transient", "dx", "a.#")
+        channel.queue_bind("d", "dx2", "", {"x-match": "any", "colour": "red"})
+        channel.queue_bind("d", "amq.direct", "k")
+        channel.queue_bind("d", "tx", "k")
+        channel.queue_bind("d", "ax", "")
+        channel.exchange_bind("dx2", "dx", "b")
+        channel.queue_unbind("d", "dx", "unbound")
+        channel.queue_delete("deleted")
+        other.basic_consume("consumed", lambda *_: None)
+        getattr(node, restart)()
+    expected = {
+        "d": True, "transient": False, "exclusive": False, "auto": True,
+        "consumed": restart == "restart", "deleted": False,
+    }  # fmt: skip
+    assert {name: there(node, "queue", name) for name in expected} == expected
+    assert [there(node, "exchange", name) for name in ("dx", "dx2", "tx", "ax")] == [True, True, False, True]
+    with node.connect() as channel:
+        channel.queue_declare("d", durable=True, arguments={"x-max-length": 7})
+        channel.exchange_declare("dx", "topic", durable=True, arguments={"alternate-exchange": "dx2"})
+        red, blue = ({"headers": {"colour": colour}} for colour in ("red", "blue"))
+        for exchange, key, properties in [
+            ("dx", "a.1", {}),
+            ("dx", "unbound", blue),
+            ("dx", "other", red),
+            ("dx", "b", red),
+            ("dx2", "", red),
+            ("amq.direct", "k", {}),
+            ("ax", "", {}),
+        ]:
+            body = f"{exchange} {key} {properties}".encode()
+            channel.basic_publish(exchange, key, body, pika.BasicProperties(**properties))
+        assert [body for body, _ in drain(channel, "d")] == [
+            b"dx a.1 {}",
+            b"dx other {'headers': {'colour': 'red'}}",
+            b"dx b {'headers': {'colour': 'red'}}",
+            b"dx2  {'headers': {'colour': 'red'}}",
+            b"amq.direct k {}",
+            b"ax  {}",
+        ]
+        for name in ("d", "auto", "consumed"):
+            channel.queue_delete(name)
+        for name in ("dx", "dx2", "ax"):
+            channel.exchange_delete(name)
+
+
+def test_which_messages(node: Node | DurableNode, restart: str) -> None:
+    with left_open(node) as channel:
+        channel.queue_declare("m", durable=True)
+        channel.queue_declare("n", durable=True)
+        channel.queue_bind("n", "amq.fanout")
+        channel.queue_bind("m", "amq.fanout")
+        channel.confirm_delivery()
+        for number in range(6):
+            channel.basic_publish("amq.fanout", "", b"%d" % number, PERSISTENT)
+            channel.basic_publish("", "m", b"transient")
+        assert channel.basic_get("m")[2] == b"0"
+        assert [channel.basic_get("m", auto_ack=True)[2] for _ in range(3)] == [b"transient", b"1", b"transient"]
+        assert channel.basic_get("m")[2] == b"2"
+        method = channel.basic_get("n")[0]
+        channel.basic_ack(method.delivery_tag)
+        channel.queue_declare("m", passive=True)
+        time.sleep(0.3)  # acknowledgements wait for no disk, so there is nothing to wait on
+        getattr(node, restart)()
+    killed = restart == "restart"
+    with node.connect() as channel:
+        assert drain(channel, "m") == [(b"0", True), (b"2", True), *((b"%d" % number, killed) for number in (3, 4, 5))]
+        assert drain(channel, "n") == [(b"%d" % number, killed) for number in (1, 2, 3, 4, 5)]
+        channel.queue_delete("m")
+        channel.queue_delete("n")
+
+
+def test_time_to_live_goes_on(node: Node | DurableNode, restart: str) -> None:
+    with left_open(node) as channel:
+        channel.queue_declare("dead", durable=True)
+        channel.queue_declare(
+            "ttl", durable=True, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+        )
+        channel.confirm_delivery()
+        for body, expiration in ((b"soon", "600"), (b"late", "600000")):
+            channel.basic_publish("", "ttl", body, pika.BasicProperties(delivery_mode=2, expiration=expiration))
+        before = time.monotonic()
+        getattr(node, restart)()
+        time.sleep(max(0, before + 1 - time.monotonic()))
+    with node.connect() as channel:
+        assert [body for body, _ in drain(channel, "ttl")] == [b"late"]
+        channel.queue_declare("dead", passive=True)
+        _method, properties, body = channel.basic_get("dead", auto_ack=True)
+        assert (body, properties.headers["x-death"][0]["reason"]) == (b"soon", "expired")
+        channel.queue_delete("ttl")
+        channel.queue_delete("dead")
