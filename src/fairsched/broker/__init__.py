@@ -51,6 +51,8 @@ _CAPABILITIES = (
     "direct_reply_to",
 )
 _STOP_SECONDS = 5.0
+#: As with RabbitMQ.
+_MESSAGE_MOST = 536870912
 
 
 class _Passwords:
@@ -92,7 +94,7 @@ class Broker:
     max_connections, max_queues : int
         0: no limit.
     max_message_size : int
-        Bytes of a body.
+        Bytes of a body, up to 536870912 as with RabbitMQ.
     memory_limit : int
         Bytes of messages beyond which publishers are stopped; 0: no limit.
     consumer_timeout : float, optional
@@ -148,6 +150,8 @@ class Broker:
         ):
             if value < 0:
                 raise ValueError(f"{name} must be 0 or more, got {value!r}")
+        if max_message_size > _MESSAGE_MOST:
+            raise ValueError(f"max_message_size must be {_MESSAGE_MOST} at most, got {max_message_size!r}")
         if not vhosts or isinstance(vhosts, str):
             raise ValueError(f"vhosts must name at least one virtual host, got {vhosts!r}")
         self.host = host
