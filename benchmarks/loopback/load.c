@@ -4,14 +4,14 @@
 //
 // Usage: load PORT fill MESSAGES SIZE QUEUES               publish so many, to be kept
 //        load PORT drain MESSAGES QUEUES PREFETCH          take so many out again
-//        load PORT flow MESSAGES SIZE QUEUES PREFETCH CONFIRMS RATE
+//        load PORT flow MESSAGES SIZE QUEUES CONSUMERS PREFETCH CONFIRMS RATE
 //                                                          publish and consume at the same time
 //        load PORT idle CONNECTIONS QUEUES                 have so many, print a line, and wait for the end of the input
 //
-// Queues are load-0, load-1 and so on: transient messages go to each in turn, and one consumer takes from all. PREFETCH
-// of each consumer; 0: no acknowledgements, else each message is acknowledged by a method of its own. CONFIRMS: how many
-// messages may wait to be confirmed; 0: none is. RATE: messages a second; 0: as many as come through, with no more than
-// AHEAD under way.
+// Queues are load-0, load-1 and so on, empty at first: transient messages go to each in turn. CONSUMERS: how many
+// connections consume all of them. PREFETCH of each channel; 0: no acknowledgements, else each message is acknowledged by
+// a method of its own. CONFIRMS: how many messages may wait to be confirmed; 0: none is. RATE: messages a second; 0: as
+// many as come through, with no more than AHEAD under way.
 //
 // Prints microseconds of wall time a message, from a tenth of the messages on, and with `flow` percentiles of the
 // time in microseconds from when a message was due to be sent until it was there, as JSON.
@@ -41,6 +41,7 @@ enum {
     CONNECTION_OPEN_OK = METHOD_ID(10, 41),
     CHANNEL_OPEN_OK = METHOD_ID(20, 11),
     QUEUE_DECLARE_OK = METHOD_ID(50, 11),
+    QUEUE_PURGE_OK = METHOD_ID(50, 31),
     BASIC_QOS_OK = METHOD_ID(60, 11),
     BASIC_CONSUME_OK = METHOD_ID(60, 21),
     BASIC_DELIVER = METHOD_ID(60, 60),
@@ -220,9 +221,22 @@ static void declare(Link *l, int queues) {
         await(l, QUEUE_DECLARE_OK);
 }
 
+static void purge(Link *l, int queues) {
+    char name[32];
+    for (int i = 0; i < queues; i++) {
+        size_t frame = begin_method(l, 1, 50, 30);
+        snprintf(name, sizeof name, "load-%d", i);
+        put_number(l, 0, 2);
+        put_short(l, name);
+        put_number(l, 0, 1);
+        end_frame(l, frame);
+        await(l, QUEUE_PURGE_OK);
+    }
+}
+
 // Publishing ----------------------------------------------------------------------------------------------------------
 
-static long messages, size = 100, queues, prefetch, confirms, rate;
+static long messages, size = 100, queues, consumers = 1, prefetch, confirms, rate;
 static int port;
 static atomic_long received;
 static int64_t due_since; // when the first message is due, of `rate`
@@ -342,8 +356,8 @@ static void *publisher(void *link) {
 
 // Consuming -----------------------------------------------------------------------------------------------------------
 
-static int64_t *times; // nanoseconds that each message took
-static double wall;    // microseconds a message
+static int64_t *times;      // nanoseconds that each message took
+static int64_t begun, done; // when a tenth of the messages was there, and all of them
 
 static void consume(Link *l) {
     char name[32];
@@ -371,13 +385,21 @@ static void consume(Link *l) {
     flush(l);
 }
 
+static void note(int64_t now, int64_t stamp) {
+    long taken = atomic_fetch_add_explicit(&received, 1, memory_order_relaxed);
+    if (taken < messages)
+        times[taken] = now - stamp;
+    if (taken == messages / 10)
+        begun = now;
+    if (taken == messages - 1)
+        done = now;
+}
+
 static void take(Link *l) {
-    int64_t begun = now_ns();
-    long taken = 0, skipped = messages / 10;
     int kind;
     uint32_t length;
     const uint8_t *payload;
-    while (taken < messages) {
+    while (atomic_load_explicit(&received, memory_order_relaxed) < messages) {
         receive(l, 1);
         int64_t now = now_ns();
         while ((payload = next_frame(l, &kind, &length)) != NULL) {
@@ -395,15 +417,20 @@ static void take(Link *l) {
             } else if (kind == BODY) {
                 int64_t stamp;
                 memcpy(&stamp, payload, sizeof stamp);
-                times[taken] = now - stamp;
-                if (++taken == skipped)
-                    begun = now;
+                note(now, stamp);
             }
         }
         flush(l);
-        atomic_store_explicit(&received, taken, memory_order_relaxed);
     }
-    wall = (now_ns() - begun) / 1e3 / (messages - skipped);
+}
+
+static void *consumer(void *link) {
+    take(link);
+    return NULL;
+}
+
+static double wall(void) {
+    return (done - begun) / 1e3 / (messages - messages / 10);
 }
 
 static int ascending(const void *a, const void *b) {
@@ -419,15 +446,21 @@ static double percentile(double part) {
 // The rest ------------------------------------------------------------------------------------------------------------
 
 static void flow(void) {
-    Link *from = open_link(port), *to = open_link(port);
+    Link *from = open_link(port);
     pthread_t thread;
     declare(from, queues);
-    consume(to);
+    purge(from, queues);
+    for (long i = 0; i < consumers; i++) {
+        Link *to = open_link(port);
+        consume(to);
+        pthread_create(&thread, NULL, consumer, to);
+    }
     pthread_create(&thread, NULL, publisher, from);
-    take(to);
     pthread_join(thread, NULL);
+    while (atomic_load(&received) < messages)
+        usleep(1000);
     qsort(times + messages / 10, messages - messages / 10, sizeof *times, ascending);
-    printf("{\"wall_us\": %.4f, \"p50_us\": %.1f, \"p99_us\": %.1f}\n", wall, percentile(0.5), percentile(0.99));
+    printf("{\"wall_us\": %.4f, \"p50_us\": %.1f, \"p99_us\": %.1f}\n", wall(), percentile(0.5), percentile(0.99));
 }
 
 static void idle(long connections) {
@@ -443,9 +476,9 @@ static void idle(long connections) {
 }
 
 int main(int count, char **arguments) {
-    long numbers[6] = {0};
+    long numbers[7] = {0};
     const char *what = count > 2 ? arguments[2] : "";
-    for (int i = 3; i < count && i < 9; i++)
+    for (int i = 3; i < count && i < 10; i++)
         numbers[i - 3] = atol(arguments[i]);
     port = count > 1 ? atoi(arguments[1]) : 0;
     messages = numbers[0];
@@ -463,9 +496,10 @@ int main(int count, char **arguments) {
         Link *l = open_link(port);
         consume(l);
         take(l);
-        printf("{\"wall_us\": %.4f}\n", wall);
-    } else if (!strcmp(what, "flow") && count == 9) {
-        size = numbers[1], queues = numbers[2], prefetch = numbers[3], confirms = numbers[4], rate = numbers[5];
+        printf("{\"wall_us\": %.4f}\n", wall());
+    } else if (!strcmp(what, "flow") && count == 10) {
+        size = numbers[1], queues = numbers[2], consumers = numbers[3], prefetch = numbers[4], confirms = numbers[5];
+        rate = numbers[6];
         times = calloc(messages, sizeof *times);
         flow();
     } else if (!strcmp(what, "idle") && count == 5) {
@@ -473,7 +507,7 @@ int main(int count, char **arguments) {
         idle(numbers[0]);
     } else {
         fail("usage: load PORT fill MESSAGES SIZE QUEUES | drain MESSAGES QUEUES PREFETCH | flow MESSAGES SIZE QUEUES "
-             "PREFETCH CONFIRMS RATE | idle CONNECTIONS QUEUES");
+             "CONSUMERS PREFETCH CONFIRMS RATE | idle CONNECTIONS QUEUES");
     }
     return 0;
 }
