@@ -1,18 +1,71 @@
-"""The two programs in C beside our clients: a broker that only delivers and confirms, and a client on librabbitmq.
+"""The programs in C beside ours: a broker that only delivers and confirms, a client on librabbitmq, and a load.
 
 They are compiled anew for each run of the benchmarks, into a folder of its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
 _SOURCES = Path(__file__).parent
 _REMEDY = "the delivery benchmarks need gcc and librabbitmq's header: on Debian or Ubuntu apt-get install {}"
+
+
+def _compile(folder: str, name: str, *options: str) -> Path:
+    """Return the program that a source file is."""
+    program = Path(folder, name)
+    try:
+        done = subprocess.run(
+            ["gcc", "-O2", "-Wall", "-o", program, _SOURCES / f"{name}.c", *options],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise RuntimeError(_REMEDY.format("gcc librabbitmq-dev")) from None
+    if done.returncode:
+        remedy = _REMEDY.format("librabbitmq-dev") if "rabbitmq" in done.stderr or "amqp.h" in done.stderr else ""
+        raise RuntimeError(f"{name}.c does not compile; {remedy}\n{done.stderr}")
+    return program
+
+
+class Load:
+    """What a broker is loaded with: load.c; for a ``with`` block."""
+
+    def __enter__(self) -> Load:
+        self._folder = tempfile.TemporaryDirectory(prefix="fairsched-load-")
+        try:
+            self._program = _compile(self._folder.name, "load", "-pthread")
+        except BaseException:
+            self._folder.cleanup()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._folder.cleanup()
+
+    def run(self, port: int, *words: object) -> dict[str, float]:
+        """Do what load.c says of these words, and return what it prints."""
+        done = subprocess.run([self._program, str(port), *map(str, words)], stdout=subprocess.PIPE, check=True)
+        found: dict[str, float] = json.loads(done.stdout)
+        return found
+
+    @contextlib.contextmanager
+    def idle(self, port: int, connections: int, queues: int) -> Iterator[None]:
+        """Have so many connections, and so many queues, that do nothing."""
+        words = [self._program, str(port), "idle", str(connections), str(queues)]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            if not process.stdout.readline():
+                raise RuntimeError(f"load idle ended with {process.wait()}")
+            yield
+            process.communicate()  # its standard input closes
 
 
 class Loopback:
@@ -27,8 +80,8 @@ class Loopback:
     def __enter__(self) -> Loopback:
         self._folder = tempfile.TemporaryDirectory(prefix="fairsched-loopback-")
         try:
-            feeder = self._compile("feeder", "-pthread")
-            self._client = self._compile("client", "-lrabbitmq")
+            feeder = _compile(self._folder.name, "feeder", "-pthread")
+            self._client = _compile(self._folder.name, "client", "-lrabbitmq")
             self._feeder = subprocess.Popen([feeder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             assert self._feeder.stdout is not None
             self.port = int(self._feeder.stdout.readline())
@@ -42,21 +95,6 @@ class Loopback:
     ) -> None:
         self._feeder.communicate(timeout=10)  # its standard input closes
         self._folder.cleanup()
-
-    def _compile(self, name: str, *options: str) -> Path:
-        """Return the program that a source file is."""
-        program = Path(self._folder.name, name)
-        try:
-            done = subprocess.run(
-                ["gcc", "-O2", "-Wall", "-o", program, _SOURCES / f"{name}.c", *options],
-                capture_output=True, text=True, check=False,
-            )  # fmt: skip
-        except FileNotFoundError:
-            raise RuntimeError(_REMEDY.format("gcc librabbitmq-dev")) from None
-        if done.returncode:
-            remedy = _REMEDY.format("librabbitmq-dev") if "rabbitmq" in done.stderr or "amqp.h" in done.stderr else ""
-            raise RuntimeError(f"{name}.c does not compile; {remedy}\n{done.stderr}")
-        return program
 
     def fill(self, port: int, queue: str, messages: int, size: int) -> None:
         """Declare a queue at a broker on this machine and publish to it."""

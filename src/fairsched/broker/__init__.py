@@ -52,6 +52,8 @@ _CAPABILITIES = (
     "direct_reply_to",
 )
 _STOP_SECONDS = 5.0
+#: As with RabbitMQ.
+_MESSAGE_MOST = 536870912
 #: Octets of the largest body that is kept on disk.
 _KEPT_MOST = 268435456
 
@@ -95,7 +97,7 @@ class Broker:
     max_connections, max_queues : int
         0: no limit.
     max_message_size : int
-        Bytes of a body; at most 256 MiB with a data directory.
+        Bytes of a body, up to 536870912 as with RabbitMQ; with a data directory up to 268435456.
     memory_limit : int
         Bytes of messages beyond which publishers are stopped; 0: no limit.
     consumer_timeout : float, optional
@@ -158,6 +160,8 @@ class Broker:
         ):
             if value < 0:
                 raise ValueError(f"{name} must be 0 or more, got {value!r}")
+        if max_message_size > _MESSAGE_MOST:
+            raise ValueError(f"max_message_size must be {_MESSAGE_MOST} at most, got {max_message_size!r}")
         if data_dir is not None and max_message_size > _KEPT_MOST:
             raise ValueError(f"max_message_size must be {_KEPT_MOST} at most with data_dir, got {max_message_size!r}")
         if data_dir is not None and not os.fspath(data_dir):

@@ -1,4 +1,4 @@
-"""Memory: arrays that grow, blocks that begin with a cache line, and fetching what is needed soon."""
+"""Memory: arrays that grow, blocks that begin with a cache line, what is needed soon, and what is not any more."""
 
 from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport realloc
@@ -10,8 +10,17 @@ cdef extern from *:
     #else
     #define fairsched_prefetch(address) ((void)(address))
     #endif
+
+    #if defined(__GLIBC__)
+    #include <malloc.h>
+    #define fairsched_trim() malloc_trim(0)
+    #else
+    #define fairsched_trim() ((void) 0)
+    #endif
     """
     void prefetch "fairsched_prefetch"(const void* address) noexcept nogil
+    # Give pages that nothing is in back to the system: glibc keeps those between what is still used. O(pages).
+    void heap_trim "fairsched_trim"() noexcept nogil
 
 cdef enum:
     CACHE_LINE = 64

@@ -152,7 +152,7 @@ cdef inline uint64_t record_message(
     to = frames_write(to, p.exchange_size, 1)
     to = frames_write(to, p.key_size, 1)
     to = frames_write(to, p.header_size, 4)
-    frames_write(to, p.bcc_size, 4)
+    frames_write(to, payload_bcc(p).length, 4)
     parts[0] = Text(&head[0], MESSAGE_HEAD)
     parts[1] = Text(payload_exchange(p), p.exchange_size)
     parts[2] = Text(payload_key(p), p.key_size)

@@ -9,8 +9,9 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from fairsched.core.amqp.contents cimport (
-    CONTENT_HEAD, Content, PROPERTY_DELIVERY_MODE, PROPERTY_PRIORITY, Properties, contents_find, contents_number,
+    CONTENT_HEAD, Content, PROPERTY_DELIVERY_MODE, Properties, contents_find, contents_number,
 )
+from fairsched.core.amqp.frames cimport frames_number
 from fairsched.core.amqp.octets cimport Bytes, Text
 from fairsched.core.broker.state cimport KEPT, Kept, PERSISTENT, Payload, Server
 
@@ -28,11 +29,12 @@ cdef inline uint8_t* payload_body(const Payload* p) noexcept nogil:
 
 cdef inline Text payload_bcc(const Payload* p) noexcept nogil:
     """The routing keys that nobody else sees: an array from its length on, or nothing."""
-    return Text(payload_body(p) + p.body_size, p.bcc_size)
+    cdef const uint8_t* data = payload_body(p) + p.body_size
+    return Text(data, 4 + <uint32_t> frames_number(data, 4)) if p.has_bcc else Text(NULL, 0)
 
 cdef inline int64_t payload_size(const Payload* p, int64_t body) noexcept nogil:
     """Octets of memory, with so many of the body."""
-    return <int64_t> sizeof(Payload) + p.exchange_size + p.key_size + p.header_size + body + p.bcc_size
+    return <int64_t> sizeof(Payload) + p.exchange_size + p.key_size + p.header_size + body + payload_bcc(p).length
 
 cdef inline Kept* payload_kept(const Payload* p) noexcept nogil:
     """What stands before a message that is `KEPT`."""
@@ -60,10 +62,9 @@ cdef inline Payload* payload_create(
     p.exchange_size = <uint8_t> exchange.length
     p.key_size = <uint8_t> key.length
     p.header_size = <uint32_t> header_size
-    p.bcc_size = 0
-    p.body_size = body_size
+    p.has_bcc = False
+    p.body_size = <uint32_t> body_size
     p.persistent = KEPT if before else PERSISTENT if persistent else 0
-    p.priority = <uint8_t> contents_number(header, properties, PROPERTY_PRIORITY, 0)
     p.server = NULL
     if exchange.length:
         memcpy(payload_exchange(p), exchange.data, exchange.length)
@@ -99,7 +100,7 @@ cdef inline Payload* payload_again(
     if p == NULL:
         return NULL
     memcpy(payload_body(p), payload_body(old), <size_t> old.body_size)
-    p.bcc_size = bcc.length
+    p.has_bcc = bcc.length != 0
     if bcc.length:
         memcpy(payload_body(p) + p.body_size, bcc.data, bcc.length)
     payload_account(p, old.server)

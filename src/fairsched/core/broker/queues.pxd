@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from fairsched.core.amqp.contents cimport PROPERTY_HEADERS, contents_text
+from fairsched.core.amqp.contents cimport PROPERTY_HEADERS, PROPERTY_PRIORITY, contents_number, contents_text
 from fairsched.core.amqp.octets cimport Text, text_copy, text_free
 from fairsched.core.amqp.tables cimport Field, field_integer, tables_get
 from fairsched.core.broker.keeping cimport message_leave
@@ -219,9 +219,10 @@ cdef inline void brokerqueue_offer(
     offer.key_length = 0
     offer.slot = 0
     if b.arguments.kind == <uint32_t> KIND_PRIORITY:  # core/queue has the middle at 4
-        offer.priority = min(<int64_t> p.payload.priority, b.arguments.max_priority) + (
-            5 - (b.arguments.max_priority + 2) // 2
-        )
+        offer.priority = min(
+            <int64_t> contents_number(payload_header(p.payload), &p.properties, PROPERTY_PRIORITY, 0),
+            b.arguments.max_priority
+        ) + (5 - (b.arguments.max_priority + 2) // 2)
     elif b.arguments.kind == <uint32_t> KIND_FAIR:
         offer.slot = brokerqueue_slot(b, p)
         offer.size = 0  # each message costs as much as any other

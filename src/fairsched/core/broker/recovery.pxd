@@ -169,7 +169,7 @@ cdef inline Payload* recover_payload(Recovery* r, Reader* octets, Publication* p
         payload_release(p.payload)
         refuse_record(r)
         return NULL
-    p.payload.bcc_size = <uint32_t> bcc
+    p.payload.has_bcc = bcc != 0
     memcpy(payload_body(p.payload), content + header + bcc, <size_t> body)
     memcpy(payload_body(p.payload) + body, content + header, <size_t> bcc)
     payload_account(p.payload, r.server)

@@ -40,12 +40,14 @@ from fairsched.core.connection.connection cimport (
     connection_close, connection_init, connection_notify, task_init,
 )
 from fairsched.core.connection.scheduler cimport scheduler_clear, scheduler_init, scheduler_run, scheduler_stop
+from fairsched.core.memory cimport heap_trim
 from fairsched.core.waiting.parking cimport Parking
 
 cdef enum:
     BACKLOG = 1024
     TICK = 10            # milliseconds between ticks while messages may expire
     SURVEY = 500         # and between surveys
+    TRIM_LEAST = 16777216  # octets of messages, a quarter of which must be left at most for the heap to be trimmed
 
 # Connections ----------------------------------------------------------------------------------------------------------
 
@@ -239,6 +241,14 @@ cdef inline void server_watch_memory(Server* server) noexcept nogil:
         server.short_of_memory.store(is_short)
         server_warn(server, ALARM_MEMORY)
 
+cdef inline void server_trim(Server* server) noexcept nogil:
+    """Give memory back when most of the messages are gone."""
+    cdef int64_t used = server.memory.load()
+    server.memory_peak = max(server.memory_peak, used)
+    if server.memory_peak >= <int64_t> TRIM_LEAST and used <= server.memory_peak // 4:
+        server.memory_peak = used
+        heap_trim()
+
 cdef inline void server_tick(Server* server, int64_t now) noexcept nogil:
     server.tick_due = now + TICK * MILLISECOND
     if server.timed.load():
@@ -247,6 +257,7 @@ cdef inline void server_tick(Server* server, int64_t now) noexcept nogil:
     if now >= server.survey_due:
         server.survey_due = now + SURVEY * MILLISECOND
         server_survey(server, now)
+        server_trim(server)
 
 # Waiting for sockets --------------------------------------------------------------------------------------------------
 

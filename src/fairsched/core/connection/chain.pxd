@@ -54,6 +54,7 @@ cdef enum:
     BUFFER_MIN = 65536
     PASS_STEPS = 1024         # a busy connection reads its input, and lets others run, this often
     TASK_STEPS = 8            # an asynchronous task waits behind no more sessions than this
+    PASSES_UNWRITTEN = 32     # of a connection that yields: its output waits for no more passes than this
 
 cdef struct Target
 cdef struct Session
@@ -123,3 +124,4 @@ cdef struct Connection:
     uint32_t streak            # sessions served since the last task
     bint blocked               # the transport takes no more
     bint yields                # set by a host that pulls: end the pass after this step, and let others have their turn
+    uint32_t unwritten         # passes since that have left their output to a later one

@@ -5,6 +5,8 @@ message each in turn; when `buffer_size` bytes are buffered it writes, and when 
 the transport is slow: it stops, and its targets are not desired until a later write has brought the buffer below half.
   Tasks that others submitted run when no session has work, and after TASK_STEPS sessions at the latest: upstream they
 starve behind sessions with constant work. A pass ends after PASS_STEPS steps, so input is read and others run.
+  A host that shares messages out in turn between connections has each pass end after one (`yields`). There is another
+pass for certain then, so that one may write what this one has put into the buffer: after PASSES_UNWRITTEN at the latest.
 
 Thread safety: connection_notify, _submit, _close, _retain, _release, target_notify, target_forget: any thread.
 connection_pass: the one thread that has the connection (scheduler.pxd, with the proof); init, clear: externally
@@ -15,7 +17,8 @@ Complexity: target_notify O(1); a pass O(PASS_STEPS) steps, and O(targets) when 
 from libc.stdint cimport int64_t, uint32_t
 
 from fairsched.core.connection.chain cimport (
-    BUFFER_DEFAULT, BUFFER_MIN, Connection, ConnectionActions, PASS_STEPS, Session, TASK_STEPS, Target, Task,
+    BUFFER_DEFAULT, BUFFER_MIN, Connection, ConnectionActions, PASSES_UNWRITTEN, PASS_STEPS, Session, TASK_STEPS, Target,
+    Task,
 )
 from fairsched.core.connection.runqueue cimport RunQueue
 from fairsched.core.connection.session cimport session_block, session_close, session_dispose, session_process
@@ -50,7 +53,7 @@ cdef inline void connection_init(
     c.sessions = c.closed_sessions = NULL
     c.closed_targets = NULL
     c.buffer_size = max(buffer_size if buffer_size else <int64_t> BUFFER_DEFAULT, <int64_t> BUFFER_MIN)
-    c.streak = 0
+    c.streak = c.unwritten = 0
     c.blocked = c.yields = False
 
 # -- any thread -------------------------------------------------------------------------------------------------------
@@ -201,6 +204,10 @@ cdef inline Pass connection_pass(Connection* c) noexcept nogil:
         more = c.actions.receive(c.context)
     while steps < PASS_STEPS and not c.yields and (c.blocked or connection_flush(c)) and connection_step(c):
         steps += 1
+    if c.yields and not c.blocked and c.unwritten < PASSES_UNWRITTEN:
+        c.unwritten += 1
+        return PASS_MORE
+    c.unwritten = 0
     connection_write(c)
     if more or c.yields or steps == PASS_STEPS or (not c.blocked and workset_ready(&c.pending)):
         return PASS_MORE

@@ -8,7 +8,8 @@ Who acquired a message holds a lease: settling names the lease, so that a settle
 taken back, and perhaps given to another, does nothing.
 
 Thread safety: none; everything but key and token, which are fixed, is read and written under the queue's lock.
-Complexity: O(1), except that one call in CHUNK_MAX allocates a chunk. Memory: 192 bytes a message, and its key.
+Complexity: O(1), except that one call in MESSAGES_MAX allocates a chunk.
+Memory: 128 bytes a message, 192 in a sorted queue, and its key.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
@@ -41,60 +42,128 @@ cdef enum:
     MESSAGES_MIN = 32
     MESSAGES_MAX = 4096
     MESSAGES_RETAIN = 16384  # an empty pool larger than this gives its memory back
+    MESSAGE_LINES = 128      # bytes of a message without the third line
 
-cdef struct MessageKey:  # the bytes follow
-    uint64_t hash
-    uint64_t length
+cdef extern from *:
+    """
+    #include <cstddef>
+    #include <cstdint>
 
-cdef struct Rejection:
-    Rejection* next
-    uint64_t consumer
+    namespace fairsched {
 
-cdef struct Message
+    struct Message;
 
-cdef struct Late:  # a browser is to see that message, though it has gone past its place: late.pxd
-    Late* child          # in the heap of its browser
-    Late* sibling
-    Late* before
-    Late* next           # of the same message
-    Late** root          # the heap
-    Message* message
+    struct MessageKey {  // the bytes follow
+        uint64_t hash;
+        uint64_t length;
+    };
 
-cdef struct Message:
-    # The line that first in, first out touches.
-    Message* next           # in its level, in the order of service (of arrival, if the queue is fair); or in the pool
-    Message* prev
-    uint64_t token
-    uint64_t sequence       # of arrival, from 1
-    int64_t size
-    uint64_t holder         # the consumer that has it
-    uint32_t state
-    uint32_t references
-    uint32_t level          # 0 is served first
-    uint32_t lease          # acquisitions so far
-    # The line of what comes back, waits or expires.
-    Message* child          # in a heap (heap.pxd); the next of those removed in one call
-    Message* sibling
-    Message* before
-    int64_t expiry          # nanoseconds; 0: never
-    int64_t not_before      # nanoseconds; 0: at once
-    MessageKey* key         # NULL: none
-    Rejection* rejections
-    int32_t deliveries      # failed so far; -1: never acquired
-    uint8_t heap            # HeapPlace
-    uint8_t passed          # the front of its level has gone past it
-    uint8_t redelivered
-    uint8_t superseded      # a newer message has its key
-    # The line of the kinds that need more.
-    Message* left           # in a tree (ordertree.pxd)
-    Message* right
-    uint32_t weight
-    uint32_t slot           # in a fair queue
-    uint32_t reason
-    uint32_t paid           # whether it took credit of its holder
-    Message* due            # the next of those that have become due
-    Late* late              # of browsers that are to see it behind their cursors
-    char padding[16]
+    struct Rejection {
+        Rejection* next;
+        uint64_t consumer;
+    };
+
+    struct Late {  // a browser is to see that message, though it has gone past its place: late.pxd
+        Late* child;  // in the heap of its browser
+        Late* sibling;
+        Late* before;
+        Late* next;   // of the same message
+        Late** root;  // the heap
+        Message* message;
+    };
+
+    struct Message {
+        // The line that first in, first out touches.
+        Message* next;           // in its level, in the order of service (of arrival, if fair); or in the pool
+        Message* prev;
+        uint64_t token;
+        uint64_t sequence;       // of arrival, from 1
+        int64_t size;
+        union {
+            uint64_t holder;     // the consumer that has it: see message_holder
+            Message* before;     // while it is in a heap, and so nobody's
+        };
+        uint32_t references;
+        uint32_t lease;          // acquisitions so far
+        uint8_t state;
+        uint8_t level;           // 0 is served first
+        uint8_t heap;            // HeapPlace
+        uint8_t reason;
+        uint8_t passed;          // the front of its level has gone past it
+        uint8_t redelivered;
+        uint8_t paid;            // whether it took credit of its holder
+        uint8_t superseded : 1;  // a newer message has its key
+        uint8_t sorted : 1;      // it has the third line
+        // The line of what comes back, waits or expires.
+        Message* child;          // in a heap (heap.pxd); the next of those removed in one call
+        Message* sibling;
+        int64_t expiry;          // nanoseconds; 0: never
+        int64_t not_before;      // nanoseconds; 0: at once
+        MessageKey* key;         // null: none
+        Rejection* rejections;
+        Late* late;              // of browsers that are to see it behind their cursors
+        int32_t deliveries;      // failed so far; -1: never acquired
+        uint32_t slot;           // in a fair queue
+        // The line that only messages of a sorted queue have: their place in a tree (ordertree.pxd).
+        Message* left;
+        Message* right;
+        uint32_t weight;
+        char padding[44];
+    };
+
+    static_assert(offsetof(Message, left) == 128 && sizeof(Message) == 192, "messages are whole cache lines");
+
+    }  // namespace fairsched
+    """
+    cdef struct MessageKey "fairsched::MessageKey":
+        uint64_t hash
+        uint64_t length
+
+    cdef struct Rejection "fairsched::Rejection":
+        Rejection* next
+        uint64_t consumer
+
+    cdef struct Message "fairsched::Message"
+
+    cdef struct Late "fairsched::Late":
+        Late* child
+        Late* sibling
+        Late* before
+        Late* next
+        Late** root
+        Message* message
+
+    cdef struct Message "fairsched::Message":
+        Message* next
+        Message* prev
+        uint64_t token
+        uint64_t sequence
+        int64_t size
+        uint64_t holder
+        Message* before
+        uint32_t references
+        uint32_t lease
+        uint8_t state
+        uint8_t level
+        uint8_t heap
+        uint8_t reason
+        uint8_t passed
+        uint8_t redelivered
+        uint8_t paid
+        uint8_t superseded
+        uint8_t sorted
+        Message* child
+        Message* sibling
+        int64_t expiry
+        int64_t not_before
+        MessageKey* key
+        Rejection* rejections
+        Late* late
+        int32_t deliveries
+        uint32_t slot
+        Message* left
+        Message* right
+        uint32_t weight
 
 cdef struct MessageChunk:
     MessageChunk* next
@@ -105,11 +174,13 @@ cdef struct MessagePool:
     MessageChunk* chunks
     int64_t capacity
     int64_t used
+    bint sorted              # messages have the third line
 
-cdef inline void messagepool_init(MessagePool* pool) noexcept nogil:
+cdef inline void messagepool_init(MessagePool* pool, bint sorted_) noexcept nogil:
     pool.free = NULL
     pool.chunks = NULL
     pool.capacity = pool.used = 0
+    pool.sorted = sorted_
 
 cdef inline void messagepool_clear(MessagePool* pool) noexcept nogil:
     """Free every chunk; messages handed out are gone too."""
@@ -119,24 +190,28 @@ cdef inline void messagepool_clear(MessagePool* pool) noexcept nogil:
         following = chunk.next
         free(chunk.block)
         chunk = following
-    messagepool_init(pool)
+    messagepool_init(pool, pool.sorted)
 
 cdef inline bint messagepool_grow(MessagePool* pool) noexcept nogil:
     """Add a chunk as large as all before it; False when memory is exhausted."""
     cdef int64_t size = min(max(pool.capacity, <int64_t> MESSAGES_MIN), <int64_t> MESSAGES_MAX), i
-    cdef void* block = malloc(<size_t> (size + 1) * sizeof(Message) + CACHE_LINE)
+    cdef size_t stride = sizeof(Message) if pool.sorted else <size_t> MESSAGE_LINES
+    cdef void* block = malloc(<size_t> (size + 1) * stride + CACHE_LINE)
     cdef MessageChunk* chunk
-    cdef Message* messages
+    cdef Message* m
+    cdef char* at
     if block == NULL:
         return False
     chunk = <MessageChunk*> first_line(block)
     chunk.block = block
     chunk.next = pool.chunks
     pool.chunks = chunk
-    messages = <Message*> chunk + 1
+    at = <char*> chunk + <size_t> size * stride  # in front of the messages is room for one more: the chunk
     for i in range(size):
-        messages[i].next = &messages[i + 1] if i < size - 1 else pool.free
-    pool.free = messages
+        m = <Message*> at
+        m.next = pool.free
+        pool.free = m
+        at -= stride
     pool.capacity += size
     return True
 
@@ -159,7 +234,7 @@ cdef inline Message* messagepool_take(MessagePool* pool) noexcept nogil:
     m.late = NULL
     m.deliveries = -1
     m.heap = HEAP_NONE
-    m.passed = m.redelivered = m.superseded = False
+    m.passed = m.redelivered = m.superseded = m.sorted = False
     return m
 
 cdef inline void message_strip(Message* m) noexcept nogil:
@@ -208,7 +283,7 @@ cdef inline bint message_before(const Message* a, const Message* b) noexcept nog
     cdef int difference
     if a.level != b.level:
         return a.level < b.level
-    if a.weight != 0:  # in a tree, so sorted
+    if a.sorted:
         difference = messagekey_compare(a.key, b.key)
         if difference != 0:
             return difference < 0
@@ -227,6 +302,10 @@ cdef inline Message* messages_turned(Message* m) noexcept nogil:
 
 cdef inline bint message_taken(const Message* m) noexcept nogil:
     return m.state == <uint32_t> MESSAGE_ACQUIRED or m.state == <uint32_t> MESSAGE_STEALABLE
+
+cdef inline uint64_t message_holder(const Message* m) noexcept nogil:
+    """The consumer that has it, or had it when it left; 0: nobody, it was given back or never acquired."""
+    return m.holder if m.heap == <uint8_t> HEAP_NONE else 0
 
 cdef inline bint message_rejected(const Message* m, uint64_t consumer) noexcept nogil:
     """Whether that consumer has rejected it. O(rejections)."""

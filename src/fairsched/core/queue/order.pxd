@@ -106,8 +106,8 @@ cdef inline void order_link(Order* o, Message* m) noexcept nogil:
     """Put a new message, available or held, into its place."""
     o.sequence += 1
     m.sequence = o.sequence
-    m.weight = 0
     if rarely(o.kind == KIND_SORTED):
+        m.sorted = True
         m.weight = tree_weight(&o.random)
         order_splice(o, m, tree_insert(&o.root, m))
     else:
@@ -181,7 +181,7 @@ cdef inline void order_taken(Order* o, Message* m, bint served) noexcept nogil:
 cdef inline void order_unlink(Order* o, Message* m) noexcept nogil:
     """Take a message that is not to be found any more out of its level."""
     cdef OrderLevel* level = &o.levels[m.level]
-    if rarely(m.weight != 0):
+    if rarely(m.sorted):
         tree_remove(&o.root, m)
     if m == level.front:
         level.front = m.next

@@ -23,7 +23,7 @@ Why no message waits while a consumer that could take it sleeps
 Progress: the lock is held for a few instructions; everything else as in waiting/interest.pxd.
 Complexity: put and pull O(1) where nobody has a cursor, besides the order (order.pxd) and the policy
 (waiting/wakeup.pxd).
-Memory: 192 bytes a message, and its key; 216 a consumer, and its two list entries.
+Memory: 128 bytes a message (192 in a sorted queue), and its key; 216 a consumer, and its two list entries.
 """
 
 from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t, uint8_t
@@ -75,7 +75,7 @@ cdef inline bint queue_init(
     q.depth.store(0)
     q.available.store(0)
     q.bytes.store(0)
-    messagepool_init(&q.pool)
+    messagepool_init(&q.pool, kind == KIND_SORTED)
     keymap_init(&q.latest)
     q.overflow.policy = OVERFLOW_NONE
     q.overflow.max_depth = q.overflow.max_bytes = -1
@@ -109,7 +109,7 @@ cdef inline Message* queue_create(Queue* q, const Offer* offer) noexcept nogil:
     m.expiry = offer.expiry
     m.not_before = offer.not_before
     m.slot = offer.slot
-    m.level = order_level(&q.order, offer.priority)
+    m.level = <uint8_t> order_level(&q.order, offer.priority)
     if offer.key != NULL:
         m.key = messagekey_create(
             offer.key, offer.key_length, xxh64(<const uint8_t*> offer.key, offer.key_length, 0)

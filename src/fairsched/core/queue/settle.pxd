@@ -20,7 +20,7 @@ from fairsched.core.queue.late cimport late_add
 from fairsched.core.queue.members cimport queue_follow
 from fairsched.core.queue.message cimport (
     MESSAGE_AVAILABLE, REASON_CLOSED, REASON_DELIVERIES, REASON_EXPIRED, REASON_SUPERSEDED, Message, message_expired,
-    message_reject, message_taken,
+    message_holder, message_reject, message_taken,
 )
 from fairsched.core.queue.order cimport order_after, order_available
 from fairsched.core.queue.ring cimport queue_ring
@@ -106,7 +106,7 @@ cdef inline bint queue_settle(
     cdef Queue* q = call.queue
     cdef bint settled, back = False, unblocked = False
     queue_lock(q)
-    if c != NULL and m.holder == holder and m.lease == lease and m.paid and consumer_restore(c):
+    if c != NULL and message_holder(m) == holder and m.lease == lease and m.paid and consumer_restore(c):
         queue_unlock(q)  # first of all: what comes back may be for this consumer
         queue_follow(call, c)
         queue_lock(q)

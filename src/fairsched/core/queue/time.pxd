@@ -20,34 +20,35 @@ from fairsched.core.queue.state cimport (
 )
 from fairsched.core.queue.wake cimport queue_offer
 
-cdef inline Message* queue_unhold(Queue* q, Call* call) noexcept nogil:
-    """Make available what has become due: chained by `due`, each referenced, to be announced; NULL: nothing is."""
-    cdef Message* first = NULL
-    cdef Message** last = &first
+cdef enum:
+    DUE_MOST = 64            # messages that become available in one go
+
+cdef inline int64_t queue_unhold(Queue* q, Call* call, Message** due) noexcept nogil:
+    """Make available what has become due; up to DUE_MOST, referenced, to be announced. How many: if DUE_MOST, ask again."""
+    cdef int64_t count = 0
     cdef Message* m
     queue_lock(q)
     m = q.order.held
-    while m != NULL and not message_held(m, call.now):
+    while m != NULL and count < DUE_MOST and not message_held(m, call.now):
         heap_remove(&q.order.held, m, HEAP_HELD)
         m.state = MESSAGE_AVAILABLE
         order_available(&q.order, m)
         cursors_recall(q, m, False)
         m.references += 1
-        m.due = NULL
-        last[0] = m
-        last = &m.due
+        due[count] = m
+        count += 1
         m = q.order.held
     queue_unlock(q)
-    return first
+    return count
 
 cdef inline void queue_release_due(Call* call) noexcept nogil:
     """Make available all that has become due, and announce it."""
-    cdef Message* m = queue_unhold(call.queue, call)
-    cdef Message* following
-    while m != NULL:
-        following = m.due
-        queue_offer(call, m, True)
-        m = following
+    cdef Message* due[DUE_MOST]
+    cdef int64_t count = DUE_MOST, i
+    while count == DUE_MOST:
+        count = queue_unhold(call.queue, call, due)
+        for i in range(count):
+            queue_offer(call, due[i], True)
 
 cdef inline int64_t queue_due(Queue* q) noexcept nogil:
     """When the next held message is due, in nanoseconds; 0: none is held."""
