@@ -7,8 +7,11 @@ import re
 import resource
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from urllib.parse import urlsplit
 
 import pika
 import pytest
@@ -157,3 +160,33 @@ def test_a_slow_reader_leaves_to_others_what_it_has_no_room_for(broker: fairsche
         number for number in range(count) if number not in set(taken)
     ]
     eventually(lambda: broker.status()["connections"] == 1)
+
+
+def test_who_comes_when_no_file_can_be_opened_is_turned_away() -> None:
+    """Else its socket would wait for ever, and be reported again and again."""
+    command = [sys.executable, "-m", "fairsched.cli", "broker", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, ExitStack() as open_ones:
+        open_ones.callback(process.kill)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (64, 64))
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        port = urlsplit(url).port or 0
+        with Witness(url) as witness:
+            eventually(lambda: witness.rounds or witness.errors)
+            crowd = [open_ones.enter_context(socket.create_connection(("127.0.0.1", port), 9)) for _ in range(100)]
+            turned_away = sum(one.recv(1) == b"" for one in reversed(crowd[-30:]))
+            assert turned_away == 30
+            before = witness.rounds
+            eventually(lambda: witness.rounds > before or witness.errors)
+            for one in crowd:
+                one.close()
+            eventually(lambda: greeted(port))
+        assert witness.errors == []
+
+
+def greeted(port: int) -> bool:
+    """Tell whether a broker talks to somebody new."""
+    with socket.create_connection(("127.0.0.1", port), 9) as one, suppress(ConnectionError):
+        one.sendall(b"AMQP\0\0\x09\x01")
+        return one.recv(1) == b"\1"
+    return False
