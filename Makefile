@@ -21,7 +21,7 @@ UNIT := not integration and not slow and not stress
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 PYTEST := $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test test-quick bench lint sanitize coverage wheel docs build venv servers format clean distclean
+.PHONY: help demo test test-quick peer-suites bench lint sanitize coverage wheel docs build venv servers format clean distclean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -34,6 +34,9 @@ test: build servers  ## every test, RabbitMQ included
 
 test-quick: build  ## the tests that need no server, in under three minutes
 	$(PYTEST) -m "$(UNIT)" tests
+
+peer-suites: build servers  ## the tests of other AMQP clients, on RabbitMQ and on the embedded broker
+	$(PY) tools/peer-suites
 
 bench: build servers $(STAMPS)/group-bench  ## the benchmarks beside their peers; numbers to build/benchmarks.json
 	tools/install-servers librabbitmq

@@ -130,7 +130,21 @@ cdef extern from *:
                                                    : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
     }
 
-    // The next connection; -1: none waits. `local`: it comes from this machine.
+    // A descriptor in reserve, for socket_turn_away; -1: there is none.
+    inline int socket_spare() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
+
+    // Close the next connection at once when no file can be opened any more: its socket would be reported as waiting
+    // again and again. False: that is not why none could be accepted.
+    inline bool socket_turn_away(int listening, int* spare) {
+        if ((errno != EMFILE && errno != ENFILE) || *spare < 0) return false;
+        ::close(*spare);
+        int fd = accept(listening, nullptr, nullptr);
+        if (fd >= 0) ::close(fd);
+        *spare = socket_spare();
+        return fd >= 0;
+    }
+
+    // The next connection; -1: none waits, or errno says why not. `local`: it comes from this machine.
     inline int socket_accept(int listening, int* local, char* peer, int room) {
         sockaddr_storage address{};
         socklen_t size = sizeof address;
@@ -204,6 +218,8 @@ cdef extern from *:
     int socket_listen "fairsched::socket_listen"(const char* host, uint16_t port, int backlog) noexcept nogil
     int socket_port "fairsched::socket_port"(int fd) noexcept nogil
     int socket_accept "fairsched::socket_accept"(int listening, bint* local, char* peer, int room) noexcept nogil
+    int socket_spare "fairsched::socket_spare"() noexcept nogil
+    bint socket_turn_away "fairsched::socket_turn_away"(int listening, int* spare) noexcept nogil
     int64_t socket_read "fairsched::socket_read"(int fd, void* to, int64_t room) noexcept nogil
     int64_t socket_write "fairsched::socket_write"(int fd, const void* data, int64_t size) noexcept nogil
     void socket_close "fairsched::socket_close"(int fd) noexcept nogil

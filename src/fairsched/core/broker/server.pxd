@@ -25,7 +25,9 @@ from fairsched.core.broker.exchanges cimport topology_clear, topology_init
 from fairsched.core.broker.handshake cimport SECOND, login_done, login_forget
 from fairsched.core.broker.journal cimport Journal
 from fairsched.core.broker.keeping cimport clients_told
-from fairsched.core.broker.network cimport Poller, clock_now, socket_accept, socket_close, socket_listen, socket_port
+from fairsched.core.broker.network cimport (
+    Poller, clock_now, socket_accept, socket_close, socket_listen, socket_port, socket_spare, socket_turn_away,
+)
 from fairsched.core.broker.queues cimport (
     MILLISECOND, brokerqueue_close, brokerqueue_drop, brokerqueue_expire, brokerqueue_release, timed_push,
 )
@@ -144,8 +146,9 @@ cdef inline void server_accept(Server* server) noexcept nogil:
     cdef char peer[64]
     cdef bint local
     cdef int fd = socket_accept(server.listening, &local, peer, 64)
-    while fd >= 0:
-        server_admit(server, fd, local, peer)
+    while fd >= 0 or socket_turn_away(server.listening, &server.spare):
+        if fd >= 0:
+            server_admit(server, fd, local, peer)
         fd = socket_accept(server.listening, &local, peer, 64)
 
 # Time -----------------------------------------------------------------------------------------------------------------
@@ -323,6 +326,7 @@ cdef inline Server* server_create() noexcept nogil:
         return NULL
     memset(<void*> server, 0, sizeof(Server))
     server.listening = -1
+    server.spare = socket_spare()
     server_set_actions(server)
     server.poller = new Poller()
     server.lock = new SharedGuard()
@@ -393,6 +397,8 @@ cdef inline void server_destroy(Server* server) noexcept nogil:
     server_free_buried(server)
     if server.listening >= 0:
         socket_close(server.listening)
+    if server.spare >= 0:
+        socket_close(server.spare)
     if server.scheduler.queue != NULL:
         scheduler_clear(&server.scheduler)
     route_clear(&server.route)

@@ -377,6 +377,7 @@ cdef struct Server:
     TargetActions target_actions
     Poller* poller
     int listening
+    int spare                    # a descriptor in reserve: core/broker/network.pxd, socket_turn_away
     int port
     Limits limits
     SharedGuard* lock
