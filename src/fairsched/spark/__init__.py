@@ -4,7 +4,7 @@ Spark finds the format "rabbitmq" by its name. pyspark and pyarrow are imported 
 
 `datasource` is what Spark asks first; it leads to `source` and `sink`, which connect by `broker` and `transport` and
 take their options with `optionreader`. `pipeline` is a prebuilt job of both. The public functions stand in a file each:
-`fairorder`, `shedding` (CoDel), `ringpartition`, `fairnessreport`, `scenariosweep`.
+`fairorder`, `shedding` (CoDel), `ringpartition`, `fairnessreport`, `queryprogress`, `scenariosweep`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from fairsched.spark.fairnessreport import fairness_report, observe_fairness
     from fairsched.spark.fairorder import fair_order, virtual_finish
+    from fairsched.spark.queryprogress import progress
     from fairsched.spark.ringpartition import repartition_by_ring, ring_partition
     from fairsched.spark.scenariosweep import sweep
     from fairsched.spark.shedding import codel
@@ -26,6 +27,7 @@ __all__ = [
     "fair_order",
     "fairness_report",
     "observe_fairness",
+    "progress",
     "register",
     "repartition_by_ring",
     "ring_partition",
@@ -38,6 +40,7 @@ _MODULES = {
     "fair_order": "fairorder",
     "fairness_report": "fairnessreport",
     "observe_fairness": "fairnessreport",
+    "progress": "queryprogress",
     "repartition_by_ring": "ringpartition",
     "ring_partition": "ringpartition",
     "sweep": "scenariosweep",

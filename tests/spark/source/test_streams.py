@@ -75,7 +75,11 @@ def test_weighted_ranges_of_offsets_are_read_exactly_once(broker: Node, queues: 
         mine = [row for row in rows if row["queue"] == name]
         assert bodies(mine) == unique(name, 300)
         assert [row["offset"] for row in mine] == list(range(300))
-    assert one.reader.reportLatestOffset() == {"streams": dict.fromkeys(names, 300), "behind": dict.fromkeys(names, 0)}
+    assert one.reader.reportLatestOffset() == {
+        "source": f"streams {names[0]} (3), {names[1]} (1) at 127.0.0.1:{broker.port}",
+        "streams": dict.fromkeys(names, 300),
+        "behind": dict.fromkeys(names, 0),
+    }
     # The same offsets give the same rows, to another instance as well.
     assert one.read(one.offset)[0][0]["offset"] > 0
     again = StreamDriver(options_of(broker, names))

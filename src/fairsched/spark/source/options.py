@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fairsched._amqp import PROPERTY_NAMES
 from fairsched._codel import CoDel
+from fairsched.amqp.urls import endpoint
 from fairsched.errors import ConfigurationError
 from fairsched.spark.broker import Broker
 from fairsched.spark.optionreader import OptionReader, as_json
@@ -55,6 +56,13 @@ class SourceOptions:
     enqueue_time_header: str | None
     shedding: Shedding | None
     at_most_once: bool
+
+    @property
+    def description(self) -> str:
+        """Names what is read and where; Spark's own description of a Python source is the name of a class."""
+        kind = "streams" if self.streams else "queues"
+        names = ", ".join(f"{name} ({weight})" for name, weight in self.quanta.items())
+        return f"{kind} {names} at {', '.join(map(endpoint, self.broker.urls))}"
 
 
 def _offsets(reader: OptionReader, name: str, default: str | None) -> str | Mapping[str, int] | None:

@@ -88,10 +88,16 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return what the progress shows as latest offset.
 
-        Depths, how far the batch stays behind them, ages (in ms, where messages carry a time) and shed.
+        What is read, depths, how far the batch stays behind them, ages (in ms, where messages carry a time) and shed.
         """
         shed = {} if self._options.shedding is None else {"shed": self._shed}
-        return {"depths": self._depths, "behind": self._behind, "ages": self._ages, **shed}
+        return {
+            "source": self._options.description,
+            "depths": self._depths,
+            "behind": self._behind,
+            "ages": self._ages,
+            **shed,
+        }
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Plan the next batch; `start` itself if there is nothing to read."""

@@ -90,8 +90,8 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._find_ends(self._options.poll_timeout)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Return what the progress shows as latest offset: the known ends, and how far the query is behind them."""
-        return {"streams": self._ends, "behind": self._left}
+        """Return what the progress shows as latest offset: what is read, the known ends, and how far behind it is."""
+        return {"source": self._options.description, "streams": self._ends, "behind": self._left}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Plan the next batch; `start` itself if there is nothing to read."""
