@@ -4,7 +4,7 @@ Spark finds the format "rabbitmq" by its name. pyspark and pyarrow are imported 
 
 `datasource` is what Spark asks first; it leads to `source` and `sink`, which connect by `broker` and `transport` and
 take their options with `optionreader`. `pipeline` is a prebuilt job of both. The public functions stand in a file each:
-`fairorder`, `shedding` (CoDel), `ringpartition`, `fairnessreport`, `queryprogress`, `scenariosweep`.
+`fairorder`, `shedding` (CoDel), `ringpartition`, `deadletter`, `fairnessreport`, `queryprogress`, `scenariosweep`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from fairsched.spark.deadletter import dead_letter
     from fairsched.spark.fairnessreport import fairness_report, observe_fairness
     from fairsched.spark.fairorder import fair_order, virtual_finish
     from fairsched.spark.queryprogress import progress
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "codel",
+    "dead_letter",
     "fair_order",
     "fairness_report",
     "observe_fairness",
@@ -37,6 +39,7 @@ __all__ = [
 
 _MODULES = {
     "codel": "shedding",
+    "dead_letter": "deadletter",
     "fair_order": "fairorder",
     "fairness_report": "fairnessreport",
     "observe_fairness": "fairnessreport",

@@ -14,7 +14,7 @@ from support.spark.session import start
 from support.spark.smallframes import cases
 
 from fairsched.simulator import Arrivals, Broker, ConsumerSpec, Queue, Scenario
-from fairsched.spark import observe_fairness, progress, register, repartition_by_ring, sweep
+from fairsched.spark import dead_letter, observe_fairness, progress, register, repartition_by_ring, sweep
 
 
 def swept(spark: Any) -> tuple[Any, Any]:
@@ -70,9 +70,13 @@ def streamed(spark: Any, options: dict[str, str], folder: Path) -> tuple[Any, An
 
 
 def written(spark: Any, url: str) -> tuple[Any, Any]:
+    from pyspark.sql import functions as F
+
     rows = spark.createDataFrame([(b"one",), (b"two",)], "body binary")
     rows.write.format("rabbitmq").mode("append").option("url", url).option("routingKey", "connected-sink").save()
-    return None, None
+    reason = F.when(F.col("body") == b"two", "not one")
+    good = dead_letter(rows, reason, url=url, routingKey="connected-sink")
+    return [row.body.decode() for row in good.collect()], ["one"]
 
 
 def main() -> None:
