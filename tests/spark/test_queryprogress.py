@@ -50,6 +50,12 @@ def test_without_a_batch_everything_ready_is_left() -> None:
     assert (found.depths, found.plan, found.lag) == ({"gold": 7}, {"gold": 0}, {"gold": 7})
 
 
+def test_a_query_that_waits_for_more_has_all_of_it_to_do() -> None:
+    first = queues_of({}, {"gold": 7}, {}) | {"endOffset": {"v": 1, "seq": 0}}
+    found = progress(reported(first))
+    assert (found.depths, found.plan, found.lag) == ({"gold": 7}, {"gold": 0}, {"gold": 7})
+
+
 def test_the_figures_of_streams_are_distances_between_offsets() -> None:
     begin = {"v": 1, "streams": {"a": 5, "b": 0}, "from": {"a": 0, "b": 0}, "carried": {}}
     end = {"v": 1, "streams": {"a": 15, "b": 3}, "from": {"a": 5, "b": 0}, "carried": {}}

@@ -118,11 +118,9 @@ def _figures(source: Mapping[str, Any]) -> _Figures | None:
     if "streams" in end:
         return described, *_of_streams(begin, end, seen), {}
     depths = seen["depths"]
-    if begin == end:
+    if begin == end or "plan" not in end:
         return described, depths, dict.fromkeys(depths, 0), depths, seen["ages"]
-    plan = end.get("plan", {})
-    names = dict.fromkeys([*depths, *plan], 0)
-    return described, depths, {**names, **plan}, seen["behind"], seen["ages"]
+    return described, depths, {**dict.fromkeys(depths, 0), **end["plan"]}, seen["behind"], seen["ages"]
 
 
 def _of_streams(

@@ -74,7 +74,7 @@ def written(spark: Any, url: str) -> tuple[Any, Any]:
 
     rows = spark.createDataFrame([(b"one",), (b"two",)], "body binary")
     rows.write.format("rabbitmq").mode("append").option("url", url).option("routingKey", "connected-sink").save()
-    reason = F.when(F.col("body") == b"two", "not one")
+    reason = F.when(F.col("body").cast("string") == "two", "not one")
     good = dead_letter(rows, reason, url=url, routingKey="connected-sink")
     return [row.body.decode() for row in good.collect()], ["one"]
 

@@ -11,7 +11,7 @@ from fairsched._amqp import PROPERTY_NAMES, read_properties
 
 _WANTED = (PROPERTY_NAMES.index("headers"),)
 #: Bytes of a value, by its type; of those that are not here, the length stands in front of the value.
-_KINDS_OF_SIZE = ("V", "tbB", "suU", "", "iIf", "D", "", "", "lLdT")
+_KINDS_OF_SIZE = ("V", "tbB", "suU", "", "fiI", "D", "", "", "lLdT")
 _SIZES = {ord(kind): size for size, kinds in enumerate(_KINDS_OF_SIZE) for kind in kinds}
 _WITH_LENGTH = b"SxFA"
 
