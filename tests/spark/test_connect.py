@@ -33,7 +33,7 @@ def test_everything_public_works_over_connect(
         [cases] = [json.loads(line) for line in said.splitlines() if line.startswith("[")]
         for name, found, expected in cases:
             assert found == expected, name
-        assert broker.count("connected-sink") == 2 + 120
+        assert broker.count("connected-sink") == 2 + 1 + 120
     finally:
         broker.delete("connected-sink")
     assert sum(broker.count(name) for name in names) == 0

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairsched.amqp.urls import parameters
 from fairsched.errors import ConfigurationError
 from fairsched.spark.sink.options import sink_options
 from fairsched.spark.source.options import Shedding, source_options
@@ -48,6 +49,34 @@ def test_durations_are_milliseconds_or_carry_a_unit():
     ("wrong", "named"),
     [
         ({"url": ""}, "url is missing"),
+        ({"username": "me"}, "option username is given without password: give both, or both in url"),
+        ({"password": "hush"}, "option password is given without username"),
+        ({"username": "", "password": "hush"}, "option password is given without username"),
+        ({"username": "me", "password": "hush"}, "option url names a user, and the options username and password"),
+        ({"minPartitions": "4"}, "minPartitions is for streams, got 4: .*queueAssignment=split"),
+        ({"minPartitions": "0"}, "minPartitions must be an integer from 1 to 10000, got '0'"),
+        (
+            {"queues": "", "streams": "s", "minPartitions": "4", "numPartitions": "2"},
+            "option minPartitions says what numPartitions say",
+        ),
+        ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition must be an integer from 1"),
+        ({"consumerArguments": "x-priority"}, "consumerArguments must be a JSON object of texts, integers"),
+        ({"consumerArguments": '{"x-priority": 1.5}'}, "consumerArguments must be a JSON object"),
+        ({"consumerArguments": '{"x-priority": null}'}, "consumerArguments must be a JSON object"),
+        ({"consumerArguments": f'{{"x": {2**63}}}'}, "integers of 64 bits"),
+        ({"consumerArguments": f'{{"{"x" * 256}": 1}}'}, "consumerArguments: a header's name must be at most 255"),
+        (
+            {"queues": "", "streams": "s", "consumerArguments": '{"x-stream-offset": 1}'},
+            "consumerArguments is for queues, got x-stream-offset",
+        ),
+        ({"startingTimestamp": "1700000000000"}, "startingTimestamp is for streams, got 1700000000000"),
+        ({"startingTimestamp": "yesterday"}, "startingTimestamp must be an integer from 0 to .*, got 'yesterday'"),
+        ({"startingTimestamp": "-1"}, "startingTimestamp must be an integer from 0"),
+        (
+            {"queues": "", "streams": "s", "startingTimestamp": "1", "startingOffsets": "earliest"},
+            "startingOffsets and startingTimestamp both say",
+        ),
+        ({"includeTypedHeaders": "map"}, "includeTypedHeaders must be true or false, got 'map'"),
         ({"url": "http://app:hush@host"}, "amqp:// or amqps://"),
         ({"url": "amqp://app:hush@host:port/"}, "not understood"),
         ({"queues": ""}, "exactly one of the options queues and streams"),
@@ -97,6 +126,26 @@ def test_messages_that_wait_too_long_are_flagged_by_the_header_that_rabbitmq_wri
     assert found.enqueue_time_header == "timestamp_in_ms"
     found = source_options({**QUEUES, "codelTargetMs": "1s", "codelAction": "requeue", "enqueueTimeHeader": "sent"})
     assert (found.shedding, found.enqueue_time_header) == (Shedding(1.0, 0.1, "requeue"), "sent")
+
+
+def test_user_and_password_may_be_options_of_their_own():
+    login = {"username": "a@b", "password": "hu:/sh?%"}
+    for check in (lambda options: source_options({**options, "queues": "q"}), sink_options):
+        found = check({"url": "amqp://one,amqps://two:1234/%2F?heartbeat=5", **login})
+        assert found.broker.urls == (
+            "amqp://a%40b:hu%3A%2Fsh%3F%25@one",
+            "amqps://a%40b:hu%3A%2Fsh%3F%25@two:1234/%2F?heartbeat=5",
+        )
+        assert [(one.credentials.username, one.credentials.password) for one in map(parameters, found.broker.urls)] == [
+            (login["username"], login["password"])
+        ] * 2
+        assert "hu:/sh" not in repr(found)
+
+
+def test_arguments_of_consumers_keep_their_types():
+    found = source_options({**QUEUES, "consumerArguments": '{"x-priority": -1, "a": "text", "b": true}'})
+    assert found.consumer_arguments == {"x-priority": -1, "a": "text", "b": True}
+    assert source_options(QUEUES).consumer_arguments == {}
 
 
 def test_sparks_own_options_are_ignored():

@@ -22,7 +22,8 @@ QUEUES = ("gold", "silver", "free")
 #: How each block begins, in the order of the pages.
 SPARK = {
     "install": 'pip install "fairsched[spark]" ', "job": "# job.py", "run": "PYSPARK_PYTHON=$(",
-    "store": "pip install s3fs", "sql": "CREATE TEMPORARY VIEW", "archive": "pip install --target lib",
+    "store": "pip install s3fs", "sql": "CREATE TEMPORARY VIEW", "dead": "# dead.py", "listener": "# listener.py",
+    "archive": "pip install --target lib",
     "packed": "python -m venv made", "connect": 'pip install "fairsched[spark]" "pyspark[connect]"',
 }  # fmt: skip
 PIPELINE = {

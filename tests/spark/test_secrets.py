@@ -50,12 +50,12 @@ def files(folder: Path) -> list[str]:
     return found
 
 
-def into_queue(frame: Any, url: str, routing_key: str, checkpoint: Path) -> Any:
+def into_queue(frame: Any, login: dict[str, str], routing_key: str, checkpoint: Path) -> Any:
     """Start a query that writes bodies to a queue."""
     return (
         frame.select("body")
         .writeStream.format("rabbitmq")
-        .options(url=url, routingKey=routing_key, connectRetries="0")
+        .options(**login, routingKey=routing_key, connectRetries="0")
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
         .start()
@@ -95,13 +95,37 @@ def test_a_source_shows_no_password(
     check([str(caught.value)])
 
 
+def test_a_password_of_its_own_is_not_shown(
+    spark: Any, broker: Node, url: str, queues: Declare, tmp_path: Path, capfd: Any
+) -> None:
+    [source, target] = queues(2)
+    fill(broker, [source], 20)
+    login = {"url": url.replace("app:hush-hush@", ""), "username": "app", "password": "hush-hush"}
+    options = {**options_of(broker, {source: 1}, tmp_path / "spool"), **login}
+    browsed = spark.read.format("rabbitmq").options(**login, queues=source).load()
+    assert browsed.count() == 20
+    browsed.explain(extended=True)
+    frame = load(spark, options)
+    frame.explain(extended=True)
+    running = into_queue(frame, login, target, tmp_path / "checkpoint")
+    assert running.awaitTermination(120)
+    assert broker.count(target) == 20
+    running.explain(extended=True)
+    printed = capfd.readouterr().out
+    assert printed.lower().count("== physical plan ==") == 3
+    assert "password=*********(redacted)" in printed
+    check([printed, *(progress.json for progress in running.recentProgress), *files(tmp_path / "checkpoint")])
+    wrong = {**options, "password": "hush-wrong", "spoolLocation": str(tmp_path / "other"), "connectRetries": "0"}
+    check([failure(load(spark, wrong), tmp_path / "failed", "ACCESS_REFUSED|refused")])
+
+
 def test_a_streaming_sink_shows_no_password(
     spark: Any, broker: Node, url: str, queues: Declare, tmp_path: Path, capfd: Any
 ) -> None:
     [source, target] = queues(2)
     fill(broker, [source], 20)
     options = {**options_of(broker, {source: 1}, tmp_path / "spool"), "url": url}
-    running = into_queue(load(spark, options), url, target, tmp_path / "checkpoint")
+    running = into_queue(load(spark, options), {"url": url}, target, tmp_path / "checkpoint")
     assert running.awaitTermination(120)
     assert broker.count(target) == 20
     running.explain(extended=True)
@@ -133,6 +157,6 @@ def test_a_streaming_sink_that_fails_shows_no_password(
         sink = "amqp://app:hush-hush@127.0.0.1:1/%2F"
     else:
         broker.delete(target)
-    running = into_queue(load(spark, options), sink, target, tmp_path / "checkpoint")
+    running = into_queue(load(spark, options), {"url": sink}, target, tmp_path / "checkpoint")
     check([failure_of(running, why), *(progress.json for progress in running.recentProgress)])
     check(files(tmp_path / "checkpoint"))

@@ -4,7 +4,7 @@ Spark finds the format "rabbitmq" by its name. pyspark and pyarrow are imported 
 
 `datasource` is what Spark asks first; it leads to `source` and `sink`, which connect by `broker` and `transport` and
 take their options with `optionreader`. `pipeline` is a prebuilt job of both. The public functions stand in a file each:
-`fairorder`, `shedding` (CoDel), `ringpartition`, `fairnessreport`, `scenariosweep`.
+`fairorder`, `shedding` (CoDel), `ringpartition`, `deadletter`, `fairnessreport`, `queryprogress`, `scenariosweep`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from fairsched.spark.deadletter import dead_letter
     from fairsched.spark.fairnessreport import fairness_report, observe_fairness
     from fairsched.spark.fairorder import fair_order, virtual_finish
+    from fairsched.spark.queryprogress import progress
     from fairsched.spark.ringpartition import repartition_by_ring, ring_partition
     from fairsched.spark.scenariosweep import sweep
     from fairsched.spark.shedding import codel
 
 __all__ = [
     "codel",
+    "dead_letter",
     "fair_order",
     "fairness_report",
     "observe_fairness",
+    "progress",
     "register",
     "repartition_by_ring",
     "ring_partition",
@@ -35,9 +39,11 @@ __all__ = [
 
 _MODULES = {
     "codel": "shedding",
+    "dead_letter": "deadletter",
     "fair_order": "fairorder",
     "fairness_report": "fairnessreport",
     "observe_fairness": "fairnessreport",
+    "progress": "queryprogress",
     "repartition_by_ring": "ringpartition",
     "ring_partition": "ringpartition",
     "sweep": "scenariosweep",

@@ -6,8 +6,10 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from fairsched._arrays import AMOUNT_MAX
+from fairsched.amqp.fieldtables import write_table
 from fairsched.amqp.urls import check_urls
 from fairsched.durations import parse_duration
 from fairsched.errors import ConfigurationError
@@ -40,6 +42,10 @@ def _is_weight(value: object) -> bool:
     return type(value) is int and 0 < value <= AMOUNT_MAX
 
 
+def _is_argument(value: object) -> bool:
+    return isinstance(value, str | bool | int) and not (type(value) is int and not -(2**63) <= value < 2**63)
+
+
 class OptionReader:
     """Takes options out of a case-insensitive mapping, and knows which are left."""
 
@@ -61,8 +67,10 @@ class OptionReader:
     def number(self, name: str, default: int, least: int = 1, most: int = _MOST) -> int:
         """Take an integer between two bounds, inclusive."""
         text = self.text(name, None)
+        if text is None:
+            return default
         try:
-            value = default if text is None else int(text)
+            value = int(text)
         except ValueError:
             value = least - 1
         if not least <= value <= most:
@@ -112,11 +120,40 @@ class OptionReader:
                 f"option url is missing; it is an AMQP URL, such as amqp://user:password@host/vhost{unused}"
             )
         return Broker(
-            check_urls([one.strip() for one in text.split(",")]),
+            self._with_login(check_urls([one.strip() for one in text.split(",")])),
             self.number("heartbeatSeconds", 60, 0, 3600),
             self.seconds("connectTimeoutMs", "10000"),
             self.number("connectRetries", 3, 0),
         )
+
+    def _with_login(self, urls: tuple[str, ...]) -> tuple[str, ...]:
+        """Take username and password, which Spark shows the second of to nobody, and put them into the URLs."""
+        user, password = self.text("username", None), self.text("password", None)
+        if user is None and password is None:
+            return urls
+        if not user or password is None:
+            given, missing = ("password", "username") if not user else ("username", "password")
+            raise ConfigurationError(f"option {given} is given without {missing}: give both, or both in url")
+        for url in urls:
+            if "@" in re.split("[/?#]", url.partition("//")[2])[0]:
+                raise ConfigurationError(
+                    "option url names a user, and the options username and password another: give them in one place"
+                )
+        login = f"//{quote(user, safe='')}:{quote(password, safe='')}@"
+        return tuple(url.replace("//", login, 1) for url in urls)
+
+    def arguments(self, name: str) -> dict[str, Any]:
+        """Take a JSON object of texts, integers, true and false, as AMQP's tables have them."""
+        text = self.text(name, "{}")
+        shape = 'a JSON object of texts, integers of 64 bits, true and false, such as {"x-priority": 10}'
+        found = as_json(text, name, shape)
+        if not isinstance(found, dict) or not all(map(_is_argument, found.values())):
+            raise ConfigurationError(f"option {name} must be {shape}, got {text!r}")
+        try:
+            write_table(found)
+        except ValueError as error:
+            raise ConfigurationError(f"option {name}: {error}") from None
+        return found
 
     def refuse_unknown(self) -> None:
         """Raise if an option is left that nobody took."""

@@ -112,6 +112,26 @@ def test_partitions_hold_the_shares(shares, count, split):
             assert len(found) == min(count, share)
 
 
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 100)),
+    st.integers(1, 9),
+    st.sampled_from(["affinity", "split-large", "split"]),
+    st.integers(1, 60),
+)
+def test_no_partition_is_larger_than_it_may_be(shares, count, assignment, most):
+    parts = assign(shares, count, assignment, most)
+    uncut = assign(shares, count, assignment)
+    assert all(part and min(part.values()) > 0 and sum(part.values()) <= most for part in parts)
+    assert {name: sum(part.get(name, 0) for part in parts) for name in shares} == shares
+    assert len(parts) == sum(-(-sum(part.values()) // most) for part in uncut)
+
+
+def test_a_large_partition_is_cut_evenly_queue_after_queue():
+    assert assign({"a": 10, "b": 5}, 1, "affinity", 6) == [{"a": 5}, {"a": 5}, {"b": 5}]
+    assert assign({"a": 4, "b": 4}, 1, "affinity", 7) == [{"a": 4}, {"b": 4}]
+    assert assign({"a": 4, "b": 4}, 2, "affinity", 4) == [{"a": 4}, {"b": 4}]
+
+
 def test_bytes_bound_a_batch_once_sizes_are_known():
     assert bounded_by_bytes(1000, 5000, {}, {"a": 1}, ["a"]) == 1000
     assert bounded_by_bytes(1000, 5000, {"a": 100}, {"a": 1}, ["a"]) == 50

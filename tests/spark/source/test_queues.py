@@ -434,3 +434,26 @@ def test_a_replay_may_lack_columns(broker: Node, queues: Declare, driver: Callab
     [rows] = driver([name], includeHeaders="true").read(end)
     assert [row["headers"] for row in rows] == [None] * 3
     assert isinstance(pa.array(bodies(rows)), pa.BinaryArray)
+
+
+def test_consumers_have_the_arguments_that_are_given(
+    broker: Node, queues: Declare, driver: Callable[..., Driver]
+) -> None:
+    names = queues(2)
+    expected = fill(broker, names, 5)
+    one = driver(names, consumerArguments='{"x-priority": "high"}', connectRetries=0)
+    with pytest.raises(ConnectionFailed, match=r"invalid arg .*x-priority.*expected integer"):
+        one.read(one.plan())
+    two = driver(names, consumerArguments='{"x-priority": -1}', failOnDataLoss="false")
+    assert {body for part in two.read(two.plan()) for body in bodies(part)} == expected
+
+
+def test_partitions_are_cut_when_they_have_too_many_messages(
+    broker: Node, queues: Declare, driver: Callable[..., Driver]
+) -> None:
+    names = queues(2)
+    expected = fill(broker, names, 30)
+    one = driver(names, maxRecordsPerPartition=20, numPartitions=1)
+    parts = one.read(one.plan())
+    assert [len(part) for part in parts] == [20, 20, 20]
+    assert {body for part in parts for body in bodies(part)} == expected

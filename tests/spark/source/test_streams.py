@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -75,7 +76,11 @@ def test_weighted_ranges_of_offsets_are_read_exactly_once(broker: Node, queues: 
         mine = [row for row in rows if row["queue"] == name]
         assert bodies(mine) == unique(name, 300)
         assert [row["offset"] for row in mine] == list(range(300))
-    assert one.reader.reportLatestOffset() == {"streams": dict.fromkeys(names, 300), "behind": dict.fromkeys(names, 0)}
+    assert one.reader.reportLatestOffset() == {
+        "source": f"streams {names[0]} (3), {names[1]} (1) at 127.0.0.1:{broker.port}",
+        "streams": dict.fromkeys(names, 300),
+        "behind": dict.fromkeys(names, 0),
+    }
     # The same offsets give the same rows, to another instance as well.
     assert one.read(one.offset)[0][0]["offset"] > 0
     again = StreamDriver(options_of(broker, names))
@@ -338,6 +343,37 @@ def test_ranges_are_split_only_when_allowed() -> None:
     assert ranges(starts, ends, source_options(options)) == [Range("a", 10, 310), Range("b", 0, 100)]
     split = ranges(starts, ends, source_options({**options, "queueAssignment": "split-large"}))
     assert split == [Range("a", 10, 110), Range("a", 110, 210), Range("a", 210, 310), Range("b", 0, 100)]
+    bare = {"url": "amqp://h", "streams": "a,b"}
+    assert ranges(starts, ends, source_options({**bare, "minPartitions": "4"})) == split
+    short = ranges(starts, ends, source_options({**bare, "maxRecordsPerPartition": "150"}))
+    assert short == [Range("a", 10, 160), Range("a", 160, 310), Range("b", 0, 100)]
+    # Neither leaves anything out, or reads it twice.
+    both = ranges(starts, ends, source_options({**bare, "maxRecordsPerPartition": "7", "minPartitions": "3"}))
+    assert max(one.end - one.start for one in both) <= 7
+    for name in "ab":
+        offsets = [at for one in both if one.stream == name for at in range(one.start, one.end)]
+        assert offsets == [*range(starts[name], ends[name])]
+
+
+def test_a_stream_is_read_from_a_moment_on(broker: Node, queues: Declare) -> None:
+    names = queues(2, arguments=STREAM)
+    fill(broker, names, 20)
+    # A chunk has a time in milliseconds, of which the broker is asked for whole seconds.
+    between = int(time.time()) + 1
+    eventually(lambda: time.time() > between + 0.1, 10)
+    published(broker, names[0], unique(names[0], 7, 20), 20)
+    found = StreamDriver(options_of(broker, names, startingTimestamp=between * 1000, pollTimeoutMs=500))
+    found.offset = found.plan()
+    # One has later messages, the other one ended before.
+    assert found.offset["streams"] == dict(zip(names, (20, 20), strict=True))
+    assert bodies([row for batch in found.all() for row in batch]) == unique(names[0], 7, 20)
+    published(broker, names[1], [b"later"], 20)
+    assert [bodies(rows) for rows in found.all()] == [[b"later"]]
+    for moment, first in (0, 0), ((between + 86_400) * 1000, 27):
+        one = StreamDriver(options_of(broker, names[:1], startingTimestamp=moment, pollTimeoutMs=500))
+        assert one.plan()["streams"] == {names[0]: first}
+    [rows] = batch(options_of(broker, names[:1], startingTimestamp=between * 1000))
+    assert bodies(rows) == unique(names[0], 7, 20)
 
 
 # Batch queries ------------------------------------------------------------------------------------------------------

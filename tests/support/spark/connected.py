@@ -14,7 +14,7 @@ from support.spark.session import start
 from support.spark.smallframes import cases
 
 from fairsched.simulator import Arrivals, Broker, ConsumerSpec, Queue, Scenario
-from fairsched.spark import observe_fairness, register, repartition_by_ring, sweep
+from fairsched.spark import dead_letter, observe_fairness, progress, register, repartition_by_ring, sweep
 
 
 def swept(spark: Any) -> tuple[Any, Any]:
@@ -54,22 +54,29 @@ def streamed(spark: Any, options: dict[str, str], folder: Path) -> tuple[Any, An
 
     quanta = json.loads(options["queues"])
     rows = observe_fairness(spark.readStream.format("rabbitmq").options(**options).load(), quanta, name="shares")
-    progress = PipelineProgress(quanta)
+    counted = PipelineProgress(quanta)
     writer = rows.select("body").writeStream.format("rabbitmq").trigger(availableNow=True)
     writer = writer.option("url", options["url"]).option("routingKey", "connected-sink")
     query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
     assert query.awaitTermination(300)
-    progress.add(query.recentProgress, "shares", "ages")
-    report = progress.report(1.0)
+    counted.add(query.recentProgress, "shares", "ages")
+    report = counted.report(1.0)
     judged = [[row["name"], row["served"], row["judged"], row["error"]] for row in report["queues"]]
     one, three = sorted(quanta, key=quanta.__getitem__)
-    return sorted(judged), sorted([[one, 60, 10, 0.0], [three, 60, 30, 0.0]])
+    first = progress(query.recentProgress[0])
+    assert first is not None
+    judged.append([first.depths[one], first.plan[one], first.lag[one]])
+    return sorted(judged, key=str), sorted([[60, 10, 50], [one, 60, 10, 0.0], [three, 60, 30, 0.0]], key=str)
 
 
 def written(spark: Any, url: str) -> tuple[Any, Any]:
+    from pyspark.sql import functions as F
+
     rows = spark.createDataFrame([(b"one",), (b"two",)], "body binary")
     rows.write.format("rabbitmq").mode("append").option("url", url).option("routingKey", "connected-sink").save()
-    return None, None
+    reason = F.when(F.col("body").cast("string") == "two", "not one")
+    good = dead_letter(rows, reason, url=url, routingKey="connected-sink")
+    return [row.body.decode() for row in good.collect()], ["one"]
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from fairsched.fairness import report
+from fairsched.spark.queryprogress import offset_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -45,12 +46,6 @@ def _by_name(row: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(schema, dict):  # that would be a queue's count
         return row
     return dict(zip((field["name"] for field in schema["fields"]), row["values"], strict=True))
-
-
-def _offset(found: Any) -> Mapping[str, Any]:
-    """Return an offset as it was made; Spark Connect (4.3) gives its text."""
-    offset = json.loads(found) if isinstance(found, str) else found
-    return offset if isinstance(offset, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -123,7 +118,7 @@ class PipelineProgress:
 
     def _backlogged(self, sources: Iterable[Mapping[str, Any]]) -> bool:
         """Whether the plan of a batch left messages in every queue; a batch that was planned by an earlier run: no."""
-        behind = [_offset(source.get("latestOffset")).get("behind", {}) for source in sources]
+        behind = [offset_of(source.get("latestOffset")).get("behind", {}) for source in sources]
         return any(all(one.get(queue, 0) > 0 for queue in self._quanta) for one in behind)
 
     def _count(self, rows: Mapping[str, int], judged: bool) -> None:

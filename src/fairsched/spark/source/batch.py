@@ -37,7 +37,9 @@ def browse(options: SourceOptions, names: Sequence[str], shares: dict[str, int])
     decoder = Decoder(names, options.fair_key, options.enqueue_time_header, timed=options.shedding is not None)
 
     def look(session: Session) -> ConsumingChannel:
-        found = collect(session, shares, idle=options.poll_timeout, most_bytes=None)
+        found = collect(
+            session, shares, arguments=options.consumer_arguments, idle=options.poll_timeout, most_bytes=None
+        )
         # They go back in any case, in the end with the connection.
         with contextlib.suppress(ConnectionFailed):
             if found.deliveries.came:
@@ -95,7 +97,7 @@ class BatchReader(DataSourceReader):
             shares, _ = allocate(probe.depths(), options.quanta, options.max_messages, {})
         finally:
             probe.close()
-        parts = assign(shares, options.num_partitions, options.queue_assignment)
+        parts = assign(shares, options.num_partitions, options.queue_assignment, options.max_records_per_partition)
         return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -170,14 +170,21 @@ class ConsumingChannel:
         self._session.transport.after_read = lambda: None
 
 
-def collect(session: Session, windows: Mapping[str, int], *, idle: float, most_bytes: int | None) -> ConsumingChannel:
-    """Consume up to `windows` messages of each queue, acknowledging none.
+def collect(
+    session: Session,
+    windows: Mapping[str, int],
+    *,
+    arguments: Mapping[str, Any],
+    idle: float,
+    most_bytes: int | None,
+) -> ConsumingChannel:
+    """Consume up to `windows` messages of each queue, with these `arguments` of consumers, acknowledging none.
 
     Ends when all windows are full, when `most_bytes` of bodies are here, or as `ConsumingChannel.fill` says.
     Consumers are cancelled before it returns: an acknowledgement must not make the broker send more.
     """
     found = ConsumingChannel(session, sum(windows.values()), most_bytes)
-    found.consume(windows, {})
+    found.consume(windows, dict.fromkeys(windows, arguments))
     found.fill(idle)
     found.cancel()
     return found

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
 
 from fairsched._amqp import PROPERTY_NAMES
 from fairsched._codel import CoDel
+from fairsched.amqp.fieldtables import LATEST_SECOND
+from fairsched.amqp.urls import endpoint
 from fairsched.errors import ConfigurationError
 from fairsched.spark.broker import Broker
 from fairsched.spark.optionreader import OptionReader, as_json
@@ -39,6 +43,8 @@ class SourceOptions:
     max_trigger_delay: float
     max_bytes_per_trigger: int | None
     num_partitions: int
+    min_partitions: int | None
+    max_records_per_partition: int | None
     queue_assignment: str
     row_order: str
     fair_key: str | None
@@ -46,15 +52,24 @@ class SourceOptions:
     fair_lookahead: int
     poll_timeout: float
     planning_interval: float
-    starting_offsets: str | Mapping[str, int] | None
+    consumer_arguments: Mapping[str, Any]
+    starting_offsets: str | Mapping[str, int] | datetime | None
     ending_offsets: str | Mapping[str, int]
     fail_on_data_loss: bool
     max_messages: int
     include_properties: bool
     include_headers: bool
+    include_typed_headers: bool
     enqueue_time_header: str | None
     shedding: Shedding | None
     at_most_once: bool
+
+    @property
+    def description(self) -> str:
+        """Names what is read and where; Spark's own description of a Python source is the name of a class."""
+        kind = "streams" if self.streams else "queues"
+        names = ", ".join(f"{name} ({weight})" for name, weight in self.quanta.items())
+        return f"{kind} {names} at {', '.join(map(endpoint, self.broker.urls))}"
 
 
 def _offsets(reader: OptionReader, name: str, default: str | None) -> str | Mapping[str, int] | None:
@@ -67,6 +82,21 @@ def _offsets(reader: OptionReader, name: str, default: str | None) -> str | Mapp
     if not isinstance(found, dict) or not all(type(value) is int and value >= 0 for value in found.values()):
         raise ConfigurationError(f"option {name} must be {shape}, got {text!r}")
     return found
+
+
+def _starting(reader: OptionReader, streams: Mapping[str, int]) -> str | Mapping[str, int] | datetime | None:
+    """Take startingOffsets, or startingTimestamp, of which RabbitMQ heeds the seconds."""
+    offsets = _offsets(reader, "startingOffsets", None)
+    moment = reader.number("startingTimestamp", -1, 0, LATEST_SECOND * 1000)
+    if moment < 0:
+        return offsets
+    if offsets is not None:
+        raise ConfigurationError("options startingOffsets and startingTimestamp both say where to begin: give one")
+    if not streams:
+        raise ConfigurationError(
+            f"option startingTimestamp is for streams, got {moment}: a queue is read from its head"
+        )
+    return datetime.fromtimestamp(moment // 1000, UTC)
 
 
 def _key(reader: OptionReader) -> str | None:
@@ -123,6 +153,31 @@ def _shedding(reader: OptionReader, streams: Mapping[str, int]) -> Shedding | No
     return found
 
 
+def _min_partitions(reader: OptionReader, streams: Mapping[str, int]) -> int | None:
+    """Take minPartitions; None if it is not given."""
+    found = reader.number("minPartitions", 0, 1, 10_000)
+    if not found:
+        return None
+    if not streams:
+        raise ConfigurationError(
+            f"option minPartitions is for streams, got {found}: queues are divided by numPartitions, and among several "
+            "partitions with queueAssignment=split"
+        )
+    if others := reader.given("numPartitions", "queueAssignment"):
+        raise ConfigurationError(f"option minPartitions says what {' and '.join(others)} say: give one of them")
+    return found
+
+
+def _consumer_arguments(reader: OptionReader, streams: Mapping[str, int]) -> Mapping[str, Any]:
+    found = reader.arguments("consumerArguments")
+    if found and streams:
+        raise ConfigurationError(
+            f"option consumerArguments is for queues, got {', '.join(found)}: where a stream is read from is said by "
+            "startingOffsets and startingTimestamp"
+        )
+    return found
+
+
 def source_options(options: Mapping[str, str]) -> SourceOptions:
     """Check the options of a reader.
 
@@ -162,6 +217,8 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         max_trigger_delay=reader.seconds("maxTriggerDelay", "15m"),
         max_bytes_per_trigger=_most_bytes(reader, spool, streams),
         num_partitions=reader.number("numPartitions", min(len(queues or streams), 8), 1, 10_000),
+        min_partitions=_min_partitions(reader, streams),
+        max_records_per_partition=reader.number("maxRecordsPerPartition", 0, 1) or None,
         queue_assignment=reader.choice("queueAssignment", "affinity", "split-large", "split"),
         row_order=reader.choice("rowOrder", "fair", "queue"),
         fair_key=_key(reader),
@@ -169,12 +226,14 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         fair_lookahead=reader.number("fairLookahead", 1, 1, 100),
         poll_timeout=reader.seconds("pollTimeoutMs", "2000"),
         planning_interval=reader.seconds("planningIntervalMs", "200"),
-        starting_offsets=_offsets(reader, "startingOffsets", None),
+        consumer_arguments=_consumer_arguments(reader, streams),
+        starting_offsets=_starting(reader, streams),
         ending_offsets=_offsets(reader, "endingOffsets", "latest") or "latest",
         fail_on_data_loss=reader.flag("failOnDataLoss", True),
         max_messages=reader.number("maxMessages", 10_000),
         include_properties=reader.flag("includeProperties", False),
         include_headers=reader.flag("includeHeaders", False),
+        include_typed_headers=reader.flag("includeTypedHeaders", False),
         enqueue_time_header=reader.text("enqueueTimeHeader", TIME_HEADER if shedding else None),
         shedding=shedding,
         at_most_once=_at_most_once(reader, spool, streams),

@@ -125,7 +125,8 @@ class PartitionReader:
             session = self._connected()
             try:
                 shares, windows = self._windows(session)
-                return shares, collect(session, windows, idle=self._options.poll_timeout, most_bytes=self._most_bytes())
+                arguments, idle = self._options.consumer_arguments, self._options.poll_timeout
+                return shares, collect(session, windows, arguments=arguments, idle=idle, most_bytes=self._most_bytes())
             except ConnectionFailed as error:
                 self._close()
                 retries.failed(error)

@@ -94,7 +94,9 @@ def _deadline(rest: int, due: int, name: str) -> tuple[bool, int, int, str]:
     return rest <= 0, -((rest - SCALE) // max(1, due)), -due, name
 
 
-def assign(shares: Mapping[str, int], partitions: int, assignment: str = "affinity") -> list[dict[str, int]]:
+def assign(
+    shares: Mapping[str, int], partitions: int, assignment: str = "affinity", most: int | None = None
+) -> list[dict[str, int]]:
     """Divide shares among partitions.
 
     Parameters
@@ -107,6 +109,8 @@ def assign(shares: Mapping[str, int], partitions: int, assignment: str = "affini
         ``"affinity"``: a queue belongs to one partition. ``"split"``: every partition reads a part of every queue,
         which is even, but breaks the order within a queue. ``"split-large"``: only queues whose share is more than
         twice the mean of the partitions are split.
+    most : int or None
+        Messages of a partition; one with more is cut into several, which may cut a queue.
 
     Returns
     -------
@@ -130,7 +134,26 @@ def assign(shares: Mapping[str, int], partitions: int, assignment: str = "affini
         index = min(range(partitions), key=lambda k: (name in parts[k], loads[k], k))
         parts[index][name] = parts[index].get(name, 0) + size
         loads[index] += size
-    return [part for part in parts if part]
+    found = [part for part in parts if part]
+    return found if most is None else [piece for part in found for piece in _cut(part, most)]
+
+
+def _cut(part: Mapping[str, int], most: int) -> list[dict[str, int]]:
+    """Cut a partition, queue after queue, into the fewest pieces of at most so many messages, as even as may be."""
+    total = sum(part.values())
+    count = -(-total // most)
+    ends = [total * (k + 1) // count for k in range(count)]
+    pieces: list[dict[str, int]] = [{} for _ in ends]
+    place = begin = 0
+    for name, share in part.items():
+        end = begin + share
+        while begin < end:
+            upto = min(end, ends[place])
+            if upto > begin:
+                pieces[place][name] = upto - begin
+            begin = upto
+            place += begin == ends[place]
+    return pieces
 
 
 def bounded_by_bytes(

@@ -88,10 +88,16 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return what the progress shows as latest offset.
 
-        Depths, how far the batch stays behind them, ages (in ms, where messages carry a time) and shed.
+        What is read, depths, how far the batch stays behind them, ages (in ms, where messages carry a time) and shed.
         """
         shed = {} if self._options.shedding is None else {"shed": self._shed}
-        return {"depths": self._depths, "behind": self._behind, "ages": self._ages, **shed}
+        return {
+            "source": self._options.description,
+            "depths": self._depths,
+            "behind": self._behind,
+            "ages": self._ages,
+            **shed,
+        }
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Plan the next batch; `start` itself if there is nothing to read."""
@@ -134,7 +140,7 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = bounded_by_bytes(most, most_bytes, sizes, options.quanta, [name for name in ready if ready[name]])
         shares, carried = allocate(ready, options.quanta, most, begin.carried)
         self._behind = {name: depth - shares.get(name, 0) for name, depth in ready.items()}
-        parts = assign(shares, options.num_partitions, options.queue_assignment)
+        parts = assign(shares, options.num_partitions, options.queue_assignment, options.max_records_per_partition)
         epoch = begin.epoch or uuid.uuid4().hex
         known = {name: sizes[name] for name in options.quanta if name in sizes}
         return QueueOffset(begin.seq + 1, epoch, tuple(parts), carried, known, most_bytes or 0)

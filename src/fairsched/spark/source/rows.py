@@ -19,6 +19,7 @@ from fairsched.amqp.fieldtables import LATEST_SECOND, as_text, read_table
 from fairsched.arrowarrays import texts_or_numbers
 from fairsched.errors import ConfigurationError
 from fairsched.spark.source.options import SourceOptions
+from fairsched.spark.source.typedheaders import typed_headers
 
 if TYPE_CHECKING:
     from fairsched._delivery import CollectedDeliveries
@@ -46,6 +47,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "shed": pa.bool_(),
     "properties": pa.struct(list(_PROPERTIES.items())),
     "headers": pa.map_(pa.string(), pa.string()),
+    "typed_headers": pa.list_(pa.struct([("key", pa.string()), ("type", pa.string()), ("value", pa.binary())])),
 }
 _SPARK = {pa.binary(): "BINARY", pa.string(): "STRING", pa.bool_(): "BOOLEAN", pa.int64(): "BIGINT",
           pa.int32(): "INT", _INSTANT: "TIMESTAMP"}  # fmt: skip
@@ -66,6 +68,7 @@ def column_names(options: SourceOptions) -> list[str]:
         "shed": options.shedding is None or options.shedding.action != "flag",
         "properties": not options.include_properties,
         "headers": not options.include_headers,
+        "typed_headers": not options.include_typed_headers,
     }
     return [name for name in COLUMNS if not left_out.get(name, False)]
 
@@ -73,7 +76,11 @@ def column_names(options: SourceOptions) -> list[str]:
 def ddl(names: Iterable[str]) -> str:
     """Return the columns as Spark writes a schema."""
     inner = ", ".join(f"{name}: {_SPARK[kind]}" for name, kind in _PROPERTIES.items())
-    special = {"properties": f"STRUCT<{inner}>", "headers": "MAP<STRING, STRING>"}
+    special = {
+        "properties": f"STRUCT<{inner}>",
+        "headers": "MAP<STRING, STRING>",
+        "typed_headers": "ARRAY<STRUCT<key: STRING, type: STRING, value: BINARY>>",
+    }
     return ", ".join(f"{name} {special.get(name) or _SPARK[COLUMNS[name]]}" for name in names)
 
 
@@ -170,6 +177,8 @@ class Decoder:
                 found = _struct(deliveries)
             elif name == "headers":
                 found = pa.array([_headers(one) for one in deliveries.content_headers()], COLUMNS[name])
+            elif name == "typed_headers":
+                found = pa.array([typed_headers(one) for one in deliveries.content_headers()], COLUMNS[name])
             else:
                 [found] = _properties(deliveries, [name])
             arrays.append(found)

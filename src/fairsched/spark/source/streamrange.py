@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ class _EndFinder(ConsumingChannel):
         self._session.stop()
 
 
-def bounds(broker: Broker, streams: Sequence[str], where: str, quiet: float = _QUIET) -> dict[str, int]:
+def bounds(broker: Broker, streams: Sequence[str], where: str | datetime, quiet: float = _QUIET) -> dict[str, int]:
     """Find the ends of streams.
 
     Parameters
@@ -72,8 +73,9 @@ def bounds(broker: Broker, streams: Sequence[str], where: str, quiet: float = _Q
         Where they are.
     streams : sequence of str
         Their names.
-    where : str
-        ``"first"`` for the offset of the first message, ``"last"`` for the one after the last.
+    where : str or datetime
+        ``"first"`` for the offset of the first message, ``"last"`` for the one after the last; a moment for the first
+        message of the first chunk that has one of that second or later.
     quiet : float
         Seconds for which a stream is watched that is empty, as the broker says: it may say so for some seconds after
         the first messages were published. Four times as long where it counts something: that may be no message, but
@@ -97,14 +99,14 @@ def bounds(broker: Broker, streams: Sequence[str], where: str, quiet: float = _Q
     return dict.fromkeys(streams, 0) | seen_bounds(broker, streams, where, quiet)
 
 
-def seen_bounds(broker: Broker, streams: Sequence[str], where: str, quiet: float) -> dict[str, int]:
+def seen_bounds(broker: Broker, streams: Sequence[str], where: str | datetime, quiet: float) -> dict[str, int]:
     """Find the `bounds` of those streams of which a message came."""
     return over_session(broker, lambda session: _look(session, streams, where, quiet), Session.drop)
 
 
-def _look(session: Session, streams: Sequence[str], where: str, quiet: float) -> dict[str, int]:
+def _look(session: Session, streams: Sequence[str], where: str | datetime, quiet: float) -> dict[str, int]:
     found = _EndFinder(session)
-    window = 1 if where == "first" else LARGEST_PREFETCH
+    window = LARGEST_PREFETCH if where == "last" else 1
     found.consume(dict.fromkeys(streams, window), {name: {"x-stream-offset": where} for name in streams})
     until = time.monotonic() + _ROUNDS * quiet
     while missing := [name for name in streams if name not in found.offsets]:
@@ -116,7 +118,7 @@ def _look(session: Session, streams: Sequence[str], where: str, quiet: float) ->
         # A late answer says that the broker is slow.
         if (empty or now > until) and now - asked <= max(quiet, _QUIET):
             break
-    if where == "first":
+    if where != "last":
         return {name: first for name, (first, _) in found.offsets.items()}
     for _ in range(_ROUNDS):
         # What was there when the broker is asked comes before its answer, if the window is not full.
@@ -285,10 +287,14 @@ def check_known(ends: Mapping[str, int], starts: Mapping[str, int], strict: bool
 
 
 def as_offsets(given: Any, broker: Broker, streams: Sequence[str], idle: float) -> dict[str, int]:
-    """Return offsets for "earliest", "latest", or a mapping, which must name every stream.
+    """Return offsets for "earliest", "latest", a moment, or a mapping, which must name every stream.
 
-    Asked once in a query's life, so that `idle` may be long.
+    Asked once in a query's life, so that `idle` may be long. A stream that ends before the moment is read from its end.
     """
+    if isinstance(given, datetime):
+        # In this order: a message that comes in between is after the end, and so is not missed.
+        ends = bounds(broker, streams, "last", idle)
+        return ends | seen_bounds(broker, streams, given, idle)
     if not isinstance(given, str):
         left = [name for name in streams if name not in given]
         if left:

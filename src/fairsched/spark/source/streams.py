@@ -32,14 +32,17 @@ class Range:
 
 
 def ranges(starts: dict[str, int], ends: dict[str, int], options: SourceOptions) -> list[Range]:
-    """Return a range for each stream, or several of equal length if queueAssignment allows it."""
+    """Return a range for each stream, or several of equal length: by queueAssignment, or by minPartitions.
+
+    None is longer than maxRecordsPerPartition.
+    """
     found = []
+    wanted = options.min_partitions or (0 if options.queue_assignment == "affinity" else options.num_partitions)
+    most = options.max_records_per_partition
     total = sum(max(0, ends[name] - start) for name, start in starts.items())
     for name, start in starts.items():
         length = ends[name] - start
-        pieces = 1
-        if options.queue_assignment != "affinity":
-            pieces = max(1, round(options.num_partitions * length / max(1, total)))
+        pieces = max(1, round(wanted * length / max(1, total)), -(-length // most) if most else 1)
         cuts = [start + length * number // pieces for number in range(pieces + 1)]
         found += [Range(name, low, high) for low, high in itertools.pairwise(cuts) if low < high]
     return found
@@ -90,8 +93,8 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._find_ends(self._options.poll_timeout)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Return what the progress shows as latest offset: the known ends, and how far the query is behind them."""
-        return {"streams": self._ends, "behind": self._left}
+        """Return what the progress shows as latest offset: what is read, the known ends, and how far behind it is."""
+        return {"source": self._options.description, "streams": self._ends, "behind": self._left}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Plan the next batch; `start` itself if there is nothing to read."""
