@@ -27,6 +27,7 @@ from fairsched.errors import (
 )
 from fairsched.hashexchange import ConsistentHashExchange
 from fairsched.pools import Pool
+from fairsched.retry import Retry
 from fairsched.routing import RabbitMQHash
 from fairsched.slotstats import SlotStats
 
@@ -68,6 +69,7 @@ __all__ = [
     "PullQueue",
     "QueueNotFound",
     "RabbitMQHash",
+    "Retry",
     "Scenario",
     "ShutDown",
     "SlotStats",

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched import CoDel, Pool
+from fairsched import CoDel, Pool, Retry
 from fairsched.config import OPTIONS, URL_VARIABLES, Settings
 from fairsched.errors import ConfigurationError, FairschedError
 from fairsched.frozenmapping import FrozenMapping
@@ -62,6 +62,21 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
         "file": ("reject", "reject"),
         "environment": ("Dead-Letter", "dead-letter"),
         "argument": ("requeue", "requeue"),
+    },
+    "retry": {
+        "file": (
+            {"max_attempts": 3, "backoff": ["500ms", 60], "jitter": False},
+            {"max_attempts": 3, "backoff": (0.5, 60.0), "jitter": False},
+        ),
+        "environment": (
+            "max_attempts=4,backoff=1s:5m,dead_letter=failed",
+            {
+                "max_attempts": 4,
+                "backoff": (1.0, 300.0),
+                "dead_letter": "failed",
+            },
+        ),
+        "argument": ("3", {"max_attempts": 3}),
     },
     "codel": {
         "file": (
@@ -360,6 +375,7 @@ def test_consumer_options_are_what_was_set() -> None:
         "default_weight": 4,
         "ordering_key": "header:order",
         "on_error": "requeue",
+        "retry": Retry(3),
         "shutdown_timeout": 0.0,
         "connect_timeout": 0.5,
         "fast": False,

@@ -22,6 +22,7 @@ from fairsched.pools import Workers
 
 if TYPE_CHECKING:
     from fairsched._codel import CoDel
+    from fairsched.retry import Retry
 
 __all__ = ["OPTIONS", "PREFIX", "URL_VARIABLES", "ConsumerOptions", "Option", "default_url", "did_you_mean"]
 
@@ -135,8 +136,11 @@ class ConsumerOptions:
     on_error : "requeue", "reject", "dead-letter" or callable
         What happens to a message whose handler raised. "reject" and "dead-letter" send the same frame: the broker
         dead-letters what it can and drops the rest. A callable gets ``(message, exception)`` and settles the message,
-        which is requeued if it does not. Note that "requeue" returns a message that always fails at once: use a
-        dead-letter exchange or a delivery limit against it.
+        which is requeued if it does not. Note that "requeue" returns a message that always fails, at first at once,
+        then at intervals of up to 10 s: use a dead-letter exchange, a delivery limit or `retry` against it.
+    retry : Retry, optional
+        How often a message whose handler raised is handled again, after a delay in a queue of the broker, and where it
+        goes in the end. Takes the place of `on_error`.
     codel : CoDel, optional
         Its law judges, for each slot, every message that is about to be handled: those that waited here too long
         go back. At most 10 of a slot in one pull unless the law has `max_returns`, and never the last one buffered.
@@ -256,6 +260,16 @@ class ConsumerOptions:
             values.word("requeue", "reject", "dead-letter", or_function=True),
             "requeue|reject|dead-letter",
             "What to do with a message whose handler raised.",
+        ),
+    )
+    retry: Retry | None = field(
+        default=None,
+        metadata=_row(
+            or_off(values.RETRY),
+            "N|NAME=VALUE,...|off",
+            "Handle a message whose handler raised up to N times, with growing delays, then dead-letter it. Names: "
+            "max_attempts, backoff (FIRST:LONGEST), jitter, dead_letter.",
+            unset="off",
         ),
     )
     codel: CoDel | None = field(

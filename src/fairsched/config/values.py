@@ -14,6 +14,7 @@ from fairsched.errors import ConfigurationError
 from fairsched.frozenmapping import FrozenMapping
 from fairsched.pools import Pool, as_pools
 from fairsched.prefetch import LARGEST_PREFETCH
+from fairsched.retry import Retry
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 #: In a file, a variable or on the command line: None, where None switches something off.
@@ -212,6 +213,41 @@ def _codel(value: Any) -> FrozenMapping[str, Any]:
     return FrozenMapping(table)
 
 
+def _backoff(value: Any) -> float | tuple[float, float]:
+    """Read one duration, or two: a list, or text with a colon between them."""
+    if isinstance(value, str) and ":" in value:
+        value = value.split(":")
+    if isinstance(value, list | tuple) and len(value) == 2:
+        first, longest = map(parse_duration, value)
+        return first, longest
+    return parse_duration(value)
+
+
+#: What the table `retry` may hold; which exceptions are retried is said in Python.
+_RETRY: dict[str, Callable[[Any], Any]] = {
+    "max_attempts": _whole,
+    "backoff": _backoff,
+    "jitter": _flag,
+    "dead_letter": lambda value: False if value is False or value in ("false", OFF) else value,
+}
+
+
+def _retry(value: Any) -> FrozenMapping[str, Any]:
+    """Read a table, ``max_attempts=5,backoff=1s:5m``, or the number of attempts alone."""
+    if isinstance(value, Retry):
+        value = {name: getattr(value, name) for name in _RETRY}
+    if isinstance(value, str) and ("=" in value or value.lstrip().startswith("{")):
+        value = _text_table(value)
+    if not isinstance(value, Mapping):
+        value = {"max_attempts": value}
+    unknown = sorted(set(value) - set(_RETRY))
+    if unknown:
+        raise ConfigurationError(f"unknown {unknown[0]!r}; there are {', '.join(_RETRY)}")
+    table = {name: read(value[name]) for name, read in _RETRY.items() if name in value and value[name] is not None}
+    Retry(**table)  # which checks it
+    return FrozenMapping(table)
+
+
 def _positive(seconds: float) -> float:
     if not seconds:
         raise ValueError
@@ -288,4 +324,5 @@ WORKERS = Kind(
 KEY = Kind(_key, "'queue', 'header:NAME' or 'property:NAME'")
 ORDERING_KEY = Kind(_ordering_key, "'header:NAME' or 'property:NAME'")
 WEIGHTS = Kind(_numbers, "names of tenants with weights (whole numbers of at least 1)")
+RETRY = Kind(_retry, f"a number of attempts, or a table of {', '.join(_RETRY)}")
 CODEL = Kind(_codel, f"a duration, or a table of {', '.join(_CODEL)}")

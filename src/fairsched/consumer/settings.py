@@ -12,10 +12,12 @@ from fairsched.consumer.cost import cost_model
 from fairsched.consumer.keys import key_function
 from fairsched.consumer.prefetch.arithmetic import windows_for
 from fairsched.consumer.prefetch.auto import start_windows
+from fairsched.consumer.retries import delay_queue, first_declarations
 from fairsched.consumer.shedding import shedding_rules
 from fairsched.errors import ConfigurationError
 from fairsched.handlers import check_plain
 from fairsched.pools import as_pools
+from fairsched.retry import Retry
 from fairsched.weights import normalise
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 #: What `on_error` may be.
 OnError = str | Callable[["Message", Exception], object]
+
+#: Bytes of the name of a queue.
+_LONGEST_NAME = 255
 
 #: The prefetch that is found by measuring.
 AUTO = "auto"
@@ -54,6 +59,8 @@ class ConsumerSettings:
         Whether the windows are the default: then they are chosen anew for each connection, once handlers were measured.
     target_delay : float or None
         Seconds that a message may wait here for ``prefetch="auto"``; None: the windows stay as they are.
+    retries : dict of str to Retry
+        Of each queue whose messages are retried.
     shedding : SheddingRules or None
         What happens to messages that wait here too long.
     pools : tuple of Pool
@@ -95,6 +102,7 @@ class ConsumerSettings:
             start_windows(self.units, self.workers) if auto else windows_for(options.prefetch, weights, self.units)
         )
         self.target_delay = _target_delay(options.target_delay, auto)
+        self.retries = _retries(options.retry, list(weights))
         self.shedding = shedding_rules(
             options.codel, options.codel_requeue, options.codel_budget, options.codel_when_alone,
             ordered=options.ordering_key is not None,
@@ -138,11 +146,30 @@ def _named(queues: Mapping[str, int] | Sequence[str]) -> dict[str, int]:
     if not named:
         raise ConfigurationError("at least one queue is needed, got none")
     for name in named:
-        if not isinstance(name, str) or not 1 <= len(name.encode()) <= 255:
-            raise ConfigurationError(f"a queue name has 1 to 255 bytes of text, got {name!r}")
+        if not isinstance(name, str) or not 1 <= len(name.encode()) <= _LONGEST_NAME:
+            raise ConfigurationError(f"a queue name has 1 to {_LONGEST_NAME} bytes of text, got {name!r}")
     if len(named) != len(queues):
         raise ConfigurationError(f"queues must differ, got {list(queues)!r}")
     return named
+
+
+def _retries(retry: Retry | None, queues: list[str]) -> dict[str, Retry]:
+    """Return what each queue is told of retries."""
+    if retry is None:
+        return {}
+    if not isinstance(retry, Retry):
+        raise ConfigurationError(f"retry must be a fairsched.Retry or None, got {retry!r}")
+    for queue in queues:
+        names = [first.queue for first in first_declarations({queue: retry})]
+        names += [delay_queue(queue, retry.bounds[1])] if retry.max_attempts > 1 else []
+        for name in names:
+            if len(name.encode()) > _LONGEST_NAME:
+                raise ConfigurationError(
+                    f"retry needs a queue called {name!r}, but a queue name has at most {_LONGEST_NAME} bytes of text"
+                )
+            if name in queues:
+                raise ConfigurationError(f"retry needs queue {name!r} for itself, but it is to be consumed")
+    return dict.fromkeys(queues, retry)
 
 
 def _tenants(weights: Mapping[Any, int], default_weight: int, unit: int) -> tuple[dict[Hashable, int], int]:
