@@ -27,6 +27,7 @@ from fairsched.errors import (
 )
 from fairsched.hashexchange import ConsistentHashExchange
 from fairsched.pools import Pool
+from fairsched.queues import Queue
 from fairsched.retry import Retry
 from fairsched.routing import RabbitMQHash
 from fairsched.slotstats import SlotStats
@@ -67,6 +68,7 @@ __all__ = [
     "PublishFailed",
     "Publisher",
     "PullQueue",
+    "Queue",
     "QueueNotFound",
     "RabbitMQHash",
     "Retry",

@@ -91,6 +91,7 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
     "codel_when_alone": {"file": (True, True), "environment": ("yes", True), "argument": (False, False)},
     "shutdown_timeout": {"file": (5, 5.0), "environment": ("1.5s", 1.5), "argument": (0, 0.0)},
     "connect_timeout": {"file": ("200ms", 0.2), "environment": ("9", 9.0), "argument": (0.5, 0.5)},
+    "connection_name": {"file": ("a", "a"), "environment": ("b", "b"), "argument": ("c", "c")},
     "fast": {"file": (True, True), "environment": ("no", False), "argument": (False, False)},
     "log_level": {"file": ("debug", "debug"), "environment": ("WARNING", "warning"), "argument": ("error", "error")},
 }
@@ -378,6 +379,7 @@ def test_consumer_options_are_what_was_set() -> None:
         "retry": Retry(3),
         "shutdown_timeout": 0.0,
         "connect_timeout": 0.5,
+        "connection_name": "c",
         "fast": False,
     }
     assert type(everything().consumer_options()["weights"]) is dict

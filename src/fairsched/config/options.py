@@ -22,6 +22,7 @@ from fairsched.pools import Workers
 
 if TYPE_CHECKING:
     from fairsched._codel import CoDel
+    from fairsched.queues import Queue
     from fairsched.retry import Retry
 
 __all__ = ["OPTIONS", "PREFIX", "URL_VARIABLES", "ConsumerOptions", "Option", "default_url", "did_you_mean"]
@@ -100,8 +101,8 @@ class ConsumerOptions:
     ----------
     url : str or sequence of str
         ``amqp://`` or ``amqps://``; several are tried in turn.
-    queues : mapping of str to int, or sequence of str
-        Weight per queue, or names of queues that weigh the same.
+    queues : mapping of str to int or mapping, or sequence of str and Queue
+        Weight per queue, or what else `Queue` takes; or names of queues that weigh the same, and queues.
     prefetch : int, mapping or "auto", optional
         Unsettled messages in all, divided in proportion to the weights, or per queue. By default chosen so that
         shares do not flatten at a round trip of a millisecond: 500 in all at least, or 20 for each queue up to 5 000 in
@@ -155,6 +156,8 @@ class ConsumerOptions:
         rest is for what is buffered, running or deferred.
     connect_timeout : float
         Seconds until a first connection that does not come about is an error.
+    connection_name : str, optional
+        What the broker's management shows the connection as.
     fast : bool, optional
         Whether compiled code takes the deliveries out of the connection's bytes instead of pika. By default it does if
         this pika's internals are those it knows; otherwise pika does, and the log says once what is missing. True makes
@@ -175,11 +178,11 @@ class ConsumerOptions:
             unset="required",
         ),
     )
-    queues: Mapping[str, int] | Sequence[str] = field(
+    queues: Mapping[str, Any] | Sequence[str | Queue] = field(
         metadata=_row(
             values.QUEUES,
             "NAME[=WEIGHT],...",
-            "Queues to consume, all with weights or all without.",
+            "Queues to consume, all with weights or all without; or with tables of what else is said of them.",
             unset="those of the app",
         )
     )
@@ -310,6 +313,10 @@ class ConsumerOptions:
         metadata=_row(
             values.duration(limit="positive: ", positive=True), "DURATION", "How long to wait for the first connection."
         ),
+    )
+    connection_name: str | None = field(
+        default=None,
+        metadata=_row(values.TEXT, "NAME", "What the broker's management shows the connection as.", unset="none"),
     )
     fast: bool | None = field(
         default=None,

@@ -68,7 +68,9 @@ class Client(MessageSource, Listener):
         self.counters = Counters()
         self._pace = Pace()
         self._retries = Retries(settings.retries, settings.urls, self._pace.requeue) if settings.retries else None
-        self._failures = FailurePolicy(settings.options.on_error, self.counters, self._retries, self._pace)
+        self._failures = FailurePolicy(
+            settings.options.on_error, self.counters, self._retries, self._pace, settings.policies
+        )
         self._waits = WaitWarnings(settings.workers, self._unsettled, self._smaller)
         rules = settings.shedding
         self.shedding = rules and Shedding(rules, self.counters, self._is_alone, self._advice)

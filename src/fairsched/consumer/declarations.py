@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pika.channel import Channel
 
     from fairsched.amqp.transport import Transport
+    from fairsched.queues import Queue
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ Done = Callable[[BaseException | None], None]
 
 @dataclass(frozen=True)
 class Declaration:
-    """A durable queue that is wanted.
+    """A queue that is wanted.
 
     Attributes
     ----------
@@ -38,12 +39,34 @@ class Declaration:
         Its arguments.
     if_missing : bool
         Whether one that exists will do, whatever its properties are.
+    durable : bool
+        Whether it outlives the broker.
+    bindings : sequence of tuple
+        Exchange, routing key and arguments of each.
     """
 
     queue: str
     purpose: str
     arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
     if_missing: bool = False
+    durable: bool = True
+    bindings: Sequence[tuple[str, str, Mapping[str, Any]]] = ()
+
+
+def wanted_queues(queues: Mapping[str, Queue]) -> list[Declaration]:
+    """Return what declares the queues that are to be declared."""
+    found = []
+    for name, queue in queues.items():
+        purpose = f"queue {name!r} is to be declared"
+        if queue.dead_letter is not None:
+            found.append(Declaration(queue.dead_letter, f"{purpose} with {queue.dead_letter!r}", if_missing=True))
+        if queue.is_declared:
+            found.append(
+                Declaration(
+                    name, purpose, queue.all_arguments, durable=queue.durable is not False, bindings=queue.bindings
+                )
+            )
+    return found
 
 
 class Declarations:
@@ -132,10 +155,21 @@ class Declarations:
         else:
             channel.queue_declare(
                 wanted.queue,
-                durable=True,
+                durable=wanted.durable,
                 arguments=dict(wanted.arguments),
-                callback=lambda _frame: self._answered(None),
+                callback=lambda _frame: self._bind(channel, list(wanted.bindings)),
             )
+
+    def _bind(self, channel: Channel, left: list[tuple[str, str, Mapping[str, Any]]]) -> None:
+        if self._asked is None or not channel.is_open:
+            return
+        if not left:
+            self._answered(None)
+            return
+        exchange, key, arguments = left.pop(0)
+        channel.queue_bind(
+            self._asked[0].queue, exchange, key, dict(arguments), callback=lambda _frame: self._bind(channel, left)
+        )
 
     def _answered(self, error: BaseException | None) -> None:
         asked, self._asked = self._asked, None

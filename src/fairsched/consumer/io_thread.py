@@ -19,7 +19,7 @@ from fairsched.amqp.errors import describe, is_missing
 from fairsched.amqp.urls import mask_url
 from fairsched.consumer.channel import ChannelCallbacks, ConsumerChannel
 from fairsched.consumer.consumer_counts import ConsumerCounts
-from fairsched.consumer.declarations import Declarations
+from fairsched.consumer.declarations import Declarations, wanted_queues
 from fairsched.consumer.flush_timer import FlushTimer
 from fairsched.consumer.prefetch.control import WindowControl
 from fairsched.consumer.prefetch.hold import BackloggedSlots
@@ -130,6 +130,7 @@ class IOThread:
             disconnected=self._on_disconnected,
             refused=self._fail,
             closed=self._loop.stop,
+            name=settings.options.connection_name,
         )
         self._flush_timer = FlushTimer(self._loop, self.acks, self._channels, self._send)
         self._backlogged = BackloggedSlots(self._loop, settings, self.measurements, lanes, self._channels)
@@ -160,7 +161,7 @@ class IOThread:
         self._unconfirmed = set(settings.windows)
         self._cancelling: set[ConsumerChannel] = set()
         #: What is declared on each connection before anything is consumed.
-        self._declared = first_declarations(settings.retries)
+        self._declared = [*wanted_queues(settings.queues), *first_declarations(settings.retries)]
         self._startup = Startup(self._loop, self._channels, self._begin)
         self._stopping = self._intake_closed = False
         self._launched, self._ended = False, threading.Event()
@@ -405,6 +406,7 @@ class IOThread:
             self._intake,
             self._callbacks,
             self.measurements,
+            self._settings.queues[name],
         )
 
         def open_it() -> None:
@@ -467,6 +469,16 @@ class IOThread:
         # A new connection meanwhile has opened every channel itself.
         if transport is not None and not self._stopping and self._current[lost.queue] is lost:
             self._window_control.renew(lost.queue)
+            wanted = wanted_queues({lost.queue: self._settings.queues[lost.queue]})
+            if wanted:  # it may have been deleted
+                self.declarations.declare_all(wanted, lambda error: self._on_declared_again(transport, lost, error))
+            else:
+                self._open_channel(transport, lost.queue)
+
+    def _on_declared_again(self, transport: Transport, lost: ConsumerChannel, error: BaseException | None) -> None:
+        if error is not None:
+            _log.error("%s; it is consumed all the same", error)
+        if self._connection.transport is transport and not self._stopping and self._current[lost.queue] is lost:
             self._open_channel(transport, lost.queue)
 
     # The end -----------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from fairsched._amqp import AckLedger
@@ -47,6 +47,8 @@ class FailurePolicy:
         Settles messages of the queues that it covers.
     pace : Pace, optional
         Requeues; otherwise that is done at once.
+    policies : mapping, optional
+        The `on_error` of each queue that has its own.
 
     Notes
     -----
@@ -54,12 +56,18 @@ class FailurePolicy:
     """
 
     def __init__(
-        self, on_error: OnError, counters: Counters, retries: Retries | None = None, pace: Pace | None = None
+        self,
+        on_error: OnError,
+        counters: Counters,
+        retries: Retries | None = None,
+        pace: Pace | None = None,
+        policies: Mapping[str, OnError] | None = None,
     ) -> None:
         self._on_error = on_error
         self._counters = counters
         self._retries = retries
         self._pace = pace or Pace()
+        self._policies = policies or {}
         self._tracebacks = Tracebacks()
 
     def settle(self, message: Message, error: Exception, final: bool = False) -> None:
@@ -68,7 +76,7 @@ class FailurePolicy:
         `final`: it is not retried, whatever the failure was.
         """
         self._counters.add("errors")
-        policy = self._on_error
+        policy = self._policies.get(message.queue, self._on_error)
         retries = self._retries if self._retries is not None and self._retries.covers(message.queue) else None
         if retries is not None and not message.settled:
             what = retries.settle(message, error, final)
@@ -91,10 +99,10 @@ class FailurePolicy:
 
     def settle_many(self, messages: list[Message], error: Exception) -> None:
         """Settle messages that were handled together, as ``on_error`` says of each; log the failure once."""
-        if self._retries is not None:
-            for message in [message for message in messages if self._retries.covers(message.queue)]:
+        if self._retries is not None or self._policies:
+            for message in [message for message in messages if self._has_own(message.queue)]:
                 self.settle(message, error)
-            messages = [message for message in messages if not self._retries.covers(message.queue)]
+            messages = [message for message in messages if not self._has_own(message.queue)]
         if not messages:
             return
         self._counters.add("errors", len(messages))
@@ -120,6 +128,9 @@ class FailurePolicy:
         except BaseException:  # which `_ask` lets through if it is no Exception: the rest was asked nothing
             settle_all(messages, AckLedger.REQUEUE, True)
             raise
+
+    def _has_own(self, queue: str) -> bool:
+        return queue in self._policies or (self._retries is not None and self._retries.covers(queue))
 
     def _ask(self, function: Callable[[Message, Exception], object], message: Message, error: Exception) -> None:
         """Have the user's function settle a message, which is requeued if it does not."""
