@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import logging
 import re
@@ -23,6 +24,7 @@ from support.rabbitmq import Node, eventually, numbered
 from support.wiretables import Encoded, field, table
 
 from fairsched import App, ConfigurationError, Consumer, Retry, aio
+from fairsched.consumer import retries
 
 Declare = Callable[..., str]
 
@@ -319,6 +321,56 @@ def test_a_stop_waits_until_copies_are_confirmed(broker: Node, new_queue: Declar
     assert stats["retried"] == stats["acked"] == stats["errors"] == len(seen)
     assert broker.count(f"{queue}.retry.3600000") == len(seen)
     eventually(lambda: broker.count(queue) == 200 - len(seen))
+
+
+def test_copies_wait_for_room_among_the_unconfirmed(
+    broker: Node, new_queue: Declare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retries, "PublisherSettings", functools.partial(retries.PublisherSettings, confirm_window=2))
+    queue = new_queue("retry")
+    broker.publish(queue, numbered(500))
+    consumer = Consumer(broker.url, [queue], workers=4, retry=Retry(2, backoff=0.02))
+    with consuming(consumer, fail):
+        eventually(lambda: consumer.stats()["dead_lettered"] == 500)
+    assert consumer.stats()["retried"] == 500
+    assert {body for body, _ in letters(broker, f"{queue}.dead-letter")} == set(numbered(500))
+
+
+def test_a_copy_that_is_confirmed_too_late_counts_for_nothing(
+    broker: Node, new_queue: Declare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its queue may have expired, and the copy with it: the message is not acknowledged, and another copy is made."""
+    monkeypatch.setattr(retries, "SAFE", -1.0)
+    queue = new_queue("retry")
+    broker.publish(queue, [b"x"])
+    consumer = Consumer(broker.url, [queue], retry=Retry(backoff=3600, jitter=False))
+    with consuming(consumer, fail):
+        eventually(lambda: broker.messages().get(f"{queue}.retry.3600000", 0) >= 2)
+        assert consumer.stats()["acked"] == 0
+        monkeypatch.undo()
+        eventually(lambda: consumer.stats()["acked"] == 1)
+
+
+def test_what_was_not_declared_lately_is_declared_again(
+    broker: Node, new_queue: Declare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared: list[str] = []
+    declare = retries.Retries._declare
+
+    def noting(self: Any, declaration: Any) -> None:
+        declared.append(declaration.queue)
+        declare(self, declaration)
+
+    monkeypatch.setattr(retries.Retries, "_declare", noting)
+    queue = new_queue("retry")
+    consumer = Consumer(broker.url, [queue], retry=Retry(backoff=3600, jitter=False))
+    with consuming(consumer, fail):
+        for renewal, expected in ((60.0, 1), (60.0, 1), (0.0, 2)):
+            monkeypatch.setattr(retries, "RENEWAL", renewal)
+            before = consumer.stats()["acked"]
+            broker.publish(queue, [b"x"])
+            eventually(lambda before=before: consumer.stats()["acked"] == before + 1)
+            assert declared == [f"{queue}.retry.3600000"] * expected
 
 
 # Killed between two steps ---------------------------------------------------------------------------------------------

@@ -356,7 +356,7 @@ class Client(MessageSource, Listener):
         finally:  # whatever interrupts this: the thread must not be left behind, nor what it consumes
             self.io_thread.close(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
             if self._retries is not None:
-                self._retries.close()
+                self._retries.close(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
 
     def _wait_for_settlements(self) -> None:
         if self._settled.wait(self.remaining()):

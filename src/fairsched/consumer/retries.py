@@ -207,13 +207,16 @@ class Retries:
         with self._guard:
             return dict(self._counts)
 
-    def close(self) -> None:
-        """Publish nothing more; what is not confirmed is not acknowledged."""
+    def close(self, timeout: float) -> None:
+        """Publish nothing more, waiting `timeout` seconds at most; what is not confirmed is not acknowledged."""
         with self._guard:
             self._closed = True
             publisher = self._publisher
         if publisher is not None:
-            publisher.end()
+            # A broker that takes no messages does not answer a close either.
+            thread = threading.Thread(target=publisher.end, name="fairsched-control", daemon=True)
+            thread.start()
+            thread.join(timeout)
 
     def _count(self, what: str) -> None:
         with self._guard:
