@@ -27,6 +27,8 @@ from fairsched.errors import (
 )
 from fairsched.hashexchange import ConsistentHashExchange
 from fairsched.pools import Pool
+from fairsched.queues import Queue
+from fairsched.retry import Retry
 from fairsched.routing import RabbitMQHash
 from fairsched.slotstats import SlotStats
 
@@ -66,8 +68,10 @@ __all__ = [
     "PublishFailed",
     "Publisher",
     "PullQueue",
+    "Queue",
     "QueueNotFound",
     "RabbitMQHash",
+    "Retry",
     "Scenario",
     "ShutDown",
     "SlotStats",

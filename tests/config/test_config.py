@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched import CoDel, Pool
+from fairsched import CoDel, Pool, Retry
 from fairsched.config import OPTIONS, URL_VARIABLES, Settings
 from fairsched.errors import ConfigurationError, FairschedError
 from fairsched.frozenmapping import FrozenMapping
@@ -63,6 +63,21 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
         "environment": ("Dead-Letter", "dead-letter"),
         "argument": ("requeue", "requeue"),
     },
+    "retry": {
+        "file": (
+            {"max_attempts": 3, "backoff": ["500ms", 60], "jitter": False},
+            {"max_attempts": 3, "backoff": (0.5, 60.0), "jitter": False},
+        ),
+        "environment": (
+            "max_attempts=4,backoff=1s:5m,dead_letter=failed",
+            {
+                "max_attempts": 4,
+                "backoff": (1.0, 300.0),
+                "dead_letter": "failed",
+            },
+        ),
+        "argument": ("3", {"max_attempts": 3}),
+    },
     "codel": {
         "file": (
             {"target": "100ms", "interval": 1, "law": "linux"},
@@ -76,6 +91,7 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
     "codel_when_alone": {"file": (True, True), "environment": ("yes", True), "argument": (False, False)},
     "shutdown_timeout": {"file": (5, 5.0), "environment": ("1.5s", 1.5), "argument": (0, 0.0)},
     "connect_timeout": {"file": ("200ms", 0.2), "environment": ("9", 9.0), "argument": (0.5, 0.5)},
+    "connection_name": {"file": ("a", "a"), "environment": ("b", "b"), "argument": ("c", "c")},
     "fast": {"file": (True, True), "environment": ("no", False), "argument": (False, False)},
     "log_level": {"file": ("debug", "debug"), "environment": ("WARNING", "warning"), "argument": ("error", "error")},
 }
@@ -360,8 +376,10 @@ def test_consumer_options_are_what_was_set() -> None:
         "default_weight": 4,
         "ordering_key": "header:order",
         "on_error": "requeue",
+        "retry": Retry(3),
         "shutdown_timeout": 0.0,
         "connect_timeout": 0.5,
+        "connection_name": "c",
         "fast": False,
     }
     assert type(everything().consumer_options()["weights"]) is dict

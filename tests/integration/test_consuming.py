@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -13,6 +14,7 @@ from support.rabbitmq import Node, eventually, numbered
 from support.running import busy
 
 from fairsched.consumer import App, Consumer, from_pika
+from fairsched.consumer.pace import FIRST
 
 Declare = Callable[..., str]
 
@@ -309,3 +311,29 @@ def test_an_app_gives_each_queue_its_handler(broker: Node, new_queue: Declare, m
     app.run()
     assert seen == {"gold": 30, "free": 30}
     assert app.weights == {gold: 3, free: 1}
+
+
+def test_a_message_that_always_fails_does_not_come_all_the_time(broker: Node, new_queue: Declare) -> None:
+    """Nor does it hold up others, nor a stop."""
+    queue = new_queue("bad")
+    broker.publish(queue, [b"bad", *numbered(200)])
+    bad: list[float] = []
+    done: set[bytes] = set()
+    consumer = Consumer(broker.url, [queue], prefetch=20)
+
+    def handler(message: object) -> None:
+        if message.body == b"bad":
+            bad.append(time.monotonic())
+            raise ValueError
+        done.add(message.body)
+
+    thread = threading.Thread(target=consumer.run, args=[handler])
+    thread.start()
+    eventually(lambda: len(bad) == 7)
+    pauses = [after - before for before, after in itertools.pairwise(bad)]
+    assert all(pause > 0.9 * FIRST * 2**number for number, pause in enumerate(pauses[1:]))
+    assert done == set(numbered(200))
+    consumer.stop()
+    thread.join(30)
+    assert consumer.stats()["acked"] == 200
+    eventually(lambda: broker.count(queue) == 1)

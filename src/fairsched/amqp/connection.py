@@ -45,6 +45,8 @@ class Connection:
         ``blocked(reason)``: the broker takes no messages on it for now, and says why; or does again: None.
     kind : type
         Class of the connection.
+    name : str, optional
+        What the broker shows it as.
 
     Notes
     -----
@@ -63,6 +65,7 @@ class Connection:
         closed: Callable[[], None],
         blocked: Callable[[str | None], None] = lambda _reason: None,
         kind: type[Transport] = Transport,
+        name: str | None = None,
     ) -> None:
         self.address = ""
         self.last_error: str | None = None
@@ -75,6 +78,7 @@ class Connection:
         self._closed = closed
         self._blocked = blocked
         self._kind = kind
+        self._name = name
         self._backoff = Backoff()
         self._attempts = 0
         self._transport: Transport | None = None
@@ -128,8 +132,11 @@ class Connection:
         self.address = endpoint(url)
         _log.debug("connecting to %s", mask_url(url))
         try:
+            found = parameters(url)
+            if self._name is not None:
+                found.client_properties = {**(found.client_properties or {}), "connection_name": self._name}
             self._transport = self._kind(
-                parameters(url),
+                found,
                 on_open_callback=self._on_open,
                 on_open_error_callback=self._on_open_error,
                 on_close_callback=self._on_close,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import calendar
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from struct import Struct
@@ -259,3 +259,47 @@ def _decimal(value: Decimal) -> bytes:
     places = max(0, -exponent) if number else 0
     number *= 10 ** max(0, exponent)
     return _DECIMAL.pack(places, -number if sign else number)
+
+
+def replace_fields(table: bytes, values: Mapping[str, Any], without: Collection[str] = ()) -> bytes:
+    """Encode a table anew with some values, leaving the bytes of all others as they are.
+
+    Parameters
+    ----------
+    table : bytes
+        An encoded one, after its length.
+    values : mapping of str to object
+        What `write_table` takes; in the place of values of the same names.
+    without : collection of str
+        Names to leave out.
+
+    Returns
+    -------
+    bytes
+        As `write_table` does.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `read_table` and `write_table` do.
+
+    Notes
+    -----
+    O(length).
+    """
+    gone = {name.encode() for name in (*values, *without)}
+    parts = [b""]
+    try:
+        at, end = _span(table, 0, len(table))
+        while at < end:
+            middle = at + 1 + table[at]
+            _, after = _value(table, middle, end, 1)
+            if table[at + 1 : middle] not in gone:
+                parts.append(table[at:after])
+            at = after
+        _ended(at, end)
+    except (IndexError, StructError):
+        raise ValueError("a table is cut short") from None
+    parts.append(write_table(values)[4:])
+    parts[0] = _LENGTH.pack(sum(map(len, parts)))
+    return b"".join(parts)

@@ -22,6 +22,8 @@ from fairsched.pools import Workers
 
 if TYPE_CHECKING:
     from fairsched._codel import CoDel
+    from fairsched.queues import Queue
+    from fairsched.retry import Retry
 
 __all__ = ["OPTIONS", "PREFIX", "URL_VARIABLES", "ConsumerOptions", "Option", "default_url", "did_you_mean"]
 
@@ -99,8 +101,8 @@ class ConsumerOptions:
     ----------
     url : str or sequence of str
         ``amqp://`` or ``amqps://``; several are tried in turn.
-    queues : mapping of str to int, or sequence of str
-        Weight per queue, or names of queues that weigh the same.
+    queues : mapping of str to int or mapping, or sequence of str and Queue
+        Weight per queue, or what else `Queue` takes; or names of queues that weigh the same, and queues.
     prefetch : int, mapping or "auto", optional
         Unsettled messages in all, divided in proportion to the weights, or per queue. By default chosen so that
         shares do not flatten at a round trip of a millisecond: 500 in all at least, or 20 for each queue up to 5 000 in
@@ -135,8 +137,11 @@ class ConsumerOptions:
     on_error : "requeue", "reject", "dead-letter" or callable
         What happens to a message whose handler raised. "reject" and "dead-letter" send the same frame: the broker
         dead-letters what it can and drops the rest. A callable gets ``(message, exception)`` and settles the message,
-        which is requeued if it does not. Note that "requeue" returns a message that always fails at once: use a
-        dead-letter exchange or a delivery limit against it.
+        which is requeued if it does not. Note that "requeue" returns a message that always fails, at first at once,
+        then at intervals of up to 10 s: use a dead-letter exchange, a delivery limit or `retry` against it.
+    retry : Retry, optional
+        How often a message whose handler raised is handled again, after a delay in a queue of the broker, and where it
+        goes in the end. Takes the place of `on_error`.
     codel : CoDel, optional
         Its law judges, for each slot, every message that is about to be handled: those that waited here too long
         go back. At most 10 of a slot in one pull unless the law has `max_returns`, and never the last one buffered.
@@ -151,6 +156,8 @@ class ConsumerOptions:
         rest is for what is buffered, running or deferred.
     connect_timeout : float
         Seconds until a first connection that does not come about is an error.
+    connection_name : str, optional
+        What the broker's management shows the connection as.
     fast : bool, optional
         Whether compiled code takes the deliveries out of the connection's bytes instead of pika. By default it does if
         this pika's internals are those it knows; otherwise pika does, and the log says once what is missing. True makes
@@ -171,11 +178,11 @@ class ConsumerOptions:
             unset="required",
         ),
     )
-    queues: Mapping[str, int] | Sequence[str] = field(
+    queues: Mapping[str, Any] | Sequence[str | Queue] = field(
         metadata=_row(
             values.QUEUES,
             "NAME[=WEIGHT],...",
-            "Queues to consume, all with weights or all without.",
+            "Queues to consume, all with weights or all without; or with tables of what else is said of them.",
             unset="those of the app",
         )
     )
@@ -258,6 +265,16 @@ class ConsumerOptions:
             "What to do with a message whose handler raised.",
         ),
     )
+    retry: Retry | None = field(
+        default=None,
+        metadata=_row(
+            or_off(values.RETRY),
+            "N|NAME=VALUE,...|off",
+            "Handle a message whose handler raised up to N times, with growing delays, then dead-letter it. Names: "
+            "max_attempts, backoff (FIRST:LONGEST), jitter, dead_letter.",
+            unset="off",
+        ),
+    )
     codel: CoDel | None = field(
         default=None,
         metadata=_row(
@@ -296,6 +313,10 @@ class ConsumerOptions:
         metadata=_row(
             values.duration(limit="positive: ", positive=True), "DURATION", "How long to wait for the first connection."
         ),
+    )
+    connection_name: str | None = field(
+        default=None,
+        metadata=_row(values.TEXT, "NAME", "What the broker's management shows the connection as.", unset="none"),
     )
     fast: bool | None = field(
         default=None,

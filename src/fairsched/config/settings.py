@@ -17,6 +17,7 @@ from fairsched.config.file import find_file, read_file
 from fairsched.config.options import LOG_LEVEL, OPTIONS, PREFIX, did_you_mean
 from fairsched.errors import ConfigurationError
 from fairsched.frozenmapping import FrozenMapping
+from fairsched.retry import Retry
 
 __all__ = ["Settings"]
 
@@ -187,6 +188,8 @@ def _for_consumer(key: str, value: Any) -> Any:
         from fairsched._codel import CoDel
 
         return CoDel(**value)
+    if key == "retry":
+        return Retry(**value)
     return dict(value) if isinstance(value, FrozenMapping) else value
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fairsched.durations import RULE as DURATION
 from fairsched.durations import parse_duration
@@ -14,6 +14,8 @@ from fairsched.errors import ConfigurationError
 from fairsched.frozenmapping import FrozenMapping
 from fairsched.pools import Pool, as_pools
 from fairsched.prefetch import LARGEST_PREFETCH
+from fairsched.queues import Queue
+from fairsched.retry import Retry
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 #: In a file, a variable or on the command line: None, where None switches something off.
@@ -121,12 +123,6 @@ def _numbers(value: Any, most: float = math.inf) -> FrozenMapping[str, int]:
     return FrozenMapping(zip(_names(list(value)), numbers, strict=True))
 
 
-def _queues(value: Any) -> FrozenMapping[str, int] | tuple[str, ...]:
-    if isinstance(value, str):
-        value = _text_table(value)
-    return _numbers(value) if isinstance(value, Mapping) else _names(value)
-
-
 def _prefetch(value: Any) -> int | str | FrozenMapping[str, int]:
     if isinstance(value, str) and value.strip().lower() == "auto":
         return "auto"
@@ -212,6 +208,100 @@ def _codel(value: Any) -> FrozenMapping[str, Any]:
     return FrozenMapping(table)
 
 
+def _backoff(value: Any) -> float | tuple[float, float]:
+    """Read one duration, or two: a list, or text with a colon between them."""
+    if isinstance(value, str) and ":" in value:
+        value = value.split(":")
+    if isinstance(value, list | tuple) and len(value) == 2:
+        first, longest = map(parse_duration, value)
+        return first, longest
+    return parse_duration(value)
+
+
+#: What the table `retry` may hold; which exceptions are retried is said in Python.
+_RETRY: dict[str, Callable[[Any], Any]] = {
+    "max_attempts": _whole,
+    "backoff": _backoff,
+    "jitter": _flag,
+    "dead_letter": lambda value: False if value is False or value in ("false", OFF) else value,
+}
+
+
+def _retry(value: Any) -> FrozenMapping[str, Any]:
+    """Read a table, ``max_attempts=5,backoff=1s:5m``, or the number of attempts alone."""
+    if isinstance(value, Retry):
+        value = {name: getattr(value, name) for name in _RETRY}
+    if isinstance(value, str) and ("=" in value or value.lstrip().startswith("{")):
+        value = _text_table(value)
+    if not isinstance(value, Mapping):
+        value = {"max_attempts": value}
+    unknown = sorted(set(value) - set(_RETRY))
+    if unknown:
+        raise ConfigurationError(f"unknown {unknown[0]!r}; there are {', '.join(_RETRY)}")
+    table = {name: read(value[name]) for name, read in _RETRY.items() if name in value and value[name] is not None}
+    Retry(**table)  # which checks it
+    return FrozenMapping(table)
+
+
+def _queue_retry(value: Any) -> Retry | Literal[False]:
+    """Read a retry, or that there is none."""
+    if value is False or (isinstance(value, str) and value.strip().lower() in ("off", "false")):
+        return False
+    return value if isinstance(value, Retry) else Retry(**_retry(value))
+
+
+def _frozen(value: Any) -> Any:
+    """Return tables and lists that cannot change."""
+    if isinstance(value, Mapping):
+        return FrozenMapping({name: _frozen(one) for name, one in value.items()})
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+
+
+#: What the table of a queue may hold: all that `Queue` takes, but its name.
+_QUEUE: dict[str, Callable[[Any], Any]] = {
+    "weight": _whole,
+    "prefetch": _whole,
+    "on_error": lambda value: value.strip().lower() if isinstance(value, str) else value,
+    "retry": _queue_retry,
+    "durable": _flag,
+    "arguments": _frozen,
+    "bind": _frozen,
+    "dead_letter": str,
+    "priority": int,
+    "exclusive": _flag,
+    "offset": lambda value: value,
+}
+
+
+def _queues(value: Any) -> FrozenMapping[str, Any] | tuple[str, ...]:
+    if isinstance(value, str):
+        value = _text_table(value)
+    if not isinstance(value, Mapping):
+        return _names(value)
+    if not any(isinstance(one, Mapping) for one in value.values()):
+        return _numbers(value)
+    names = _names(list(value))
+    return FrozenMapping({name: _queue(name, value[name]) for name in names})
+
+
+def _queue(name: str, value: Any) -> int | FrozenMapping[str, Any]:
+    """Read a weight, or a table of what `Queue` takes."""
+    if not isinstance(value, Mapping):
+        return _whole(value)
+    unknown = [key for key in value if key not in _QUEUE]
+    if unknown:
+        raise ConfigurationError(f"unknown {unknown[0]!r} of queue {name!r}; there are {', '.join(_QUEUE)}")
+    table = {}
+    for key, given in value.items():
+        try:
+            table[key] = _QUEUE[key](given)
+        except (ValueError, TypeError) as error:
+            detail = f": {error}" if isinstance(error, ConfigurationError) else ""
+            raise ConfigurationError(f"{key} of queue {name!r} cannot be {given!r}{detail}") from None
+    Queue(name, **table)  # which checks it
+    return FrozenMapping(table)
+
+
 def _positive(seconds: float) -> float:
     if not seconds:
         raise ValueError
@@ -274,8 +364,19 @@ def or_off(kind: Kind) -> Kind:
     return kind._replace(read=read, written=f"{OFF!r}, or {kind.written}")
 
 
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError
+    return value
+
+
+TEXT = Kind(_text, "text", _text, "a str that is not empty")
 URLS = Kind(_urls, "one or more URLs that start with amqp:// or amqps://")
-QUEUES = Kind(_queues, "different names of queues, or names with weights (whole numbers of at least 1)")
+QUEUES = Kind(
+    _queues,
+    "different names of queues, or names with weights (whole numbers of at least 1) or with tables of "
+    f"{', '.join(_QUEUE)}",
+)
 PREFETCH = Kind(
     _prefetch,
     f"'auto', a whole number of at least 1, or one from 1 to {LARGEST_PREFETCH} for each of some names of queues",
@@ -288,4 +389,5 @@ WORKERS = Kind(
 KEY = Kind(_key, "'queue', 'header:NAME' or 'property:NAME'")
 ORDERING_KEY = Kind(_ordering_key, "'header:NAME' or 'property:NAME'")
 WEIGHTS = Kind(_numbers, "names of tenants with weights (whole numbers of at least 1)")
+RETRY = Kind(_retry, f"a number of attempts, or a table of {', '.join(_RETRY)}")
 CODEL = Kind(_codel, f"a duration, or a table of {', '.join(_CODEL)}")

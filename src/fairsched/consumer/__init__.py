@@ -7,8 +7,8 @@ What happens to a message, and where:
    `lanes`.
 3. `client` takes messages out in fair order, past `shedding`, for the `workers`, an iterator (`consumer`) or coroutines
    (`fairsched.aio`); several at once for `batches`, which `pending_batch` fills, perhaps as `arrow` data.
-4. `settlement` says what becomes of it when the handler raised, `AckPolicy` and `flush_timer` when that is sent to the
-   broker.
+4. `settlement` says what becomes of it when the handler raised, perhaps by `retries`, in queues that `declarations`
+   declares; `AckPolicy` and `flush_timer` say when that is sent to the broker.
 
 `prefetch/` says how many messages each queue may have here; `settings` has what the user asked for.
 """

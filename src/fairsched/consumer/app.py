@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairsched.config import OPTIONS, URL_VARIABLES, default_url
@@ -14,6 +15,7 @@ from fairsched.consumer.signals import graceful
 from fairsched.errors import ConfigurationError
 from fairsched.handlers import check_plain
 from fairsched.publisher import Publisher
+from fairsched.queues import Queue
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -43,6 +45,8 @@ class App:
 
     Attributes
     ----------
+    queues : dict of str to Queue
+        The declared queues.
     weights : dict
         Weight per declared queue.
     handlers : dict
@@ -66,7 +70,7 @@ class App:
         check_names(options, [name for name in OPTIONS if name not in ("url", "log_level")])
         self.url = url
         self.options = options
-        self.weights: dict[str, int] = {}
+        self.queues: dict[str, Queue] = {}
         self.handlers: dict[str, Handler] = {}
         self._consumer: Consumer | None = None
         #: That a consumer was made with.
@@ -74,15 +78,15 @@ class App:
         self._publisher: Publisher | None = None
         self._guard = threading.Lock()
 
-    def consumer(self, queue: str, *, weight: int = 1) -> Callable[[_H], _H]:
+    def consumer(self, queue: str | Queue, **options: Any) -> Callable[[_H], _H]:
         """Declare the decorated function to be the handler of a queue.
 
         Parameters
         ----------
-        queue : str
-            The queue's name.
-        weight : int
-            Its weight.
+        queue : str or Queue
+            The queue, or its name.
+        **options
+            With a name: ``weight`` and whatever else `Queue` takes.
 
         Returns
         -------
@@ -92,16 +96,24 @@ class App:
         Raises
         ------
         ConfigurationError
-            If the queue has a handler already; by the decorator, if it is given no function, or a coroutine function
-            or a generator function, of which a call runs nothing.
+            If an option is not allowed, or the queue has a handler already; by the decorator, if it is given no
+            function, or a coroutine function or a generator function, of which a call runs nothing.
         """
-        if queue in self.handlers:
-            raise ConfigurationError(f"queue {queue!r} has a handler already: {self.handlers[queue]!r}")
+        if isinstance(queue, Queue):
+            if options:
+                raise TypeError(f"{next(iter(options))} of a Queue is given to it")
+            declared = queue
+        else:
+            check_names(options, [field.name for field in fields(Queue)])
+            declared = Queue(queue, **options)
+        name = declared.name
+        if name in self.handlers:
+            raise ConfigurationError(f"queue {name!r} has a handler already: {self.handlers[name]!r}")
 
         def declare(handler: _H) -> _H:
-            check_plain(handler, f"handler of queue {queue!r}")
-            self.weights[queue] = weight
-            self.handlers[queue] = handler
+            check_plain(handler, f"handler of queue {name!r}")
+            self.queues[name] = declared
+            self.handlers[name] = handler
             return handler
 
         return declare
@@ -115,7 +127,7 @@ class App:
             Overrides the URL of the app.
         **overrides
             Override the options of the app. ``queues`` selects some of the declared queues: a mapping gives them
-            other weights, a list keeps theirs.
+            other weights, or mappings of what else of a `Queue` is to be another; a list keeps theirs.
 
         Returns
         -------
@@ -140,15 +152,26 @@ class App:
             raise ConfigurationError(f"no broker URL: give one, or set one of {', '.join(URL_VARIABLES)}")
         return found
 
-    def _selected(self, queues: Mapping[str, int] | Sequence[str] | None) -> dict[str, int]:
+    def _selected(self, queues: Mapping[str, Any] | Sequence[str | Queue] | None) -> dict[str, Queue]:
         if queues is None:
-            return dict(self.weights)
-        unknown = [name for name in queues if name not in self.handlers]
+            return dict(self.queues)
+        names = [one.name if isinstance(one, Queue) else one for one in queues]
+        unknown = [name for name in names if name not in self.handlers]
         if unknown:
             raise ConfigurationError(f"no handler for queue {unknown[0]!r}; there are {sorted(self.handlers)}")
         if isinstance(queues, Mapping):
-            return dict(queues)
-        return {name: self.weights[name] for name in queues}
+            return {name: self._overridden(self.queues[name], given) for name, given in queues.items()}
+        return {name: self._overridden(self.queues[name], one) for name, one in zip(names, queues, strict=True)}
+
+    def _overridden(self, declared: Queue, given: Any) -> Queue:
+        """Return a declared queue with another weight, or with what else is given of it."""
+        if isinstance(given, Queue):
+            return given
+        if isinstance(given, str):  # its name
+            return declared
+        options = given if isinstance(given, Mapping) else {"weight": given}
+        check_names(options, [field.name for field in fields(Queue)])
+        return replace(declared, **options)
 
     def dispatch(self, message: Message) -> object:
         """Give a message to the handler of its queue."""
@@ -184,6 +207,11 @@ class App:
         finally:
             self._consumer = None
             self._close_publisher()
+
+    @property
+    def weights(self) -> dict[str, int]:
+        """Weight per declared queue."""
+        return {name: queue.weight for name, queue in self.queues.items()}
 
     @property
     def publisher(self) -> Publisher:

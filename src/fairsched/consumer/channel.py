@@ -18,11 +18,13 @@ from fairsched.consumer.prefetch.resize import ResizableWindow
 if TYPE_CHECKING:
     from pika.channel import Channel
     from pika.frame import Method
-    from pika.spec import Basic, BasicProperties, Queue
+    from pika.spec import Basic, BasicProperties
+    from pika.spec import Queue as QueueMethod
 
     from fairsched._delivery import Intake, Message, Settlements
     from fairsched.consumer.prefetch.measure import Measurements
     from fairsched.publisher import Publisher
+    from fairsched.queues import Queue
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +73,8 @@ class ConsumerChannel(ChannelDeliveries):
         Told what happens.
     measurements : Measurements
         Told of round trips.
+    options : Queue, optional
+        How it is consumed.
 
     Notes
     -----
@@ -86,6 +90,7 @@ class ConsumerChannel(ChannelDeliveries):
         intake: Intake,
         callbacks: ChannelCallbacks,
         measurements: Measurements,
+        options: Queue | None = None,
     ) -> None:
         super().__init__(queue, settlements, intake)
         self.prefetch = ResizableWindow(self.ledger, self._start, self._stop, self._on_change)
@@ -98,6 +103,9 @@ class ConsumerChannel(ChannelDeliveries):
         self.failed, self.publisher = callbacks.failed, callbacks.publisher
         self._callbacks = callbacks
         self._measurements = measurements
+        self._consuming_options: dict[str, Any] = {}
+        if options is not None:
+            self._consuming_options = {"exclusive": options.exclusive, "arguments": options.consumer_arguments}
         self._channel: Channel | None = None
         self._ending: Callable[[], None] | None = None
         #: Whether the broker cancelled the last consumer, and it is not time to consume again.
@@ -148,7 +156,8 @@ class ConsumerChannel(ChannelDeliveries):
 
     def _start(self, channel: Channel, window: int, confirmed: Callable[[Method[Basic.ConsumeOk]], None]) -> str:
         self._set_window(channel, window)
-        return str(channel.basic_consume(self.queue, self._on_message, callback=confirmed))
+        tag = channel.basic_consume(self.queue, self._on_message, callback=confirmed, **self._consuming_options)
+        return str(tag)
 
     def _stop(self, channel: Channel, tag: str, confirmed: Callable[[Method[Basic.CancelOk]], None]) -> None:
         channel.basic_cancel(tag, callback=confirmed)
@@ -201,7 +210,7 @@ class ConsumerChannel(ChannelDeliveries):
             self.asking = True
             channel.queue_declare(self.queue, passive=True, callback=self._on_answer)
 
-    def _on_answer(self, frame: Method[Queue.DeclareOk]) -> None:
+    def _on_answer(self, frame: Method[QueueMethod.DeclareOk]) -> None:
         self.asking = False
         self.ready = frame.method.message_count
 

@@ -15,7 +15,9 @@ from fairsched._delivery import Counters, MessageSource
 from fairsched.amqp.urls import endpoint
 from fairsched.consumer.io_thread import FORKED, IOThread, Listener
 from fairsched.consumer.lanes import Lanes
+from fairsched.consumer.pace import Pace
 from fairsched.consumer.prefetch.arithmetic import busying, shortfall
+from fairsched.consumer.retries import Retries
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.settlement import FailurePolicy
 from fairsched.consumer.shedding import Shedding
@@ -64,7 +66,11 @@ class Client(MessageSource, Listener):
         self.settings = settings
         self.lanes = Lanes(settings)
         self.counters = Counters()
-        self._failures = FailurePolicy(settings.options.on_error, self.counters)
+        self._pace = Pace()
+        self._retries = Retries(settings.retries, settings.urls, self._pace.requeue) if settings.retries else None
+        self._failures = FailurePolicy(
+            settings.options.on_error, self.counters, self._retries, self._pace, settings.policies
+        )
         self._waits = WaitWarnings(settings.workers, self._unsettled, self._smaller)
         rules = settings.shedding
         self.shedding = rules and Shedding(rules, self.counters, self._is_alone, self._advice)
@@ -104,6 +110,9 @@ class Client(MessageSource, Listener):
                 )
                 measures = self.settings.cost.measures or self.settings.target_delay is not None
                 self.prepare(self.io_thread.settlements, measures)
+                self._pace.begin(self.io_thread.after)
+                if self._retries is not None:
+                    self._retries.begin(self.io_thread.declarations, _ended(self.io_thread))
                 self._started = mine = True
                 _started.add(self)
                 self.io_thread.start()
@@ -304,6 +313,7 @@ class Client(MessageSource, Listener):
             started = self._started
         if started:
             self.io_thread.stop_intake(self._answer_timeout())
+        self._pace.release()  # after the end of deliveries was asked for, or they would come once more
         if returning or not started:
             self.lanes.shutdown()
         if returning:
@@ -345,6 +355,8 @@ class Client(MessageSource, Listener):
             self.abandon()
         finally:  # whatever interrupts this: the thread must not be left behind, nor what it consumes
             self.io_thread.close(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
+            if self._retries is not None:
+                self._retries.close(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
 
     def _wait_for_settlements(self) -> None:
         if self._settled.wait(self.remaining()):
@@ -359,7 +371,14 @@ class Client(MessageSource, Listener):
     def stats(self) -> dict[str, Any]:
         """Return counters, what is buffered, and the figures of every slot."""
         found = {**self.counters.snapshot(), "buffered": self.lanes.qsize(), "slots": self.lanes.stats()}
+        if self._retries is not None:
+            found |= self._retries.stats()
         return {**found, "codel": self.shedding.stats()} if self.shedding else found
+
+
+def _ended(thread: IOThread) -> Callable[[], bool]:
+    """Return what says whether a thread has ended, and keeps nothing else alive."""
+    return lambda: thread.ended
 
 
 def _in_child() -> None:

@@ -297,7 +297,8 @@ class Consumer:
             ``stale_settlements`` (settled after their channel was gone), ``reconnects``, ``buffered``, and ``slots``:
             a `SlotStats` per queue or tenant. Of those that waited too long: ``shed`` (returned; counted in
             ``nacked`` or ``rejected`` too), ``kept_alone``, ``kept_budget``, and with a `codel` also ``codel``:
-            the slots whose messages are being returned (``dropping``), and a `CoDelStats` per slot (``slots``).
+            the slots whose messages are being returned (``dropping``), and a `CoDelStats` per slot (``slots``). With a
+            `retry` also ``retried`` and ``dead_lettered``.
 
         Notes
         -----

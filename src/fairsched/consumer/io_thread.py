@@ -19,10 +19,12 @@ from fairsched.amqp.errors import describe, is_missing
 from fairsched.amqp.urls import mask_url
 from fairsched.consumer.channel import ChannelCallbacks, ConsumerChannel
 from fairsched.consumer.consumer_counts import ConsumerCounts
+from fairsched.consumer.declarations import Declarations, wanted_queues
 from fairsched.consumer.flush_timer import FlushTimer
 from fairsched.consumer.prefetch.control import WindowControl
 from fairsched.consumer.prefetch.hold import BackloggedSlots
 from fairsched.consumer.prefetch.measure import Measurements
+from fairsched.consumer.retries import first_declarations
 from fairsched.consumer.startup import Startup
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 
@@ -94,8 +96,8 @@ class IOThread:
     Notes
     -----
     Handlers never run in this thread, so they cannot delay heartbeats. `start`, `request_flush`, `give_way`,
-    `stop_intake`, `close`, `round_trip`, `window`, `unsettled`, `is_full`, `ended` and `last_error` are safe from any
-    thread; everything else belongs to the I/O thread. None of them waits for the network except `close`.
+    `after`, `stop_intake`, `close`, `round_trip`, `window`, `unsettled`, `is_full`, `ended` and `last_error` are safe
+    from any thread; everything else belongs to the I/O thread. None of them waits for the network except `close`.
 
     While it waits, it lends the connection to the threads that consume (`LentConnection`).
 
@@ -128,6 +130,7 @@ class IOThread:
             disconnected=self._on_disconnected,
             refused=self._fail,
             closed=self._loop.stop,
+            name=settings.options.connection_name,
         )
         self._flush_timer = FlushTimer(self._loop, self.acks, self._channels, self._send)
         self._backlogged = BackloggedSlots(self._loop, settings, self.measurements, lanes, self._channels)
@@ -150,12 +153,15 @@ class IOThread:
         self.consumer_counts = ConsumerCounts(
             self._loop, settings.asked, lambda name: self._current[name].prefetch.consumers
         )
+        self.declarations = Declarations(self._loop)
         self._flushed = threading.Event()
         self._current: dict[str, ConsumerChannel] = {}
         self._backoffs = {name: Backoff() for name in settings.windows}
         #: Queues that were never consumed: that one of them is missing is a mistake, later it is something to wait for.
         self._unconfirmed = set(settings.windows)
         self._cancelling: set[ConsumerChannel] = set()
+        #: What is declared on each connection before anything is consumed.
+        self._declared = [*wanted_queues(settings.queues), *first_declarations(settings.retries)]
         self._startup = Startup(self._loop, self._channels, self._begin)
         self._stopping = self._intake_closed = False
         self._launched, self._ended = False, threading.Event()
@@ -199,6 +205,10 @@ class IOThread:
                 self._loop.call_later(timeout, lambda: self._end_unconfirmed(timeout))
 
         self._loop.add_callback_threadsafe(stop)
+
+    def after(self, seconds: float, function: Callable[[], object]) -> None:
+        """Call a function in this thread, after so many seconds."""
+        self._loop.add_callback_threadsafe(lambda: self._loop.call_later(seconds, function))
 
     def forked(self) -> None:
         """Let no message of this copy in a child process be settled: the sockets belong to the parent."""
@@ -318,7 +328,7 @@ class IOThread:
         if again:
             self.counters.add("reconnects")
         limit, queues = transport.params.channel_max, len(self._settings.windows)
-        if limit and (wanted := queues + bool(self._settings.asked)) > limit:
+        if limit and (wanted := queues + bool(self._settings.asked) + bool(self._declared)) > limit:
             error = (
                 f"{queues} queues need {wanted} channels, but {self._connection.address} allows {limit} on one "
                 "connection (channel_max); consume fewer queues per consumer or raise the limit"
@@ -328,6 +338,25 @@ class IOThread:
         transport.after_read = self._queue_what_was_read
         lending.connect(self._loop, self._lent, transport)
         self._window_control.connected()
+        self.declarations.connected(transport)
+        if self._declared:
+            self.declarations.declare_all(self._declared, lambda error: self._on_declared(transport, error))
+        else:
+            self._open_channels(transport)
+        self.consumer_counts.connected(transport)
+
+    def _on_declared(self, transport: Transport, error: BaseException | None) -> None:
+        """Consume, when what was to be declared is; the first time, a refusal is an error."""
+        if self._connection.transport is not transport:
+            return
+        if error is not None and not self._startup.done:
+            self._fail(ConfigurationError(f"{error} ({self._connection.address})"))
+            return
+        if error is not None:
+            _log.error("%s; it is consumed all the same", error)
+        self._open_channels(transport)
+
+    def _open_channels(self, transport: Transport) -> None:
         names = list(self._settings.windows)
         if self._window_control.is_careful:
             # One after the other, or the first messages of all would fill a slow line; not always the same first.
@@ -337,7 +366,6 @@ class IOThread:
             pause = 0.0
         for number, name in enumerate(names):
             self._open_channel(transport, name, number * pause)
-        self.consumer_counts.connected(transport)
 
     def _on_disconnected(self) -> None:
         """Forget what was delivered: the broker delivers it again."""
@@ -348,6 +376,7 @@ class IOThread:
         for found in self._current.values():
             found.abandon()
         self.consumer_counts.disconnected()
+        self.declarations.disconnected()
         self._startup.hurry()
         if self._stopping:
             self._end_intake()
@@ -377,6 +406,7 @@ class IOThread:
             self._intake,
             self._callbacks,
             self.measurements,
+            self._settings.queues[name],
         )
 
         def open_it() -> None:
@@ -439,6 +469,16 @@ class IOThread:
         # A new connection meanwhile has opened every channel itself.
         if transport is not None and not self._stopping and self._current[lost.queue] is lost:
             self._window_control.renew(lost.queue)
+            wanted = wanted_queues({lost.queue: self._settings.queues[lost.queue]})
+            if wanted:  # it may have been deleted
+                self.declarations.declare_all(wanted, lambda error: self._on_declared_again(transport, lost, error))
+            else:
+                self._open_channel(transport, lost.queue)
+
+    def _on_declared_again(self, transport: Transport, lost: ConsumerChannel, error: BaseException | None) -> None:
+        if error is not None:
+            _log.error("%s; it is consumed all the same", error)
+        if self._connection.transport is transport and not self._stopping and self._current[lost.queue] is lost:
             self._open_channel(transport, lost.queue)
 
     # The end -----------------------------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from fairsched.amqp.urls import check_urls
 from fairsched.config.arguments import made_by
@@ -12,10 +13,13 @@ from fairsched.consumer.cost import cost_model
 from fairsched.consumer.keys import key_function
 from fairsched.consumer.prefetch.arithmetic import windows_for
 from fairsched.consumer.prefetch.auto import start_windows
+from fairsched.consumer.retries import delay_queue, first_declarations
 from fairsched.consumer.shedding import shedding_rules
 from fairsched.errors import ConfigurationError
 from fairsched.handlers import check_plain
 from fairsched.pools import as_pools
+from fairsched.queues import LONGEST_NAME, Queue, as_queues
+from fairsched.retry import Retry
 from fairsched.weights import normalise, tenant_quanta
 
 if TYPE_CHECKING:
@@ -54,6 +58,12 @@ class ConsumerSettings:
         Whether the windows are the default: then they are chosen anew for each connection, once handlers were measured.
     target_delay : float or None
         Seconds that a message may wait here for ``prefetch="auto"``; None: the windows stay as they are.
+    queues : dict of str to Queue
+        What is said of each queue.
+    policies : dict of str to (str or callable)
+        The `on_error` of each queue that has its own.
+    retries : dict of str to Retry
+        Of each queue whose messages are retried.
     shedding : SheddingRules or None
         What happens to messages that wait here too long.
     pools : tuple of Pool
@@ -83,7 +93,8 @@ class ConsumerSettings:
         self.ordering_key = None if options.ordering_key is None else key_function(options.ordering_key, "ordering_key")
         if callable(options.on_error):
             check_plain(options.on_error, "on_error")
-        weights = normalise(_named(options.queues))
+        self.queues = as_queues(options.queues)
+        weights = normalise({name: queue.weight for name, queue in self.queues.items()})
         self.quanta, self.default_quantum = self._quanta(weights)
         _check_lanes(self)
         self.units = {
@@ -91,10 +102,10 @@ class ConsumerSettings:
         }
         self.default_prefetch = options.prefetch is None
         auto = options.prefetch == AUTO
-        self.windows = (
-            start_windows(self.units, self.workers) if auto else windows_for(options.prefetch, weights, self.units)
-        )
+        self.windows = _windows(options.prefetch, self.queues, weights, self.units, self.workers)
         self.target_delay = _target_delay(options.target_delay, auto)
+        self.policies = _policies(self.queues)
+        self.retries = _retries(options.retry, self.queues)
         self.shedding = shedding_rules(
             options.codel, options.codel_requeue, options.codel_budget, options.codel_when_alone,
             ordered=options.ordering_key is not None,
@@ -131,18 +142,48 @@ class ConsumerSettings:
         return self.workers if self.ordering_key is not None else 1
 
 
-def _named(queues: Mapping[str, int] | Sequence[str]) -> dict[str, int]:
-    if isinstance(queues, str | bytes) or not isinstance(queues, Collection):
-        raise ConfigurationError(f"queues must be a mapping of names to weights or a list of names, got {queues!r}")
-    named = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues, 1)
-    if not named:
-        raise ConfigurationError("at least one queue is needed, got none")
-    for name in named:
-        if not isinstance(name, str) or not 1 <= len(name.encode()) <= 255:
-            raise ConfigurationError(f"a queue name has 1 to 255 bytes of text, got {name!r}")
-    if len(named) != len(queues):
-        raise ConfigurationError(f"queues must differ, got {list(queues)!r}")
-    return named
+def _windows(
+    prefetch: Any, queues: Mapping[str, Queue], weights: Mapping[str, int], units: dict[str, float], workers: int
+) -> dict[str, int]:
+    """Return the window of each queue."""
+    own = {name: queue.prefetch for name, queue in queues.items() if queue.prefetch is not None}
+    if prefetch != AUTO:
+        return {**windows_for(prefetch, weights, units), **own}
+    if own:
+        raise ConfigurationError(f'prefetch="auto" is for all queues, but {", ".join(own)} has a prefetch of its own')
+    return start_windows(units, workers)
+
+
+def _policies(queues: Mapping[str, Queue]) -> dict[str, OnError]:
+    """Return what is said of failures for a queue alone."""
+    return {name: queue.on_error for name, queue in queues.items() if queue.on_error is not None}
+
+
+def _retries(everywhere: Retry | None, queues: Mapping[str, Queue]) -> dict[str, Retry]:
+    """Return what each queue is told of retries."""
+    if everywhere is not None and not isinstance(everywhere, Retry):
+        raise ConfigurationError(f"retry must be a fairsched.Retry or None, got {everywhere!r}")
+    found = {}
+    for name, queue in queues.items():
+        retry = everywhere if queue.retry is None and queue.on_error is None and queue.offset is None else queue.retry
+        if retry:
+            if retry.dead_letter is None and queue.dead_letter is not None:
+                retry = replace(retry, dead_letter=queue.dead_letter)
+            _check_names(name, retry, queues)
+            found[name] = retry
+    return found
+
+
+def _check_names(queue: str, retry: Retry, queues: Collection[str]) -> None:
+    names = [first.queue for first in first_declarations({queue: retry})]
+    names += [delay_queue(queue, retry.bounds[1])] if retry.max_attempts > 1 else []
+    for name in names:
+        if len(name.encode()) > LONGEST_NAME:
+            raise ConfigurationError(
+                f"retry needs a queue called {name!r}, but a queue name has at most {LONGEST_NAME} bytes of text"
+            )
+        if name in queues:
+            raise ConfigurationError(f"retry needs queue {name!r} for itself, but it is to be consumed")
 
 
 def _check_lanes(settings: ConsumerSettings) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from fairsched._amqp import AckLedger
 from fairsched._delivery import settle_all
+from fairsched.consumer.pace import Pace
+from fairsched.consumer.retries import attempts_before
 from fairsched.consumer.tracebacks import Tracebacks
 from fairsched.handlers import check_result
 
 if TYPE_CHECKING:
     from fairsched._delivery import Counters, Message
+    from fairsched.consumer.retries import Retries
     from fairsched.consumer.settings import OnError
 
 _log = logging.getLogger(__name__)
@@ -40,34 +43,66 @@ class FailurePolicy:
         As `Consumer` documents it.
     counters : Counters
         Counts ``errors``.
+    retries : Retries, optional
+        Settles messages of the queues that it covers.
+    pace : Pace, optional
+        Requeues; otherwise that is done at once.
+    policies : mapping, optional
+        The `on_error` of each queue that has its own.
 
     Notes
     -----
     Safe from any thread.
     """
 
-    def __init__(self, on_error: OnError, counters: Counters) -> None:
+    def __init__(
+        self,
+        on_error: OnError,
+        counters: Counters,
+        retries: Retries | None = None,
+        pace: Pace | None = None,
+        policies: Mapping[str, OnError] | None = None,
+    ) -> None:
         self._on_error = on_error
         self._counters = counters
+        self._retries = retries
+        self._pace = pace or Pace()
+        self._policies = policies or {}
         self._tracebacks = Tracebacks()
 
-    def settle(self, message: Message, error: Exception) -> None:
-        """Settle a message as ``on_error`` says; log the failure once, without the body."""
+    def settle(self, message: Message, error: Exception, final: bool = False) -> None:
+        """Settle a message as ``on_error`` or ``retry`` says; log the failure once, without the body.
+
+        `final`: it is not retried, whatever the failure was.
+        """
         self._counters.add("errors")
-        policy = self._on_error
-        what = policy if isinstance(policy, str) else "on_error function"
-        trace = (type(error), error, error.__traceback__) if self._tracebacks.due(message, error) else None
+        policy = self._policies.get(message.queue, self._on_error)
+        retries = self._retries if self._retries is not None and self._retries.covers(message.queue) else None
+        if retries is not None and not message.settled:
+            what = retries.settle(message, error, final)
+        else:
+            what = policy if isinstance(policy, str) else "on_error function"
+        due = self._tracebacks.due(message, error, retries is not None and attempts_before(message) > 0)
+        trace = (type(error), error, error.__traceback__) if due else None
         _log.error(
             "handler failed on message %d of queue %r (%s: %s); settled by: %s",
             message.delivery_tag, message.queue, type(error).__name__, error, what, exc_info=trace,
         )  # fmt: skip
+        if retries is not None:
+            return
         if callable(policy):
             self._ask(policy, message, error)
+        elif policy == "requeue":
+            self._pace.requeue(message)
         else:
-            message.nack(requeue=policy == "requeue")
+            message.reject()
 
     def settle_many(self, messages: list[Message], error: Exception) -> None:
         """Settle messages that were handled together, as ``on_error`` says of each; log the failure once."""
+        if self._retries is not None or self._policies:
+            for message in [message for message in messages if self._has_own(message.queue)]:
+                self.settle(message, error)
+            messages = [message for message in messages if not self._has_own(message.queue)]
         if not messages:
             return
         self._counters.add("errors", len(messages))
@@ -80,8 +115,12 @@ class FailurePolicy:
             policy if isinstance(policy, str) else "on_error function",
             exc_info=(type(error), error, error.__traceback__) if due else None,
         )  # fmt: skip
+        if policy == "requeue":
+            for message in messages:
+                self._pace.requeue(message)
+            return
         if not callable(policy):
-            settle_all(messages, AckLedger.REQUEUE if policy == "requeue" else AckLedger.REJECT)
+            settle_all(messages, AckLedger.REJECT)
             return
         try:
             for message in messages:
@@ -89,6 +128,9 @@ class FailurePolicy:
         except BaseException:  # which `_ask` lets through if it is no Exception: the rest was asked nothing
             settle_all(messages, AckLedger.REQUEUE, True)
             raise
+
+    def _has_own(self, queue: str) -> bool:
+        return queue in self._policies or (self._retries is not None and self._retries.covers(queue))
 
     def _ask(self, function: Callable[[Message, Exception], object], message: Message, error: Exception) -> None:
         """Have the user's function settle a message, which is requeued if it does not."""
@@ -102,4 +144,4 @@ class FailurePolicy:
             message.nack()
             raise
         if not (message.settled or message.deferred):
-            message.nack()
+            self._pace.requeue(message)

@@ -28,11 +28,14 @@ class Tracebacks:
         self._shown: OrderedDict[int, None] = OrderedDict()
         self._guard = threading.Lock()
 
-    def due(self, message: Message, error: Exception) -> bool:
-        """Whether a failure is to be shown with its traceback; it counts as shown then."""
+    def due(self, message: Message, error: Exception, again: bool = False) -> bool:
+        """Whether a failure is to be shown with its traceback; it counts as shown then.
+
+        `again`: the message failed before, although it is not redelivered.
+        """
         failure = hash((message.queue, message.body, type(error)))
         with self._guard:
-            if message.redelivered and failure in self._shown:
+            if (again or message.redelivered) and failure in self._shown:
                 return False
             self._shown[failure] = None
             self._shown.move_to_end(failure)

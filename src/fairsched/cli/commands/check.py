@@ -19,6 +19,7 @@ from fairsched.config.values import masked
 from fairsched.consumer import App
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
+from fairsched.queues import Queue, as_queues
 
 #: pika's default: a broker on the local machine.
 DEFAULT_URL = "amqp://guest:guest@localhost:5672/%2F"
@@ -62,7 +63,7 @@ class _Wanted(NamedTuple):
     """The brokers and queues that a worker would use."""
 
     urls: tuple[str, ...]
-    queues: tuple[str, ...]
+    queues: dict[str, Queue]
 
 
 def _wanted(app: App, settings: Settings) -> _Wanted:
@@ -75,7 +76,7 @@ def _wanted(app: App, settings: Settings) -> _Wanted:
         queues = app._selected(queues or None)
     if queues:
         ConsumerSettings(urls, queues, **options)
-    return _Wanted(urls, tuple(queues or ()))
+    return _Wanted(urls, as_queues(queues) if queues else {})
 
 
 def _described(settings: Settings) -> str:
@@ -102,10 +103,13 @@ def _brokers(wanted: _Wanted, timeout: float, bindings: tuple[tuple[str, str], .
 
 
 def _queues(wanted: _Wanted, session: Session) -> Iterator[int]:
-    for name in wanted.queues:
+    for name, queue in wanted.queues.items():
         try:
             found = session.find(name)
         except QueueNotFound as error:
+            if queue.is_declared:
+                _line(True, f"queue {name}: does not exist, and will be declared")
+                continue
             _line(False, f"queue {name}: {error}")
             yield exits.QUEUE_MISSING
         else:

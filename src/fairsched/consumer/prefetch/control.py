@@ -77,6 +77,8 @@ class WindowControl:
         self._service = service
         self._settings = settings
         self._windows = dict(settings.windows)
+        #: Queues whose window was given.
+        self._fixed = {name for name, queue in settings.queues.items() if queue.prefetch is not None}
         self._auto: AutoWindow | None = None
         if settings.target_delay is not None:
             self._auto = AutoWindow(settings.units, settings.workers, settings.target_delay)
@@ -114,7 +116,7 @@ class WindowControl:
         """Choose the default windows anew of queues whose channels are about to be opened."""
         if self._settings.default_prefetch:
             found = self._measured()
-            self._windows.update({queue: found[queue] for queue in queues})
+            self._windows.update({queue: found[queue] for queue in queues if queue not in self._fixed})
 
     def _measured(self) -> dict[str, int]:
         service, settings = self._service(), self._settings
@@ -132,7 +134,7 @@ class WindowControl:
             return
         wanted = self._measured()
         for one in self._channels():
-            if one.alive and wanted[one.queue] >= 2 * self._windows[one.queue]:
+            if one.alive and one.queue not in self._fixed and wanted[one.queue] >= 2 * self._windows[one.queue]:
                 self._windows[one.queue] = wanted[one.queue]
                 one.resize(self._bounded(one))
         self._loop.call_later(REVIEW, lambda: self._review(began))

@@ -1,0 +1,96 @@
+"""Requeueing slowly what fails again: what always fails would otherwise come back hundreds of times a second."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fairsched.consumer.budget import COUNTS
+
+if TYPE_CHECKING:
+    from fairsched._delivery import Message
+
+#: Seconds for which the second failure of a message is held back; and the longest, by doubling with each failure.
+FIRST, LONGEST = 0.05, 10.0
+#: Messages that are remembered, those that failed last.
+REMEMBERED = 4096
+
+
+class Pace:
+    """Requeues messages that failed: at once the first time, later and later after that.
+
+    Notes
+    -----
+    A message that is held back stays unsettled, so it takes a place in the window of its queue; the worker goes on. A
+    redelivered message is known by its content, since nothing else of it stays the same in all kinds of queues: equal
+    messages are held back for as long as the one that failed most often.
+
+    Safe from any thread. O(length of the message).
+    """
+
+    def __init__(self) -> None:
+        self._failures: OrderedDict[int, int] = OrderedDict()
+        self._held: dict[int, Message] = {}
+        self._guard = threading.Lock()
+        #: Calls a function after so many seconds; None: nothing is held back, not yet or not any more.
+        self._after: Callable[[float, Callable[[], object]], object] | None = None
+
+    def begin(self, after: Callable[[float, Callable[[], object]], object]) -> None:
+        """Take what calls a function after so many seconds, in whatever thread."""
+        self._after = after
+
+    def requeue(self, message: Message) -> None:
+        """Requeue a message that failed, now or later."""
+        if message.settled:
+            return
+        content = _fingerprint(message)
+        with self._guard:
+            after = self._after
+            seconds = self._seconds(content, message.redelivered) if after is not None else 0.0
+            if seconds:
+                self._held[id(message)] = message
+        if after is None or not seconds:
+            message.nack()
+        else:
+            after(seconds, lambda: self._let_go(message))
+
+    def release(self) -> None:
+        """Requeue what is held back, and hold back nothing any more."""
+        with self._guard:
+            self._after = None
+            held = list(self._held.values())
+            self._held.clear()
+        for message in held:
+            _nack(message)
+
+    def _let_go(self, message: Message) -> None:
+        with self._guard:
+            mine = self._held.pop(id(message), None) is not None
+        if mine:
+            _nack(message)
+
+    def _seconds(self, content: int, redelivered: bool) -> float:
+        """Return for how long a message is held back, and count its failure."""
+        before = self._failures.pop(content, 0)
+        self._failures[content] = before + 1 if redelivered else max(1, before)
+        if len(self._failures) > REMEMBERED:
+            self._failures.popitem(last=False)
+        return min(LONGEST, FIRST * 2.0 ** min(max(0, before - 1), 30)) if redelivered else 0.0
+
+
+def _nack(message: Message) -> None:
+    if message.alive:  # else the broker has it back already
+        message.nack()
+
+
+def _fingerprint(message: Message) -> int:
+    """Return a number for the content, without what the broker counts in the headers."""
+    try:
+        properties = message.properties
+        headers = {name: value for name, value in (properties.headers or {}).items() if name not in COUNTS}
+        described = f"{properties.message_id} {headers}"
+    except Exception:
+        described = ""  # what cannot be decoded
+    return hash((message.queue, message.body, described))

@@ -1,0 +1,421 @@
+"""Retries: a copy of a message that failed waits in a queue of the broker, and the message is acknowledged.
+
+In this order, so that nothing is lost whenever the process dies, and something may at worst come twice:
+
+1. The queue that the copy is to wait in is declared. Its messages live as long as the delay; what expires in it, the
+   broker dead-letters to the queue that the message came from. So there is one for each delay: in a queue whose
+   messages live differently long, one that is due stands behind one that is not.
+2. The copy is published there, and confirmed by the broker.
+3. The message is acknowledged.
+
+A queue for a delay is deleted by the broker (``x-expires``) when it has not been declared for its delay and `LEASE`
+seconds. What is still in it then would be lost. So it is declared again before a copy is published, if it was not
+lately, and a copy that was not confirmed soon after that counts for nothing: another is published.
+
+Source: RabbitMQ, "Time-To-Live and Expiration" and "Dead Letter Exchanges".
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from fairsched._amqp import PROPERTY_NAMES, encode_properties, read_properties
+from fairsched.amqp.fieldtables import read_table, replace_fields
+from fairsched.consumer.declarations import Declaration, Declarations
+from fairsched.errors import MessageReturned, PublishFailed
+from fairsched.publisher.client import Client as PublisherClient
+from fairsched.publisher.client import Settings as PublisherSettings
+
+if TYPE_CHECKING:
+    from fairsched._amqp import Confirmation
+    from fairsched._delivery import Message
+    from fairsched.retry import Retry
+
+_log = logging.getLogger(__name__)
+
+#: Headers of a copy: how often the handler was called, and what came of the last call.
+ATTEMPTS, EXCEPTION = "x-attempts", "x-exception"
+#: Headers of a copy: what the message had, and a copy cannot have.
+QUEUE, EXCHANGE, ROUTING_KEY = "x-original-queue", "x-original-exchange", "x-original-routing-key"
+EXPIRATION, USER_ID = "x-original-expiration", "x-original-user-id"
+COPIED_TO, DEATHS = "x-original-cc", "x-original-death"
+#: Headers that a copy has not: some would route it to other queues, and what died in its queue before, the broker would
+#: take for a cycle, and drop it.
+_WITHOUT = ("CC", "BCC", "x-death") + tuple(
+    f"x-{which}-death-{what}" for which in ("first", "last") for what in ("queue", "reason", "exchange")
+)
+
+#: Seconds for which a queue for a delay outlives its messages, at least; after which it is declared again before a copy
+#: is published; and within which a copy must be confirmed.
+LEASE, RENEWAL, SAFE = 600.0, 60.0, 300.0
+#: Characters of an exception that are kept, since all headers together have to fit into one frame.
+_LONGEST_TEXT = 1000
+#: How often a copy is published, if the broker returned it because there is no queue.
+_TRIES = 3
+
+_HEADER = Struct(">HHQ")
+_ALL = tuple(range(len(PROPERTY_NAMES)))
+_NO_HEADERS = b"\0\0\0\0"
+
+
+def delay_queue(queue: str, seconds: float) -> str:
+    """Return the name of the queue in which messages of a queue wait for so long."""
+    return f"{queue}.retry.{round(seconds * 1000)}"
+
+
+def delay_declaration(queue: str, seconds: float) -> Declaration:
+    """Return what declares the queue in which messages of a queue wait for so long."""
+    milliseconds = round(seconds * 1000)
+    arguments = {
+        "x-queue-type": "classic",
+        "x-message-ttl": milliseconds,
+        "x-expires": milliseconds + round(LEASE * 1000),
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": queue,
+    }
+    return Declaration(
+        delay_queue(queue, seconds), f"retry= of queue {queue!r} needs to declare {delay_queue(queue, seconds)!r}",
+        arguments,
+    )  # fmt: skip
+
+
+def dead_letter_declaration(queue: str, name: str) -> Declaration:
+    """Return what declares the queue for messages of a queue that failed for the last time."""
+    return Declaration(name, f"retry= of queue {queue!r} needs {name!r} for dead letters", if_missing=True)
+
+
+def first_declarations(rules: Mapping[str, Retry]) -> list[Declaration]:
+    """Return what is declared at the start: enough to learn that it may be."""
+    found = []
+    for queue, retry in rules.items():
+        if retry.max_attempts > 1:
+            found.append(delay_declaration(queue, retry.delays(1)[-1]))
+        name = retry.dead_letters_of(queue)
+        if name is not None:
+            found.append(dead_letter_declaration(queue, name))
+    return found
+
+
+def attempts_before(message: Message) -> int:
+    """Return how often a message failed before, as its copy says."""
+    try:
+        found = message.headers.get(ATTEMPTS)
+    except Exception:
+        return 0  # headers that cannot be decoded say nothing
+    return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 0
+
+
+def _is_countable(message: Message) -> bool:
+    """Whether a copy can have a header that counts: it cannot if the others cannot be decoded."""
+    try:
+        return message.headers is not None
+    except Exception:
+        return False
+
+
+class _Copy:
+    """One copy on its way."""
+
+    __slots__ = ("declaration", "declared", "message", "outgoing", "tries", "what")
+
+    def __init__(self, message: Message, declaration: Declaration, properties: bytes, what: str) -> None:
+        self.message = message
+        self.declaration = declaration
+        self.outgoing = ("", declaration.queue, properties, message.body, True)
+        self.what = what
+        self.tries = 0
+        #: When the queue was declared that it was published to.
+        self.declared = 0.0
+
+
+class Retries:
+    """Retries messages that failed, or dead-letters them.
+
+    Parameters
+    ----------
+    rules : mapping of str to Retry
+        By queue.
+    urls : sequence of str
+        Of the broker.
+    give_back : callable
+        Returns a message to its queue when no copy could be published.
+
+    Notes
+    -----
+    Safe from any thread. Nothing is made before the first failure: then it connects once more, to publish. Nothing here
+    waits: whoever called goes on, and the message is unsettled until its copy is confirmed.
+    """
+
+    def __init__(self, rules: Mapping[str, Retry], urls: Sequence[str], give_back: Callable[[Message], object]) -> None:
+        self._rules = rules
+        self._urls = urls
+        self._give_back = give_back
+        self._declarations: Declarations | None = None
+        self._ended: Callable[[], bool] = lambda: False
+        self._publisher: PublisherClient | None = None
+        #: When a queue was declared last, and what waits for its declaration.
+        self._declared: dict[str, float] = {}
+        self._asked: dict[str, list[_Copy]] = {}
+        #: What waits for room in the window of the publisher.
+        self._ready: deque[_Copy] = deque()
+        self._guard = threading.Lock()
+        #: Held by who puts messages into the window.
+        self._turn = threading.Lock()
+        self._look = False
+        self._closed = False
+        self._counts = {"retried": 0, "dead_lettered": 0}
+
+    def covers(self, queue: str) -> bool:
+        """Whether messages of a queue are retried."""
+        return queue in self._rules
+
+    def begin(self, declarations: Declarations, ended: Callable[[], bool]) -> None:
+        """Take what declares queues, and what says whether the consumer has ended, closed or not."""
+        self._declarations = declarations
+        self._ended = ended
+
+    def settle(self, message: Message, error: Exception, final: bool = False) -> str:
+        """Begin to settle a message whose handler raised; return what becomes of it, for the log.
+
+        `final`: it is not handled again, whatever the failure was.
+        """
+        retry = self._rules[message.queue]
+        attempt = attempts_before(message) + 1
+        final = final or not _is_countable(message)
+        if not final and attempt < retry.max_attempts and _wanted(retry, message, error):
+            delay = retry.delay(attempt)
+            what = f"retry in {delay:g} s, attempt {attempt} of {retry.max_attempts} failed"
+            self._send(message, delay_declaration(message.queue, delay), attempt, error, "retried")
+            return what
+        name = retry.dead_letters_of(message.queue)
+        if name is None:
+            if message.reject():
+                self._count("dead_lettered")
+            return f"reject, after attempt {attempt}"
+        self._send(message, dead_letter_declaration(message.queue, name), attempt, error, "dead_lettered")
+        return f"dead letter in {name!r}, after attempt {attempt}"
+
+    def stats(self) -> dict[str, int]:
+        """Return counters: messages that were ``retried`` and ``dead_lettered``."""
+        with self._guard:
+            return dict(self._counts)
+
+    def close(self, timeout: float) -> None:
+        """Publish nothing more, waiting `timeout` seconds at most; what is not confirmed is not acknowledged."""
+        with self._guard:
+            self._closed = True
+            publisher = self._publisher
+        if publisher is not None:
+            # A broker that takes no messages does not answer a close either.
+            thread = threading.Thread(target=publisher.end, name="fairsched-control", daemon=True)
+            thread.start()
+            thread.join(timeout)
+
+    def _count(self, what: str) -> None:
+        with self._guard:
+            self._counts[what] += 1
+
+    # A copy, from step to step: each may run in another thread -----------------------------------------------------
+
+    def _send(self, message: Message, declaration: Declaration, attempt: int, error: Exception, what: str) -> None:
+        if message.settled or not message.alive:
+            message.nack()  # it is counted, and the broker delivers it again
+            return
+        self._prepare(_Copy(message, declaration, _properties(message, attempt, error), what))
+
+    def _prepare(self, copy: _Copy) -> None:
+        """Declare the queue that a copy waits in, if it was not lately."""
+        name = copy.declaration.queue
+        with self._guard:
+            declared = self._declared.get(name)
+            now = time.monotonic()
+            usable = declared is not None and (copy.declaration.if_missing or now < declared + RENEWAL)
+            if usable:
+                assert declared is not None
+                copy.declared = now if copy.declaration.if_missing else declared
+            elif (waiting := self._asked.get(name)) is not None:
+                waiting.append(copy)
+                return
+            else:
+                self._asked[name] = [copy]
+        if usable:
+            self._publish(copy)
+            return
+        assert self._declarations is not None
+        self._declare(copy.declaration)
+
+    def _declare(self, declaration: Declaration) -> None:
+        """Step 1."""
+        assert self._declarations is not None
+        began = time.monotonic()
+        self._declarations.declare(declaration, lambda error: self._on_declared(declaration, began, error))
+
+    def _on_declared(self, declaration: Declaration, began: float, error: BaseException | None) -> None:
+        with self._guard:
+            copies = self._asked.pop(declaration.queue, [])
+            if error is None:
+                self._declared[declaration.queue] = began
+        for copy in copies:
+            if error is not None:
+                self._failed(copy, str(error))
+            else:
+                copy.declared = began
+                self._publish(copy)
+
+    def _publish(self, copy: _Copy) -> None:
+        """Step 2."""
+        copy.tries += 1
+        self._ready.append(copy)
+        self._put_ready()
+
+    def _put_ready(self) -> None:
+        """Give the window of the publisher what it has room for."""
+        self._look = True
+        while self._look and self._turn.acquire(blocking=False):
+            # Whoever comes meanwhile finds the turn taken, and has this one look again.
+            self._look = False
+            try:
+                under_way, failed = self._put_some()
+            finally:
+                self._turn.release()
+            for copy, confirmation in under_way:
+                confirmation._call_when_done(partial(self._on_done, copy, confirmation))
+            for copy, reason in failed:
+                self._failed(copy, reason)
+
+    def _put_some(self) -> tuple[list[tuple[_Copy, Confirmation]], list[tuple[_Copy, str]]]:
+        under_way: list[tuple[_Copy, Confirmation]] = []
+        failed: list[tuple[_Copy, str]] = []
+        try:
+            publisher = self._open_publisher()
+            publisher.check_open()
+        except Exception as error:
+            while self._ready:
+                failed.append((self._ready.popleft(), str(error)))
+            return under_way, failed
+        window = publisher.window
+        while self._ready:
+            copy = self._ready.popleft()
+            try:
+                window.queueing = False
+                found = window.put(*copy.outgoing)
+                if found is None:
+                    # Told when there is room; perhaps there is by now.
+                    window.queueing = True
+                    found = window.put(*copy.outgoing, in_turn=True)
+            except Exception as error:
+                failed.append((copy, str(error)))
+                continue
+            if found is None:
+                self._ready.appendleft(copy)
+                break
+            under_way.append((copy, found))
+        return under_way, failed
+
+    def _open_publisher(self) -> PublisherClient:
+        with self._guard:
+            if self._closed:
+                raise PublishFailed("the consumer is closed")
+            if self._publisher is None:
+                publisher = PublisherClient(PublisherSettings(self._urls))
+                publisher.on_change = self._put_ready
+                publisher.orphaned = self._ended
+                publisher.start()
+                self._publisher = publisher
+            return self._publisher
+
+    def _on_done(self, copy: _Copy, confirmation: Confirmation) -> None:
+        """Take note of what became of a copy."""
+        error = confirmation.error
+        if error is None:
+            if time.monotonic() < copy.declared + SAFE:
+                self._acknowledge(copy)
+            elif copy.message.alive:
+                self._prepare(copy)  # its queue may be gone already, and the copy with it
+        elif isinstance(error, MessageReturned) and copy.tries < _TRIES:
+            with self._guard:
+                self._declared.pop(copy.declaration.queue, None)
+            self._prepare(copy)
+        else:
+            self._failed(copy, str(error))
+
+    def _acknowledge(self, copy: _Copy) -> None:
+        """Step 3."""
+        if copy.message.ack():
+            self._count(copy.what)
+
+    def _failed(self, copy: _Copy, reason: str) -> None:
+        if copy.message.alive and not copy.message.settled:
+            _log.error(
+                "no copy of message %d of queue %r was published, and it is requeued: %s",
+                copy.message.delivery_tag, copy.message.queue, reason,
+            )  # fmt: skip
+        self._give_back(copy.message)
+
+
+def _wanted(retry: Retry, message: Message, error: Exception) -> bool:
+    try:
+        return retry.wants(message, error)
+    except Exception:
+        _log.exception("on= of retry failed; message %d is not retried", message.delivery_tag)
+        return False
+
+
+def _properties(message: Message, attempt: int, error: Exception) -> bytes:
+    """Return the properties of a copy, encoded: those of the message, byte by byte, with some headers more.
+
+    Some properties a copy cannot have. An expiration would end the delay, and the broker removes it from what it
+    dead-letters. A user id that is not ours closes the channel.
+    """
+    raw = message.raw_properties
+    before = _HEADER.pack(60, 0, len(message.body))  # class, weight, size: pika's own properties come without
+    header = raw if raw.startswith(before) else before + raw
+    added: dict[str, Any] = {
+        ATTEMPTS: attempt,
+        EXCEPTION: _described(error),
+        QUEUE: message.queue,
+        EXCHANGE: message.exchange,
+        ROUTING_KEY: message.routing_key,
+    }
+    found: dict[str, Any] = {}
+    try:
+        found = read_properties(header, _ALL, _raw_table, True)
+        for name, kept in (("expiration", EXPIRATION), ("user_id", USER_ID)):
+            if (value := found.pop(name, None)) is not None:
+                added[kept] = value
+        table = found.get("headers", _NO_HEADERS)
+        headers, _ = read_table(table, 0)
+        if headers.get(QUEUE) == message.queue:  # it was a copy itself
+            for name in (QUEUE, EXCHANGE, ROUTING_KEY):
+                added.pop(name)
+        elif "x-death" in headers:
+            added[DEATHS] = headers["x-death"]
+        if "CC" in headers:
+            added[COPIED_TO] = headers["CC"]
+        return encode_properties({**found, "headers": replace_fields(table, added, _WITHOUT)})
+    except (TypeError, ValueError) as problem:
+        _log.warning("the copy of message %d has no header that says why: %s", message.delivery_tag, problem)
+    try:
+        return encode_properties(found)
+    except (TypeError, ValueError):
+        return header[12:]  # as it came
+
+
+def _raw_table(header: bytes, begin: int) -> tuple[bytes, int]:
+    end = begin + 4 + int.from_bytes(header[begin : begin + 4], "big")
+    return header[begin:end], end
+
+
+def _described(error: BaseException) -> str:
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:
+        text = type(error).__name__
+    return text[:_LONGEST_TEXT].encode("utf-8", "replace").decode()

@@ -1,0 +1,253 @@
+"""Queues to consume: what a consumer is told about one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from fairsched.errors import ConfigurationError
+from fairsched.frozenmapping import FrozenMapping
+from fairsched.handlers import check_plain
+from fairsched.prefetch import LARGEST_PREFETCH
+from fairsched.retry import Retry
+
+__all__ = ["Queue", "as_queues"]
+
+#: Bytes of the name of a queue.
+LONGEST_NAME = 255
+_POLICIES = ("requeue", "reject", "dead-letter")
+_OFFSETS = ("first", "last", "next")
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A queue to consume, with what is said of it alone.
+
+    It is declared at the start, and whenever it is gone, if `durable`, `arguments`, `bind` or `dead_letter` is given;
+    otherwise it must exist.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    weight : int
+        Its weight.
+    prefetch : int, optional
+        Unsettled messages of it, 1 to 65 535; so no more of them are handled at a time. By default as the consumer is
+        told; not with ``prefetch="auto"``.
+    on_error : "requeue", "reject", "dead-letter" or callable, optional
+        What happens to a message whose handler raised; by default as the consumer is told.
+    retry : Retry or False, optional
+        How such a message is retried, or that it is not; by default as the consumer is told, unless there is an
+        `on_error`.
+    durable : bool, optional
+        Whether it outlives the broker; True by default, if it is declared.
+    arguments : mapping, optional
+        Such as ``{"x-queue-type": "quorum"}``.
+    bind : sequence of str or tuple
+        Exchanges to bind it to: their names, or tuples of name, routing key and perhaps arguments.
+    dead_letter : str, optional
+        The queue for messages that were refused, declared durable if there is none; the arguments
+        ``x-dead-letter-exchange`` and ``x-dead-letter-routing-key`` are made of it. Retries end there too.
+    priority : int, optional
+        Of this consumer: brokers deliver to one of a lower priority while those of a higher have their window full.
+    exclusive : bool
+        Whether nobody else may consume it. Needs `prefetch`.
+    offset : "first", "last", "next", int or datetime, optional
+        Of a stream: where to begin, also after a lost connection. Needs `prefetch`.
+
+    Raises
+    ------
+    ConfigurationError
+        If a value is not allowed; the message names it.
+
+    Notes
+    -----
+    Immutable. Safe from any thread.
+
+    Examples
+    --------
+    >>> gold = Queue("gold", weight=40, durable=True, bind=[("orders", "gold.*")], dead_letter="gold.failed")
+    >>> gold.is_declared, Queue("free").is_declared
+    (True, False)
+    >>> gold.all_arguments
+    {'x-dead-letter-exchange': '', 'x-dead-letter-routing-key': 'gold.failed'}
+    """
+
+    name: str
+    _: KW_ONLY
+    weight: int = 1
+    prefetch: int | None = None
+    on_error: str | Callable[[Any, Exception], object] | None = None
+    retry: Retry | Literal[False] | None = None
+    durable: bool | None = None
+    arguments: Mapping[str, Any] | None = field(default=None, hash=False)
+    bind: Collection[str | tuple[Any, ...]] = field(default=(), hash=False)
+    dead_letter: str | None = None
+    priority: int | None = None
+    exclusive: bool = False
+    offset: str | int | datetime | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not 1 <= len(self.name.encode()) <= LONGEST_NAME:
+            raise ConfigurationError(f"a queue name has 1 to {LONGEST_NAME} bytes of text, got {self.name!r}")
+        self._check_handling()
+        self._check_topology()
+        self._check_consumer()
+
+    def _refuse(self, what: str, rule: str) -> ConfigurationError:
+        return ConfigurationError(f"{what} of queue {self.name!r} must be {rule}, got {getattr(self, what)!r}")
+
+    def _check_handling(self) -> None:
+        if self.prefetch is not None and not (_is_whole(self.prefetch) and 1 <= self.prefetch <= LARGEST_PREFETCH):
+            raise self._refuse("prefetch", f"a whole number from 1 to {LARGEST_PREFETCH}")
+        if callable(self.on_error):
+            check_plain(self.on_error, f"on_error of queue {self.name!r}")
+        elif self.on_error is not None and self.on_error not in _POLICIES:
+            raise self._refuse("on_error", f"one of {', '.join(_POLICIES)} or a function")
+        if self.retry is not None and self.retry is not False and not isinstance(self.retry, Retry):
+            raise self._refuse("retry", "a fairsched.Retry or False")
+        if self.retry and self.on_error is not None:
+            raise ConfigurationError(
+                f"queue {self.name!r} has retry and on_error, of which one takes the other's place"
+            )
+
+    def _check_topology(self) -> None:
+        if self.durable not in (None, True, False):
+            raise self._refuse("durable", "True or False")
+        if self.arguments is not None:
+            if not isinstance(self.arguments, Mapping) or not all(isinstance(name, str) for name in self.arguments):
+                raise self._refuse("arguments", "a mapping of names to values")
+            object.__setattr__(self, "arguments", FrozenMapping(self.arguments))
+        if isinstance(self.bind, str | bytes | Mapping) or not isinstance(self.bind, Collection):
+            raise self._refuse("bind", "a list of exchanges")
+        object.__setattr__(self, "bind", tuple(map(self._binding, self.bind)))
+        if self.dead_letter is not None:
+            if not isinstance(self.dead_letter, str) or not 1 <= len(self.dead_letter.encode()) <= LONGEST_NAME:
+                raise self._refuse("dead_letter", f"the name of a queue, 1 to {LONGEST_NAME} bytes of text")
+            if self.dead_letter == self.name:
+                raise self._refuse("dead_letter", "another queue")
+            if any(name.startswith("x-dead-letter-") for name in self.arguments or ()):
+                raise ConfigurationError(
+                    f"dead_letter of queue {self.name!r} makes the arguments x-dead-letter-exchange and "
+                    "x-dead-letter-routing-key, which are given too"
+                )
+
+    def _binding(self, one: Any) -> tuple[str, str, FrozenMapping[str, Any]]:
+        parts = (one,) if isinstance(one, str) else tuple(one) if isinstance(one, list | tuple) else ()
+        exchange, key, arguments = (*parts, *("", "", {})[len(parts) :])[:3] if 1 <= len(parts) <= 3 else (None,) * 3
+        if not (isinstance(exchange, str) and exchange and isinstance(key, str) and isinstance(arguments, Mapping)):
+            raise ConfigurationError(
+                f"bind of queue {self.name!r} must have names of exchanges, or tuples of name, routing key and perhaps "
+                f"arguments, got {one!r}"
+            )
+        return exchange, key, FrozenMapping(arguments)
+
+    def _check_consumer(self) -> None:
+        if self.priority is not None and not (_is_whole(self.priority) and -(2**31) <= self.priority < 2**31):
+            raise self._refuse("priority", "a whole number of 32 bits")
+        if not isinstance(self.exclusive, bool):
+            raise self._refuse("exclusive", "True or False")
+        offset = self.offset
+        known = offset in _OFFSETS or (_is_whole(offset) and 0 <= offset < 2**63)  # type: ignore[operator]
+        if offset is not None and not known and not isinstance(offset, datetime):
+            raise self._refuse("offset", f"one of {', '.join(_OFFSETS)}, a whole number of at least 0 or a datetime")
+        if offset is not None and self.retry:
+            raise ConfigurationError(f"queue {self.name!r} has an offset, so it is a stream, which has no retry")
+        if (self.exclusive or offset is not None) and self.prefetch is None:
+            what = "exclusive" if self.exclusive else "offset"
+            raise ConfigurationError(
+                f"{what} of queue {self.name!r} needs prefetch: another window takes another consumer"
+            )
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether it is declared."""
+        return self.durable is not None or self.arguments is not None or bool(self.bind) or self.dead_letter is not None
+
+    @property
+    def bindings(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """Exchange, routing key and arguments of each binding."""
+        return [(exchange, key, thawed(arguments)) for exchange, key, arguments in map(self._binding, self.bind)]
+
+    @property
+    def all_arguments(self) -> dict[str, Any]:
+        """What it is declared with."""
+        found: dict[str, Any] = thawed(self.arguments or {})
+        if self.dead_letter is not None:
+            found |= {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": self.dead_letter}
+        return found
+
+    @property
+    def consumer_arguments(self) -> dict[str, Any]:
+        """What it is consumed with."""
+        found: dict[str, Any] = {}
+        if self.priority is not None:
+            found["x-priority"] = self.priority
+        if self.offset is not None:
+            found["x-stream-offset"] = self.offset
+        return found
+
+
+def thawed(value: Any) -> Any:
+    """Return mappings as dicts and tuples as lists, as pika takes them."""
+    if isinstance(value, Mapping):
+        return {name: thawed(one) for name, one in value.items()}
+    return list(map(thawed, value)) if isinstance(value, list | tuple) else value
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def as_queues(queues: object) -> dict[str, Queue]:
+    """Convert the `queues` option.
+
+    Parameters
+    ----------
+    queues : mapping, or collection of str and Queue
+        A mapping of names to weights, or to mappings of what `Queue` takes; or names and queues.
+
+    Returns
+    -------
+    dict of str to Queue
+        By name, at least one.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is something else, or says something that is not allowed.
+
+    Notes
+    -----
+    O(queues). Safe from any thread.
+    """
+    if isinstance(queues, str | bytes) or not isinstance(queues, Collection):
+        raise ConfigurationError(
+            f"queues must be a mapping of names to weights or a list of names and Queues, got {queues!r}"
+        )
+    if isinstance(queues, Mapping):
+        found = [_named(name, value) for name, value in queues.items()]
+    else:
+        found = [one if isinstance(one, Queue) else Queue(one) for one in queues]
+    if not found:
+        raise ConfigurationError("at least one queue is needed, got none")
+    named = {one.name: one for one in found}
+    if len(named) != len(found):
+        raise ConfigurationError(f"queues must differ, got {[one.name for one in found]!r}")
+    return named
+
+
+def _named(name: Any, value: Any) -> Queue:
+    if isinstance(value, Queue):
+        if value.name != name:
+            raise ConfigurationError(f"queue {value.name!r} stands under another name, {name!r}")
+        return value
+    if not isinstance(value, Mapping):
+        return Queue(name, weight=value)
+    try:
+        return Queue(name, **value)
+    except TypeError as error:  # a name of an option that does not exist
+        raise ConfigurationError(f"queue {name!r}: {error}") from None
