@@ -21,6 +21,7 @@ from fairsched.consumer.handler_thread import HandlerThread
 from fairsched.consumer.pending_batch import PendingBatch
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.settlement import call_async
+from fairsched.consumer.state import ConsumerState
 from fairsched.errors import ShutDown
 from fairsched.handlers import is_coroutine_handler
 from fairsched.publisher.asynchronous import Publisher
@@ -56,8 +57,8 @@ class Consumer:
 
     Notes
     -----
-    Belongs to the event loop it is entered in; only `stop` and `stats`, and settling messages, are safe from other
-    threads. Broker traffic runs in the same thread of its own as for the blocking consumer, so a handler that blocks
+    Belongs to the event loop it is entered in; only `stop`, `stats` and `state`, and settling messages, are safe from
+    other threads. Broker traffic runs in the same thread of its own as for the blocking consumer, so a handler that blocks
     the event loop delays neither heartbeats nor recovery. The loop is woken when somebody waits for a message, and
     never polls.
 
@@ -402,6 +403,14 @@ class Consumer:
     def stats(self) -> dict[str, Any]:
         """Return the figures of this consumer, as `fairsched.Consumer.stats` does."""
         return self._client.stats()
+
+    @property
+    def state(self) -> ConsumerState:
+        """What this consumer is doing at the moment, as `fairsched.Consumer.state` says it.
+
+        Safe from any thread; O(number of queues).
+        """
+        return self._client.state()
 
 
 class _Turn:

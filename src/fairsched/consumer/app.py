@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairsched.config import OPTIONS, URL_VARIABLES, default_url
 from fairsched.config.arguments import check_names
+from fairsched.config.options import COMMAND_OPTIONS
 from fairsched.consumer.consumer import Consumer
 from fairsched.consumer.signals import graceful
+from fairsched.consumer.state import ConsumerState
 from fairsched.errors import ConfigurationError
 from fairsched.handlers import check_plain
 from fairsched.publisher import Publisher
@@ -52,7 +54,7 @@ class App:
 
     Notes
     -----
-    Declare in one thread, before `run`. `stop` and `stats` are safe from any thread.
+    Declare in one thread, before `run`. `stop`, `stats` and `state` are safe from any thread.
 
     Examples
     --------
@@ -63,7 +65,7 @@ class App:
     """
 
     def __init__(self, url: str | Sequence[str] | None = None, **options: Any) -> None:
-        check_names(options, [name for name in OPTIONS if name not in ("url", "log_level")])
+        check_names(options, [name for name in OPTIONS if name not in ("url", *COMMAND_OPTIONS)])
         self.url = url
         self.options = options
         self.weights: dict[str, int] = {}
@@ -239,4 +241,11 @@ class App:
 
     def stats(self) -> dict[str, Any]:
         """Return the figures of the running consumer, or nothing when there is none."""
-        return {} if self._consumer is None else self._consumer.stats()
+        consumer = self._consumer
+        return {} if consumer is None else consumer.stats()
+
+    @property
+    def state(self) -> ConsumerState:
+        """What the running consumer is doing, as `Consumer.state` says it; when there is none, that nothing is."""
+        consumer = self._consumer
+        return ConsumerState() if consumer is None else consumer.state

@@ -9,6 +9,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from fairsched._delivery import Counters, MessageSource
@@ -19,6 +20,7 @@ from fairsched.consumer.prefetch.arithmetic import busying, shortfall
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.settlement import FailurePolicy
 from fairsched.consumer.shedding import Shedding
+from fairsched.consumer.state import STUCK, ConsumerState
 from fairsched.consumer.waits import WaitWarnings
 from fairsched.errors import ConnectionFailed, ShutDown
 
@@ -355,6 +357,39 @@ class Client(MessageSource, Listener):
                 "%d messages that were handed out were not settled within the shutdown timeout of %g s; "
                 "they return to their queues", missing, self.settings.options.shutdown_timeout,
             )  # fmt: skip
+
+    def state(self) -> ConsumerState:
+        """Return what this is doing."""
+        buffered = self.lanes.qsize()
+        if not self._started:
+            waiting = dict.fromkeys(self.settings.windows, False)
+            return ConsumerState(
+                consuming=waiting, buffered=buffered, stopping=self.stopping.is_set(), problem=self._problem()
+            )
+        thread = self.io_thread
+        since = thread.since
+        return ConsumerState(
+            connected=thread.is_connected and not thread.ended,
+            since=None if since is None else datetime.fromtimestamp(since, UTC),
+            last_error=thread.last_error,
+            consuming=thread.subscribed(),
+            buffered=buffered,
+            # What came on a channel that is gone may be buffered still; and the two are not counted at one moment.
+            in_hand=max(0, thread.unsettled() - buffered),
+            stopping=self.stopping.is_set() or self._closed,
+            problem=self._problem(),
+        )
+
+    def _problem(self) -> str | None:
+        """Say why this cannot go on by itself, if so."""
+        if self.error is not None:
+            return f"{type(self.error).__name__}: {self.error}"
+        if self._forked:
+            return FORKED
+        if not self._started or self.io_thread.ended:
+            return None
+        idle = time.monotonic() - self.io_thread.turned
+        return f"the I/O thread has been stuck for {idle:.0f} s" if idle > STUCK else None
 
     def stats(self) -> dict[str, Any]:
         """Return counters, what is buffered, and the figures of every slot."""

@@ -14,6 +14,7 @@ from fairsched.consumer.batches import MessageBatch, check_limits, plain_batches
 from fairsched.consumer.client import DROPPED, Client
 from fairsched.consumer.pending_batch import taken
 from fairsched.consumer.settings import ConsumerSettings
+from fairsched.consumer.state import ConsumerState
 from fairsched.consumer.workers import WorkerThreads
 from fairsched.handlers import check_plain
 
@@ -304,3 +305,11 @@ class Consumer:
         O(number of slots).
         """
         return self._client.stats()
+
+    @property
+    def state(self) -> ConsumerState:
+        """What this consumer is doing at the moment: connected, since when, the last error, what waits here, and more.
+
+        Safe from any thread; O(number of queues).
+        """
+        return self._client.state()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from fairsched.cli.loading import load_app
 from fairsched.cli.parameters import config_option, settings_options
 from fairsched.config import Settings
 from fairsched.config.options import LOG_LEVEL
+from fairsched.config.values import OFF
 from fairsched.consumer import App
 from fairsched.errors import FairschedError
+
+_log = logging.getLogger(__name__)
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -37,7 +41,23 @@ def run(reference: str, config: Path | None, **given: Any) -> None:
     """
     settings = Settings.load(given, file=config)
     _set_up_logging(settings.log_level or LOG_LEVEL.default)
-    _run(load_app(reference), settings)
+    app = load_app(reference)
+    with _probes(app, settings.health_port):
+        _run(app, settings)
+
+
+def _probes(app: App, port: int | str | None) -> AbstractContextManager[object]:
+    """Answer probes about an app, if that is wanted."""
+    if port is None or port == OFF:
+        return nullcontext()
+    from fairsched.cli.health import HealthServer
+
+    try:
+        server = HealthServer(lambda: app.state, int(port))
+    except OSError as error:
+        raise exits.Failure(f"cannot listen on port {port}: {error.strerror or error}", exits.USAGE) from error
+    _log.info("probes are answered on port %d of all interfaces: /healthz and /readyz", server.port)
+    return server
 
 
 def _set_up_logging(level: str) -> None:
