@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,6 +16,7 @@ from fairsched.consumer.state import ConsumerState
 from fairsched.errors import ConfigurationError
 from fairsched.handlers import check_plain
 from fairsched.publisher import Publisher
+from fairsched.weights import normalise
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -54,7 +55,7 @@ class App:
 
     Notes
     -----
-    Declare in one thread, before `run`. `stop`, `stats` and `state` are safe from any thread.
+    Declare in one thread, before `run`. `stop`, `set_weight`, `stats` and `state` are safe from any thread.
 
     Examples
     --------
@@ -71,6 +72,8 @@ class App:
         self.weights: dict[str, int] = {}
         self.handlers: dict[str, Handler] = {}
         self._consumer: Consumer | None = None
+        #: Called in a thread of its own on SIGHUP, while `run` runs; None: SIGHUP is left alone.
+        self._reload: Callable[[], object] | None = None
         #: That a consumer was made with.
         self._used: str | Sequence[str] | None = None
         self._publisher: Publisher | None = None
@@ -181,7 +184,7 @@ class App:
         consumer = self._consumer = self.make_consumer(url, **overrides)
         in_main = threading.current_thread() is threading.main_thread()
         try:
-            with graceful(consumer.stop) if in_main else nullcontext():
+            with graceful(consumer.stop, reload=self._reload) if in_main else nullcontext():
                 consumer.run(self.dispatch)
         finally:
             self._consumer = None
@@ -238,6 +241,20 @@ class App:
         """Stop the running consumer, if there is one, as `Consumer.stop` does."""
         if self._consumer is not None:
             self._consumer.stop(now)
+
+    def set_weight(self, queue: Hashable, weight: int) -> None:
+        """Change the weight of a queue, or with a `key` that of a tenant, as `Consumer.set_weight` does.
+
+        It holds for the running consumer, and if it is that of a declared queue, for later ones.
+        """
+        consumer = self._consumer
+        if consumer is not None:
+            consumer.set_weight(queue, weight)
+        elif queue not in self.weights:
+            raise ConfigurationError(f"no handler for queue {queue!r}; there are {sorted(self.handlers)}")
+        if isinstance(queue, str) and queue in self.weights:
+            normalise({queue: weight})  # for its checks
+            self.weights[queue] = weight
 
     def stats(self) -> dict[str, Any]:
         """Return the figures of the running consumer, or nothing when there is none."""

@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -357,6 +357,19 @@ class Client(MessageSource, Listener):
                 "%d messages that were handed out were not settled within the shutdown timeout of %g s; "
                 "they return to their queues", missing, self.settings.options.shutdown_timeout,
             )  # fmt: skip
+
+    def set_weights(self, changes: Mapping[Any, int]) -> None:
+        """Change the weights of queues, or with a key of tenants, all or none of them."""
+        self.check_process()
+        with self._guard:  # two at once would undo each other, and so would a start
+            before = self.settings
+            found = before.reweighed(changes)
+            self.settings = found
+            self.lanes.set_quanta(
+                {name: quantum for name, quantum in found.quanta.items() if before.quanta.get(name) != quantum}
+            )
+            if self._started and found.units != before.units:
+                self.io_thread.reweigh(found)
 
     def state(self) -> ConsumerState:
         """Return what this is doing."""

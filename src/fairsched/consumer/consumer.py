@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -287,6 +287,32 @@ class Consumer:
         Safe from any thread and from handlers. From a signal handler use `fairsched.consumer.signals`.
         """
         self._client.stop(now)
+
+    def set_weight(self, queue: Hashable, weight: int) -> None:
+        """Change the weight of a queue, or with a `key` that of a tenant, while it consumes.
+
+        Parameters
+        ----------
+        queue : str, or hashable
+            The queue's name, or the tenant's.
+        weight : int
+            Its new weight, in the units of all the others.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such queue, or the weight is not a whole number of at least 1; nothing is changed then.
+        RuntimeError
+            In a child process that was forked since the consumer was started.
+
+        Notes
+        -----
+        Messages that are here are served by it from the next turns on. Prefetch windows that go by the weights are
+        divided anew, which takes the exchange of a few methods with the broker.
+
+        Safe from any thread, before and after the start too; O(number of queues).
+        """
+        self._client.set_weights({queue: weight})
 
     def stats(self) -> dict[str, Any]:
         """Return the figures of this consumer.

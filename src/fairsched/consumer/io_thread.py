@@ -95,9 +95,9 @@ class IOThread:
     Notes
     -----
     Handlers never run in this thread, so they cannot delay heartbeats. `start`, `request_flush`, `give_way`,
-    `stop_intake`, `close`, `round_trip`, `window`, `unsettled`, `is_full`, `is_connected`, `since`, `subscribed`,
-    `turned`, `ended` and `last_error` are safe from any thread; everything else belongs to the I/O thread. None of them
-    waits for the network except `close`.
+    `reweigh`, `stop_intake`, `close`, `round_trip`, `window`, `unsettled`, `is_full`, `is_connected`, `since`,
+    `subscribed`, `turned`, `ended` and `last_error` are safe from any thread; everything else belongs to the I/O
+    thread. None of them waits for the network except `close`.
 
     While it waits, it lends the connection to the threads that consume (`LentConnection`).
 
@@ -220,6 +220,10 @@ class IOThread:
 
         self._loop.add_callback_threadsafe(stop)
 
+    def reweigh(self, settings: ConsumerSettings) -> None:
+        """Give queues the windows that go with other weights."""
+        self._loop.add_callback_threadsafe(lambda: self._reweigh(settings))
+
     def forked(self) -> None:
         """Let no message of this copy in a child process be settled: the sockets belong to the parent."""
         self.settlements.forked(FORKED)
@@ -286,6 +290,12 @@ class IOThread:
         self._on_disconnected()
         self._listener.intake_closed()
         self._listener.settled()
+
+    def _reweigh(self, settings: ConsumerSettings) -> None:
+        if not self._stopping:
+            self._settings = settings
+            self._backlogged.reweigh(settings)
+            self._window_control.reweigh(settings)
 
     def _wake(self) -> None:
         self._loop.add_callback_threadsafe(_nothing)

@@ -13,6 +13,7 @@ import click
 from fairsched.cli import exits
 from fairsched.cli.loading import load_app
 from fairsched.cli.parameters import config_option, settings_options
+from fairsched.cli.reloading import Reload, is_wanted
 from fairsched.config import Settings
 from fairsched.config.options import LOG_LEVEL
 from fairsched.config.values import OFF
@@ -34,7 +35,7 @@ def run(reference: str, config: Path | None, **given: Any) -> None:
     MODULE:APP names a fairsched.App, such as "workers.mail:app"; the current directory is importable. The first
     signal is a warm shutdown: take no more messages, handle and acknowledge those already received, and exit. The
     second requeues messages whose handler has not started, and waits for those that are running. The third exits at
-    once.
+    once. SIGHUP rereads the settings and applies the weights in them, unless this runs in a terminal.
 
     Settings come from the app, the configuration file, environment variables (FAIRSCHED_PREFETCH for --prefetch) and
     these options; later ones override earlier ones. Without weights, --queues selects some of the app's queues.
@@ -42,6 +43,8 @@ def run(reference: str, config: Path | None, **given: Any) -> None:
     settings = Settings.load(given, file=config)
     _set_up_logging(settings.log_level or LOG_LEVEL.default)
     app = load_app(reference)
+    if is_wanted():
+        app._reload = Reload(app, given, config, settings)
     with _probes(app, settings.health_port):
         _run(app, settings)
 
