@@ -34,7 +34,7 @@ from fairsched.slotstats import SlotStats
 
 if TYPE_CHECKING:
     from fairsched.broker import Broker
-    from fairsched.consumer import App, ArrowBatch, Consumer, Message, MessageBatch, from_pika
+    from fairsched.consumer import App, ArrowBatch, Consumer, ConsumerState, Message, MessageBatch, from_pika
     from fairsched.publisher import Publisher
     from fairsched.simulator import Scenario, simulate
 
@@ -53,6 +53,7 @@ __all__ = [
     "ConnectionFailed",
     "ConsistentHashExchange",
     "Consumer",
+    "ConsumerState",
     "DecodingError",
     "Dwrr",
     "Entry",
@@ -84,7 +85,7 @@ __all__ = [
 ]
 
 # Looked up on first use, so that whoever embeds the engine alone does not import pika.
-_FROM_CONSUMER = {"App", "ArrowBatch", "Consumer", "Message", "MessageBatch", "from_pika"}
+_FROM_CONSUMER = {"App", "ArrowBatch", "Consumer", "ConsumerState", "Message", "MessageBatch", "from_pika"}
 _FROM_PUBLISHER = {"Publisher"}
 _FROM_BROKER = {"Broker"}
 _FROM_SIMULATOR = {"Scenario", "simulate"}

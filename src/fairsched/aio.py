@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Hashable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +21,7 @@ from fairsched.consumer.handler_thread import HandlerThread
 from fairsched.consumer.pending_batch import PendingBatch
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.settlement import call_async
+from fairsched.consumer.state import ConsumerState
 from fairsched.errors import ShutDown
 from fairsched.handlers import is_coroutine_handler
 from fairsched.publisher.asynchronous import Publisher
@@ -56,10 +57,10 @@ class Consumer:
 
     Notes
     -----
-    Belongs to the event loop it is entered in; only `stop` and `stats`, and settling messages, are safe from other
-    threads. Broker traffic runs in the same thread of its own as for the blocking consumer, so a handler that blocks
-    the event loop delays neither heartbeats nor recovery. The loop is woken when somebody waits for a message, and
-    never polls.
+    Belongs to the event loop it is entered in; only `stop`, `set_weight`, `stats` and `state`, and settling messages,
+    are safe from other threads. Broker traffic runs in the same thread of its own as for the blocking consumer, so a
+    handler that blocks the event loop delays neither heartbeats nor recovery. The loop is woken when somebody waits for
+    a message, and never polls.
 
     Examples
     --------
@@ -399,9 +400,21 @@ class Consumer:
         """
         self._client.stop(now)
 
+    def set_weight(self, queue: Hashable, weight: int) -> None:
+        """Change the weight of a queue, or with a `key` that of a tenant, as `fairsched.Consumer.set_weight` does."""
+        self._client.set_weights({queue: weight})
+
     def stats(self) -> dict[str, Any]:
         """Return the figures of this consumer, as `fairsched.Consumer.stats` does."""
         return self._client.stats()
+
+    @property
+    def state(self) -> ConsumerState:
+        """What this consumer is doing at the moment, as `fairsched.Consumer.state` says it.
+
+        Safe from any thread; O(number of queues).
+        """
+        return self._client.state()
 
 
 class _Turn:

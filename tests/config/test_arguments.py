@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fairsched import aio
-from fairsched.config.options import LOG_LEVEL, OPTIONS
+from fairsched.config.options import COMMAND_OPTIONS, OPTIONS
 from fairsched.consumer import Consumer
 from fairsched.consumer.settings import ConsumerSettings
 
@@ -27,7 +27,7 @@ def test_tools_see_what_it_takes(make: Callable[..., Any]) -> None:
 
 @both
 def test_it_takes_the_options_of_the_table(make: Callable[..., Any]) -> None:
-    table = {name: option.default for name, option in OPTIONS.items() if option is not LOG_LEVEL}
+    table = {name: option.default for name, option in OPTIONS.items() if name not in COMMAND_OPTIONS}
     parameters = inspect.signature(make).parameters.values()
     required = dict.fromkeys(("url", "queues"), inspect.Parameter.empty)
     assert {parameter.name: parameter.default for parameter in parameters} == {**table, **required}

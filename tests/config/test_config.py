@@ -93,6 +93,7 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
     "connect_timeout": {"file": ("200ms", 0.2), "environment": ("9", 9.0), "argument": (0.5, 0.5)},
     "connection_name": {"file": ("a", "a"), "environment": ("b", "b"), "argument": ("c", "c")},
     "fast": {"file": (True, True), "environment": ("no", False), "argument": (False, False)},
+    "health_port": {"file": (8080, 8080), "environment": ("off", "off"), "argument": ("0", 0)},
     "log_level": {"file": ("debug", "debug"), "environment": ("WARNING", "warning"), "argument": ("error", "error")},
 }
 PRIORITY = ("file", "environment", "argument")
@@ -249,6 +250,8 @@ BAD = [
     ("shutdown_timeout", "5 weeks", "such as 100us, 4ms or 1.5s"),
     ("shutdown_timeout", -1, "such as 100us"),
     ("connect_timeout", 0, "positive"),
+    ("health_port", 65536, "a port, 0 to 65535"),
+    ("health_port", "http", "'off', or a port"),
     ("log_level", "loud", "one of debug, info, warning, error, critical"),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,7 @@ class Connection:
 
     Notes
     -----
-    For the I/O thread alone, except `last_error`.
+    For the I/O thread alone, except `last_error`, `is_open` and `since`.
     """
 
     def __init__(
@@ -68,7 +69,10 @@ class Connection:
         name: str | None = None,
     ) -> None:
         self.address = ""
+        #: What went wrong last, without a password.
         self.last_error: str | None = None
+        #: When the connection was opened, or else lost, on the clock of `time.time`; None: there was none yet.
+        self.since: float | None = None
         self._loop = loop
         self._urls = urls
         self._fast = fast
@@ -89,6 +93,11 @@ class Connection:
         """The connection if it is open."""
         found = self._transport
         return found if found is not None and found.is_open else None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection is open."""
+        return self.transport is not None
 
     def connect(self) -> None:
         """Connect, and go on trying until `close` or `give_up`."""
@@ -160,6 +169,7 @@ class Connection:
         self._backoff.succeeded()
         _log.info("connected to %s", self.address)
         again, self._was_open = self._was_open, True
+        self.since = time.time()
         self._connected(connection, again)
 
     def _on_open_error(self, _connection: Any, error: BaseException) -> None:
@@ -175,6 +185,7 @@ class Connection:
 
     def _on_close(self, _connection: Any, error: BaseException) -> None:
         self._transport = None
+        self.since = time.time()
         self._disconnected()
         if self._closing:
             self._closed()

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Mapping
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, Self
-from urllib.parse import urlsplit
+from typing import Any
 
-#: What browsers call this machine. Whoever asks by another name was sent here by a page from elsewhere.
-_HERE = {"127.0.0.1", "localhost"}
+from fairsched.cli.httpserver import HttpServer, Page
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -112,7 +106,7 @@ look();
 """
 
 
-class StatusPage:
+class StatusPage(HttpServer):
     """An HTTP server that shows a broker's status, on 127.0.0.1.
 
     Parameters
@@ -129,68 +123,14 @@ class StatusPage:
 
     Notes
     -----
-    ``/`` is a page that refreshes itself each second, ``/status.json`` the object. Nothing can be changed by it, and
-    only this machine can reach it. One thread a request; none of them is the broker's.
+    ``/`` is a page that refreshes itself each second, ``/status.json`` the object. Only this machine can reach it.
     """
 
     def __init__(self, status: Callable[[], Mapping[str, Any]], port: int = 0) -> None:
-        self._server = _Server(("127.0.0.1", port), _Handler)
-        self._server.status = status
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="fairsched-status")
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        """The address of the page."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}/"
-
-    def close(self) -> None:
-        """Stop answering."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    status: Callable[[], Mapping[str, Any]]
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-    server_version = "fairsched"
-    sys_version = ""
-    #: Seconds that a request may take to come in.
-    timeout = 10
-
-    def do_GET(self) -> None:
-        """Answer a request."""
-        if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in _HERE:
-            self._answer(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", "ask for 127.0.0.1 or localhost\n")
-        elif self.path == "/":
-            self._answer(HTTPStatus.OK, "text/html", _PAGE)
-        elif self.path == "/status.json":
-            self._answer(HTTPStatus.OK, "application/json", json.dumps(self.server.status()))
-        else:
-            self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there are / and /status.json\n")
-
-    def _answer(self, code: HTTPStatus, kind: str, text: str) -> None:
-        body = text.encode()
-        self.send_response(code)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: standard error is for the broker."""
+        super().__init__(
+            {
+                "/": lambda: Page(_PAGE, "text/html"),
+                "/status.json": lambda: Page(json.dumps(status()), "application/json"),
+            },
+            port,
+        )

@@ -330,7 +330,7 @@ class ConsumerOptions:
 
     def __post_init__(self) -> None:
         for name, option in OPTIONS.items():
-            if name == LOG_LEVEL.name or option.kind.check is None:
+            if name in COMMAND_OPTIONS or option.kind.check is None:
                 continue
             value = getattr(self, name)
             if value is not None or option.default is not None:
@@ -350,11 +350,21 @@ def _checked(option: Option, value: Any) -> Any:
 LOG_LEVEL = Option(
     "log_level", values.word(*values.LOG_LEVELS), "info", "", "|".join(values.LOG_LEVELS), "Log level of fairsched run."
 )
+HEALTH_PORT = Option(
+    "health_port",
+    or_off(values.PORT),
+    None,
+    "off",
+    "PORT|off",
+    "Answer the probes of a supervisor, /healthz and /readyz, over HTTP on this port of all interfaces; 0: a free one.",
+)
+#: These by name.
+COMMAND_OPTIONS = {option.name: option for option in (LOG_LEVEL, HEALTH_PORT)}
 
 #: All options by name.
 OPTIONS: dict[str, Option] = {
     **{row.name: Option(row.name, default=row.default, **row.metadata) for row in fields(ConsumerOptions)},
-    LOG_LEVEL.name: LOG_LEVEL,
+    **COMMAND_OPTIONS,
 }
 
 

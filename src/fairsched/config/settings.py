@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from fairsched.config import values
 from fairsched.config.file import find_file, read_file
-from fairsched.config.options import LOG_LEVEL, OPTIONS, PREFIX, did_you_mean
+from fairsched.config.options import COMMAND_OPTIONS, OPTIONS, PREFIX, did_you_mean
 from fairsched.errors import ConfigurationError
 from fairsched.frozenmapping import FrozenMapping
 from fairsched.retry import Retry
@@ -122,7 +122,7 @@ class Settings(_Fields):  # type: ignore[misc]  # the fields are those of the ta
         options: dict[str, Any] = {}
         for key in OPTIONS:
             value = getattr(self, key)
-            if value is None or key in ("url", "queues", LOG_LEVEL.name):
+            if value is None or key in ("url", "queues", *COMMAND_OPTIONS):
                 continue
             options[key] = _for_consumer(key, value)
         return options

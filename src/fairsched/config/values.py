@@ -388,6 +388,7 @@ WORKERS = Kind(
 )
 KEY = Kind(_key, "'queue', 'header:NAME' or 'property:NAME'")
 ORDERING_KEY = Kind(_ordering_key, "'header:NAME' or 'property:NAME'")
+PORT = Kind(lambda value: _whole(value, 0, 65535), "a port, 0 to 65535")
 WEIGHTS = Kind(_numbers, "names of tenants with weights (whole numbers of at least 1)")
 RETRY = Kind(_retry, f"a number of attempts, or a table of {', '.join(_RETRY)}")
 CODEL = Kind(_codel, f"a duration, or a table of {', '.join(_CODEL)}")

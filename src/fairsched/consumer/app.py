@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairsched.config import OPTIONS, URL_VARIABLES, default_url
 from fairsched.config.arguments import check_names
+from fairsched.config.options import COMMAND_OPTIONS
 from fairsched.consumer.consumer import Consumer
 from fairsched.consumer.signals import graceful
+from fairsched.consumer.state import ConsumerState
 from fairsched.errors import ConfigurationError
 from fairsched.handlers import check_plain
 from fairsched.publisher import Publisher
 from fairsched.queues import Queue
+from fairsched.weights import normalise
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -56,7 +59,7 @@ class App:
 
     Notes
     -----
-    Declare in one thread, before `run`. `stop` and `stats` are safe from any thread.
+    Declare in one thread, before `run`. `stop`, `set_weight`, `stats` and `state` are safe from any thread.
 
     Examples
     --------
@@ -67,12 +70,14 @@ class App:
     """
 
     def __init__(self, url: str | Sequence[str] | None = None, **options: Any) -> None:
-        check_names(options, [name for name in OPTIONS if name not in ("url", "log_level")])
+        check_names(options, [name for name in OPTIONS if name not in ("url", *COMMAND_OPTIONS)])
         self.url = url
         self.options = options
         self.queues: dict[str, Queue] = {}
         self.handlers: dict[str, Handler] = {}
         self._consumer: Consumer | None = None
+        #: Called in a thread of its own on SIGHUP, while `run` runs; None: SIGHUP is left alone.
+        self._reload: Callable[[], object] | None = None
         #: That a consumer was made with.
         self._used: str | Sequence[str] | None = None
         self._publisher: Publisher | None = None
@@ -202,7 +207,7 @@ class App:
         consumer = self._consumer = self.make_consumer(url, **overrides)
         in_main = threading.current_thread() is threading.main_thread()
         try:
-            with graceful(consumer.stop) if in_main else nullcontext():
+            with graceful(consumer.stop, reload=self._reload) if in_main else nullcontext():
                 consumer.run(self.dispatch)
         finally:
             self._consumer = None
@@ -265,6 +270,27 @@ class App:
         if self._consumer is not None:
             self._consumer.stop(now)
 
+    def set_weight(self, queue: Hashable, weight: int) -> None:
+        """Change the weight of a queue, or with a `key` that of a tenant, as `Consumer.set_weight` does.
+
+        It holds for the running consumer, and if it is that of a declared queue, for later ones.
+        """
+        consumer = self._consumer
+        if consumer is not None:
+            consumer.set_weight(queue, weight)
+        elif queue not in self.queues:
+            raise ConfigurationError(f"no handler for queue {queue!r}; there are {sorted(self.handlers)}")
+        if isinstance(queue, str) and queue in self.queues:
+            normalise({queue: weight})  # for its checks
+            self.queues[queue] = replace(self.queues[queue], weight=weight)
+
     def stats(self) -> dict[str, Any]:
         """Return the figures of the running consumer, or nothing when there is none."""
-        return {} if self._consumer is None else self._consumer.stats()
+        consumer = self._consumer
+        return {} if consumer is None else consumer.stats()
+
+    @property
+    def state(self) -> ConsumerState:
+        """What the running consumer is doing, as `Consumer.state` says it; when there is none, that nothing is."""
+        consumer = self._consumer
+        return ConsumerState() if consumer is None else consumer.state

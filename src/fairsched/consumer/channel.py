@@ -96,6 +96,8 @@ class ConsumerChannel(ChannelDeliveries):
         self.prefetch = ResizableWindow(self.ledger, self._start, self._stop, self._on_change)
         #: Whether the broker confirmed the consumer and has not cancelled it since.
         self.consuming = False
+        #: The same for who asks how it goes, any thread: a window that is being changed, or is shut, counts too.
+        self.subscribed = False
         #: Messages ready in the queue when the broker was last asked; None: not asked since the last look.
         self.ready: int | None = None
         #: Whether the broker was asked and has not answered.
@@ -180,6 +182,7 @@ class ConsumerChannel(ChannelDeliveries):
             if not self.consuming and not self.prefetch.busy:
                 self._ending()
         elif first:
+            self.subscribed = True
             self._callbacks.changed(self, None)
 
     @property
@@ -261,7 +264,7 @@ class ConsumerChannel(ChannelDeliveries):
         """Forget the channel: it is gone."""
         if self.alive and self._channel is not None:
             self._channel.connection.sinks.pop(self._channel.channel_number, None)
-        self.alive = self.consuming = False
+        self.alive = self.consuming = self.subscribed = False
         self.number = 0
 
     def _on_cancel(self, frame: Method[Basic.Cancel]) -> None:
@@ -270,6 +273,7 @@ class ConsumerChannel(ChannelDeliveries):
         self._note_room()
         if self.consuming and not self.prefetch.consumers:
             self.consuming, self._sent_away = False, True
+            self.subscribed = False
             _log.warning("the broker cancelled the consumer of queue %r; consuming again shortly", self.queue)
             self._callbacks.changed(self, None)
 

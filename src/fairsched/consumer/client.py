@@ -8,7 +8,8 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from fairsched._delivery import Counters, MessageSource
@@ -21,6 +22,7 @@ from fairsched.consumer.retries import Retries
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.settlement import FailurePolicy
 from fairsched.consumer.shedding import Shedding
+from fairsched.consumer.state import STUCK, ConsumerState
 from fairsched.consumer.waits import WaitWarnings
 from fairsched.errors import ConnectionFailed, ShutDown
 
@@ -367,6 +369,52 @@ class Client(MessageSource, Listener):
                 "%d messages that were handed out were not settled within the shutdown timeout of %g s; "
                 "they return to their queues", missing, self.settings.options.shutdown_timeout,
             )  # fmt: skip
+
+    def set_weights(self, changes: Mapping[Any, int]) -> None:
+        """Change the weights of queues, or with a key of tenants, all or none of them."""
+        self.check_process()
+        with self._guard:  # two at once would undo each other, and so would a start
+            before = self.settings
+            found = before.reweighed(changes)
+            self.settings = found
+            self.lanes.set_quanta(
+                {name: quantum for name, quantum in found.quanta.items() if before.quanta.get(name) != quantum}
+            )
+            if self._started and found.units != before.units:
+                self.io_thread.reweigh(found)
+
+    def state(self) -> ConsumerState:
+        """Return what this is doing."""
+        buffered = self.lanes.qsize()
+        if not self._started:
+            waiting = dict.fromkeys(self.settings.windows, False)
+            return ConsumerState(
+                consuming=waiting, buffered=buffered, stopping=self.stopping.is_set(), problem=self._problem()
+            )
+        thread = self.io_thread
+        since = thread.since
+        return ConsumerState(
+            connected=thread.is_connected and not thread.ended,
+            since=None if since is None else datetime.fromtimestamp(since, UTC),
+            last_error=thread.last_error,
+            consuming=thread.subscribed(),
+            buffered=buffered,
+            # What came on a channel that is gone may be buffered still; and the two are not counted at one moment.
+            in_hand=max(0, thread.unsettled() - buffered),
+            stopping=self.stopping.is_set() or self._closed,
+            problem=self._problem(),
+        )
+
+    def _problem(self) -> str | None:
+        """Say why this cannot go on by itself, if so."""
+        if self.error is not None:
+            return f"{type(self.error).__name__}: {self.error}"
+        if self._forked:
+            return FORKED
+        if not self._started or self.io_thread.ended:
+            return None
+        idle = time.monotonic() - self.io_thread.turned
+        return f"the I/O thread has been stuck for {idle:.0f} s" if idle > STUCK else None
 
     def stats(self) -> dict[str, Any]:
         """Return counters, what is buffered, and the figures of every slot."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,6 +14,7 @@ from fairsched.consumer.batches import MessageBatch, check_limits, plain_batches
 from fairsched.consumer.client import DROPPED, Client
 from fairsched.consumer.pending_batch import taken
 from fairsched.consumer.settings import ConsumerSettings
+from fairsched.consumer.state import ConsumerState
 from fairsched.consumer.workers import WorkerThreads
 from fairsched.handlers import check_plain
 
@@ -287,6 +288,32 @@ class Consumer:
         """
         self._client.stop(now)
 
+    def set_weight(self, queue: Hashable, weight: int) -> None:
+        """Change the weight of a queue, or with a `key` that of a tenant, while it consumes.
+
+        Parameters
+        ----------
+        queue : str, or hashable
+            The queue's name, or the tenant's.
+        weight : int
+            Its new weight, in the units of all the others.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such queue, or the weight is not a whole number of at least 1; nothing is changed then.
+        RuntimeError
+            In a child process that was forked since the consumer was started.
+
+        Notes
+        -----
+        Messages that are here are served by it from the next turns on. Prefetch windows that go by the weights are
+        divided anew, which takes the exchange of a few methods with the broker.
+
+        Safe from any thread, before and after the start too; O(number of queues).
+        """
+        self._client.set_weights({queue: weight})
+
     def stats(self) -> dict[str, Any]:
         """Return the figures of this consumer.
 
@@ -305,3 +332,11 @@ class Consumer:
         O(number of slots).
         """
         return self._client.stats()
+
+    @property
+    def state(self) -> ConsumerState:
+        """What this consumer is doing at the moment: connected, since when, the last error, what waits here, and more.
+
+        Safe from any thread; O(number of queues).
+        """
+        return self._client.state()

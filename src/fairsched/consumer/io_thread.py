@@ -6,6 +6,7 @@ import functools
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -96,8 +97,9 @@ class IOThread:
     Notes
     -----
     Handlers never run in this thread, so they cannot delay heartbeats. `start`, `request_flush`, `give_way`,
-    `after`, `stop_intake`, `close`, `round_trip`, `window`, `unsettled`, `is_full`, `ended` and `last_error` are safe
-    from any thread; everything else belongs to the I/O thread. None of them waits for the network except `close`.
+    `after`, `reweigh`, `stop_intake`, `close`, `round_trip`, `window`, `unsettled`, `is_full`, `is_connected`, `since`,
+    `subscribed`, `turned`, `ended` and `last_error` are safe from any thread; everything else belongs to the I/O
+    thread. None of them waits for the network except `close`.
 
     While it waits, it lends the connection to the threads that consume (`LentConnection`).
 
@@ -165,6 +167,8 @@ class IOThread:
         self._startup = Startup(self._loop, self._channels, self._begin)
         self._stopping = self._intake_closed = False
         self._launched, self._ended = False, threading.Event()
+        #: When the loop was seen to turn last, on the clock of `time.monotonic`.
+        self.turned = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="fairsched-io", daemon=True)
 
     # From any thread ---------------------------------------------------------------------------------------------
@@ -173,12 +177,28 @@ class IOThread:
         """Start the thread; it connects at once."""
         # An interrupt in the midst of this leaves a thread of which `threading` does not yet say that it is alive.
         self._launched = True
+        self.turned = time.monotonic()
         self._thread.start()
 
     @property
     def last_error(self) -> str | None:
-        """Why there was no connection, the last time there was none."""
+        """Why there was no connection, or a queue was not consumed, the last time."""
         return self._connection.last_error
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the connection is open."""
+        return self._connection.is_open
+
+    @property
+    def since(self) -> float | None:
+        """When the connection was opened, or else lost, on the clock of `time.time`; None: there was none yet."""
+        return self._connection.since
+
+    def subscribed(self) -> dict[str, bool]:
+        """Return for every queue whether it is consumed."""
+        current = self._current
+        return {name: name in current and current[name].subscribed for name in self._settings.windows}
 
     def request_flush(self) -> None:
         """Have settlements sent as soon as the I/O thread can; one request at a time."""
@@ -209,6 +229,10 @@ class IOThread:
     def after(self, seconds: float, function: Callable[[], object]) -> None:
         """Call a function in this thread, after so many seconds."""
         self._loop.add_callback_threadsafe(lambda: self._loop.call_later(seconds, function))
+
+    def reweigh(self, settings: ConsumerSettings) -> None:
+        """Give queues the windows that go with other weights."""
+        self._loop.add_callback_threadsafe(lambda: self._reweigh(settings))
 
     def forked(self) -> None:
         """Let no message of this copy in a child process be settled: the sockets belong to the parent."""
@@ -277,6 +301,12 @@ class IOThread:
         self._listener.intake_closed()
         self._listener.settled()
 
+    def _reweigh(self, settings: ConsumerSettings) -> None:
+        if not self._stopping:
+            self._settings = settings
+            self._backlogged.reweigh(settings)
+            self._window_control.reweigh(settings)
+
     def _wake(self) -> None:
         self._loop.add_callback_threadsafe(_nothing)
 
@@ -289,6 +319,7 @@ class IOThread:
 
     def _watch(self) -> None:
         """End if nobody can use the consumer any more."""
+        self.turned = time.monotonic()
         if self._listener.orphan():
             self._close()
             self._loop.call_later(_LONGEST_END, self._loop.stop)
@@ -444,6 +475,7 @@ class IOThread:
         if self._stopping:
             self._cancel_done(found)
         else:
+            self._connection.last_error = f"queue {found.queue!r}: the broker cancelled the consumer"
             self._loop.call_later(self._backoffs[found.queue].failed(), found.consume)
 
     def _on_channel_lost(self, found: ConsumerChannel, reason: BaseException) -> None:
@@ -461,6 +493,7 @@ class IOThread:
             )
         else:
             delay = self._backoffs[found.queue].failed()
+            self._connection.last_error = f"queue {found.queue!r}: {mask_url(describe(reason))}"
             _log.warning("channel of queue %r lost, another in %.2f s: %s", found.queue, delay, describe(reason))
             self._loop.call_later(delay, lambda: self._reopen(found))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from fairsched._fairqueue import FairQueue
@@ -114,6 +114,12 @@ class Lanes:
         """
         before = [lane.hold(slot, held, awaited) for lane in self.queues]
         return all(before)
+
+    def set_quanta(self, quanta: Mapping[Hashable, int]) -> None:
+        """Change the quanta of slots, in every lane; what is here is served by them from now on."""
+        for lane in self.queues:
+            for slot, quantum in quanta.items():
+                lane.set_quantum(slot, quantum)
 
     def anticipate(self, seconds: float) -> None:
         """Say for how long a held slot is waited for, in every lane, when its turn comes while it is empty."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 #: What `on_error` may be.
 OnError = str | Callable[["Message", Exception], object]
 
+#: The engine's.
+LARGEST_QUANTUM = 2**62 - 1
+
 #: The prefetch that is found by measuring.
 AUTO = "auto"
 
@@ -46,6 +51,10 @@ class ConsumerSettings:
         As given. What needs no computation is read from here.
     urls : tuple of str
         Brokers in the order in which they are tried.
+    weights : dict
+        Weight per queue, as given.
+    tenants : dict
+        Weight per tenant, as given.
     quanta : dict
         Quantum per slot that is known beforehand: queues, or tenants with a weight.
     default_quantum : int or None
@@ -93,17 +102,13 @@ class ConsumerSettings:
         self.ordering_key = None if options.ordering_key is None else key_function(options.ordering_key, "ordering_key")
         if callable(options.on_error):
             check_plain(options.on_error, "on_error")
-        self.queues = as_queues(options.queues)
-        weights = normalise({name: queue.weight for name, queue in self.queues.items()})
-        self.quanta, self.default_quantum = self._quanta(weights)
+        self.queues, self.tenants = as_queues(options.queues), dict(options.weights or {})
+        self.weights = {name: queue.weight for name, queue in self.queues.items()}
+        self.quanta, self.default_quantum = self._quanta()
         _check_lanes(self)
-        self.units = {
-            name: self.lanes * weight * self.cost.unit / self.cost.expected for name, weight in weights.items()
-        }
         self.default_prefetch = options.prefetch is None
-        auto = options.prefetch == AUTO
-        self.windows = _windows(options.prefetch, self.queues, weights, self.units, self.workers)
-        self.target_delay = _target_delay(options.target_delay, auto)
+        self.target_delay = _target_delay(options.target_delay, options.prefetch == AUTO)
+        self._find_windows()
         self.policies = _policies(self.queues)
         self.retries = _retries(options.retry, self.queues)
         self.shedding = shedding_rules(
@@ -111,14 +116,72 @@ class ConsumerSettings:
             ordered=options.ordering_key is not None,
         )  # fmt: skip
 
-    def _quanta(self, weights: Mapping[str, int]) -> tuple[dict[Hashable, int], int | None]:
+    def _quanta(self) -> tuple[dict[Hashable, int], int | None]:
         """Return the quanta of the slots that are known, and that of any other."""
         options, unit = self.options, self.cost.unit
         if self.key is not None:
-            return tenant_quanta(options.weights or {}, options.default_weight, unit)
+            return tenant_quanta(self.tenants, options.default_weight, unit)
         if options.weights is not None:
             raise ConfigurationError("weights= are weights of tenants and need key=; queues take theirs in queues=")
-        return {name: weight * unit for name, weight in weights.items()}, None
+        return {name: weight * unit for name, weight in normalise(self.weights).items()}, None
+
+    def _find_windows(self) -> None:
+        """Set what a queue is served per round, and its window, by its weight."""
+        weights, prefetch = normalise(self.weights), self.options.prefetch
+        self.units = {
+            name: self.lanes * weight * self.cost.unit / self.cost.expected for name, weight in weights.items()
+        }
+        self.windows = _windows(prefetch, self.queues, weights, self.units, self.workers)
+
+    def reweighed(self, changes: Mapping[Any, int]) -> ConsumerSettings:
+        """Return a copy with other weights of some queues, or with a `key` of some tenants.
+
+        Parameters
+        ----------
+        changes : mapping
+            Weights by name.
+
+        Returns
+        -------
+        ConsumerSettings
+            With other quanta, units and windows; all else is shared.
+
+        Raises
+        ------
+        ConfigurationError
+            If a queue is not consumed, or a weight is not allowed.
+
+        Notes
+        -----
+        O(number of queues and weights).
+        """
+        found = copy.copy(self)
+        if self.key is not None:
+            found.tenants = {**self.tenants, **changes}
+            found.quanta = {**self.quanta, **{name: self._tenant_quantum(name, changes[name]) for name in changes}}
+            _check_quanta(found.quanta)
+            return found
+        unknown = [name for name in changes if name not in self.weights]
+        if unknown:
+            raise ConfigurationError(f"queue {unknown[0]!r} is not consumed; there are {', '.join(self.weights)}")
+        found.weights = {**self.weights, **changes}
+        found.quanta, _ = found._quanta()
+        _check_quanta(found.quanta)
+        found._find_windows()
+        return found
+
+    def _tenant_quantum(self, name: object, weight: int) -> int:
+        """Return the quantum of a tenant: that of tenants without a weight stays, so theirs is the scale."""
+        normalise({str(name): weight})  # for its checks
+        assert self.default_quantum is not None
+        quantum, rest = divmod(weight * self.default_quantum, self.options.default_weight)
+        if rest:
+            least = self.options.default_weight // math.gcd(self.default_quantum, self.options.default_weight)
+            raise ConfigurationError(
+                f"weight of {name!r} must be a multiple of {least}, as default_weight and the weights at the start "
+                f"are, got {weight}"
+            )
+        return quantum
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -184,6 +247,13 @@ def _check_names(queue: str, retry: Retry, queues: Collection[str]) -> None:
             )
         if name in queues:
             raise ConfigurationError(f"retry needs queue {name!r} for itself, but it is to be consumed")
+
+
+def _check_quanta(quanta: Mapping[Hashable, int]) -> None:
+    """Refuse what the engine would, before any of it is changed."""
+    for name, quantum in quanta.items():
+        if quantum > LARGEST_QUANTUM:
+            raise ConfigurationError(f"weight of {name!r} is too large: its quantum would be {quantum}")
 
 
 def _check_lanes(settings: ConsumerSettings) -> None:

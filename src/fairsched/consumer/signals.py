@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: the first ends a consumer in good order, the next ones sooner."""
+"""SIGTERM and SIGINT: the first ends a consumer in good order, the next ones sooner. SIGHUP: it reads settings anew."""
 
 from __future__ import annotations
 
@@ -19,10 +19,17 @@ _undoing: list[Callable[[], None]] = []
 
 #: Signals that ask a process to end.
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+#: The signal that asks a process to read its settings again; Windows has none.
+RELOAD: signal.Signals | None = getattr(signal, "SIGHUP", None)
 
 
 @contextmanager
-def graceful(stop: Callable[[bool], object], signals: Collection[signal.Signals] = SIGNALS) -> Iterator[None]:
+def graceful(
+    stop: Callable[[bool], object],
+    signals: Collection[signal.Signals] = SIGNALS,
+    *,
+    reload: Callable[[], object] | None = None,
+) -> Iterator[None]:
     """Handle SIGTERM and SIGINT within a ``with`` block.
 
     Parameters
@@ -32,6 +39,8 @@ def graceful(stop: Callable[[bool], object], signals: Collection[signal.Signals]
         (requeue, and with a third leave at once). `Consumer.stop` is made for it.
     signals : collection of signal.Signals
         Those to handle.
+    reload : callable, optional
+        ``reload()``: called by SIGHUP, which otherwise is not handled. What it raises is logged.
 
     Raises
     ------
@@ -53,7 +62,8 @@ def graceful(stop: Callable[[bool], object], signals: Collection[signal.Signals]
     """
     reader, writer = socket.socketpair()
     writer.setblocking(False)
-    thread = threading.Thread(target=_obey, args=(reader, stop, signals), name="fairsched-signals", daemon=True)
+    handled = (*signals, RELOAD) if reload is not None and RELOAD is not None else tuple(signals)
+    thread = threading.Thread(target=_obey, args=(reader, stop, signals, reload), name="fairsched-signals", daemon=True)
     earlier: dict[signal.Signals, Any] = {}
     with reader, writer:
         earlier_descriptor = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
@@ -66,7 +76,7 @@ def graceful(stop: Callable[[bool], object], signals: Collection[signal.Signals]
         _undoing.insert(0, undo)
         thread.start()
         try:
-            for number in signals:
+            for number in handled:
                 earlier[number] = signal.signal(number, _nothing)
             yield
         finally:
@@ -77,8 +87,13 @@ def graceful(stop: Callable[[bool], object], signals: Collection[signal.Signals]
                 thread.join()
 
 
-def _obey(reader: socket.socket, stop: Callable[[bool], object], signals: Collection[signal.Signals]) -> None:
-    """Call `stop` for each signal whose number comes in, until the other end is closed."""
+def _obey(
+    reader: socket.socket,
+    stop: Callable[[bool], object],
+    signals: Collection[signal.Signals],
+    reload: Callable[[], object] | None,
+) -> None:
+    """Call `stop` or `reload` for each signal whose number comes in, until the other end is closed."""
     now = False
     while numbers := reader.recv(64):
         for number in numbers:
@@ -86,6 +101,11 @@ def _obey(reader: socket.socket, stop: Callable[[bool], object], signals: Collec
                 _log.info("%s: %s", signal.Signals(number).name, "leaving as soon as can be" if now else "finishing")
                 stop(now)
                 now = True
+            elif reload is not None and number == RELOAD:
+                try:
+                    reload()
+                except Exception:  # or the next SIGTERM would find nobody
+                    _log.exception("SIGHUP: failed")
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:
@@ -98,7 +118,7 @@ _blocked = threading.local()
 
 def _before_fork() -> None:
     # One that comes to the child before it is itself again would be written to the parent's socket.
-    _blocked.before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS) if _undoing else None
+    _blocked.before = signal.pthread_sigmask(signal.SIG_BLOCK, [*SIGNALS, signal.SIGHUP]) if _undoing else None
 
 
 def _in_parent() -> None:

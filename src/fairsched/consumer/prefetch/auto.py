@@ -101,6 +101,10 @@ class AutoWindow:
         """Window per queue, as it was decided last."""
         return {name: window.size for name, window in self._windows.items()}
 
+    def reweigh(self, weights: Mapping[str, float]) -> None:
+        """Divide what is wanted by other weights, from the next decision on."""
+        self._weights = dict(weights)
+
     def update(
         self, now: float, round_trip: float | None, service: float | None, limited: Collection[str]
     ) -> dict[str, int]:

@@ -82,16 +82,14 @@ class WindowControl:
         self._auto: AutoWindow | None = None
         if settings.target_delay is not None:
             self._auto = AutoWindow(settings.units, settings.workers, settings.target_delay)
-        whole = sum(settings.units.values())
         #: Bytes that each queue may have here; empty: as many as come.
-        self._budgets: dict[str, float] = {}
-        limit = settings.options.max_buffer_bytes
-        if limit is not None:
-            self._budgets = {name: limit * unit / whole for name, unit in settings.units.items()}
+        self._budgets = _budgets(settings)
         #: Bytes of a message, per queue, as far as any came: the mean of what is here, falling slowly.
         self._sizes: dict[str, float] = {}
         self._usage: dict[str, _Usage] = {}
         self._closed: set[str] = set()
+        #: Whether windows are on their way to what other weights want.
+        self._dividing = False
         self._pinged_at = 0.0
         self._turn = 0
         #: What no window exceeds while connections do not last.
@@ -102,6 +100,27 @@ class WindowControl:
     def is_careful(self) -> bool:
         """Whether connections do not last, so that windows are narrow."""
         return self._limit is not None
+
+    def reweigh(self, settings: ConsumerSettings) -> None:
+        """Take other weights: windows and bounds are divided anew; those that are measured go on from what they are."""
+        narrowed = settings.default_prefetch and self._windows != self._settings.windows
+        self._settings, self._budgets = settings, _budgets(settings)
+        if self._auto is not None:
+            self._auto.reweigh(settings.units)
+            return
+        self._windows = self._measured() if narrowed else dict(settings.windows)
+        if not (self._budgets or self._dividing):  # who has bounds of bytes looks all the while
+            self._divide()
+
+    def _divide(self) -> None:
+        """Move every window to where it is wanted; what a cancelled consumer holds may have to be settled first."""
+        self._dividing = False
+        for one in self._channels():
+            if one.subscribed:
+                one.resize(self._bounded(one))
+                self._dividing |= one.prefetch.window != one.window
+        if self._dividing:
+            self._loop.call_later(PERIOD, self._divide)
 
     def connected(self) -> None:
         """Note a new connection; if it lasts, the windows get as large as they are wanted."""
@@ -116,14 +135,15 @@ class WindowControl:
         """Choose the default windows anew of queues whose channels are about to be opened."""
         if self._settings.default_prefetch:
             found = self._measured()
-            self._windows.update({queue: found[queue] for queue in queues if queue not in self._fixed})
+            self._windows.update({queue: found[queue] for queue in queues})
 
     def _measured(self) -> dict[str, int]:
         service, settings = self._service(), self._settings
         if not service:
             return dict(settings.windows)
         round_trip, workers, lanes = self._measurements.round_trip(), settings.workers, settings.lanes
-        return measured_windows(settings.windows, settings.units, round_trip, service, workers, lanes)
+        found = measured_windows(settings.windows, settings.units, round_trip, service, workers, lanes)
+        return {**found, **{name: settings.windows[name] for name in self._fixed}}
 
     def _review(self, began: float) -> None:
         """Widen narrow default windows where handlers became faster; nothing narrows them before the next connection.
@@ -134,7 +154,7 @@ class WindowControl:
             return
         wanted = self._measured()
         for one in self._channels():
-            if one.alive and one.queue not in self._fixed and wanted[one.queue] >= 2 * self._windows[one.queue]:
+            if one.alive and wanted[one.queue] >= 2 * self._windows[one.queue]:
                 self._windows[one.queue] = wanted[one.queue]
                 one.resize(self._bounded(one))
         self._loop.call_later(REVIEW, lambda: self._review(began))
@@ -209,6 +229,12 @@ class WindowControl:
             elif here <= budget * RESUME:
                 self._closed.discard(queue)
         return 0 if queue in self._closed else self.window(queue)
+
+
+def _budgets(settings: ConsumerSettings) -> dict[str, float]:
+    """Divide the bound of bytes, if there is one."""
+    limit, whole = settings.options.max_buffer_bytes, sum(settings.units.values())
+    return {} if limit is None else {name: limit * unit / whole for name, unit in settings.units.items()}
 
 
 class _Usage:

@@ -91,6 +91,10 @@ class BackloggedSlots:
         #: The first queue to ask about, when its number comes.
         self._turn = 0
 
+    def reweigh(self, settings: ConsumerSettings) -> None:
+        """Take other weights."""
+        self._settings = settings
+
     def note_fill(self, found: ConsumerChannel) -> None:
         """Hold a queue that filled its window: more are on the way when its messages here run out."""
         if self._settings.key is not None or found.queue in self._held:

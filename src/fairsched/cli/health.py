@@ -1,0 +1,60 @@
+"""Answers to the probes of a supervisor, such as Kubernetes, over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+
+from fairsched.cli.httpserver import EVERYWHERE, HttpServer, Page
+from fairsched.consumer.state import ConsumerState
+
+
+class HealthServer(HttpServer):
+    """``/healthz`` says whether a consumer is alive, ``/readyz`` whether it consumes; 200 if so, else 503.
+
+    Parameters
+    ----------
+    state : callable
+        Returns the state of the consumer.
+    port : int
+        Where to listen, on all interfaces; 0 for any free port.
+
+    Raises
+    ------
+    OSError
+        If the port is taken.
+
+    Notes
+    -----
+    A kubelet asks a pod's address, not its loopback. So what is answered is for everybody: a line that has names of
+    queues at most.
+    """
+
+    def __init__(self, state: Callable[[], ConsumerState], port: int = 0) -> None:
+        super().__init__(
+            {"/healthz": lambda: _page(_ailment(state())), "/readyz": lambda: _page(_hindrance(state()))},
+            port,
+            EVERYWHERE,
+        )
+
+
+def _page(problem: str) -> Page:
+    return Page(f"{problem}\n", code=HTTPStatus.SERVICE_UNAVAILABLE) if problem else Page("ok\n")
+
+
+def _ailment(state: ConsumerState) -> str:
+    """Say why a consumer is not alive, if so."""
+    # The text of an error may be anything.
+    return "" if state.alive else str(state.problem).partition(":")[0]
+
+
+def _hindrance(state: ConsumerState) -> str:
+    """Say why a consumer is not ready, if so."""
+    if state.ready:
+        return ""
+    if state.stopping:
+        return "it was stopped"
+    if not state.connected:
+        return "not connected to a broker"
+    missing = [name for name, consumed in state.consuming.items() if not consumed]
+    return f"not consumed: {', '.join(map(repr, missing[:3]))}" + (f" and {len(missing) - 3} more" * (len(missing) > 3))

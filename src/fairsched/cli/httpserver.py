@@ -1,0 +1,140 @@
+"""A small HTTP server: a few pages, each made when it is asked for."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+from collections.abc import Callable, Collection, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer, ThreadingMixIn
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+from urllib.parse import urlsplit
+
+#: Where only this machine reaches it, and where everybody does.
+HERE, EVERYWHERE = "127.0.0.1", ""
+
+#: What browsers call this machine.
+_NAMES = {"127.0.0.1", "localhost"}
+
+
+class Page(NamedTuple):
+    """What is answered."""
+
+    text: str
+    kind: str = "text/plain"
+    code: HTTPStatus = HTTPStatus.OK
+
+
+class HttpServer:
+    """Answers GET requests until it is closed.
+
+    Parameters
+    ----------
+    pages : mapping
+        By path, what returns the page; called in a thread of the request.
+    port : int
+        Where to listen; 0 for any free port.
+    host : str
+        `HERE` or `EVERYWHERE`, that is on all interfaces. Here, whoever asks by a name that is not of this machine is
+        refused: a page from elsewhere sent him.
+
+    Raises
+    ------
+    OSError
+        If the port is taken.
+
+    Notes
+    -----
+    One thread a request. Nothing can be changed by it.
+    """
+
+    def __init__(self, pages: Mapping[str, Callable[[], Page]], port: int = 0, host: str = HERE) -> None:
+        self._server = _Server(_listening(host, port), pages, _NAMES if host == HERE else ())
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="fairsched-http", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._server.server_address[1])
+
+    @property
+    def url(self) -> str:
+        """The address of its first page, on this machine."""
+        return f"http://127.0.0.1:{self.port}/"
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Listen, everywhere means by IPv6 and IPv4 where the machine has both."""
+    if host == EVERYWHERE and socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server((host, port), family=socket.AF_INET6, dualstack_ipv6=True)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise  # anything else: IPv6 is switched off
+    return socket.create_server((host, port))
+
+
+class _Server(ThreadingMixIn, TCPServer):
+    # That of http.server looks up this machine's name first, which takes long where no server of names answers.
+    daemon_threads = True
+
+    def __init__(
+        self, listening: socket.socket, pages: Mapping[str, Callable[[], Page]], names: Collection[str]
+    ) -> None:
+        super().__init__(listening.getsockname()[:2], _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listening
+        self.pages = pages
+        #: What it may be called; empty: anything.
+        self.names = names
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    server_version = "fairsched"
+    sys_version = ""
+    #: Seconds that a request may take to come in.
+    timeout = 10
+
+    def do_GET(self) -> None:
+        """Answer a request."""
+        names, pages = self.server.names, self.server.pages
+        if names and urlsplit(f"//{self.headers.get('Host', '')}").hostname not in names:
+            self._answer(Page("ask for 127.0.0.1 or localhost\n", code=HTTPStatus.MISDIRECTED_REQUEST))
+        elif (make := pages.get(urlsplit(self.path).path)) is not None:
+            self._answer(make())
+        else:
+            self._answer(Page(f"there are {' and '.join(pages)}\n", code=HTTPStatus.NOT_FOUND))
+
+    def _answer(self, page: Page) -> None:
+        body = page.text.encode()
+        self.send_response(page.code)
+        self.send_header("Content-Type", f"{page.kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: standard error is for what is served."""

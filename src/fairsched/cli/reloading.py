@@ -1,0 +1,95 @@
+"""SIGHUP: a worker reads its settings again, and takes the weights that they have now."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fairsched.config import OPTIONS, Settings
+from fairsched.consumer import App
+from fairsched.consumer.signals import RELOAD
+from fairsched.errors import FairschedError
+
+_log = logging.getLogger(__name__)
+
+#: What can change while a worker runs.
+_APPLIED = ("queues", "weights")
+
+
+def is_wanted() -> bool:
+    """Whether SIGHUP is a request to a daemon. It is not where it tells that the terminal is closed, or is ignored."""
+    if RELOAD is None or signal.getsignal(RELOAD) != signal.SIG_DFL:
+        return False
+    return sys.stdin is None or sys.stdin.closed or not sys.stdin.isatty()
+
+
+class Reload:
+    """Gives a running app the weights of its settings, read anew.
+
+    Parameters
+    ----------
+    app : App
+        Whose weights change.
+    given : mapping of str to object
+        Options of the command line.
+    file : Path or None
+        As for `Settings.load`.
+    settings : Settings
+        Those that the app was started with.
+
+    Notes
+    -----
+    A call changes all weights or, where anything is wrong, none; and never raises for that, but logs it. For one thread
+    at a time.
+    """
+
+    def __init__(self, app: App, given: Mapping[str, Any], file: Path | None, settings: Settings) -> None:
+        self._app = app
+        self._given = dict(given)
+        self._file = file
+        self._settings = settings
+
+    def __call__(self) -> None:
+        """Read the settings, apply what can be applied, and say what cannot."""
+        try:
+            found = Settings.load(self._given, file=self._file)
+            changed = self._apply(found)
+        except FairschedError as error:
+            _log.error("SIGHUP: the weights stay as they are: %s", error)
+            return
+        _log.info("SIGHUP: %s", "weights are now " + _listed(changed) if changed else "no weight has changed")
+        fixed = [key for key in OPTIONS if key not in _APPLIED and getattr(found, key) != getattr(self._settings, key)]
+        if fixed:
+            _log.warning("SIGHUP: without effect until the next start: %s", ", ".join(fixed))
+
+    def _apply(self, found: Settings) -> dict[Any, int]:
+        """Change the weights that differ; return them."""
+        consumer = self._app._consumer
+        if consumer is None:
+            return {}
+        running = consumer._client.settings
+        queues = self._app._selected(found.queues or self._app.options.get("queues"))
+        wanted = {name: queue.weight for name, queue in queues.items()}
+        added, removed = sorted(wanted.keys() - running.weights.keys()), sorted(running.weights.keys() - wanted.keys())
+        if added or removed:
+            _log.warning("SIGHUP: without effect until the next start: queues %s", ", ".join([*added, *removed]))
+        if running.key is None:
+            before, now = running.weights, {name: wanted.get(name, old) for name, old in running.weights.items()}
+        else:
+            options = {**self._app.options, **found.consumer_options()}
+            before, now = running.tenants, dict(options.get("weights") or {})
+            now = {**dict.fromkeys(before, running.options.default_weight), **now}
+        changed = {name: weight for name, weight in now.items() if before.get(name) != weight}
+        if changed:
+            # Not those that the app declares: they hold again when the file has none.
+            consumer._client.set_weights(changed)
+        return changed
+
+
+def _listed(weights: Mapping[Any, int]) -> str:
+    """List weights."""
+    return ", ".join(f"{name}={weight}" for name, weight in weights.items())
