@@ -11,6 +11,7 @@ from fairsched.amqp.urls import check_urls
 from fairsched.config.arguments import made_by
 from fairsched.config.options import TARGET_DELAY, ConsumerOptions
 from fairsched.consumer.cost import cost_model
+from fairsched.consumer.decoding import Decoder
 from fairsched.consumer.keys import key_function
 from fairsched.consumer.prefetch.arithmetic import windows_for
 from fairsched.consumer.prefetch.auto import start_windows
@@ -69,6 +70,10 @@ class ConsumerSettings:
         The workers, by descending priority.
     key, ordering_key : callable or None
         From a message to its tenant, or to the sequence it belongs to.
+    decode : Decoder or None
+        From a message to what its body stands for.
+    middleware : tuple of callable
+        The outermost first.
     cost : ConstantCost
         From a message to what it is charged.
 
@@ -96,6 +101,8 @@ class ConsumerSettings:
         self.quanta, self.default_quantum = self._quanta()
         _check_lanes(self)
         self.default_prefetch = options.prefetch is None
+        self.decode = None if options.decode is None else Decoder(options.decode)
+        self.middleware = _middleware(options.middleware)
         self.target_delay = _target_delay(options.target_delay, options.prefetch == AUTO)
         self._find_windows()
         self.shedding = shedding_rules(
@@ -205,6 +212,12 @@ def _named(queues: Mapping[str, int] | Sequence[str]) -> dict[str, int]:
     if len(named) != len(queues):
         raise ConfigurationError(f"queues must differ, got {list(queues)!r}")
     return named
+
+
+def _middleware(functions: Sequence[Callable[..., Any]]) -> tuple[Callable[..., Any], ...]:
+    if not isinstance(functions, list | tuple) or not all(map(callable, functions)):
+        raise ConfigurationError(f"middleware must be a list of functions, got {functions!r}")
+    return tuple(functions)
 
 
 def _check_quanta(quanta: Mapping[Hashable, int]) -> None:

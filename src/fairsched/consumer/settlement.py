@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fairsched._amqp import AckLedger
 from fairsched._delivery import settle_all
 from fairsched.consumer.tracebacks import Tracebacks
+from fairsched.errors import UndecodableBody
 from fairsched.handlers import check_result
 
 if TYPE_CHECKING:
@@ -54,6 +55,13 @@ class FailurePolicy:
     def settle(self, message: Message, error: Exception) -> None:
         """Settle a message as ``on_error`` says; log the failure once, without the body."""
         self._counters.add("errors")
+        if isinstance(error, UndecodableBody) and error.message is message:
+            _log.error(
+                "message %d of queue %r cannot be decoded and is rejected: %s",
+                message.delivery_tag, message.queue, error.reason,
+            )  # fmt: skip
+            message.nack(requeue=False)
+            return
         policy = self._on_error
         what = policy if isinstance(policy, str) else "on_error function"
         trace = (type(error), error, error.__traceback__) if self._tracebacks.due(message, error) else None
@@ -68,6 +76,11 @@ class FailurePolicy:
 
     def settle_many(self, messages: list[Message], error: Exception) -> None:
         """Settle messages that were handled together, as ``on_error`` says of each; log the failure once."""
+        if isinstance(error, UndecodableBody):  # with the others it would come again and again
+            for message in messages:
+                if message is error.message:
+                    self.settle(message, error)
+            messages = [message for message in messages if message is not error.message]
         if not messages:
             return
         self._counters.add("errors", len(messages))
