@@ -24,6 +24,8 @@ from fairsched.errors import (
     PublishFailed,
     QueueNotFound,
     ShutDown,
+    TimeLimitExceeded,
+    UndecodableBody,
 )
 from fairsched.hashexchange import ConsistentHashExchange
 from fairsched.pools import Pool
@@ -78,6 +80,8 @@ __all__ = [
     "SlotStats",
     "Subscription",
     "Target",
+    "TimeLimitExceeded",
+    "UndecodableBody",
     "from_pika",
     "jump_hash",
     "jump_hash_many",

@@ -8,7 +8,7 @@ from fairsched._fairqueue cimport FairQueue
 from fairsched.core.amqp.frames cimport Found
 
 cdef enum:
-    COUNTERS = 10
+    COUNTERS = 11
 
 
 cdef class Counters:
@@ -79,6 +79,7 @@ cdef class Message:
     cdef object header       # pika's properties, or bytes with the payload of the content header
     cdef int64_t header_at   # where in these it begins
     cdef object decoded
+    cdef tuple value         # of the body, as it was decoded; None: not yet
 
     cdef int finish_with(self, object result) except -1
     cdef bint settle(self, int verdict) except -1

@@ -72,7 +72,7 @@ from fairsched.handlers import check_result
 #: Names of the counters, in the order in which they are reported.
 COUNTER_NAMES = (
     "received", "acked", "nacked", "rejected", "errors", "stale_settlements", "reconnects",
-    "shed", "kept_alone", "kept_budget",
+    "shed", "kept_alone", "kept_budget", "timed_out",
 )
 
 cdef dict COUNTER_NUMBERS = {name: number for number, name in enumerate(COUNTER_NAMES)}
@@ -623,6 +623,20 @@ cdef class Message:
         if self.decoded is None:
             self.decoded = decode(self.header_bytes()) if isinstance(self.header, bytes) else self.header
         return self.decoded
+
+    @property
+    def data(self):
+        """The body, decoded as the consumer's ``decode`` says, on first use.
+
+        Raises `UndecodableBody` if it cannot be decoded, and RuntimeError if the consumer has no ``decode``.
+        """
+        found = self.value
+        if found is None:
+            decoder = getattr(self.origin, "decode", None)
+            if decoder is None:
+                raise RuntimeError('message.data needs a consumer with decode=, such as decode="json"')
+            found = self.value = (decoder(self),)
+        return found[0]
 
     @property
     def raw_properties(self):

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairsched.config.arguments import made_by
+from fairsched.consumer.around import around_coroutine, around_thread
 from fairsched.consumer.arrow import ArrowBatch, ArrowColumns
 from fairsched.consumer.batches import MessageBatch, check_limits, plain_batches
 from fairsched.consumer.client import DROPPED, Client
@@ -337,8 +338,14 @@ class Consumer:
         self._check_usable()
         client = self._client
         priorities = client.settings.priorities
-        threads = [] if awaited else [HandlerThread(handler, f"fairsched-worker-{n}") for n in range(len(priorities))]
-        calls: Sequence[Any] = threads or [handler] * len(priorities)
+        settings, limits, threads = client.settings, None if awaited else client.limits, list[HandlerThread]()
+        if not awaited:
+            plain = around_thread(settings, handler, limits)
+            threads = [HandlerThread(plain, f"fairsched-worker-{n}") for n in range(len(priorities))]
+        calls: Sequence[Any] = [
+            around_coroutine(settings, call, client.counters, threaded=not awaited)
+            for call in (threads if not awaited else [handler] * len(priorities))
+        ]
         tasks = [
             asyncio.ensure_future(self._work(call, client.lanes.of_worker(number), priority))
             for number, (call, priority) in enumerate(zip(calls, priorities, strict=True))
@@ -346,7 +353,10 @@ class Consumer:
         work = asyncio.gather(*tasks)
         deadline = asyncio.create_task(self._deadline())
         ends: set[asyncio.Future[Any]] = {work, deadline}
+        watching = contextlib.ExitStack()
         try:
+            if limits is not None:
+                watching.enter_context(limits)
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             deadline.cancel()
@@ -360,6 +370,7 @@ class Consumer:
             work.cancel()
             for thread in threads:
                 thread.leave()
+            watching.close()
             results = await asyncio.gather(work, return_exceptions=True)
         if finished and isinstance(results[0], BaseException):
             raise results[0]

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import queue
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fairsched._delivery import Message
 
 
 class FairschedError(Exception):
@@ -35,6 +39,32 @@ class ConfigurationError(FairschedError, ValueError):
 
 class DecodingError(FairschedError, ValueError):
     """A message's properties or headers cannot be decoded; its body and the other properties are available."""
+
+
+class UndecodableBody(DecodingError):
+    """The body of a message cannot be decoded as the consumer's ``decode`` says.
+
+    Attributes
+    ----------
+    message : Message
+        Whose body it is.
+    reason : str
+        The kind of error; never what the body contains.
+    """
+
+    def __init__(self, message: Message, reason: str) -> None:
+        super().__init__(
+            f"the body of message {message.delivery_tag} of queue {message.queue!r} cannot be decoded: {reason}"
+        )
+        self.message = message
+        self.reason = reason
+
+
+class TimeLimitExceeded(BaseException):
+    """Raised in a plain handler that has run for its time limit; the failure of its message is a TimeoutError.
+
+    Not an `Exception`, so that handlers do not take it for one of their own.
+    """
 
 
 class ConnectionFailed(FairschedError):

@@ -92,6 +92,8 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
     "shutdown_timeout": {"file": (5, 5.0), "environment": ("1.5s", 1.5), "argument": (0, 0.0)},
     "connect_timeout": {"file": ("200ms", 0.2), "environment": ("9", 9.0), "argument": (0.5, 0.5)},
     "connection_name": {"file": ("a", "a"), "environment": ("b", "b"), "argument": ("c", "c")},
+    "decode": {"file": ("json", "json"), "environment": ("off", "off"), "argument": ("JSON", "json")},
+    "time_limit": {"file": ("30s", 30.0), "environment": ("off", "off"), "argument": (0.5, 0.5)},
     "fast": {"file": (True, True), "environment": ("no", False), "argument": (False, False)},
     "health_port": {"file": (8080, 8080), "environment": ("off", "off"), "argument": ("0", 0)},
     "log_level": {"file": ("debug", "debug"), "environment": ("WARNING", "warning"), "argument": ("error", "error")},
@@ -249,6 +251,8 @@ BAD = [
     ("codel_budget", -1, "at least 0"),
     ("shutdown_timeout", "5 weeks", "such as 100us, 4ms or 1.5s"),
     ("shutdown_timeout", -1, "such as 100us"),
+    ("decode", "xml", "'off', or one of json"),
+    ("time_limit", 0, "positive"),
     ("connect_timeout", 0, "positive"),
     ("health_port", 65536, "a port, 0 to 65535"),
     ("health_port", "http", "'off', or a port"),
@@ -383,6 +387,8 @@ def test_consumer_options_are_what_was_set() -> None:
         "shutdown_timeout": 0.0,
         "connect_timeout": 0.5,
         "connection_name": "c",
+        "decode": "json",
+        "time_limit": 0.5,
         "fast": False,
     }
     assert type(everything().consumer_options()["weights"]) is dict

@@ -158,6 +158,16 @@ class ConsumerOptions:
         Seconds until a first connection that does not come about is an error.
     connection_name : str, optional
         What the broker's management shows the connection as.
+    decode : "json" or callable, optional
+        What makes ``message.data`` of a body: JSON, or ``decode(body)``. `run` decodes before it calls the handler.
+        What cannot be decoded is rejected, whatever `on_error` says, since it never can be.
+    time_limit : float, optional
+        Seconds that a call of the handler in `run` may take. A coroutine is cancelled then; in the thread of a plain
+        handler `TimeLimitExceeded` is raised, which comes when the thread executes Python code next. Either way the
+        message has failed with a TimeoutError, and is settled as `on_error` says when the handler has ended.
+    middleware : sequence of callable
+        What `run` calls in place of the handler, the first one outermost: ``middleware(message, call_next)`` returns
+        ``call_next(message)``; the last one's calls the handler. Coroutine functions for coroutine handlers.
     fast : bool, optional
         Whether compiled code takes the deliveries out of the connection's bytes instead of pika. By default it does if
         this pika's internals are those it knows; otherwise pika does, and the log says once what is missing. True makes
@@ -318,6 +328,25 @@ class ConsumerOptions:
         default=None,
         metadata=_row(values.TEXT, "NAME", "What the broker's management shows the connection as.", unset="none"),
     )
+    decode: str | Callable[[bytes], Any] | None = field(
+        default=None,
+        metadata=_row(
+            or_off(values.word("json", or_function=True)),
+            "json|off",
+            "Decode bodies before the handler is called, which finds the value in message.data.",
+            unset="off",
+        ),
+    )
+    time_limit: float | None = field(
+        default=None,
+        metadata=_row(
+            or_off(values.duration(limit="positive: ", positive=True)),
+            "DURATION|off",
+            "How long a handler may run; then it is interrupted, and its message has failed.",
+            unset="off",
+        ),
+    )
+    middleware: Sequence[Callable[..., Any]] = ()  # functions have no text, so it has no row
     fast: bool | None = field(
         default=None,
         metadata=_row(
@@ -363,7 +392,11 @@ COMMAND_OPTIONS = {option.name: option for option in (LOG_LEVEL, HEALTH_PORT)}
 
 #: All options by name.
 OPTIONS: dict[str, Option] = {
-    **{row.name: Option(row.name, default=row.default, **row.metadata) for row in fields(ConsumerOptions)},
+    **{
+        row.name: Option(row.name, default=row.default, **row.metadata)
+        for row in fields(ConsumerOptions)
+        if row.metadata
+    },
     **COMMAND_OPTIONS,
 }
 

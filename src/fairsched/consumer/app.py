@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Handler = Callable[["Message"], object]
 _H = TypeVar("_H", bound=Handler)
+_M = TypeVar("_M", bound=Callable[..., object])
 
 
 class App:
@@ -70,7 +71,7 @@ class App:
     """
 
     def __init__(self, url: str | Sequence[str] | None = None, **options: Any) -> None:
-        check_names(options, [name for name in OPTIONS if name not in ("url", *COMMAND_OPTIONS)])
+        check_names(options, [name for name in OPTIONS if name not in ("url", *COMMAND_OPTIONS)] + ["middleware"])
         self.url = url
         self.options = options
         self.queues: dict[str, Queue] = {}
@@ -122,6 +123,32 @@ class App:
             return handler
 
         return declare
+
+    def middleware(self, function: _M) -> _M:
+        """Declare the decorated function to be middleware, inside of what was declared before.
+
+        Parameters
+        ----------
+        function : callable
+            ``function(message, call_next)`` is called in place of every handler, and calls it by
+            ``call_next(message)``.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is a coroutine function or a generator function.
+
+        Examples
+        --------
+        >>> app = App()
+        >>> @app.middleware
+        ... def log(message, call_next):
+        ...     print("begin", message.queue)
+        ...     return call_next(message)
+        """
+        check_plain(function, "middleware")
+        self.options["middleware"] = [*self.options.get("middleware", ()), function]
+        return function
 
     def make_consumer(self, url: str | Sequence[str] | None = None, **overrides: Any) -> Consumer:
         """Return the consumer that `run` would use, not yet connected.

@@ -47,12 +47,15 @@ class ChannelCallbacks:
         ``failed(message, error)``, from any thread: the handler of a message raised.
     publisher : callable or None
         Returns what answers messages, from any thread.
+    decode : callable or None
+        Returns what the body of a message stands for, in any thread.
     """
 
     filled: Callable[[ConsumerChannel], None]
     changed: Callable[[ConsumerChannel, BaseException | None], None]
     failed: Callable[[Message, Exception], None]
     publisher: Callable[[], Publisher] | None = None
+    decode: Callable[[Message], Any] | None = None
 
 
 class ConsumerChannel(ChannelDeliveries):
@@ -102,7 +105,7 @@ class ConsumerChannel(ChannelDeliveries):
         self.ready: int | None = None
         #: Whether the broker was asked and has not answered.
         self.asking = False
-        self.failed, self.publisher = callbacks.failed, callbacks.publisher
+        self.failed, self.publisher, self.decode = callbacks.failed, callbacks.publisher, callbacks.decode
         self._callbacks = callbacks
         self._measurements = measurements
         self._consuming_options: dict[str, Any] = {}

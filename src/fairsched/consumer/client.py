@@ -23,6 +23,7 @@ from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.settlement import FailurePolicy
 from fairsched.consumer.shedding import Shedding
 from fairsched.consumer.state import STUCK, ConsumerState
+from fairsched.consumer.time_limit import TimeLimits
 from fairsched.consumer.waits import WaitWarnings
 from fairsched.errors import ConnectionFailed, ShutDown
 
@@ -73,6 +74,9 @@ class Client(MessageSource, Listener):
         self._failures = FailurePolicy(
             settings.options.on_error, self.counters, self._retries, self._pace, settings.policies
         )
+        limit = settings.options.time_limit
+        #: Of handlers in threads.
+        self.limits = None if limit is None else TimeLimits(limit, self.counters)
         self._waits = WaitWarnings(settings.workers, self._unsettled, self._smaller)
         rules = settings.shedding
         self.shedding = rules and Shedding(rules, self.counters, self._is_alone, self._advice)
@@ -413,6 +417,9 @@ class Client(MessageSource, Listener):
             return FORKED
         if not self._started or self.io_thread.ended:
             return None
+        overdue = None if self.limits is None else self.limits.overdue()
+        if overdue is not None:
+            return f"a handler has run for {overdue:.0f} s, more than twice its time limit"
         idle = time.monotonic() - self.io_thread.turned
         return f"the I/O thread has been stuck for {idle:.0f} s" if idle > STUCK else None
 

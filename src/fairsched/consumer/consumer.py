@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairsched.config.arguments import made_by
+from fairsched.consumer.around import around_plain
 from fairsched.consumer.arrow import ArrowBatch, ArrowColumns
 from fairsched.consumer.batches import MessageBatch, check_limits, plain_batches
 from fairsched.consumer.client import DROPPED, Client
@@ -248,13 +250,15 @@ class Consumer:
         client.check_process()
         client.check_open()
         check_plain(handler, "handler")
+        handler = around_plain(client.settings, handler, client.limits)
         if not self._entered:
             self._client.start()
         self._workers = WorkerThreads(client, handler, client.settings.priorities)
         client.on_change = self._on_change
         try:
-            self._workers.start()
-            self._workers.wait()
+            with client.limits or nullcontext():
+                self._workers.start()
+                self._workers.wait()
             client.close()
         finally:
             client.close(at_once=True)
@@ -321,11 +325,11 @@ class Consumer:
         -------
         dict
             ``received``, ``acked``, ``nacked`` (requeued), ``rejected``, ``errors`` (handlers that raised),
-            ``stale_settlements`` (settled after their channel was gone), ``reconnects``, ``buffered``, and ``slots``:
-            a `SlotStats` per queue or tenant. Of those that waited too long: ``shed`` (returned; counted in
-            ``nacked`` or ``rejected`` too), ``kept_alone``, ``kept_budget``, and with a `codel` also ``codel``:
-            the slots whose messages are being returned (``dropping``), and a `CoDelStats` per slot (``slots``). With a
-            `retry` also ``retried`` and ``dead_lettered``.
+            ``timed_out`` (those that exceeded their time limit), ``stale_settlements`` (settled after their channel was
+            gone), ``reconnects``, ``buffered``, and ``slots``: a `SlotStats` per queue or tenant. Of those that waited
+            too long: ``shed`` (returned; counted in ``nacked`` or ``rejected`` too), ``kept_alone``, ``kept_budget``,
+            and with a `codel` also ``codel``: the slots whose messages are being returned (``dropping``), and a
+            `CoDelStats` per slot (``slots``). With a `retry` also ``retried`` and ``dead_lettered``.
 
         Notes
         -----

@@ -151,6 +151,7 @@ class IOThread:
             changed=self._on_channel_change,
             failed=on_error,
             publisher=publisher,
+            decode=settings.decode,
         )
         self.consumer_counts = ConsumerCounts(
             self._loop, settings.asked, lambda name: self._current[name].prefetch.consumers

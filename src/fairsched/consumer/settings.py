@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from fairsched.amqp.urls import check_urls
 from fairsched.config.arguments import made_by
 from fairsched.config.options import TARGET_DELAY, ConsumerOptions
 from fairsched.consumer.cost import cost_model
+from fairsched.consumer.decoding import Decoder
 from fairsched.consumer.keys import key_function
 from fairsched.consumer.prefetch.arithmetic import windows_for
 from fairsched.consumer.prefetch.auto import start_windows
@@ -79,6 +80,10 @@ class ConsumerSettings:
         The workers, by descending priority.
     key, ordering_key : callable or None
         From a message to its tenant, or to the sequence it belongs to.
+    decode : Decoder or None
+        From a message to what its body stands for.
+    middleware : tuple of callable
+        The outermost first.
     cost : ConstantCost
         From a message to what it is charged.
 
@@ -107,6 +112,8 @@ class ConsumerSettings:
         self.quanta, self.default_quantum = self._quanta()
         _check_lanes(self)
         self.default_prefetch = options.prefetch is None
+        self.decode = None if options.decode is None else Decoder(options.decode)
+        self.middleware = _middleware(options.middleware)
         self.target_delay = _target_delay(options.target_delay, options.prefetch == AUTO)
         self._find_windows()
         self.policies = _policies(self.queues)
@@ -247,6 +254,12 @@ def _check_names(queue: str, retry: Retry, queues: Collection[str]) -> None:
             )
         if name in queues:
             raise ConfigurationError(f"retry needs queue {name!r} for itself, but it is to be consumed")
+
+
+def _middleware(functions: Sequence[Callable[..., Any]]) -> tuple[Callable[..., Any], ...]:
+    if not isinstance(functions, list | tuple) or not all(map(callable, functions)):
+        raise ConfigurationError(f"middleware must be a list of functions, got {functions!r}")
+    return tuple(functions)
 
 
 def _check_quanta(quanta: Mapping[Hashable, int]) -> None:

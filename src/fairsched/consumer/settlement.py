@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from fairsched._delivery import settle_all
 from fairsched.consumer.pace import Pace
 from fairsched.consumer.retries import attempts_before
 from fairsched.consumer.tracebacks import Tracebacks
+from fairsched.errors import UndecodableBody
 from fairsched.handlers import check_result
 
 if TYPE_CHECKING:
@@ -70,16 +72,23 @@ class FailurePolicy:
         self._policies = policies or {}
         self._tracebacks = Tracebacks()
 
-    def settle(self, message: Message, error: Exception, final: bool = False) -> None:
-        """Settle a message as ``on_error`` or ``retry`` says; log the failure once, without the body.
-
-        `final`: it is not retried, whatever the failure was.
-        """
+    def settle(self, message: Message, error: Exception) -> None:
+        """Settle a message as ``on_error`` or ``retry`` says; log the failure once, without the body."""
         self._counters.add("errors")
-        policy = self._policies.get(message.queue, self._on_error)
         retries = self._retries if self._retries is not None and self._retries.covers(message.queue) else None
+        if isinstance(error, UndecodableBody) and error.message is message:
+            _log.error(
+                "message %d of queue %r cannot be decoded and is rejected: %s",
+                message.delivery_tag, message.queue, error.reason,
+            )  # fmt: skip
+            if retries is not None and not message.settled:
+                retries.settle(message, error, final=True)
+            else:
+                message.nack(requeue=False)
+            return
+        policy = self._policies.get(message.queue, self._on_error)
         if retries is not None and not message.settled:
-            what = retries.settle(message, error, final)
+            what = retries.settle(message, error)
         else:
             what = policy if isinstance(policy, str) else "on_error function"
         due = self._tracebacks.due(message, error, retries is not None and attempts_before(message) > 0)
@@ -99,10 +108,10 @@ class FailurePolicy:
 
     def settle_many(self, messages: list[Message], error: Exception) -> None:
         """Settle messages that were handled together, as ``on_error`` says of each; log the failure once."""
-        if self._retries is not None or self._policies:
-            for message in [message for message in messages if self._has_own(message.queue)]:
-                self.settle(message, error)
-            messages = [message for message in messages if not self._has_own(message.queue)]
+        alone = [self._is_alone(message, error) for message in messages]
+        for message in itertools.compress(messages, alone):
+            self.settle(message, error)
+        messages = [message for message, is_alone in zip(messages, alone, strict=True) if not is_alone]
         if not messages:
             return
         self._counters.add("errors", len(messages))
@@ -129,8 +138,11 @@ class FailurePolicy:
             settle_all(messages, AckLedger.REQUEUE, True)
             raise
 
-    def _has_own(self, queue: str) -> bool:
-        return queue in self._policies or (self._retries is not None and self._retries.covers(queue))
+    def _is_alone(self, message: Message, error: Exception) -> bool:
+        """Whether a message is not settled like the others of its batch."""
+        if isinstance(error, UndecodableBody) and error.message is message:
+            return True  # with the others it would come again and again
+        return message.queue in self._policies or (self._retries is not None and self._retries.covers(message.queue))
 
     def _ask(self, function: Callable[[Message, Exception], object], message: Message, error: Exception) -> None:
         """Have the user's function settle a message, which is requeued if it does not."""

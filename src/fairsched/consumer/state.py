@@ -32,8 +32,9 @@ class ConsumerState:
     stopping : bool
         Whether it was stopped, or has ended.
     problem : str or None
-        Why it cannot go on by itself, so that the process should be restarted: an error that ended it, or an I/O thread
-        that has been stuck for half a minute, in a key function for example. None while all is well, and also while
+        Why it cannot go on by itself, so that the process should be restarted: an error that ended it, an I/O thread
+        that has been stuck for half a minute, in a key function for example, or a handler that runs on in its thread
+        after twice its time limit. None while all is well, and also while
         the broker is away, since the consumer connects again.
     """
 

@@ -1,0 +1,51 @@
+"""Decoding bodies: what ``message.data`` is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fairsched.errors import UndecodableBody
+from fairsched.handlers import check_plain
+
+if TYPE_CHECKING:
+    from fairsched._delivery import Message
+
+#: Errors whose text says where a body is wrong, and has nothing of it but a byte.
+_PLAIN = (json.JSONDecodeError, UnicodeDecodeError)
+
+
+class Decoder:
+    """Decodes the body of a message.
+
+    Parameters
+    ----------
+    decode : "json" or callable
+        ``decode(body)`` returns what the bytes stand for, or raises.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is a coroutine function or a generator function.
+
+    Notes
+    -----
+    Safe from any thread if the callable is.
+    """
+
+    def __init__(self, decode: str | Callable[[bytes], Any]) -> None:
+        if callable(decode):
+            check_plain(decode, "decode")
+        self._decode = decode if callable(decode) else json.loads
+
+    def __call__(self, message: Message) -> Any:
+        """Return what the body stands for; raise `UndecodableBody` if it cannot be decoded."""
+        try:
+            return self._decode(message.body)
+        except MemoryError:
+            raise  # which says more of this process than of the message
+        except Exception as error:
+            # What else an error says may be the body, and this goes to the log.
+            detail = f": {error}" if isinstance(error, _PLAIN) else ""
+            raise UndecodableBody(message, f"{type(error).__name__}{detail}") from error

@@ -1,0 +1,169 @@
+"""The time limit of handlers: a coroutine is cancelled, and an exception is raised in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from fairsched.errors import TimeLimitExceeded
+
+if TYPE_CHECKING:
+    from fairsched._delivery import Counters, Message
+
+_log = logging.getLogger(__name__)
+
+
+class _Call:
+    """A handler at work."""
+
+    __slots__ = ("message", "told", "until")
+
+    def __init__(self, message: Message, until: float) -> None:
+        self.message = message
+        self.until = until
+        #: Released when the exception is under way. A lock and no event, whose Python code could be interrupted.
+        self.told = threading.Lock()
+        self.told.acquire()
+
+
+class TimeLimits:
+    """Interrupts handlers that run for too long in threads.
+
+    Parameters
+    ----------
+    seconds : float
+        For which a handler may run.
+    counters : Counters
+        Counts ``timed_out``.
+
+    Notes
+    -----
+    A thread cannot be ended from outside, but CPython can raise an exception in it, when it executes Python code next.
+    So a handler that waits in C code, such as that of a socket, gets the exception when that returns, and not before.
+    It goes on in the meantime, and its message stays its own: it is settled when the handler has ended.
+
+    Whoever takes a call out of `_running` decides: the worker, that it is in time; the watching thread, that it is not.
+    After the latter the worker waits until the exception is under way and takes it back if it has not come yet, so that
+    it never comes in the code behind, or in the next message's handler.
+
+    `around` is for `with` blocks of this object, in which the watching thread runs. Safe from any thread.
+
+    Source: Python manual, "Initialization, Finalization, and Threads", ``PyThreadState_SetAsyncExc``.
+    """
+
+    def __init__(self, seconds: float, counters: Counters) -> None:
+        self._seconds = seconds
+        self._counters = counters
+        #: Handlers at work and their threads. Single operations on these two are atomic.
+        self._running: dict[_Call, int] = {}
+        #: Those of them that were interrupted, and have not ended.
+        self._late: dict[_Call, None] = {}
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self._ended.clear()
+        self._thread = threading.Thread(target=self._watch, name="fairsched-time-limit", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def around(self, handler: Callable[[Message], object]) -> Callable[[Message], object]:
+        """Return a handler that raises TimeoutError when it has run for too long."""
+        running, late, seconds = self._running, self._late, self._seconds
+
+        def limited(message: Message) -> object:
+            call = _Call(message, time.monotonic() + seconds)
+            try:
+                try:
+                    running[call] = threading.get_ident()
+                    return handler(message)
+                finally:
+                    if running.pop(call, None) is None:
+                        self._await_interrupt(call)
+            except TimeLimitExceeded as error:
+                raise TimeoutError(_exceeded(seconds)) from error
+            finally:
+                late.pop(call, None)
+
+        return limited
+
+    def _await_interrupt(self, call: _Call) -> None:
+        """Raise the exception that is under way, wherever in here it comes, or here if it came before."""
+        call.told.acquire()
+        _raise_in(threading.get_ident(), None)
+        raise TimeLimitExceeded
+
+    def overdue(self) -> float | None:
+        """Return for how many seconds a handler has run that was interrupted and is at work after twice its limit."""
+        now = time.monotonic()
+        most = max((now - call.until for call in list(self._late)), default=0.0)
+        return most + self._seconds if most > self._seconds else None
+
+    def _watch(self) -> None:
+        # A call that begins after a look ends no sooner than a whole limit later.
+        pause = self._seconds
+        while not self._ended.wait(min(pause, threading.TIMEOUT_MAX)):
+            now, pause = time.monotonic(), self._seconds
+            for call, thread in list(self._running.items()):
+                if call.until > now:
+                    pause = min(pause, call.until - now)
+                elif self._running.pop(call, None) is not None:
+                    self._interrupt(call, thread)
+
+    def _interrupt(self, call: _Call, thread: int) -> None:
+        self._late[call] = None
+        _raise_in(thread, TimeLimitExceeded)
+        call.told.release()
+        self._counters.add("timed_out")
+        _log.warning(
+            "the handler of message %d of queue %r has run for %g s, its time limit, and is interrupted",
+            call.message.delivery_tag, call.message.queue, self._seconds,
+        )  # fmt: skip
+
+
+def limited_coroutine(
+    handler: Callable[[Message], Awaitable[object]], seconds: float, counters: Counters
+) -> Callable[[Message], Awaitable[object]]:
+    """Return a coroutine handler that is cancelled, and raises TimeoutError, when it has run for too long."""
+
+    async def limited(message: Message) -> object:
+        result: object = None
+        problem: TimeoutError | None = None
+        scope = asyncio.timeout(seconds)
+        try:
+            async with scope:
+                result = await handler(message)
+        except TimeoutError as error:
+            problem = error
+        if scope.expired():  # also if the handler went on after that
+            counters.add("timed_out")
+            raise TimeoutError(_exceeded(seconds)) from problem
+        if problem is not None:
+            raise problem
+        return result
+
+    return limited
+
+
+def _exceeded(seconds: float) -> str:
+    return f"the handler exceeded its time limit of {seconds:g} s"
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    """Raise an exception in a thread when it executes Python code next; None takes one back that has not come."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error)
+    )
