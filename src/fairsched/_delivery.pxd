@@ -24,8 +24,9 @@ cdef class AckPolicy:
     cdef int64_t limit
     cdef int64_t small_limit
     cdef double sent           # when settlements were sent last
+    cdef bint settled          # whether any were since the last look
 
-    cdef bint due(self, int64_t pending, int64_t window) noexcept
+    cdef bint due(self, int64_t count, int64_t pending, int64_t window) noexcept
     cdef void set_here(self, int64_t here) noexcept
 
 
@@ -63,6 +64,9 @@ cdef class ChannelDeliveries:
     cdef bytes taken_frames(self)
     cdef bint settle_one(self, uint64_t tag, int verdict) except -1
     cdef bint note(self, uint64_t tag, int verdict, bint* is_due) except -1
+    cdef bint stands(self) except -1
+    cdef bint note_tag(self, uint64_t tag, int verdict) except -1
+    cdef bint noted(self, int64_t count, int verdict) except -1
 
 
 cdef class Message:
@@ -126,6 +130,7 @@ cdef class LentConnection:
     cdef readonly int fd
     cdef uint32_t events        # that pika waits for
     cdef double looked          # when who reads looked last
+    cdef double waited          # and had waited
     cdef uint8_t* buffer
     cdef int64_t longest
     # For the I/O thread, when it has the connection again.
@@ -144,6 +149,7 @@ cdef class LentConnection:
     cdef bint send(self, Settlements settlements) except -1
     cdef int send_all(self, list channels) except -1
     cdef bint fetch(self, bint wait) except -1
+    cdef int wait(self, int64_t brief) except -2
     cdef int read(self) except -2
     cdef int read_borrowed(self) except -2
     cdef int take(self, int64_t size) except -1
@@ -163,11 +169,14 @@ cdef class MessageSource:
     cdef readonly int64_t handled_count
     cdef readonly bint deferring
     cdef bint measures
-    cdef unsigned int turns     # messages that were asked for
+    cdef unsigned int turns      # messages that were asked for since the last look whether more have come
+    cdef unsigned int next_look  # after how many
 
     cdef Message taken(self, object lane, object priority)
     cdef bint is_usable(self, object lane, Message message) except -1
+    cdef int look_for_more(self) except -1
     cdef list take_more(self, object lane, list found, Py_ssize_t limit)
+    cdef int take_all(self, FairQueue lane, list found, Py_ssize_t limit) except -1
     cdef bint is_returned(self, object lane, Message message) except -1
     cdef int note_handled(self, object lane, Message message, int64_t elapsed) except -1
     cdef int64_t note_time(self, int64_t elapsed, int64_t count) except? -1

@@ -99,6 +99,11 @@ SLOWEST_PERIOD = 0.08
 LONG = 2_000_000
 #: Who looks again within this many seconds is fast, and reads what comes itself; and waits so long for it, at most.
 FAST = 0.001
+#: Who takes messages looks about so often whether more have come, in seconds.
+SOON = 0.0001
+#: Who waits for messages keeps the GIL for so many microseconds at most, and for no longer than it worked before: to
+#: have it back from a thread that computes takes five thousand.
+BRIEF = 100
 
 cdef int64_t C_PART = PART
 cdef int64_t C_SMALL_PART = SMALL_PART
@@ -107,11 +112,13 @@ cdef double C_PAUSE = PAUSE
 cdef int64_t C_MANY = MANY
 cdef int64_t C_LONG = LONG
 cdef double C_FAST = FAST
+cdef double C_SOON = SOON
+cdef int64_t C_BRIEF = BRIEF
 
 cdef enum:
     LOOK_AFTER = 1000  # handled messages after which measured round trip and handler time are held against the windows
     SLOW = 5_000_000   # of slower handlers, in nanoseconds, it is looked how long their messages wait here
-    OFTEN = 32         # messages taken after which it is looked whether more have come: a power of two
+    OFTEN = 32         # messages taken after which it is looked, at the latest, whether more have come
     ROOM = 1 << 16     # octets that are read at once
     SETTLEMENT = 21    # octets of a frame that settles
     READABLE = 1       # among the events of an epoll
@@ -196,9 +203,9 @@ cdef class AckPolicy:
         """Whether it is looked more seldom than a settlement may wait."""
         return self.period > C_PERIOD
 
-    cdef bint due(self, int64_t pending, int64_t window) noexcept:
-        """Note a settlement, of a queue with so many that are not sent and such a window; say if it is time to send."""
-        self.pending += 1
+    cdef bint due(self, int64_t count, int64_t pending, int64_t window) noexcept:
+        """Note settlements, of a queue with so many that are not sent and such a window; say if it is time to send."""
+        self.pending += count
         if self.period > C_PERIOD or 2 * pending >= window and self.pending >= self.small_limit:
             return True
         if self.limit < C_MANY or self.pending < self.limit or self.pending >= 2 * self.limit:
@@ -221,6 +228,7 @@ cdef class AckPolicy:
         """
         cdef int64_t pending = self.pending
         self.pending = 0
+        self.settled = self.settled or pending > 0
         self.sent = monotonic()
         self.set_here(self.here - pending)
 
@@ -241,9 +249,11 @@ cdef class AckPolicy:
         """looked($self, found)
         --
 
-        Note whether anything was settled since the last look: if not, look half as often.
+        Note whether anything was found to send: if not, and nobody else has sent since the last look, look half as
+        often.
         """
-        self.period = PERIOD if found else min(SLOWEST_PERIOD, 2 * self.period)
+        self.period = PERIOD if found or self.settled else min(SLOWEST_PERIOD, 2 * self.period)
+        self.settled = False
 
     def wake(self):
         """wake($self)
@@ -524,36 +534,49 @@ cdef class ChannelDeliveries:
 
     cdef bint note(self, uint64_t tag, int verdict, bint* is_due) except -1:
         """Note a settlement, and whether it is time to send: no Python code runs in here."""
-        cdef Settlements settlements = self.settlements
-        cdef AckLedger ledger = self.ledger
-        cdef int done
-        cdef int64_t pending
-        if settlements.forked_error is not None:
-            raise RuntimeError(settlements.forked_error)
-        if not self.alive:
-            settlements.counters.count(COUNT_STALE, 1)
+        cdef bint done
+        if not self.stands():
+            self.settlements.counters.count(COUNT_STALE, 1)
             return False
-        with cython.critical_section(ledger):
-            done = ackledger_settle(&ledger.ledger, tag, verdict)
-            pending = ledger.ledger.acked_size + ledger.ledger.refused_size
+        done = self.note_tag(tag, verdict)
+        if done:
+            is_due[0] = self.noted(1, verdict)
+        return done
+
+    cdef bint stands(self) except -1:
+        """Whether settlements have an effect. Raises RuntimeError in a child process."""
+        if self.settlements.forked_error is not None:
+            raise RuntimeError(self.settlements.forked_error)
+        return self.alive
+
+    cdef bint note_tag(self, uint64_t tag, int verdict) except -1:
+        """Note one settlement in the ledger."""
+        cdef int done
+        with cython.critical_section(self.ledger):
+            done = ackledger_settle(&self.ledger.ledger, tag, verdict)
         if done < 0:
             raise MemoryError()
-        if done == 0:
-            return False
-        settlements.counters.count(COUNT_ACKED + verdict, 1)
+        return done
+
+    cdef bint noted(self, int64_t count, int verdict) except -1:
+        """Count settlements, and have them sent; say whether it is time to."""
+        cdef Settlements settlements = self.settlements
+        cdef AckLedger ledger = self.ledger
+        settlements.counters.count(COUNT_ACKED + verdict, count)
         with cython.critical_section(settlements):
             if not self.unsent:
                 settlements.unsent.append(self)
                 self.unsent = True  # after that, which may be out of memory
-        is_due[0] = settlements.policy.due(pending, self.window)
-        return True
+        return settlements.policy.due(
+            count, ledger.ledger.acked_size + ledger.ledger.refused_size, self.window
+        )
 
 
 # Messages -------------------------------------------------------------------------------------------------------------
 
 
 @cython.final
-@cython.freelist(256)
+@cython.freelist(4096)
 cdef class Message:
     """Message(body, delivery_tag, redelivered, delivery, properties, origin, arrived=0.0)
     --
@@ -1366,10 +1389,20 @@ cdef class LentConnection:
             return False
         found = self.read()
         if found == 0 and wait:
-            with nogil:
-                sockets_wait(self.fd, <int> (1000 * C_FAST))
-            found = self.read()
+            found = self.wait(<int64_t> min(<double> C_BRIEF, 1e6 * (now - self.waited)))
         return found > 0
+
+    cdef int wait(self, int64_t brief) except -2:
+        """Wait for something to read, so many microseconds of it with the GIL; as `read`."""
+        cdef int found = 0
+        if sockets_wait(self.fd, brief):
+            found = self.read()
+        if found == 0:
+            with nogil:
+                sockets_wait(self.fd, <int64_t> (1e6 * C_FAST))
+            found = self.read()
+        self.waited = monotonic()
+        return found
 
     cdef int read(self) except -2:
         """Read once. 1: there were messages, 0: nothing is there, -1: it is for the I/O thread to read."""
@@ -1553,8 +1586,8 @@ cdef class MessageSource:
         cdef FairQueue fair = <FairQueue?> lane
         cdef int rank = as_priority(priority)
         self.turns += 1
-        if self.turns % OFTEN == 0:  # before a message is taken: this may raise
-            self.settlements.lent.fetch(False)
+        if self.turns >= self.next_look:  # before a message is taken: this may raise
+            self.look_for_more()
         while True:
             if self.returning:
                 self.check_process()
@@ -1627,10 +1660,21 @@ cdef class MessageSource:
                 found = self.take_more(lane, [message], limit)
         return found
 
+    cdef int look_for_more(self) except -1:
+        """Read what has come; and again after so many messages that about 0.1 ms passes, or `OFTEN` at most."""
+        cdef LentConnection lent = self.settlements.lent
+        cdef double last = lent.looked
+        lent.fetch(False)
+        self.turns = 0
+        self.next_look = min(OFTEN, 2 * self.next_look + 1) if lent.looked - last < C_SOON else self.next_look // 4
+        return 0
+
     cdef list take_more(self, object lane, list found, Py_ssize_t limit):
         """Add messages of a lane; the end of deliveries is for who has none."""
         cdef Message message
         try:
+            if self.shedding is None:
+                self.take_all(<FairQueue?> lane, found, limit)
             while PyList_GET_SIZE(found) < limit:
                 message = self.taken(lane, 0)
                 if message is None:
@@ -1642,6 +1686,21 @@ cdef class MessageSource:
             settle_all(found, REQUEUE)
             raise
         return found
+
+    cdef int take_all(self, FairQueue lane, list found, Py_ssize_t limit) except -1:
+        """Add messages of a lane where none is looked at but for its channel."""
+        cdef Py_ssize_t i = PyList_GET_SIZE(found)
+        self.look_for_more()
+        if self.returning or PyList_GET_SIZE(found) >= limit:
+            return 0
+        lane.take_more(found, limit)
+        while i < PyList_GET_SIZE(found):
+            message = <Message?> <object> PyList_GET_ITEM(found, i)
+            if self.is_usable(lane, message):
+                i += 1
+            else:
+                found.pop(i)
+        return 0
 
     def living(self, lane, list messages not None):
         """living($self, lane, messages)
@@ -1812,22 +1871,53 @@ def settle_all(list messages not None, int verdict, bint but_deferred=False):
     cdef list chosen = messages[:]  # a channel of somebody's own may change the caller's
     cdef Settlements due = None
     cdef Message message
-    cdef Py_ssize_t count = 0
+    cdef ChannelDeliveries channel
+    cdef Py_ssize_t count = 0, i = 0
     cdef bint is_due = False
-    for message in chosen:
-        if message.settled or (but_deferred and message.deferred):
-            continue
-        message.settled = True
+    while i < PyList_GET_SIZE(chosen):
+        message = <Message?> <object> PyList_GET_ITEM(chosen, i)
         if isinstance(message.origin, ChannelDeliveries):
-            count += (<ChannelDeliveries> message.origin).note(message.delivery_tag, verdict, &is_due)
+            channel = <ChannelDeliveries> message.origin
+            count += settle_run(channel, chosen, &i, verdict, but_deferred, &is_due)
             if is_due:
-                due = (<ChannelDeliveries> message.origin).settlements
+                due = channel.settlements
                 is_due = False
-        else:
+            continue
+        i += 1
+        if not message.settled and not (but_deferred and message.deferred):
+            message.settled = True
             count += message.origin.settle(message.delivery_tag, verdict)
     if due is not None and not due.flush_requested:
         due.send_soon()
     return count
+
+
+cdef Py_ssize_t settle_run(
+    ChannelDeliveries channel, list messages, Py_ssize_t* at, int verdict, bint but_deferred, bint* is_due
+) except -1:
+    """Settle messages that follow one another and came on one channel: no Python code runs in here."""
+    cdef Message message
+    cdef Py_ssize_t done = 0, stale = 0
+    cdef bint stands = channel.stands()
+    try:
+        while at[0] < PyList_GET_SIZE(messages):
+            message = <Message?> <object> PyList_GET_ITEM(messages, at[0])
+            if message.origin is not channel:
+                break
+            at[0] += 1
+            if message.settled or but_deferred and message.deferred:
+                continue
+            message.settled = True
+            if stands:
+                done += channel.note_tag(message.delivery_tag, verdict)
+            else:
+                stale += 1
+    finally:
+        if stale:
+            channel.settlements.counters.count(COUNT_STALE, stale)
+        if done:
+            is_due[0] = channel.noted(done, verdict)
+    return done
 
 
 cdef struct Column:  # of texts, as far as it was made

@@ -19,3 +19,4 @@ cdef class FairQueue(NamedSlots):
     cdef int store_after_wait(self, uint32_t index, object item, int64_t cost, bint block, object timeout) except -1
     cdef uint32_t admit(self, object name, int64_t hash) except? 0xFFFFFFFF
     cdef object take(self, int32_t rank, object nothing)
+    cdef int take_more(self, list found, Py_ssize_t limit) except -1

@@ -325,6 +325,22 @@ cdef class FairQueue(NamedSlots):
                 self.forget_idle()
             return item
 
+    cdef int take_more(self, list found, Py_ssize_t limit) except -1:
+        """Add items to a list, as `take` finds them, until it has `limit` or there are none to be had."""
+        cdef uint64_t token = 0
+        cdef object item
+        with cython.critical_section(self):
+            while PyList_GET_SIZE(found) < limit and may_take(self, 0):
+                dwrr_pop(&self.table, &token)
+                item = <object> <PyObject*> <uintptr_t> token
+                Py_DECREF(item)  # the entry's reference; `item` holds one of its own
+                found.append(item)
+            if rarely(wakeup_possible(&self.putters.interest)):
+                hand_room_over(self)
+            if rarely(self.table.idle_count != 0):
+                self.forget_idle()
+        return 0
+
     def get_many(self, n, timeout=None, *, priority=0):
         """get_many($self, n, timeout=None, *, priority=0)
         --

@@ -7,11 +7,14 @@ the way with the short cut and the way without must do the same, in the same ord
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import itertools
 import logging
 import os
 import random
+import select
+import socket
 import struct
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -23,13 +26,26 @@ from pamqp import body, commands, frame, header, heartbeat
 from pika.adapters.utils.nbio_interface import AbstractStreamTransport
 
 from fairsched._amqp import PROPERTY_NAMES
-from fairsched._delivery import AckPolicy, ChannelDeliveries, Counters, Intake, Message, Settlements
+from fairsched._delivery import (
+    AckPolicy,
+    ChannelDeliveries,
+    Counters,
+    HeaderKey,
+    Intake,
+    LentConnection,
+    Message,
+    MessageSource,
+    Settlements,
+)  # fmt: skip
+from fairsched._fairqueue import FairQueue
 from fairsched.amqp.properties import decode
 from fairsched.amqp.transport import Transport
 from fairsched.consumer.cost import ConstantCost
 
 FRAME_MAX = 4096
 LONGEST = FRAME_MAX - 8
+#: Octets that one read takes while a connection is lent.
+ROOM = 1 << 16
 #: Channels with a sink, one that pika serves, and one that nobody opened.
 OURS, THEIRS, NOBODYS = (1, 2), 3, 4
 #: The last property is not used any more, and pamqp refuses it.
@@ -65,6 +81,9 @@ class Stream(AbstractStreamTransport):
     def abort(self) -> None:
         self.aborted = True
 
+    def _initiate_abort(self, error: Exception) -> None:
+        raise error
+
     def get_protocol(self) -> None:
         return None
 
@@ -87,6 +106,8 @@ class Loop:
 class Recorded(Transport):
     """A connection that is open, with its channels, and writes down what comes of what it is fed."""
 
+    KEY: HeaderKey | None = None
+
     def __init__(self, fast: bool) -> None:
         self.events: list[Event] = []
         #: Those of our channels.
@@ -94,7 +115,7 @@ class Recorded(Transport):
         self.recording = False
         counters, policy = Counters(), AckPolicy(10)
         #: Queues each delivery when it comes, not at the end of a read, so that what happens has one order.
-        self._intake = Intake(self, counters, policy, key=None, cost=ConstantCost(), defer=self._drain)
+        self._intake = Intake(self, counters, policy, key=self.KEY, cost=ConstantCost(), defer=self._drain)
         self._settlements = Settlements(counters, policy, lambda: None)
         self.stream = Stream()
         super().__init__(
@@ -143,21 +164,81 @@ class Recorded(Transport):
     def _drain(self) -> None:
         self._intake.drain()
 
-    def put_many(self, numbers: list[int], messages: list[Message], _costs: object) -> list[Message]:
+    def put_many(self, _slots: object, messages: list[Message], _costs: object) -> list[Message]:
         """Take what a `Lanes` takes."""
-        for number, message in zip(numbers, messages, strict=True):
-            delivery = message.delivery
+        self.record(messages)
+        return []
+
+    def record(self, messages: list[Message]) -> None:
+        """Write down what was delivered."""
+        for message in messages:
+            number, delivery = message.queue, message.delivery
             if delivery.consumer_tag not in self._channels[number].consumer_tags:
                 self.events.append(STRANGE)
             assert (message.delivery_tag, message.redelivered) == (delivery.delivery_tag, delivery.redelivered)
             self.events.append(("message", number, *shown(delivery, message.raw_properties, message.body)))
         self.messages += messages
-        return []
+
+    def feed(self, piece: bytes) -> None:
+        """Have pika receive it."""
+        self._proto_data_received(piece)
 
     def _process_frame(self, found: Any) -> None:
         if self.recording and not (found.channel_number in OURS and is_of_delivery(found)):
             self.events.append(("frame", found.NAME, found.channel_number, repr(getattr(found, "method", ""))))
         super()._process_frame(found)
+
+
+class Lent(Recorded):
+    """The same, lent between what it is fed: who consumes reads from a socket, and leaves the rest to it."""
+
+    # Which none has: all are in one slot, in the order in which they came, or it takes Python code to tell.
+    KEY = HeaderKey("no such", lambda _message: "")
+
+    def __init__(self) -> None:
+        super().__init__(True)
+        self.after_read = self._drain
+        #: Octets that were received while it was lent.
+        self.borrowed = 0
+        self._ours, self._theirs = socket.socketpair()
+        self._ours.setblocking(False)
+        self._poll = select.epoll()
+        self._poll.register(self._ours, select.EPOLLIN)
+        self._lane = FairQueue(default_quantum=1)
+        self._lent = LentConnection(self._intake, self._lane, lambda: None)
+        self._settlements.lent = self._lent
+        self._lent.connect(self, self._ours.fileno(), self._poll.fileno(), select.EPOLLIN, self.longest)
+        self._source = MessageSource()
+        self._source.prepare(self._settlements, False)
+        self._source.shedding = None
+
+    def close_sockets(self) -> None:
+        self._lent.forget()
+        for one in (self._ours, self._theirs, self._poll):
+            one.close()
+
+    def count(self, received: int, frames_received: int, sent: int, frames_sent: int) -> None:
+        self.borrowed += received
+        super().count(received, frames_received, sent, frames_sent)
+
+    def go_on(self, unsent: bytes) -> None:
+        """As ever, but what takes Python code to queue comes before the frames behind it."""
+        self._intake.drain()
+        super().go_on(unsent)
+
+    def feed(self, piece: bytes) -> None:
+        """Have it sent over the socket, and read by who borrows, and then by pika."""
+        while piece:
+            piece = piece[self._theirs.send(piece[:ROOM]) :]
+            self._lent.lend(self.flowing, self.whole)
+            try:
+                for _ in range(2):  # only who looked just now reads
+                    while (found := self._source.try_get(self._lane)) is not None:
+                        self.record([found])
+            finally:
+                self._lent.take_back()
+            with contextlib.suppress(BlockingIOError):
+                self._proto_data_received(self._ours.recv(2 * ROOM))
 
 
 def is_of_delivery(found: Any) -> bool:
@@ -314,12 +395,24 @@ def pieces_of(stream: bytes, chance: random.Random, count: int = 150) -> list[by
 
 def outcome(fast: bool, pieces: list[bytes]) -> tuple[list[Event], str, bytes]:
     """What came of a stream: events, the class of the error that ended it, and what was sent."""
-    recorded = Recorded(fast)
+    return outcome_of(Recorded(fast), pieces)
+
+
+def outcome_when_lent(pieces: list[bytes]) -> tuple[list[Event], str, bytes, int]:
+    """The same of a connection that is lent, and how much of the stream was read by who borrowed it."""
+    lent = Lent()
+    try:
+        return *outcome_of(lent, pieces), lent.borrowed
+    finally:
+        lent.close_sockets()
+
+
+def outcome_of(recorded: Recorded, pieces: list[bytes]) -> tuple[list[Event], str, bytes]:
     before = len(recorded.stream.sent)
     error = ""
     for piece in pieces:
         try:
-            recorded._proto_data_received(piece)
+            recorded.feed(piece)
         except Exception as caught:
             error = type(caught).__name__
             break
@@ -385,6 +478,17 @@ def test_all_three_find_the_same(seed: int) -> None:
         for name in NAMES:
             theirs = getattr(properties, PAMQPS_NAMES.get(name, name))
             assert plain(getattr(found, name)) == plain(theirs), name
+
+
+def test_a_connection_that_is_lent_finds_the_same() -> None:
+    borrowed = 0
+    for seed in range(150):
+        chance = random.Random(seed)
+        pieces = pieces_of(Session(chance).stream, chance)
+        *found, more = outcome_when_lent(pieces)
+        assert tuple(found) == outcome(True, pieces), f"seed {seed}"
+        borrowed += more
+    assert borrowed > 0
 
 
 # Broken sessions ------------------------------------------------------------------------------------------------------
@@ -487,6 +591,7 @@ def check_broken(seed: int) -> None:
                 breaking(frames, chance)
         pieces = pieces_of(b"".join(frames), chance)
         fast, slow = outcome(True, pieces), outcome(False, pieces)
+        assert outcome_when_lent(pieces)[:3] == fast, f"seed {seed}, attempt {attempt}, lent"
         if STRANGE in fast[0]:
             known = fast[0].index(STRANGE)
             assert fast[0][:known] == slow[0][:known], f"seed {seed}, attempt {attempt}"

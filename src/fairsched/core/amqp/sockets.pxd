@@ -18,6 +18,7 @@ cdef extern from *:
     #include <cstddef>
     #include <cstdint>
     #ifdef __linux__
+    #include <ctime>
     #include <poll.h>
     #include <sys/epoll.h>
     #include <sys/socket.h>
@@ -40,10 +41,11 @@ cdef extern from *:
         return taken < 0 ? 0 : taken;
     }
 
-    // Waits until something can be received; a signal ends it sooner.
-    static inline void wait(int fd, int milliseconds) {
+    // Waits until something can be received, and says whether it is; a signal ends it sooner.
+    static inline bool wait(int fd, int64_t microseconds) {
         struct pollfd readable = {fd, POLLIN, 0};
-        (void) poll(&readable, 1, milliseconds);
+        struct timespec const time = {time_t(microseconds / 1000000), long(microseconds % 1000000) * 1000};
+        return microseconds > 0 && ppoll(&readable, 1, &time, nullptr) > 0;
     }
 
     // Sets for which events of a socket an epoll returns; 0, or the error.
@@ -57,7 +59,7 @@ cdef extern from *:
     constexpr bool lends = false;
     static inline int64_t receive(int, void*, int64_t) { return -2; }
     static inline int64_t transmit(int, void const*, int64_t) { return 0; }
-    static inline void wait(int, int) {}
+    static inline bool wait(int, int64_t) { return false; }
     static inline int watch(int, int, uint32_t) { return ENOTSUP; }
     #endif
 
@@ -66,5 +68,5 @@ cdef extern from *:
     const bint SOCKETS_LEND "fairsched::lends"
     int64_t sockets_receive "fairsched::receive"(int fd, void* to, int64_t size) noexcept nogil
     int64_t sockets_send "fairsched::transmit"(int fd, const void* start, int64_t size) noexcept nogil
-    void sockets_wait "fairsched::wait"(int fd, int milliseconds) noexcept nogil
+    bint sockets_wait "fairsched::wait"(int fd, int64_t microseconds) noexcept nogil
     int sockets_watch "fairsched::watch"(int epoll, int fd, uint32_t events) noexcept nogil
