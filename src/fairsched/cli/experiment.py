@@ -1,7 +1,8 @@
 """The experiment of ``fairsched demo``: ten weighted queues, all backlogged, and how often each is served.
 
 Source: "Fair Consuming With RabbitMQ" (2015): quanta 4, 8, …, 40, every message costs 4, prefetch 50 per queue.
-This file runs it in one process, with a thread in place of the broker; `brokerexperiment` runs it on a broker.
+`brokerexperiment` runs it on a broker. This file runs it where there is none, off Linux: on the engine alone, with a
+thread in place of the broker.
 """
 
 from __future__ import annotations

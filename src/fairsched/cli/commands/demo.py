@@ -22,9 +22,7 @@ _FLATTENED = 0.05
 
 
 @click.command(epilog=exits.EPILOG)
-@click.option(
-    "--url", metavar="URL", help="Use ten temporary queues on this broker. [default: no broker, in this process]"
-)
+@click.option("--url", metavar="URL", help="Use ten temporary queues on this broker. [default: on an embedded broker]")
 @click.option(
     "--messages", type=click.IntRange(min=1), default=MESSAGES, show_default=True, help="Messages to process."
 )
@@ -57,17 +55,10 @@ def demo(url: str | None, messages: int, service_time: float, prefetch: int, as_
     """
     draw = _plotter(plot) if plot else None
     plan = Plan(messages, service_time, prefetch)
-    where = "in this process"
-    experiment: Callable[[Plan, Watch], Meter] = run_in_process
-    if url is not None:
-        from fairsched.amqp.urls import endpoint
-        from fairsched.cli.brokerexperiment import on_broker
-
-        (checked,) = Settings(url=(url,)).url
-        where, experiment = f"on {endpoint(checked)}", on_broker(checked)
-    title = f"Ten queues, {format_duration(service_time)} a message, prefetch {prefetch}, {where}"
-    with _display(title, as_json) as watch:
-        meter = experiment(plan, watch)
+    with _place(url) as (where, experiment):
+        title = f"Ten queues, {format_duration(service_time)} a message, prefetch {prefetch}, {where}"
+        with _display(title, as_json) as watch:
+            meter = experiment(plan, watch)
     found = report(meter.served, QUANTA, meter.seconds)
     if draw:
         draw(found)
@@ -75,6 +66,25 @@ def demo(url: str | None, messages: int, service_time: float, prefetch: int, as_
         click.echo(json.dumps(found, allow_nan=False))
     else:
         _print(found, title, plan)
+
+
+@contextmanager
+def _place(url: str | None) -> Iterator[tuple[str, Callable[[Plan, Watch], Meter]]]:
+    """Yield where the experiment is made, in words, and the experiment."""
+    from fairsched.amqp.urls import endpoint
+    from fairsched.cli.brokerexperiment import on_broker
+
+    if url is not None:
+        (checked,) = Settings(url=(url,)).url
+        yield f"on {endpoint(checked)}", on_broker(checked)
+        return
+    try:
+        from fairsched.broker import Broker
+    except ImportError:  # it runs on Linux only
+        yield "in this process", run_in_process
+        return
+    with Broker() as broker:
+        yield "on an embedded broker", on_broker(broker.url)
 
 
 @contextmanager
