@@ -13,7 +13,8 @@ import argparse
 import os
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -130,7 +131,7 @@ def brokers() -> Iterator[dict[str, Measured]]:
                 one.node.close()
 
 
-def medians(rounds: int, measured: dict[str, Callable[[], Result]]) -> dict[str, Result]:
+def medians(rounds: int, measured: Mapping[str, Callable[[], Result]]) -> dict[str, Result]:
     """Median of each figure of each, called in turn."""
     found: dict[str, list[Result]] = {name: [] for name in measured}
     for _ in range(rounds):
@@ -151,11 +152,11 @@ def ratio(found: dict[str, Result], figure: str) -> float:
 @pytest.mark.parametrize("name", ROWS)
 def test_throughput(benchmark: Any, brokers: dict[str, Measured], name: str) -> None:
     row = ROWS[name]
-    found = medians(ROUNDS, {one: lambda broker=broker: broker.flow(row) for one, broker in brokers.items()})
+    found = medians(ROUNDS, {one: partial(broker.flow, row) for one, broker in brokers.items()})
     half = round(found["RabbitMQ"]["rate"] / 2)
     slow = medians(
         ROUNDS,
-        {one: lambda broker=broker: broker.flow(row, LATENCY_SECONDS * half, half) for one, broker in brokers.items()},
+        {one: partial(broker.flow, row, LATENCY_SECONDS * half, half) for one, broker in brokers.items()},
     )
     record(
         benchmark,
@@ -239,8 +240,7 @@ def main() -> None:
             else:
                 row = ROWS[asked.row]
                 measured = {
-                    name: lambda broker=broker: broker.flow(row, asked.messages, asked.rate)
-                    for name, broker in brokers.items()
+                    name: partial(broker.flow, row, asked.messages, asked.rate) for name, broker in brokers.items()
                 }
                 found = medians(asked.rounds, measured)
         finally:

@@ -59,7 +59,7 @@ class Load:
     @contextlib.contextmanager
     def idle(self, port: int, connections: int, queues: int) -> Iterator[None]:
         """Have so many connections, and so many queues, that do nothing."""
-        words = [self._program, str(port), "idle", str(connections), str(queues)]
+        words = [str(self._program), str(port), "idle", str(connections), str(queues)]
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             if not process.stdout.readline():

@@ -6,7 +6,7 @@ the transport is slow: it stops, and its targets are not desired until a later w
   Tasks that others submitted run when no session has work, and after TASK_STEPS sessions at the latest: upstream they
 starve behind sessions with constant work. A pass ends after PASS_STEPS steps, so input is read and others run.
   A host that shares messages out in turn between connections has each pass end after one (`yields`). There is another
-pass for certain then, so that one may write what this one has put into the buffer: after PASSES_UNWRITTEN at the latest.
+pass for certain then, so that one may write what this one has put into the buffer: after PASSES_UNWRITTEN at most.
 
 Thread safety: connection_notify, _submit, _close, _retain, _release, target_notify, target_forget: any thread.
 connection_pass: the one thread that has the connection (scheduler.pxd, with the proof); init, clear: externally
@@ -17,8 +17,8 @@ Complexity: target_notify O(1); a pass O(PASS_STEPS) steps, and O(targets) when 
 from libc.stdint cimport int64_t, uint32_t
 
 from fairsched.core.connection.chain cimport (
-    BUFFER_DEFAULT, BUFFER_MIN, Connection, ConnectionActions, PASSES_UNWRITTEN, PASS_STEPS, Session, TASK_STEPS, Target,
-    Task,
+    BUFFER_DEFAULT, BUFFER_MIN, Connection, ConnectionActions, PASSES_UNWRITTEN, PASS_STEPS, Session, TASK_STEPS,
+    Target, Task,
 )
 from fairsched.core.connection.runqueue cimport RunQueue
 from fairsched.core.connection.session cimport session_block, session_close, session_dispose, session_process

@@ -194,7 +194,7 @@ cdef inline void messagepool_clear(MessagePool* pool) noexcept nogil:
 
 cdef inline bint messagepool_grow(MessagePool* pool) noexcept nogil:
     """Add a chunk as large as all before it; False when memory is exhausted."""
-    cdef int64_t size = min(max(pool.capacity, <int64_t> MESSAGES_MIN), <int64_t> MESSAGES_MAX), i
+    cdef int64_t size = min(max(pool.capacity, <int64_t> MESSAGES_MIN), <int64_t> MESSAGES_MAX), _i
     cdef size_t stride = sizeof(Message) if pool.sorted else <size_t> MESSAGE_LINES
     cdef void* block = malloc(<size_t> (size + 1) * stride + CACHE_LINE)
     cdef MessageChunk* chunk
@@ -207,7 +207,7 @@ cdef inline bint messagepool_grow(MessagePool* pool) noexcept nogil:
     chunk.next = pool.chunks
     pool.chunks = chunk
     at = <char*> chunk + <size_t> size * stride  # in front of the messages is room for one more: the chunk
-    for i in range(size):
+    for _i in range(size):
         m = <Message*> at
         m.next = pool.free
         pool.free = m

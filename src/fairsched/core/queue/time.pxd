@@ -24,7 +24,7 @@ cdef enum:
     DUE_MOST = 64            # messages that become available in one go
 
 cdef inline int64_t queue_unhold(Queue* q, Call* call, Message** due) noexcept nogil:
-    """Make available what has become due; up to DUE_MOST, referenced, to be announced. How many: if DUE_MOST, ask again."""
+    """Make available what has become due, up to DUE_MOST, referenced, to be announced: how many. If DUE_MOST: again."""
     cdef int64_t count = 0
     cdef Message* m
     queue_lock(q)
