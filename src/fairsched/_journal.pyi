@@ -1,16 +1,18 @@
 from os import PathLike
 
+from typing_extensions import disjoint_base
+
 APPLICATION: int
 FORMAT: int
 
 def database_in(directory: str) -> str: ...
 
+@disjoint_base
 class Store:
     error: BaseException | None
     path: str
     @property
     def complaint(self) -> str | None: ...
-
     def __init__(self, directory: str | PathLike[str]) -> None: ...
     def open_database(self, path: str) -> None: ...
     def recover(self, path: str) -> None: ...
