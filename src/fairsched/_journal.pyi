@@ -1,10 +1,13 @@
 from os import PathLike
 
+from typing_extensions import disjoint_base
+
 APPLICATION: int
 FORMAT: int
 
 def database_in(directory: str) -> str: ...
 
+@disjoint_base
 class Store:
     error: BaseException | None
     path: str
