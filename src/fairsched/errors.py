@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import queue
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from fairsched._delivery import Message
+from typing import Any
 
 
 class FairschedError(Exception):
@@ -52,7 +49,7 @@ class UndecodableBody(DecodingError):
         The kind of error; never what the body contains.
     """
 
-    def __init__(self, message: Message, reason: str) -> None:
+    def __init__(self, message: Any, reason: str) -> None:
         super().__init__(
             f"the body of message {message.delivery_tag} of queue {message.queue!r} cannot be decoded: {reason}"
         )

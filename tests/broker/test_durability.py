@@ -304,7 +304,7 @@ def test_directories_that_cannot_be(tmp_path: Path) -> None:
         fairsched.Broker(data_dir=tmp_path / "d").start()
     fairsched.Broker(data_dir=tmp_path / "d", vhosts=["orders"]).start().close()
     with pytest.raises(ValueError, match="max_message_size must be 268435456 at most with data_dir"):
-        fairsched.Broker(data_dir=tmp_path / "d", max_message_size=1 << 30)
+        fairsched.Broker(data_dir=tmp_path / "d", max_message_size=(1 << 28) + 1)
     with pytest.raises(ValueError, match="data_dir must be the path of a directory, got ''"):
         fairsched.Broker(data_dir="")
 
