@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import pika
 import pyarrow.parquet as pq
 import pytest
 from support.rabbitmq import Node, eventually
@@ -88,8 +89,10 @@ def job(tmp_path: Path, broker: Node, spark_home: Path) -> Any:
     # A server of Spark Connect takes a free port.
     environment = {**os.environ, "FAIRSCHED_URL": broker.url, "SPARK_TESTING": "1", "SPARK_HOME": str(spark_home)}
 
-    def start(*arguments: str, stdout: int = subprocess.PIPE, **changes: str) -> Any:
+    def start(*arguments: str, stdout: int = subprocess.PIPE, url: bool = True, **changes: str) -> Any:
         write_file(tmp_path, **changes)
+        if not url:
+            del environment["FAIRSCHED_URL"]
         return subprocess.Popen(
             [sys.executable, "-m", "fairsched.cli", "pipeline", "pipeline.toml", *arguments],
             cwd=tmp_path, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True,
@@ -265,6 +268,28 @@ def test_a_signal_ends_a_pipeline_that_goes_on_and_it_resumes(
     fill(queues, 10)
     finished(job, "--json")
     assert written(tmp_path / "out").num_rows == 80
+
+
+def test_without_a_url_a_pipeline_has_a_broker_of_its_own(job: Any, tmp_path: Path) -> None:
+    process = job("--json", trigger="1s", url=False)
+    try:
+        said = process.stderr.readline()
+        [url] = re.findall(
+            r"^No URL is given: the queues are on an embedded broker until this ends, (amqp://\S+)$", said
+        )
+        with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            for number in range(100):
+                channel.basic_publish("", "gold", b"%d" % number)
+        eventually(lambda: list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")), 180, "a batch is committed")
+        eventually(lambda: written(tmp_path / "out").num_rows == 100, 60, "all is written")
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=240)
+        assert process.returncode == 0, err[-3000:]
+        assert json.loads(out)["queues"]
+    finally:
+        process.kill()
 
 
 def test_a_pipeline_can_write_to_rabbitmq(job: Any, queues: Node) -> None:

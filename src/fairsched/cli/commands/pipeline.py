@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,15 +53,18 @@ def pipeline(file: Path, master: str | None, as_json: bool, picture: Path | None
     PIPELINE.toml names the queues and the sink, and optionally a hash ring to partition by and a function to apply
     (Arrow record batches in and out). With the trigger "available-now" the pipeline ends when the messages that were
     queued are read; otherwise it runs until SIGTERM or SIGINT. Started again, it continues from its checkpoint.
+
+    Without a URL, in the file or the environment, its queues are on an embedded broker, whose URL is printed.
     """
     if picture is not None:
         _check_report(picture)
-    settings = read_pipeline(file)
-    spark = _session(settings, file.stem, master)
-    try:
-        report, progress = _run(spark, settings, None if as_json else file.stem)
-    finally:
-        spark.stop()
+    with ExitStack() as broker:
+        settings = _settings(file, broker)
+        spark = _session(settings, file.stem, master)
+        try:
+            report, progress = _run(spark, settings, None if as_json else file.stem)
+        finally:
+            spark.stop()
     if progress.missed:
         click.echo(
             f"Warning: {progress.missed} batches were not counted: Spark had already discarded their progress", err=True
@@ -75,6 +78,28 @@ def pipeline(file: Path, master: str | None, as_json: bool, picture: Path | None
             write_report(picture, file.stem, report, progress.ages)
         except OSError as error:
             raise exits.Failure(f"the report cannot be written: {error}", exits.APPLICATION) from None
+
+
+def _settings(file: Path, broker: ExitStack) -> PipelineSettings:
+    """Read the file; start an embedded broker, with the queues, if there is no URL."""
+    started: list[str] = []
+
+    def start() -> str:
+        from fairsched.broker import Broker
+
+        started.append(broker.enter_context(Broker()).url)
+        return started[0]
+
+    settings = read_pipeline(file, broker=start if sys.platform == "linux" else None)
+    for url in started:
+        import pika
+
+        with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+            channel = connection.channel()
+            for queue in settings.quanta:
+                channel.queue_declare(queue, durable=True)
+        click.echo(f"No URL is given: the queues are on an embedded broker until this ends, {url}", err=True)
+    return settings
 
 
 def _check_report(path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,9 @@ class PipelineSettings:
     spark: FrozenMapping[str, str] = field(default_factory=FrozenMapping)
 
 
-def read_pipeline(path: str | Path, environ: Mapping[str, str] | None = None) -> PipelineSettings:
+def read_pipeline(
+    path: str | Path, environ: Mapping[str, str] | None = None, broker: Callable[[], str] | None = None
+) -> PipelineSettings:
     """Read a pipeline's TOML file.
 
     Parameters
@@ -90,6 +92,8 @@ def read_pipeline(path: str | Path, environ: Mapping[str, str] | None = None) ->
     path : str or Path
     environ : mapping of str to str, optional
         Where the broker's URL is looked for if the file has none, as `Settings` does; `os.environ` by default.
+    broker : callable, optional
+        Starts a broker and returns its URL; called if there is no URL, and the pipeline reads queues and goes on.
 
     Returns
     -------
@@ -109,12 +113,14 @@ def read_pipeline(path: str | Path, environ: Mapping[str, str] | None = None) ->
     except ValueError as error:
         raise ConfigurationError(f"pipeline {location} is not valid TOML: {error}") from None
     try:
-        return _settings(document, os.environ if environ is None else environ)
+        return _settings(document, os.environ if environ is None else environ, broker)
     except ConfigurationError as error:
         raise ConfigurationError(f"pipeline {location}: {error}") from None
 
 
-def _settings(document: Mapping[str, Any], environ: Mapping[str, str]) -> PipelineSettings:
+def _settings(
+    document: Mapping[str, Any], environ: Mapping[str, str], broker: Callable[[], str] | None
+) -> PipelineSettings:
     for name, table in document.items():
         if name not in _TABLES:
             raise ConfigurationError(f"unknown table [{name}]; there are {', '.join(_TABLES)}")
@@ -124,16 +130,23 @@ def _settings(document: Mapping[str, Any], environ: Mapping[str, str]) -> Pipeli
     source = dict(document.get("source", {}))
     sink = dict(document.get("sink", {}))
     sink_format = _text(sink, "sink", "format")
+    trigger = _trigger(sink.pop("trigger", "available-now"))
     for table, wants_url in ((source, True), (sink, sink_format == "rabbitmq")):
         if wants_url and "url" not in table:
+            # A broker that has just been started has no streams, and nothing queued.
+            if url is None and broker is not None and trigger != "available-now" and "streams" not in source:
+                url = broker()
             if url is None:
-                raise ConfigurationError(f"no url is given, in the file or as one of {', '.join(URL_VARIABLES)}")
+                raise ConfigurationError(
+                    f"no url is given, in the file or as one of {', '.join(URL_VARIABLES)}; without one, queues can be "
+                    'read from an embedded broker on Linux, with a trigger that goes on, such as "10s"'
+                )
             table["url"] = url
     found = PipelineSettings(
         quanta=_quanta(source),
         sink_format=sink_format,
         checkpoint=_text(sink, "sink", "checkpointLocation"),
-        trigger=_trigger(sink.pop("trigger", "available-now")),
+        trigger=trigger,
         partition_by=_names(sink.pop("partitionBy", ())),
         source=_options(source),
         sink=_options(sink),
