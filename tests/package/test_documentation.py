@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,16 @@ def test_the_readme_example_that_needs_no_broker() -> None:
     scope: dict[str, Any] = {}
     exec("\n".join(lines), scope)
     assert repr(eval(expression, scope)) == "(" + expected.strip() + ")"
+
+
+def test_the_readme_example_on_the_broker_that_comes_along(capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    code = next(block for block in blocks if "Publisher" in block)
+    assert "amqp://guest:guest@127.0.0.1:5672/%2F" in code
+    with fairsched.Broker() as broker:
+        exec(code.replace("amqp://guest:guest@127.0.0.1:5672/%2F", broker.url), {})
+    served = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert Counter(served) == {"gold": 100, "free": 100}
 
 
 def test_the_example_of_the_page_on_testing() -> None:
