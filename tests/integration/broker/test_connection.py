@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 import pytest
-from pamqp import body, header, heartbeat
+from pamqp import body, frame, header, heartbeat
 from pamqp.commands import Basic, Channel, Connection, Queue
 from support.rabbitmq import eventually
 from support.wireclient import CAPABILITIES, Dial, Name, Refused, WireChannel, WireClient, raw_frame, raw_method
@@ -118,6 +118,16 @@ def test_the_smallest_frames(dial: Dial, name: Name) -> None:
 
 def test_goodbye_is_answered_before_the_socket_is_closed(dial: Dial) -> None:
     dial().open().close()
+
+
+def test_goodbye_is_answered_though_messages_follow_it(client: WireClient, name: Name) -> None:
+    """As amqplib sends them."""
+    queue = client.channel().declare(name())
+    content = [header.ContentHeader(0, 1000, Basic.Properties()), body.ContentBody(bytes(1000))]
+    message = b"".join(frame.marshal(one, 1) for one in [Basic.Publish(routing_key=queue), *content])
+    client.send(Connection.Close(200, "", 0, 0))
+    client.send_bytes(message * 5000)
+    client.take(0, Connection.CloseOk)
 
 
 def test_an_exclusive_queue_goes_with_its_connection(dial: Dial, other: WireChannel, name: Name) -> None:

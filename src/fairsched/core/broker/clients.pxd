@@ -80,7 +80,7 @@ cdef enum:
     BODY_ROOM = 131072           # octets of a body that room is made for before they are there
     FRAME_BEFORE_TUNE = 8192
     OUTPUT_MOST = 8388608        # octets of answers that a client leaves unread before nothing more is done for it
-    ANSWER_SECONDS = 5           # that close-ok is waited for
+    ANSWER_SECONDS = 5           # that close-ok, or the end of the socket, is waited for
     CATCH_UP = 64                # targets that are served before an answer
 
 # Errors ---------------------------------------------------------------------------------------------------------------
@@ -442,11 +442,16 @@ cdef inline void client_closing_channel(Client* client, const FrameSpan* f) noex
         client.channels[f.channel] = NULL
 
 cdef inline void client_close(Client* client) noexcept nogil:
-    """The client says good-bye."""
+    """The client says good-bye; it closes the socket when it has the answer.
+
+    Until then what it sends is read: some send messages after the good-bye, and a socket that is closed with something
+    unread is reset, which takes the answer away from the client.
+    """
     confirms_write(client)
     client_tear_down(client)
     method_write(&client.output, 0, CONNECTION_CLOSE_OK)
-    client_leave(client)
+    client.state = CLIENT_CLOSING
+    client.deadline.store(client.now + <int64_t> ANSWER_SECONDS * SECOND)
 
 cdef inline bint connection_method(Client* client, uint32_t method, Reader* r, Refusal* refusal) noexcept nogil:
     """A method of the connection itself; False: refused."""
