@@ -139,8 +139,6 @@ def test_an_exclusive_consumer_is_alone(broker: Node, new_queue: Declare) -> Non
 
 
 def test_a_stream_is_read_from_an_offset(broker: Node, new_queue: Declare) -> None:
-    if not hasattr(broker, "control"):
-        pytest.skip("streams are RabbitMQ's")
     broker.control("status")  # skips with a broker that has no streams
     name = new_queue("stream")
     broker.delete(name)
