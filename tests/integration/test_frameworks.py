@@ -24,7 +24,7 @@ def framework(request: pytest.FixtureRequest) -> str:
 def names() -> list[str]:
     """Names of queues that the framework declares itself."""
     number = next(_numbers)
-    return [f"gold-{number}", f"free-{number}"]
+    return [f"frameworks-gold-{number}", f"frameworks-free-{number}"]
 
 
 def test_queues_share_as_their_weights_say(framework: str, broker: Node, names: list[str], tmp_path: Path) -> None:
