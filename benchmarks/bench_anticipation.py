@@ -76,12 +76,8 @@ def run(node: Node, service: float, anticipation: float | None) -> Run:
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Node]:
-    found = Node()
-    try:
-        found.start()
+    with Node() as found:
         yield found
-    finally:
-        found.close()
 
 
 @pytest.mark.timeout(900)

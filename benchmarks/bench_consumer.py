@@ -105,12 +105,8 @@ def fill(node: Node) -> None:
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Node]:
-    found = Node()
-    try:
-        found.start()
+    with Node() as found:
         yield found
-    finally:
-        found.close()
 
 
 @pytest.mark.timeout(600)

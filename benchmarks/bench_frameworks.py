@@ -32,12 +32,8 @@ class Run(NamedTuple):
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Node]:
-    found = Node()
-    try:
-        found.start()
+    with Node() as found:
         yield found
-    finally:
-        found.close()
 
 
 def flooded(framework: str, node: Node, done: Path, shares: dict[str, Any] | None) -> Run:

@@ -44,12 +44,8 @@ INSTANTS = ", enqueued_at TIMESTAMP, received_at TIMESTAMP"
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Node]:
-    found = Node()
-    try:
-        found.start()
+    with Node() as found:
         yield found
-    finally:
-        found.close()
 
 
 @pytest.fixture(scope="module")

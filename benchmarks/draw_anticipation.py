@@ -27,14 +27,10 @@ BAR, INK, GRID, GOOD, BAD = "#3b7dd8", "#222222", "#e3e6ea", "#2e7d4f", "#b3261e
 def measure(rounds: int) -> dict[str, list[Run]]:
     """Run both sides in turn."""
     runs: dict[str, list[Run]] = {side: [] for side in SIDES}
-    node = Node()
-    try:
-        node.start()
+    with Node() as node:
         for _ in range(rounds):
             for side, anticipation in SIDES.items():
                 runs[side].append(run(node, 0.0, anticipation))
-    finally:
-        node.close()
     return runs
 
 

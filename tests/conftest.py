@@ -43,12 +43,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Node]:
     """A node for tests that leave it running."""
-    node = shared_broker()
-    try:
-        node.start()
+    with shared_broker() as node:
         yield node
-    finally:
-        node.close()
 
 
 @pytest.fixture(scope="session")

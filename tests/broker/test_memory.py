@@ -21,10 +21,8 @@ def resident(node: EmbeddedNode) -> int:
 
 @pytest.fixture
 def node() -> Iterator[EmbeddedNode]:
-    started = EmbeddedNode()
-    started.start()
-    yield started
-    started.close()
+    with EmbeddedNode() as started:
+        yield started
 
 
 def test_a_queued_message_of_100_octets_takes_300(node):

@@ -38,12 +38,9 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def hashing_broker() -> Iterator[Node]:
     """A node with the plugin, older than 3.13: so it hashes the types of headers, and limits no weights."""
     node = Node()
-    try:
-        (node.home / "plugins").write_text("[rabbitmq_consistent_hash_exchange].\n")
-        node.start()
+    (node.home / "plugins").write_text("[rabbitmq_consistent_hash_exchange].\n")
+    with node:
         yield node
-    finally:
-        node.close()
 
 
 @pytest.fixture

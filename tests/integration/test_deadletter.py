@@ -21,12 +21,8 @@ TIME = 1_700_000_000
 
 @pytest.fixture(scope="module")
 def rabbitmq() -> Iterator[str]:
-    node = Node()
-    try:
-        node.start()
+    with Node() as node:
         yield node.url
-    finally:
-        node.close()
 
 
 @pytest.fixture(scope="module")

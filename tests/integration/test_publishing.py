@@ -47,12 +47,8 @@ def first_seen(found: list[bytes]) -> list[bytes]:
 @pytest.fixture
 def own() -> Iterator[Node]:
     """A node whose alarms concern nobody else."""
-    node = Node()
-    try:
-        node.start()
+    with Node() as node:
         yield node
-    finally:
-        node.close()
 
 
 def test_all_messages_arrive_in_order(broker: Node, new_queue: Declare) -> None:

@@ -23,12 +23,8 @@ MESSAGES = 50_000
 @pytest.fixture
 def mortal() -> Iterator[Node]:
     """A node that the test may kill."""
-    node = Node()
-    try:
-        node.start()
+    with Node() as node:
         yield node
-    finally:
-        node.close()
 
 
 @pytest.mark.slow

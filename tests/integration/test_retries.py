@@ -416,12 +416,8 @@ def test_nothing_is_lost_by_a_kill_between_two_steps(broker: Node, new_queue: De
 @pytest.fixture
 def mortal() -> Iterator[Node]:
     """A broker that a test may kill."""
-    node = Node()
-    try:
-        node.start()
+    with Node() as node:
         yield node
-    finally:
-        node.close()
 
 
 def test_nothing_is_lost_with_the_broker(mortal: Node, caplog: pytest.LogCaptureFixture) -> None:

@@ -32,12 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def mortal() -> Iterator[Node]:
     """A node that the test may kill."""
-    node = Node()
-    try:
-        node.start()
+    with Node() as node:
         yield node
-    finally:
-        node.close()
 
 
 @pytest.fixture(scope="session")

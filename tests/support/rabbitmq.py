@@ -18,6 +18,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Self
 
 import pika
 
@@ -94,6 +95,25 @@ class Broker(ABC):
     """What tests do at a broker."""
 
     port: int
+
+    @abstractmethod
+    def start(self) -> None:
+        """Return when clients can connect."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the broker and remove its files."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def url(self) -> str:

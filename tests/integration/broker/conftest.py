@@ -21,12 +21,8 @@ def rabbitmq(request: pytest.FixtureRequest) -> Server:
 
 @pytest.fixture(scope="session")
 def embedded() -> Iterator[Server]:
-    node = EmbeddedNode()
-    node.start()
-    try:
+    with EmbeddedNode() as node:
         yield Server("embedded", node.url)
-    finally:
-        node.close()
 
 
 @pytest.fixture(scope="session", params=["rabbitmq", "embedded"])

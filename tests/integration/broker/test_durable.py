@@ -20,12 +20,8 @@ PERSISTENT = pika.BasicProperties(delivery_mode=2)
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[Node]:
     """A RabbitMQ that may be killed."""
-    node = Node()
-    try:
-        node.start()
+    with Node() as node:
         yield node
-    finally:
-        node.close()
 
 
 @pytest.fixture(params=["rabbitmq", "embedded"])
