@@ -21,6 +21,14 @@ _POLICIES = ("requeue", "reject", "dead-letter")
 _OFFSETS = ("first", "last", "next")
 
 
+def _is_name(value: object) -> bool:
+    """Whether it can be the name of a queue: a lone surrogate has no UTF-8."""
+    try:
+        return isinstance(value, str) and 1 <= len(value.encode()) <= LONGEST_NAME
+    except UnicodeEncodeError:
+        return False
+
+
 @dataclass(frozen=True)
 class Queue:
     """A queue to consume, with what is said of it alone.
@@ -91,7 +99,7 @@ class Queue:
     offset: str | int | datetime | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not 1 <= len(self.name.encode()) <= LONGEST_NAME:
+        if not _is_name(self.name):
             raise ConfigurationError(f"a queue name has 1 to {LONGEST_NAME} bytes of text, got {self.name!r}")
         self._check_handling()
         self._check_topology()
@@ -125,7 +133,7 @@ class Queue:
             raise self._refuse("bind", "a list of exchanges")
         object.__setattr__(self, "bind", tuple(map(self._binding, self.bind)))
         if self.dead_letter is not None:
-            if not isinstance(self.dead_letter, str) or not 1 <= len(self.dead_letter.encode()) <= LONGEST_NAME:
+            if not _is_name(self.dead_letter):
                 raise self._refuse("dead_letter", f"the name of a queue, 1 to {LONGEST_NAME} bytes of text")
             if self.dead_letter == self.name:
                 raise self._refuse("dead_letter", "another queue")

@@ -23,7 +23,9 @@ def settings(queues: Any, **options: Any) -> ConsumerSettings:
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"name": ""}, "1 to 255 bytes"), ({"name": 5}, "1 to 255 bytes"), ({"prefetch": 0}, "prefetch of queue 'q'"),
+        ({"name": ""}, "1 to 255 bytes"), ({"name": 5}, "1 to 255 bytes"),
+        ({"name": "\ud800"}, "1 to 255 bytes"), ({"dead_letter": "\ud800"}, "1 to 255 bytes"),
+        ({"prefetch": 0}, "prefetch of queue 'q'"),
         ({"prefetch": 65_536}, "1 to 65535"), ({"prefetch": True}, "prefetch"),
         ({"on_error": "drop"}, "one of requeue"),
         ({"on_error": 5}, "on_error"), ({"retry": 5}, "a fairsched.Retry or False"), ({"retry": True}, "retry"),
