@@ -12,21 +12,12 @@ from fairsched.frozenmapping import FrozenMapping
 from fairsched.handlers import check_plain
 from fairsched.prefetch import LARGEST_PREFETCH
 from fairsched.retry import Retry
+from fairsched.shortstring import LONGEST, is_short_string
 
 __all__ = ["Queue", "as_queues"]
 
-#: Bytes of the name of a queue.
-LONGEST_NAME = 255
 _POLICIES = ("requeue", "reject", "dead-letter")
 _OFFSETS = ("first", "last", "next")
-
-
-def _is_name(value: object) -> bool:
-    """Whether it can be the name of a queue: a lone surrogate has no UTF-8."""
-    try:
-        return isinstance(value, str) and 1 <= len(value.encode()) <= LONGEST_NAME
-    except UnicodeEncodeError:
-        return False
 
 
 @dataclass(frozen=True)
@@ -99,8 +90,8 @@ class Queue:
     offset: str | int | datetime | None = None
 
     def __post_init__(self) -> None:
-        if not _is_name(self.name):
-            raise ConfigurationError(f"a queue name has 1 to {LONGEST_NAME} bytes of text, got {self.name!r}")
+        if not (self.name and is_short_string(self.name)):
+            raise ConfigurationError(f"a queue name has 1 to {LONGEST} bytes of text, got {self.name!r}")
         self._check_handling()
         self._check_topology()
         self._check_consumer()
@@ -133,8 +124,8 @@ class Queue:
             raise self._refuse("bind", "a list of exchanges")
         object.__setattr__(self, "bind", tuple(map(self._binding, self.bind)))
         if self.dead_letter is not None:
-            if not _is_name(self.dead_letter):
-                raise self._refuse("dead_letter", f"the name of a queue, 1 to {LONGEST_NAME} bytes of text")
+            if not (self.dead_letter and is_short_string(self.dead_letter)):
+                raise self._refuse("dead_letter", f"the name of a queue, 1 to {LONGEST} bytes of text")
             if self.dead_letter == self.name:
                 raise self._refuse("dead_letter", "another queue")
             if any(name.startswith("x-dead-letter-") for name in self.arguments or ()):
@@ -146,10 +137,11 @@ class Queue:
     def _binding(self, one: Any) -> tuple[str, str, FrozenMapping[str, Any]]:
         parts = (one,) if isinstance(one, str) else tuple(one) if isinstance(one, list | tuple) else ()
         exchange, key, arguments = (*parts, *("", "", {})[len(parts) :])[:3] if 1 <= len(parts) <= 3 else (None,) * 3
-        if not (isinstance(exchange, str) and exchange and isinstance(key, str) and isinstance(arguments, Mapping)):
+        texts = exchange and is_short_string(exchange) and is_short_string(key)
+        if not (texts and isinstance(arguments, Mapping)):
             raise ConfigurationError(
-                f"bind of queue {self.name!r} must have names of exchanges, or tuples of name, routing key and perhaps "
-                f"arguments, got {one!r}"
+                f"bind of queue {self.name!r} must have names of exchanges, or tuples of name, routing key (at most "
+                f"{LONGEST} bytes of text) and perhaps arguments, got {one!r}"
             )
         return exchange, key, FrozenMapping(arguments)
 

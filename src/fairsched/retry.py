@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from fairsched.errors import ConfigurationError
 from fairsched.handlers import check_plain
+from fairsched.shortstring import LONGEST, is_short_string
 
 __all__ = ["On", "Retry"]
 
@@ -161,8 +162,8 @@ def _check_on(on: Any) -> None:
 
 
 def _check_dead_letter(name: Any) -> None:
-    if name is not None and name is not False and (not isinstance(name, str) or not name):
+    if name is not None and name is not False and not (name and is_short_string(name)):
         raise ConfigurationError(
-            "dead_letter must be the name of a queue, None for '{queue}.dead-letter', or False for the dead-letter "
-            f"exchange of the queue, got {name!r}"
+            f"dead_letter must be the name of a queue (1 to {LONGEST} bytes of text), None for '{{queue}}.dead-letter' "
+            f"and False for the dead-letter exchange of the queue, got {name!r}"
         )

@@ -25,6 +25,7 @@ def settings(queues: Any, **options: Any) -> ConsumerSettings:
     [
         ({"name": ""}, "1 to 255 bytes"), ({"name": 5}, "1 to 255 bytes"),
         ({"name": "\ud800"}, "1 to 255 bytes"), ({"dead_letter": "\ud800"}, "1 to 255 bytes"),
+        ({"bind": ["\ud800"]}, "at most 255 bytes"), ({"bind": [("e", "x" * 256)]}, "at most 255 bytes"),
         ({"prefetch": 0}, "prefetch of queue 'q'"),
         ({"prefetch": 65_536}, "1 to 65535"), ({"prefetch": True}, "prefetch"),
         ({"on_error": "drop"}, "one of requeue"),
@@ -181,3 +182,15 @@ def test_an_app_has_its_queues_and_what_overrides_them() -> None:
 def test_queues_that_cannot_be(queues: Any, match: str) -> None:
     with pytest.raises(ConfigurationError, match=match):
         as_queues(queues)
+
+
+@pytest.mark.parametrize("weight", [2**70, 10**400])
+def test_a_weight_that_the_engine_cannot_count_is_refused(weight: int) -> None:
+    with pytest.raises(ConfigurationError, match="weight of 'a' is too large"):
+        settings({"a": weight, "b": 1})
+
+
+@pytest.mark.parametrize("name", ["\ud800", "x" * 256, "", 5])
+def test_a_queue_for_dead_letters_has_a_name_of_255_bytes_at_most(name: Any) -> None:
+    with pytest.raises(ConfigurationError, match="dead_letter must be the name of a queue"):
+        Retry(dead_letter=name)

@@ -21,8 +21,9 @@ from fairsched.consumer.shedding import shedding_rules
 from fairsched.errors import ConfigurationError
 from fairsched.handlers import check_plain
 from fairsched.pools import as_pools
-from fairsched.queues import LONGEST_NAME, Queue, as_queues
+from fairsched.queues import Queue, as_queues
 from fairsched.retry import Retry
+from fairsched.shortstring import LONGEST, is_short_string
 from fairsched.weights import normalise, tenant_quanta
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ class ConsumerSettings:
         self.queues, self.tenants = as_queues(options.queues), dict(options.weights or {})
         self.weights = {name: queue.weight for name, queue in self.queues.items()}
         self.quanta, self.default_quantum = self._quanta()
+        _check_quanta(self.quanta)
         _check_lanes(self)
         self.default_prefetch = options.prefetch is None
         self.decode = None if options.decode is None else Decoder(options.decode)
@@ -248,9 +250,9 @@ def _check_names(queue: str, retry: Retry, queues: Collection[str]) -> None:
     names = [first.queue for first in first_declarations({queue: retry})]
     names += [delay_queue(queue, retry.bounds[1])] if retry.max_attempts > 1 else []
     for name in names:
-        if len(name.encode()) > LONGEST_NAME:
+        if not is_short_string(name):
             raise ConfigurationError(
-                f"retry needs a queue called {name!r}, but a queue name has at most {LONGEST_NAME} bytes of text"
+                f"retry needs a queue called {name!r}, but a queue name has at most {LONGEST} bytes of text"
             )
         if name in queues:
             raise ConfigurationError(f"retry needs queue {name!r} for itself, but it is to be consumed")
