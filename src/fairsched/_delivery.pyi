@@ -19,6 +19,8 @@ PERIOD: float
 SLOWEST_PERIOD: float
 LONG: int
 FAST: float
+SOON: float
+BRIEF: int
 
 @type_check_only
 class Origin(Protocol):
