@@ -123,6 +123,7 @@ cdef class LentConnection:
     cdef readonly object transport
     cdef bint usable            # may be borrowed
     cdef bint readable          # and be read
+    cdef bint withdrawn         # never again
     cdef bint borrowed          # somebody has it who is not the I/O thread
     cdef bint unwatched         # the I/O thread is not woken by what comes
     cdef int sleepers           # threads that wait for what the I/O thread reads

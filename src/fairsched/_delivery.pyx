@@ -1199,7 +1199,8 @@ cdef class LentConnection:
     messages (`watch`). The I/O thread undoes it if nobody looked for as long as a settlement waits: a timer wakes it.
 
     `lend`, `take_back` and the methods with a descriptor are for the I/O thread, the rest is safe from any thread.
-    O(1), and O(messages) for those read.
+    O(1), and O(messages) for those read. Who ends the intake calls `withdraw` first: a fast handler would have one window
+    after the other, and settle it, before the I/O thread has the GIL to cancel its consumers.
 
     Source: Schmidt, O'Ryan, Pyarali, Kircher and Buschmann, "Leader/Followers: A Design Pattern for Efficient
     Multi-threaded Event Demultiplexing and Dispatching".
@@ -1316,10 +1317,18 @@ cdef class LentConnection:
 
     # From any thread -----------------------------------------------------------------------------------------------
 
+    def withdraw(self):
+        """withdraw($self)
+        --
+
+        Lend it never again. What a thread that borrows it has begun, it ends; the I/O thread has to be woken.
+        """
+        self.withdrawn = True
+
     cdef bint borrow(self) noexcept:
-        if not self.usable or not PyThread_acquire_lock(self.lock, NOWAIT_LOCK):
+        if not self.usable or self.withdrawn or not PyThread_acquire_lock(self.lock, NOWAIT_LOCK):
             return False
-        if self.usable:
+        if self.usable and not self.withdrawn:
             self.borrowed = True
             return True
         PyThread_release_lock(self.lock)

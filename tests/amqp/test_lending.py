@@ -89,6 +89,23 @@ def test_pikas_counters_count_what_others_read() -> None:
         reach(lambda: source.wire.frames_received == frames + 3 * count)
 
 
+def test_nobody_borrows_it_once_it_is_withdrawn() -> None:
+    with lent() as (source, theirs):
+        found = borrow(source, theirs)
+        source.lent.withdraw()
+        turned = threading.Event()
+        source.loop.add_callback_threadsafe(turned.set)
+        assert turned.wait(SOON)
+        borrowed = source.wire.borrowed
+        for _ in range(1000):
+            theirs.sendall(more(source))
+            found.append(take(source))
+        settle(source, theirs, found)
+        assert [int(message.body) for message in found] == list(range(len(found)))
+        source.wake()
+        assert source.wire.borrowed == borrowed
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_whoever_reads_what_comes_in_the_same_order(seed: int) -> None:
     """Deliveries of two channels and heartbeats, in pieces: each heartbeat after what was sent before it."""

@@ -225,6 +225,7 @@ class IOThread:
             if not self._intake_closed:
                 self._loop.call_later(timeout, lambda: self._end_unconfirmed(timeout))
 
+        self._lent.withdraw()
         self._loop.add_callback_threadsafe(stop)
 
     def after(self, seconds: float, function: Callable[[], object]) -> None:
