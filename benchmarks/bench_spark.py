@@ -50,7 +50,8 @@ def node() -> Iterator[Node]:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    from support.spark.session import find_java, start
+    from support.spark.home import find_java
+    from support.spark.session import start
 
     here = Path(__file__).parent
     paths = [str(here), str(here.parent / "tests"), str(here.parent / "src"), os.environ.get("PYTHONPATH", "")]

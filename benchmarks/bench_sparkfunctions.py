@@ -13,7 +13,8 @@ import pytest
 from interleave import medians, record
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType
-from support.spark.session import find_java, start
+from support.spark.home import find_java
+from support.spark.session import start
 
 from fairsched import HashRing
 from fairsched.spark import ring_partition
