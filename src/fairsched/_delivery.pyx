@@ -1199,8 +1199,8 @@ cdef class LentConnection:
     messages (`watch`). The I/O thread undoes it if nobody looked for as long as a settlement waits: a timer wakes it.
 
     `lend`, `take_back` and the methods with a descriptor are for the I/O thread, the rest is safe from any thread.
-    O(1), and O(messages) for those read. Who ends the intake calls `withdraw` first: a fast handler would have one window
-    after the other, and settle it, before the I/O thread has the GIL to cancel its consumers.
+    O(1), and O(messages) for those read. Who ends the intake calls `withdraw` first: a fast handler would have one
+    window after the other, and settle it, before the I/O thread has the GIL to cancel its consumers.
 
     Source: Schmidt, O'Ryan, Pyarali, Kircher and Buschmann, "Leader/Followers: A Design Pattern for Efficient
     Multi-threaded Event Demultiplexing and Dispatching".

@@ -307,8 +307,8 @@ class Node(Broker):
     def restart(self) -> None:
         """Kill the broker and start it again over the same data.
 
-        RabbitMQ answers a declaration, or a deletion, before Mnesia's log of it is on disk: it may forget one when it is
-        killed at once. That is not what is tested here, so the log is written first.
+        RabbitMQ answers a declaration, or a deletion, before Mnesia's log of it is on disk: it may forget one when it
+        is killed at once. That is not what is tested here, so the log is written first.
         """
         if self._evaluate(SYNC) is None:
             self.control("eval", SYNC)
