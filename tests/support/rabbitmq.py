@@ -342,7 +342,7 @@ class Node(Broker):
         """
         [program, *_] = Path(find_program("erl")).resolve().parents[1].glob("erts-*/bin/erl_call")
         done = subprocess.run(
-            [program, "-sname", self.name, "-e"], env=self.environment, input=expression, capture_output=True,
+            [program, "-sname", self.name, "-e"], env=self.environment, input=f"{expression}\n", capture_output=True,
             text=True, timeout=60, check=False,
         )  # fmt: skip
         return done.stdout if done.returncode == 0 and done.stdout.startswith("{ok, ") else None
