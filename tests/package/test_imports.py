@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 SOURCES = Path(__file__).parents[2] / "src"
+BENCHMARKS = sorted((SOURCES.parent / "benchmarks").glob("*.py"))
 
 
 def imported_by_python(text: str) -> Iterator[str]:
@@ -99,3 +101,20 @@ def test_layers_import_downwards(layer: str, forbidden: str) -> None:
     assert layers
     upwards = [(module, name) for module, wanted in layers.items() for name in wanted if re.match(forbidden, name)]
     assert upwards == []
+
+
+def imported_by_benchmark(path: Path) -> list[str]:
+    """List what a benchmark imports from the package, or from what tests share."""
+    names = imported_by_python(path.read_text(encoding="utf-8"))
+    return [name for name in names if name.partition(".")[0] in ("fairsched", "support")]
+
+
+@pytest.mark.parametrize("path", BENCHMARKS, ids=[path.stem for path in BENCHMARKS])
+def test_what_benchmarks_import_is_there(path: Path) -> None:
+    """The tests do not run them."""
+    for name in imported_by_benchmark(path):
+        pkgutil.resolve_name(name)
+
+
+def test_imports_of_benchmarks_are_found() -> None:
+    assert sum(len(imported_by_benchmark(path)) for path in BENCHMARKS) > 20
