@@ -47,6 +47,13 @@ def take(source: LentSource) -> Message:
     return message
 
 
+def turn(source: LentSource) -> None:
+    """Have the I/O thread take the connection back, and count what others read."""
+    turned = threading.Event()
+    source.loop.add_callback_threadsafe(turned.set)
+    assert turned.wait(SOON)
+
+
 def borrow(source: LentSource, theirs: socket.socket) -> list[Message]:
     """Consume as fast as may be, until something was not received by the I/O thread."""
     found: list[Message] = []
@@ -93,16 +100,14 @@ def test_nobody_borrows_it_once_it_is_withdrawn() -> None:
     with lent() as (source, theirs):
         found = borrow(source, theirs)
         source.lent.withdraw()
-        turned = threading.Event()
-        source.loop.add_callback_threadsafe(turned.set)
-        assert turned.wait(SOON)
+        turn(source)
         borrowed = source.wire.borrowed
         for _ in range(1000):
             theirs.sendall(more(source))
             found.append(take(source))
         settle(source, theirs, found)
         assert [int(message.body) for message in found] == list(range(len(found)))
-        source.wake()
+        turn(source)
         assert source.wire.borrowed == borrowed
 
 
