@@ -28,7 +28,7 @@ from support.rabbitmq import Node, eventually
 
 from fairsched.spark.sink.options import sink_options
 from fairsched.spark.sink.writers import BatchWriter
-from fairsched.spark.source.options import source_options
+from fairsched.spark.source.options import SourceOptions, source_options
 from fairsched.spark.source.partition import PartitionPlan, PartitionReader
 from fairsched.spark.source.spool import Spool
 from fairsched.spark.source.streamrange import bounds
@@ -112,6 +112,10 @@ def plain_rows(url: str, names: list[str], each: int) -> Iterator[tuple[Any, ...
     yield from found
 
 
+def stream_options(url: str) -> SourceOptions:
+    return source_options({"url": url, "streams": STREAM, "startingOffsets": "earliest"})
+
+
 class Compared(DataSource):
     """One of the readers as a batch source; each reads everything, and acknowledges what queues have."""
 
@@ -140,13 +144,13 @@ class ComparedReader(DataSourceReader):
         if kind == "plain":
             rows: Iterator[Any] = plain_rows(url, names, EACH)
         elif kind == "stream":
-            options = source_options({"url": url, "streams": STREAM, "startingOffsets": "earliest"})
-            rows = read_rows(options, self.names, Range(STREAM, 0, TOTAL))
+            rows = read_rows(stream_options(url), self.names, Range(STREAM, 0, TOTAL))
         else:
-            how = {"spoolLocation": given["spool"]} if kind == "spool" else {"ackMode": "auto"}
-            options = source_options({"url": url, "queues": ",".join(names), **how})
+            how = {"ackMode": "auto"}
             if kind == "spool":
+                how = {"spoolLocation": given["spool"]}
                 Spool(given["spool"], "e").open_batch(1, strict=True)
+            options = source_options({"url": url, "queues": ",".join(names), **how})
             part = PartitionPlan(0, 1, "e", dict.fromkeys(names, EACH), dict.fromkeys(names, len(BODY)))
             rows = PartitionReader(options, self.names, part).read()
         return metered(rows, Path(given["figures"]))
@@ -168,8 +172,8 @@ def test_source_beside_a_plain_reader(benchmark: Any, node: Node, spark: Any, tm
     spark.dataSource.register(Compared)
     node.declare(STREAM, arguments={"x-queue-type": "stream"})
     node.publish(STREAM, [BODY] * TOTAL, delivery_mode=2, message_id="0123456789abcdef")
-    options = source_options({"url": node.url, "streams": STREAM, "startingOffsets": "earliest"})
-    eventually(lambda: bounds(options.broker, [STREAM], "last")[STREAM] >= TOTAL, 60)
+    broker = stream_options(node.url).broker
+    eventually(lambda: bounds(broker, [STREAM], "last")[STREAM] >= TOTAL, 60)
     runs: dict[str, list[float]] = {"plain": [], "spool": [], "auto": [], "stream": []}
     for number in range(ROUNDS + 1):
         for kind, found in runs.items():
