@@ -13,6 +13,7 @@ import argparse
 import os
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,8 @@ MESSAGES = {"embedded": 400_000, "RabbitMQ": 30_000}
 LATENCY_SECONDS = 3
 #: How many messages are kept, and taken out again.
 QUEUED = {"embedded": 1_000_000, "RabbitMQ": 200_000}
+#: How many persistent messages are confirmed.
+KEPT = {"embedded": 200_000, "RabbitMQ": 20_000}
 MANY_QUEUES, MANY_CONNECTIONS = 10_000, 1000
 MEBIBYTE = 1 << 20
 
@@ -64,13 +67,13 @@ ROWS = {
 class Measured:
     """A broker that runs, and its processes."""
 
-    def __init__(self, name: str, load: Load) -> None:
+    def __init__(self, name: str, load: Load, *, durable: bool = False) -> None:
         # Those that tests use.
         from support.rabbitmq import EmbeddedNode, Node
 
         self.name = name
         self.load = load
-        self.node = EmbeddedNode() if name == "embedded" else Node()
+        self.node = Node() if name == "RabbitMQ" else EmbeddedNode(durable=durable)
         self.node.start()
 
     def _stat(self) -> Iterator[list[str]]:
@@ -89,6 +92,13 @@ class Measured:
         ticks = sum(int(found[11]) + int(found[12]) for found in self._stat())
         return ticks * 1e6 / os.sysconf("SC_CLK_TCK")
 
+    def rest(self) -> None:
+        """Return when it does nothing any more."""
+        before, now = -1.0, self.processor_us()
+        while now - before > 1e6 / os.sysconf("SC_CLK_TCK"):
+            time.sleep(0.2)
+            before, now = now, self.processor_us()
+
     def resident(self) -> int:
         """Bytes of memory that are there."""
         return sum(int(found[21]) for found in self._stat()) * os.sysconf("SC_PAGESIZE")
@@ -105,6 +115,15 @@ class Measured:
             "cpu_us": (self.processor_us() - begun) / messages,
             "p99_us": found["p99_us"],
         }
+
+    def confirm(self) -> Result:
+        """Have persistent messages of 100 octets in a durable queue confirmed, 1 000 under way, and purge them."""
+        begun = self.processor_us()
+        found = self.load.run(self.node.port, "keep", KEPT[self.name], 100, 1)
+        used = self.processor_us() - begun
+        with self.node.connect() as channel:
+            channel.queue_purge("kept-0")
+        return {"rate": 1e6 / found["wall_us"], "cpu_us": used / KEPT[self.name]}
 
     def keep(self) -> Result:
         """Queue messages of 100 octets, and purge them: bytes each, and the part of the memory that is kept then."""
@@ -187,14 +206,33 @@ def test_memory(benchmark: Any, brokers: dict[str, Measured]) -> None:
 
 
 @pytest.mark.timeout(600)
+def test_durable(benchmark: Any, brokers: dict[str, Measured]) -> None:
+    """With a data directory, on the disk that RabbitMQ's is on."""
+    ours = Measured("embedded", brokers["embedded"].load, durable=True)
+    try:
+        found = medians(ROUNDS, {"embedded": ours.confirm, "RabbitMQ": brokers["RabbitMQ"].confirm})
+        record(
+            benchmark,
+            {"embedded broker : RabbitMQ, persistent messages confirmed per second": (ratio(found, "rate"), ">=", 2.0)},
+            **{f"{name}, msg/s": result["rate"] for name, result in found.items()},
+            **{f"{name}, us": result["cpu_us"] for name, result in found.items()},
+        )
+        benchmark.pedantic(ours.confirm, rounds=1)
+    finally:
+        ours.node.close()
+
+
+@pytest.mark.timeout(600)
 def test_many(benchmark: Any, brokers: dict[str, Measured]) -> None:
-    """Ten thousand queues and a thousand connections beside those that work."""
+    """Ten thousand queues and a thousand connections beside those that work; and what it costs if all of them work."""
     ours = brokers["embedded"]
     row = ROWS["100 B, each acked"]
 
     def beside(connections: int, queues: int) -> Result:
         with ours.load.idle(ours.node.port, connections, queues):
-            return ours.flow(row)
+            found = ours.flow(row)
+        ours.rest()  # to see so many off is work, too
+        return found
 
     found = medians(
         ROUNDS,
@@ -202,6 +240,7 @@ def test_many(benchmark: Any, brokers: dict[str, Measured]) -> None:
             "alone": lambda: ours.flow(row),
             "connections": lambda: beside(MANY_CONNECTIONS, 1),
             "queues": lambda: beside(1, MANY_QUEUES),
+            "working queues": lambda: ours.flow(row._replace(queues=MANY_QUEUES)),
         },
     )
     record(
@@ -223,7 +262,8 @@ def test_many(benchmark: Any, brokers: dict[str, Measured]) -> None:
 def main() -> None:
     """Measure one row."""
     parser = argparse.ArgumentParser(description="Print what one row costs the embedded broker, and RabbitMQ.")
-    parser.add_argument("row", choices=[*ROWS, "memory"], metavar="ROW", help="one of: " + "; ".join([*ROWS, "memory"]))
+    rows = [*ROWS, "memory", "durable"]
+    parser.add_argument("row", choices=rows, metavar="ROW", help="one of: " + "; ".join(rows))
     parser.add_argument("--messages", type=int, default=0, help="how many for each; the first tenth is not measured")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--rate", type=int, default=0, help="messages a second; default: as many as come through")
@@ -234,9 +274,11 @@ def main() -> None:
         brokers: dict[str, Measured] = {}
         try:
             for name in [asked.only] if asked.only else MESSAGES:
-                brokers[name] = Measured(name, load)
+                brokers[name] = Measured(name, load, durable=asked.row == "durable")
             if asked.row == "memory":
                 found = {name: broker.keep() for name, broker in brokers.items()}
+            elif asked.row == "durable":
+                found = medians(asked.rounds, {name: broker.confirm for name, broker in brokers.items()})
             else:
                 row = ROWS[asked.row]
                 measured = {

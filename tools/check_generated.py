@@ -52,7 +52,7 @@ def generate(project: Path, target: Path) -> tuple[list[Path], str]:
         extensions = cythonize(
             setup.extensions(),
             include_path=["src"],
-            compiler_directives=setup.DIRECTIVES,
+            compiler_directives=setup.DIRECTIVES | {"emit_code_comments": True},
             build_dir=str(target),
             force=True,
         )

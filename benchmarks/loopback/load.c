@@ -3,10 +3,12 @@
 // one read and one write serve as many as there are.
 //
 // Usage: load PORT fill MESSAGES SIZE QUEUES               publish so many, to be kept
+//        load PORT keep MESSAGES SIZE QUEUES               the same with persistent messages in durable queues, kept-0 …
 //        load PORT drain MESSAGES QUEUES PREFETCH          take so many out again
 //        load PORT flow MESSAGES SIZE QUEUES CONSUMERS PREFETCH CONFIRMS RATE
 //                                                          publish and consume at the same time
-//        load PORT idle CONNECTIONS QUEUES                 have so many, print a line, and wait for the end of the input
+//        load PORT idle CONNECTIONS QUEUES                 have so many, the queues, idle-0 …, exclusive, print a line,
+//                                                          and wait for the end of the input
 //
 // Queues are load-0, load-1 and so on, empty at first: transient messages go to each in turn. CONSUMERS: how many
 // connections consume all of them. PREFETCH of each channel; 0: no acknowledgements, else each message is acknowledged by
@@ -203,14 +205,20 @@ static Link *open_link(int port) {
     return l;
 }
 
-static void declare(Link *l, int queues) {
+static enum { TRANSIENT, DURABLE = 2, EXCLUSIVE = 4 } kind; // of queues; messages in durable ones are persistent
+
+static void put_queue(Link *l, long number) {
     char name[32];
+    snprintf(name, sizeof name, "%s-%ld", kind == DURABLE ? "kept" : kind == EXCLUSIVE ? "idle" : "load", number);
+    put_short(l, name);
+}
+
+static void declare(Link *l, int queues) {
     for (int i = 0; i < queues; i++) {
         size_t frame = begin_method(l, 1, 50, 10);
-        snprintf(name, sizeof name, "load-%d", i);
         put_number(l, 0, 2);
-        put_short(l, name);
-        put_number(l, 0, 1);
+        put_queue(l, i);
+        put_number(l, kind, 1);
         put_number(l, 0, 4);
         end_frame(l, frame);
         if (i % 100 == 99)
@@ -222,12 +230,10 @@ static void declare(Link *l, int queues) {
 }
 
 static void purge(Link *l, int queues) {
-    char name[32];
     for (int i = 0; i < queues; i++) {
         size_t frame = begin_method(l, 1, 50, 30);
-        snprintf(name, sizeof name, "load-%d", i);
         put_number(l, 0, 2);
-        put_short(l, name);
+        put_queue(l, i);
         put_number(l, 0, 1);
         end_frame(l, frame);
         await(l, QUEUE_PURGE_OK);
@@ -250,21 +256,19 @@ typedef struct {
 static Encoded *encode(void) {
     Link *l = calloc(1, sizeof *l);
     Encoded *found = calloc(queues, sizeof *found);
-    char name[32];
     for (long i = 0; i < queues; i++) {
         l->out_end = 0;
-        snprintf(name, sizeof name, "load-%ld", i);
         size_t frame = begin_method(l, 1, 60, 40);
         put_number(l, 0, 2);
         put_short(l, "");
-        put_short(l, name);
+        put_queue(l, i);
         put_number(l, 0, 1);
         end_frame(l, frame);
         frame = begin_frame(l, HEADER, 1);
         put_number(l, METHOD_ID(60, 0), 4);
         put_number(l, size, 8);
         put_number(l, 1 << 12, 2); // the delivery mode:
-        put_number(l, 1, 1);
+        put_number(l, kind == DURABLE ? 2 : 1, 1);
         end_frame(l, frame);
         frame = begin_frame(l, BODY, 1);
         found[i].stamp_at = l->out_end;
@@ -360,7 +364,6 @@ static int64_t *times;      // nanoseconds that each message took
 static int64_t begun, done; // when a tenth of the messages was there, and all of them
 
 static void consume(Link *l) {
-    char name[32];
     for (long i = 0; i < queues; i++) {
         size_t frame;
         if (i == 0 && prefetch) {
@@ -372,10 +375,9 @@ static void consume(Link *l) {
             await(l, BASIC_QOS_OK);
         }
         frame = begin_method(l, 1, 60, 20);
-        snprintf(name, sizeof name, "load-%ld", i);
         put_number(l, 0, 2);
-        put_short(l, name);
-        put_short(l, name);
+        put_queue(l, i);
+        put_queue(l, i); // the consumer tag
         put_number(l, (prefetch ? 0 : 2) | 8, 1); // no-wait
         put_number(l, 0, 4);
         end_frame(l, frame);
@@ -482,8 +484,8 @@ int main(int count, char **arguments) {
         numbers[i - 3] = atol(arguments[i]);
     port = count > 1 ? atoi(arguments[1]) : 0;
     messages = numbers[0];
-    if (!strcmp(what, "fill") && count == 6) {
-        size = numbers[1], queues = numbers[2];
+    if ((!strcmp(what, "fill") || !strcmp(what, "keep")) && count == 6) {
+        size = numbers[1], queues = numbers[2], kind = *what == 'k' ? DURABLE : TRANSIENT;
         Link *l = open_link(port);
         declare(l, queues);
         confirms = 1000;
@@ -503,10 +505,10 @@ int main(int count, char **arguments) {
         times = calloc(messages, sizeof *times);
         flow();
     } else if (!strcmp(what, "idle") && count == 5) {
-        queues = numbers[1];
+        queues = numbers[1], kind = EXCLUSIVE;
         idle(numbers[0]);
     } else {
-        fail("usage: load PORT fill MESSAGES SIZE QUEUES | drain MESSAGES QUEUES PREFETCH | flow MESSAGES SIZE QUEUES "
+        fail("usage: load PORT fill|keep MESSAGES SIZE QUEUES | drain MESSAGES QUEUES PREFETCH | flow MESSAGES SIZE QUEUES "
              "CONSUMERS PREFETCH CONFIRMS RATE | idle CONNECTIONS QUEUES");
     }
     return 0;

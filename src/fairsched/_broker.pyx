@@ -18,10 +18,10 @@ from fairsched.core.broker.handshake cimport login_answer, login_take
 from fairsched.core.broker.journal cimport JournalRecord, journal_count, journal_records, records_free
 from fairsched.core.broker.recovery cimport server_recover, server_say_closed
 from fairsched.core.broker.server cimport (
-    server_add_host, server_create, server_destroy, server_journal, server_listen, server_quiet, server_run,
-    server_stop, server_warn,
+    server_add_host, server_create, server_destroy, server_journal, server_limit_memory, server_listen, server_quiet,
+    server_run, server_stop, server_warn,
 )
-from fairsched.core.broker.state cimport ALARM_DEAD, Client, Server as ServerMemory
+from fairsched.core.broker.state cimport ALARM_CLOSE, ALARM_DEAD, Client, Server as ServerMemory
 from fairsched.core.broker.status cimport ConsumerRow, QueueRow, status_write
 from fairsched.core.waiting.node cimport INTERESTED, NOTIFIED, NOT_INTERESTED
 
@@ -111,7 +111,7 @@ cdef class Server:
         server.limits.frame_max = limits["frame_max"]
         server.limits.heartbeat = limits["heartbeat"]
         server.limits.message_size = limits["message_size"]
-        server.limits.memory = limits["memory"]
+        server.limits.memory.store(limits["memory"])
         server.limits.handshake = limits["handshake"]
         server.limits.ack_timeout = limits["ack_timeout"]
         server.mechanisms = text_copy(text_of_bytes(b"PLAIN AMQPLAIN"))
@@ -179,16 +179,18 @@ cdef class Server:
 
         Returns
         -------
-        (int, bytes, bytes, bool) or None
-            A token for `answer`, which is due; user; password; whether it comes from this machine. None: the broker
-            stops.
+        (int, bytes or None, bytes, bool, str) or None
+            A token for `answer`, which is due; user, None: it began TLS and is sent away; password; whether it comes
+            from this machine; its address. None: the broker stops.
         """
         cdef Client* client
         with nogil:
             client = login_take(self.memory)
         if client == NULL:
             return None
-        return <uintptr_t> client, bytes_of_text(client.user), bytes_of_text(client.password), bool(client.local)
+        user = None if client.tls else bytes_of_text(client.user)
+        password = b"" if client.tls else bytes_of_text(client.password)
+        return <uintptr_t> client, user, password, bool(client.local), (<const char*> &client.peer[0]).decode("ascii")
 
     def answer(self, token, admitted):
         """answer($self, token, admitted)
@@ -209,6 +211,24 @@ cdef class Server:
         """
         with nogil:
             server_quiet(self.memory)
+
+    def close_connections(self):
+        """close_connections($self)
+        --
+
+        Say good-bye to all connections; whoever comes is accepted.
+        """
+        with nogil:
+            server_warn(self.memory, ALARM_CLOSE)
+
+    def limit_memory(self, int64_t most):
+        """limit_memory($self, most)
+        --
+
+        Change how many bytes of messages there may be before publishers are stopped; 0: any number.
+        """
+        with nogil:
+            server_limit_memory(self.memory, most)
 
     def disconnect(self):
         """disconnect($self)

@@ -10,5 +10,6 @@ cdef class Store:
     cdef object thread
     cdef readonly object error
     cdef readonly str path
+    cdef list files            # path and identity of what SQLite has open
     cdef list chunks           # those read: the records are in them
     cdef int copy(self, uint64_t number, tuple row) except -1

@@ -51,6 +51,12 @@ def database_in(directory):
     return path
 
 
+def identity_of(path):
+    """Return what tells a file from one that takes its name."""
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
+
+
 cdef class Store:
     """Store(directory)
     --
@@ -91,6 +97,7 @@ cdef class Store:
     def __init__(self, directory):
         path = database_in(os.fspath(directory))
         self.path = path
+        self.files = []
         self.chunks = []
         self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
         try:
@@ -143,12 +150,14 @@ cdef class Store:
         execute(f"pragma user_version = {FORMAT}")
         execute(f"pragma application_id = {APPLICATION}")
         execute("commit")
+        whole = os.path.abspath(path)  # of the process's directory of now
+        self.files = [(name, identity_of(name)) for name in (whole, whole + "-wal")]
         self.recover(path)
 
     def recover(self, path):
         cdef const uint8_t* data
         cdef int64_t size
-        cdef uint64_t number, last = 0
+        cdef int64_t number, last = 0
         cdef bint good
         for number, octets in self.connection.execute("select number, octets from chunk order by number"):
             if last and number != last + 1:
@@ -157,11 +166,13 @@ cdef class Store:
                     "another directory"
                 )
             last = number
-            self.chunks.append(octets)
-            data = <const uint8_t*> PyBytes_AS_STRING(octets)
-            size = PyBytes_GET_SIZE(octets)
-            with nogil:
-                good = journal_recover(&self.journal, number, data, size)
+            good = number > 0 and type(octets) is bytes  # a damaged page may have any number, and any type of SQLite's
+            if good:
+                self.chunks.append(octets)
+                data = <const uint8_t*> PyBytes_AS_STRING(octets)
+                size = PyBytes_GET_SIZE(octets)
+                with nogil:
+                    good = journal_recover(&self.journal, number, data, size)
             if not good:
                 raise ValueError(
                     f"{path} must hold a broker's records, but chunk {number} does not: restore it from a copy, or "
@@ -263,6 +274,28 @@ cdef class Store:
         execute("insert into chunk values (?, ?)", (number, octets))
         execute("delete from chunk where number < ?", (first,))
         execute("commit")
+        self.check_files()
+
+    def check_files(self):
+        """Raise unless the files are still what the next start finds: SQLite writes to any that is open.
+
+        Raises
+        ------
+        FileNotFoundError
+            One was moved, removed or replaced.
+        """
+        for path, identity in self.files:
+            try:
+                there = identity_of(path)
+            except PermissionError:  # of a process that has given up its rights since it started
+                there = identity
+            except (FileNotFoundError, NotADirectoryError):
+                there = None
+            if there != identity:
+                raise FileNotFoundError(
+                    f"{path} was moved, removed or replaced while the broker ran: put it back, or choose another "
+                    "directory, and start the broker again"
+                )
 
     cdef int copy(self, uint64_t number, tuple row) except -1:
         cdef bytes octets

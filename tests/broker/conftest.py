@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pika
 import pytest
@@ -30,7 +31,9 @@ def connect(broker: fairsched.Broker) -> Iterator[Callable[..., pika.BlockingCon
     yield open_connection
     for connection in opened:
         if connection.is_open:
-            connection.close()
+            # The broker may have closed it meanwhile.
+            with suppress(pika.exceptions.AMQPError):
+                connection.close()
 
 
 @pytest.fixture

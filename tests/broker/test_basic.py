@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
+
 import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 from support.rabbitmq import eventually
+
+import fairsched
 
 
 def bodies(channel, queue):
@@ -128,8 +133,10 @@ def test_messages_are_shared_out_in_turn(connect):
     for got in seen.values():
         channels.append(connect().channel())
         channels[-1].basic_consume("q", lambda ch, method, properties, body, got=got: got.append(body), auto_ack=True)
+    publisher.tx_select()
     for number in range(20):
         publisher.basic_publish("", "q", str(number))
+    publisher.tx_commit()  # all at once: who takes the last one before the next is there may have that, too
 
     def all_there():
         for channel in channels:
@@ -351,6 +358,19 @@ def test_a_wrong_password_is_refused(broker):
     parameters.credentials = pika.PlainCredentials("guest", "wrong")
     with pytest.raises(pika.exceptions.ProbableAuthenticationError):
         pika.BlockingConnection(parameters)
+
+
+def test_a_client_that_begins_tls_is_sent_away_and_logged(broker, caplog):
+    with socket.create_connection(("127.0.0.1", broker.port)) as plain:
+        host, port = plain.getsockname()
+        with pytest.raises(ssl.SSLError):
+            ssl.create_default_context().wrap_socket(plain, server_hostname="localhost")
+    eventually(lambda: f"{host}:{port} was sent away: it began TLS" in caplog.text)
+    with pytest.raises(fairsched.ConnectionFailed, match="does not speak TLS: use amqp://"):
+        fairsched.Consumer(broker.url.replace("amqp://", "amqps://"), ["q"]).run(lambda message: None)
+    eventually(lambda: caplog.text.count("it began TLS") == 2)
+    eventually(lambda: broker.status()["connections"] == 0)
+    pika.BlockingConnection(pika.URLParameters(broker.url)).close()
 
 
 def test_a_vhost_that_is_not_there(broker):

@@ -6,6 +6,8 @@ import itertools
 import json
 import os
 import random
+import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -16,6 +18,7 @@ from pathlib import Path
 
 import pika
 import pytest
+from support.outcomes import Outcomes
 from support.rabbitmq import eventually
 
 import fairsched
@@ -153,8 +156,9 @@ class Consuming(threading.Thread):
             pass
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(1800)
-def test_kills(tmp_path: Path) -> None:
+def test_kills(tmp_path: Path, outcomes: Outcomes) -> None:
     """What was confirmed is in both queues of the exchange, or was settled there; rejected, it is among the dead."""
     draw = random.Random(os.urandom(8))
     must: set[int] = set()
@@ -199,6 +203,9 @@ def test_kills(tmp_path: Path) -> None:
         assert must <= set(a) | settled
         assert must <= set(r) | set(dead_letters)
         assert set(dead_letters) <= rejected
+        outcomes.note(
+            "broker killed under load", "embedded broker, confirmed messages", (sorted(must), [*consuming[0].order, *a])
+        )
         must.clear()  # all of it was taken
     assert sent
 
@@ -255,6 +262,60 @@ def test_a_transaction_is_there_when_its_commit_is_answered(tmp_path: Path) -> N
     broker.close()
 
 
+def hidden(path: Path) -> None:
+    """Have a broker keep a message with keys that nobody sees, in a queue with a dead-letter exchange, and kill it."""
+    broker = Process(path)
+    with connected(broker.url) as channel:
+        channel.confirm_delivery()
+        channel.exchange_declare("dead", "direct", durable=True)
+        channel.queue_declare("q", durable=True, arguments={"x-dead-letter-exchange": "dead"})
+        for key in ("seen", "hidden", "other"):
+            channel.queue_declare(f"dead-{key}", durable=True)
+            channel.queue_bind(f"dead-{key}", "dead", key)
+        headers = {"CC": ["seen"], "BCC": ["hidden", "k"], "x": 1}
+        channel.basic_publish("", "q", b"body", pika.BasicProperties(delivery_mode=2, headers=headers))
+    broker.kill()
+
+
+def test_keys_that_nobody_sees_outlive_a_kill(tmp_path: Path) -> None:
+    hidden(tmp_path)
+    Process(tmp_path).kill()  # and what was recovered outlives another one
+    broker = Process(tmp_path)
+    with connected(broker.url) as channel:
+        method, properties, body = channel.basic_get("q")
+        assert (properties.headers, body, method.redelivered) == ({"CC": ["seen"], "x": 1}, b"body", True)
+        channel.basic_nack(method.delivery_tag, requeue=False)
+        depths = {"q": 0, "dead-seen": 1, "dead-hidden": 1, "dead-other": 0}
+        eventually(lambda: {queue["name"]: queue["depth"] for queue in broker.status()["queues"]} == depths)
+        channel.queue_purge("dead-other")  # its answer waits for all that was recorded before
+    broker.kill()
+    broker = Process(tmp_path)
+    with connected(broker.url) as channel:
+        assert channel.basic_get("dead-other")[0] is channel.basic_get("q")[0] is None
+        for queue in ("dead-seen", "dead-hidden"):
+            _, properties, body = channel.basic_get(queue, auto_ack=True)
+            assert (properties.headers["CC"], properties.headers["x"], body) == (["seen"], 1, b"body")
+            assert "BCC" not in properties.headers
+            assert properties.headers["x-death"][0]["routing-keys"] == ["q", "seen"]
+            assert channel.basic_get(queue)[0] is None
+    broker.close()
+
+
+@pytest.mark.parametrize("length", [0, 12, 14, 1 << 31])
+def test_keys_whose_length_is_damaged_are_refused(tmp_path: Path, length: int) -> None:
+    hidden(tmp_path)
+    keys = b"S\0\0\0\6hiddenS\0\0\0\1k"
+    with sqlite3.connect(tmp_path / "broker.db") as connection:
+        [(number, octets)] = connection.execute("select number, octets from chunk where instr(octets, ?)", (keys,))
+        whole = len(keys).to_bytes(4, "big") + keys
+        damaged = octets.replace(whole, length.to_bytes(4, "big") + keys)
+        assert octets.count(whole) == 1
+        connection.execute("update chunk set octets = ? where number = ?", (damaged, number))
+    connection.close()
+    with pytest.raises(ValueError, match=r"broker\.db cannot be made again: a record is not well formed"):
+        fairsched.Broker(data_dir=tmp_path).start()
+
+
 def test_a_disk_that_fails(tmp_path: Path) -> None:
     """Nothing is confirmed that is not there; what needs the disk is refused; the rest goes on, and status says why."""
     broker = Process(tmp_path, most=3_000_000)
@@ -289,6 +350,43 @@ def test_a_disk_that_fails(tmp_path: Path) -> None:
     assert broker.status()["data_error"] is None
     assert drained(broker.url, "q")[0][: len(confirmed)] == confirmed
     broker.close()
+
+
+@pytest.mark.parametrize("name", ["", "broker.db", "broker.db-wal"])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_files_that_go_while_it_runs(tmp_path: Path, name: str, replaced: bool) -> None:
+    """Nothing is confirmed that would not be found again; put back, they have what was confirmed."""
+    directory, away = tmp_path / "d", tmp_path / "away"
+    broker = Process(directory)
+    with connected(broker.url) as channel:
+        channel.queue_declare("q", durable=True)
+        channel.confirm_delivery()
+        channel.basic_publish("", "q", b"%012d" % 0, PERSISTENT)
+        (directory / name).rename(away)
+        if replaced:
+            shutil.copytree(away, directory) if away.is_dir() else shutil.copy(away, directory / name)
+        with pytest.raises(pika.exceptions.NackError):
+            channel.basic_publish("", "q", b"%012d" % 1, PERSISTENT)
+    error = broker.status()["data_error"]
+    assert error.startswith("FileNotFoundError: ")
+    assert "was moved, removed or replaced while the broker ran" in error
+    broker.kill()
+    if replaced and away.is_dir():
+        shutil.rmtree(directory)
+    away.rename(directory / name)
+    broker = Process(directory)
+    assert drained(broker.url, "q")[0][:1] == [0]
+    broker.close()
+
+
+def test_a_relative_directory_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with fairsched.Broker(data_dir="d") as broker, connected(broker.url) as channel:
+        monkeypatch.chdir("/")
+        channel.confirm_delivery()
+        channel.queue_declare("q", durable=True)
+        channel.basic_publish("", "q", b"", PERSISTENT)
+        assert broker.status()["data_error"] is None
 
 
 def test_directories_that_cannot_be(tmp_path: Path) -> None:

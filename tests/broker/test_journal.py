@@ -134,7 +134,16 @@ def test_a_directory_that_cannot_be_is_named(tmp_path: Path, place: str) -> None
         Store(tmp_path / place)
 
 
-@pytest.mark.parametrize("change", ["delete from chunk where number = 2", "update chunk set octets = x'01020304'"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "delete from chunk where number = 2",
+        "update chunk set octets = x'01020304'",
+        "update chunk set octets = 1",
+        "update chunk set octets = 'text'",
+        "update chunk set number = -number",
+    ],
+)
 def test_damage_is_said(tmp_path: Path, change: str) -> None:
     store, _ = opened(tmp_path)
     for _ in range(3):

@@ -15,7 +15,7 @@ MEBIBYTE = 1 << 20
 
 def resident(node: EmbeddedNode) -> int:
     """Bytes of memory that the broker's process has."""
-    [line] = [line for line in Path(f"/proc/{node._process.pid}/status").read_text().splitlines() if "VmRSS" in line]
+    [line] = [line for line in Path(f"/proc/{node.pid}/status").read_text().splitlines() if "VmRSS" in line]
     return int(line.split()[1]) * 1024
 
 

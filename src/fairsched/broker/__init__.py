@@ -29,7 +29,7 @@ try:
     from fairsched._journal import Store
 except ModuleNotFoundError as error:
     raise ImportError(
-        f"the embedded broker runs on Linux only (this is {sys.platform}): use RabbitMQ, or a container with Linux"
+        f"the embedded broker needs the sockets of POSIX, which {sys.platform} has not: use RabbitMQ, or a container"
     ) from error
 
 __all__ = ["Broker"]
@@ -54,6 +54,11 @@ _CAPABILITIES = (
 _STOP_SECONDS = 5.0
 #: As with RabbitMQ.
 _MESSAGE_MOST = 536870912
+#: What the log says of an address.
+_NO_TLS = (
+    "%s was sent away: it began TLS, which is not spoken here; use a URL with amqp:// instead of amqps://, or put a "
+    "proxy that speaks TLS in front"
+)
 #: Octets of the largest body that is kept on disk.
 _KEPT_MOST = 268435456
 
@@ -99,7 +104,7 @@ class Broker:
     max_message_size : int
         Bytes of a body, up to 536870912 as with RabbitMQ; with a data directory up to 268435456.
     memory_limit : int
-        Bytes of messages beyond which publishers are stopped; 0: no limit.
+        Bytes of messages beyond which publishers are stopped; 0: no limit. The attribute may be set at any time.
     consumer_timeout : float, optional
         Seconds within which deliveries have to be acknowledged; None: any time. A queue's `x-consumer-timeout` counts
         before it.
@@ -235,6 +240,39 @@ class Broker:
             server.say_closed()
             store.close()
 
+    def close_connections(self) -> None:
+        """Close all connections, as `rabbitmqctl close_all_connections` does: with 320, CONNECTION_FORCED.
+
+        Clients may connect again at once. For tests of what a program does then.
+
+        Raises
+        ------
+        RuntimeError
+            The broker is not running.
+
+        Notes
+        -----
+        Any thread; O(connections). It returns before clients are told.
+        """
+        self._running().close_connections()
+
+    @property
+    def memory_limit(self) -> int:
+        """Bytes of messages beyond which publishers are stopped; 0: no limit.
+
+        Set it to 1 while a message is queued, and publishers are told by `connection.blocked`, as with RabbitMQ's
+        memory alarm; set it to 0, and they go on. It takes up to half a second.
+        """
+        return self._limits["memory"]
+
+    @memory_limit.setter
+    def memory_limit(self, limit: int) -> None:
+        if limit < 0:
+            raise ValueError(f"memory_limit must be 0 or more, got {limit!r}")
+        if self._server is not None:
+            self._server.limit_memory(limit)
+        self._limits["memory"] = limit
+
     def _make(self, store: Store | None) -> Server:
         try:
             server = Server(
@@ -257,10 +295,13 @@ class Broker:
         server = self._server
         assert server is not None
         while (login := server.login()) is not None:
-            token, user, password, local = login
+            token, user, password, local, peer = login
             admitted = False
             try:
-                admitted = self._passwords.admits(user, password) and (local or not self._guest_only)
+                if user is None:
+                    _log.warning(_NO_TLS, peer)
+                else:
+                    admitted = self._passwords.admits(user, password) and (local or not self._guest_only)
             except Exception:  # such as no memory: the next one may be luckier
                 _log.exception("a password could not be checked")
             server.answer(token, admitted)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import itertools
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from fairsched.amqp import session
 from fairsched.consumer.signals import graceful
+from fairsched.errors import ConnectionFailed
 
 #: Messages published before their confirmations are waited for.
 _BATCH = 1000
+#: Should this process be killed, the broker deletes temporary queues once nobody has used them for ten minutes.
+_TEMPORARY = {"x-expires": 600_000}
 
 
 class QueueFound(NamedTuple):
@@ -121,6 +124,38 @@ class Session(session.Session):
             self.recover()
             self._channel = self.channel()
         return self._channel
+
+
+@contextmanager
+def temporary_queues(url: str, bodies: Mapping[str, Iterable[bytes]]) -> Iterator[None]:
+    """Declare and fill queues; delete them whatever happens.
+
+    All of them: one that an interrupt found being declared may be there, and deleting one that is not is no error. A
+    deletion that is interrupted itself is begun again, once.
+
+    Parameters
+    ----------
+    url : str
+        The broker.
+    bodies : mapping of str to iterable of bytes
+        By queue, what is in it at first.
+    """
+    try:
+        with Session(url) as session:
+            for name, content in bodies.items():
+                session.declare(name, _TEMPORARY)
+                session.publish(name, content)
+        yield
+        _delete(url, bodies)
+    except BaseException:
+        with suppress(ConnectionFailed):  # what went wrong first is what the user is told
+            _delete(url, bodies)
+        raise
+
+
+def _delete(url: str, names: Iterable[str]) -> None:
+    with Session(url) as session:
+        session.delete(*names)
 
 
 def _heeding(interrupt: Callable[[bool], object]) -> AbstractContextManager[None]:

@@ -7,16 +7,11 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 
-from fairsched.cli.broker import Session
+from fairsched.cli.broker import temporary_queues
 from fairsched.cli.experiment import BODY, QUANTA, Meter, Plan, Watch
 from fairsched.consumer import Consumer
-from fairsched.errors import ConnectionFailed
-
-#: Should this process be killed, the broker deletes the queues itself once nobody has used them for ten minutes.
-_ARGUMENTS = {"x-expires": 600_000}
 
 #: Seconds that the first windows may take to arrive; after that it begins with what is here.
 _FILLING = 10.0
@@ -43,7 +38,7 @@ def on_broker(url: str) -> Callable[[Plan, Watch], Meter]:
 
     def run(plan: Plan, watch: Watch) -> Meter:
         prefix = f"fairsched.demo.{uuid.uuid4().hex}."
-        with _temporary_queues(url, [prefix + name for name in QUANTA], _backlog(plan)):
+        with temporary_queues(url, {prefix + name: itertools.repeat(BODY, _backlog(plan)) for name in QUANTA}):
             return _consume(url, prefix, plan, watch)
 
     return run
@@ -57,31 +52,6 @@ def _backlog(plan: Plan) -> int:
     """
     largest = max(QUANTA.values()) / sum(QUANTA.values())
     return math.ceil(plan.messages * largest * 1.1) + 2 * plan.prefetch
-
-
-@contextmanager
-def _temporary_queues(url: str, names: list[str], messages: int) -> Iterator[None]:
-    """Declare and fill queues; delete them whatever happens.
-
-    All of them: one that an interrupt found being declared may be there, and deleting one that is not is no error. A
-    deletion that is interrupted itself is begun again, once.
-    """
-    try:
-        with Session(url) as session:
-            for name in names:
-                session.declare(name, _ARGUMENTS)
-                session.publish(name, itertools.repeat(BODY, messages))
-        yield
-        _delete(url, names)
-    except BaseException:
-        with suppress(ConnectionFailed):  # what went wrong first is what the user is told
-            _delete(url, names)
-        raise
-
-
-def _delete(url: str, names: list[str]) -> None:
-    with Session(url) as session:
-        session.delete(*names)
 
 
 def _consume(url: str, prefix: str, plan: Plan, watch: Watch) -> Meter:

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from socketserver import TCPServer, ThreadingMixIn
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
+
+from fairsched.cli.connections import FewConnections
 
 #: Where only this machine reaches it, and where everybody does.
 HERE, EVERYWHERE = "127.0.0.1", ""
@@ -29,7 +30,7 @@ class Page(NamedTuple):
 
 
 class HttpServer:
-    """Answers GET requests until it is closed.
+    """Answers GET and HEAD requests until it is closed.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ class HttpServer:
 
     Notes
     -----
-    One thread a request. Nothing can be changed by it.
+    One thread a request, as many as `FewConnections` allows. Nothing can be changed by it.
     """
 
     def __init__(self, pages: Mapping[str, Callable[[], Page]], port: int = 0, host: str = HERE) -> None:
@@ -94,16 +95,11 @@ def _listening(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port))
 
 
-class _Server(ThreadingMixIn, TCPServer):
-    # That of http.server looks up this machine's name first, which takes long where no server of names answers.
-    daemon_threads = True
-
+class _Server(FewConnections):
     def __init__(
         self, listening: socket.socket, pages: Mapping[str, Callable[[], Page]], names: Collection[str]
     ) -> None:
-        super().__init__(listening.getsockname()[:2], _Handler, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listening
+        super().__init__(listening, _Handler)
         self.pages = pages
         #: What it may be called; empty: anything.
         self.names = names
@@ -119,12 +115,19 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer a request."""
         names, pages = self.server.names, self.server.pages
-        if names and urlsplit(f"//{self.headers.get('Host', '')}").hostname not in names:
+        try:
+            path, host = urlsplit(self.path).path, urlsplit(f"//{self.headers.get('Host', '')}").hostname
+        except ValueError:
+            self._answer(Page("this is no address\n", code=HTTPStatus.BAD_REQUEST))
+            return
+        if names and host not in names:
             self._answer(Page("ask for 127.0.0.1 or localhost\n", code=HTTPStatus.MISDIRECTED_REQUEST))
-        elif (make := pages.get(urlsplit(self.path).path)) is not None:
+        elif (make := pages.get(path)) is not None:
             self._answer(make())
         else:
             self._answer(Page(f"there are {' and '.join(pages)}\n", code=HTTPStatus.NOT_FOUND))
+
+    do_HEAD = do_GET
 
     def _answer(self, page: Page) -> None:
         body = page.text.encode()
@@ -134,7 +137,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing: standard error is for what is served."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Any
 
 from fairsched.cli.httpserver import HttpServer, Page
@@ -123,7 +124,8 @@ class StatusPage(HttpServer):
 
     Notes
     -----
-    ``/`` is a page that refreshes itself each second, ``/status.json`` the object. Only this machine can reach it.
+    ``/`` is a page that refreshes itself each second, ``/status.json`` the object, ``/metrics`` what Prometheus
+    takes of it, where prometheus_client is installed. Only this machine can reach it.
     """
 
     def __init__(self, status: Callable[[], Mapping[str, Any]], port: int = 0) -> None:
@@ -131,6 +133,19 @@ class StatusPage(HttpServer):
             {
                 "/": lambda: Page(_PAGE, "text/html"),
                 "/status.json": lambda: Page(json.dumps(status()), "application/json"),
+                "/metrics": lambda: _metrics(status),
             },
             port,
         )
+
+
+def _metrics(status: Callable[[], Mapping[str, Any]]) -> Page:
+    try:
+        from fairsched.broker.metrics import BrokerCollector
+        from fairsched.cli.metricspage import exposition
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "prometheus_client":
+            raise
+        reason = "this needs prometheus_client: pip install 'fairsched[metrics]'\n"
+        return Page(reason, code=HTTPStatus.NOT_IMPLEMENTED)
+    return exposition(BrokerCollector(status))

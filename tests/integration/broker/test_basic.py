@@ -164,6 +164,35 @@ def test_cancelling(channel: WireChannel, queue: str) -> None:
     assert channel.call(Basic.Cancel("unknown")).consumer_tag == "unknown"
 
 
+def test_many_consumers_of_one_channel(channel: WireChannel, name: Name) -> None:
+    """Whichever goes, with something in doubt, the others go on, and its tag may be used again."""
+    queues = {f"tag {number}": channel.declare(name()) for number in range(40)}
+
+    def served(*tags: str) -> dict[str, int]:
+        """Delivery tags, by the tags of consumers, of a message for each of these."""
+        for tag in tags:
+            channel.publish(b"", queues[tag])
+        found = {one.method.consumer_tag: one.tag for one in channel.deliveries(len(tags))}
+        assert found.keys() == {*tags}
+        return found
+
+    channel.qos(1)
+    for tag, queue in queues.items():
+        channel.consume(queue, tag)
+    got = served(*queues)
+    gone, left = [*queues][::2], [*queues][1::2]
+    for tag in reversed(gone):
+        assert channel.call(Basic.Cancel(tag)).consumer_tag == tag
+    for tag in got.values():
+        channel.ack(tag)
+    served(*left)
+    channel.ack(multiple=True)
+    for tag in gone:
+        channel.consume(queues[tag], tag)
+    served(*queues)
+    assert channel.waiting == []
+
+
 def test_consumers_take_turns(channel: WireChannel, queue: str) -> None:
     channels = [channel.client.channel() for _ in range(3)]
     for one in channels:
@@ -238,6 +267,20 @@ def test_prefetch_of_the_channel(channel: WireChannel, queue: str, name: Name) -
     channel.ack(got[-1].tag, multiple=True)
     assert len(channel.bodies(3)) == 3
     eventually(lambda: channel.ready(queue) + channel.ready(second) == 4)
+
+
+def test_prefetch_of_the_channel_is_raised_and_lifted(channel: WireChannel, queue: str) -> None:
+    channel.published(*numbered(10), routing_key=queue)
+    channel.qos(2, everywhere=True)
+    channel.consume(queue)
+    assert len(channel.bodies(2)) == 2
+    channel.qos(5, everywhere=True)
+    assert len(channel.bodies(3)) == 3
+    channel.qos(1, everywhere=True)
+    channel.round_trip()
+    assert (channel.ready(queue), channel.waiting) == (5, [])
+    channel.qos(0, everywhere=True)
+    assert channel.bodies(5) == [b"5", b"6", b"7", b"8", b"9"]
 
 
 def test_prefetch_does_not_limit_who_does_not_acknowledge(channel: WireChannel, queue: str) -> None:

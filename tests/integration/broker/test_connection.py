@@ -29,7 +29,15 @@ def test_it_starts_with_version_mechanisms_and_capabilities(dial: Dial) -> None:
     assert {"product", "version", "platform", "copyright", "information"} <= start.server_properties.keys()
 
 
-@pytest.mark.parametrize("greeting", [b"AMQP\x00\x00\x09\x02", b"AMQP\x00\x02\x00\x00", b"GET / HTTP/1.1\r\n\r\n"])
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        b"AMQP\x00\x00\x09\x02",
+        b"AMQP\x00\x02\x00\x00",
+        b"GET / HTTP/1.1\r\n\r\n",
+        pytest.param(b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03", id="TLS"),
+    ],
+)
 def test_another_protocol_is_told_which_one_is_spoken(dial: Dial, greeting: bytes) -> None:
     client = dial()
     client.send_bytes(greeting)
@@ -162,15 +170,35 @@ def test_a_client_may_send_heartbeats_that_were_not_agreed(client: WireClient) -
 # What ends a connection -------------------------------------------------------------------------------------------
 
 
+TOO_MANY_CHANNELS = (
+    530,
+    "NOT_ALLOWED - number of channels opened (2) has reached the negotiated channel_max (2)",
+)
+
+
 def test_more_channels_than_agreed(dial: Dial) -> None:
     client = dial().open(channel_max=2)
-    client.channel()
-    client.channel()
-    client.send(Channel.Open(), 3)
-    assert client.ended() == (
-        530,
-        "NOT_ALLOWED - number of channels opened (2) has reached the negotiated channel_max (2)",
-    )
+    for number in (1, 2, 3, 65535):
+        client.channel(number).close()  # one that is closed counts no more
+    client.channel(1)
+    client.channel(65535)
+    client.send(Channel.Open(), 2)
+    assert client.ended() == TOO_MANY_CHANNELS
+
+
+def test_a_channel_that_was_refused_counts_until_the_client_has_closed_it(dial: Dial) -> None:
+    for answered in (True, False):
+        client = dial().open(channel_max=2)
+        client.channel(1)
+        bad = client.channel(2)
+        bad.cast(Queue.Declare(queue="missing-queue", passive=True))
+        bad.take(Channel.Close)
+        if answered:
+            bad.cast(Channel.CloseOk())
+            client.channel(3).close()
+        else:
+            client.send(Channel.Open(), 3)
+            assert client.ended() == TOO_MANY_CHANNELS
 
 
 def test_a_frame_larger_than_agreed(dial: Dial) -> None:

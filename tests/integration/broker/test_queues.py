@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pamqp.commands import Basic, Queue
 from support.rabbitmq import eventually
-from support.wireclient import Name, WireChannel
+from support.wireclient import Dial, Name, WireChannel
 
 # Declare ----------------------------------------------------------------------------------------------------------
 
@@ -183,6 +183,18 @@ def test_an_exclusive_queue_is_everybodys_on_its_connection(channel: WireChannel
     assert second.get(queue).body == b"x"
     second.close()
     assert channel.ready(queue) == 0
+
+
+def test_exclusive_queues_go_in_any_order(dial: Dial, other: WireChannel, name: Name) -> None:
+    client = dial().open()
+    channel = client.channel()
+    queues = [channel.declare(name(), exclusive=True) for _ in range(7)]
+    for number in (3, 6, 0, 2):
+        channel.call(Queue.Delete(queue=queues[number]))
+    channel.declare(queues[3], exclusive=True)
+    client.close()
+    for queue in queues:
+        eventually(lambda queue=queue: other.refused(Queue.Declare(queue=queue, passive=True)).code == 404)
 
 
 def test_whether_it_is_exclusive_must_agree(channel: WireChannel, queue: str, name: Name) -> None:

@@ -3,7 +3,7 @@
 It stands on core/amqp (the codec), core/queue (the queues), and core/connection (whose turn it is). Read state.pxd
 first: what there is, who may touch it, in which order things are locked, and how long they live. Then
 
-    server        I/O threads, sockets, time; network: the system's calls
+    server        I/O threads, sockets, time; network: the system's calls; poller: waiting for sockets
     clients       a connection: frames, errors, what a pass does; handshake: how it begins
     channels      what becomes of deliveries, and how a channel ends; unacked: by delivery tag
     consumers     how messages are sent, and how consumers come and go

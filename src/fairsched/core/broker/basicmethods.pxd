@@ -17,7 +17,7 @@ from fairsched.core.amqp.methods cimport (
     method_write,
 )
 from fairsched.core.amqp.octets cimport (
-    Bytes, Reader, Text, bytes_append, bytes_clear, reader_done, text_equal, text_of,
+    Bytes, Reader, Text, bytes_append, bytes_clear, reader_done, text_of,
 )
 from fairsched.core.amqp.tables cimport Field, field_integer, tables_get
 from fairsched.core.broker.channels cimport (
@@ -30,6 +30,7 @@ from fairsched.core.broker.errors cimport (
 )
 from fairsched.core.broker.generated cimport name_generate
 from fairsched.core.broker.keeping cimport message_leave
+from fairsched.core.broker.names cimport NameEntry, names_find
 from fairsched.core.broker.payload cimport payload_content
 from fairsched.core.broker.publishing cimport publication_route
 from fairsched.core.broker.queuemethods cimport queue_open
@@ -62,10 +63,8 @@ cdef inline bint on_basic_qos(Channel* ch, Reader* r, Refusal* refusal) noexcept
     return True
 
 cdef inline Consumer* channel_find_consumer(Channel* ch, Text tag) noexcept nogil:
-    cdef Consumer* c = ch.consumers
-    while c != NULL and not text_equal(Text(c.tag, c.tag_size), tag):
-        c = c.next
-    return c
+    cdef NameEntry* entry = names_find(&ch.tags, tag)
+    return <Consumer*> entry.value if entry != NULL else NULL
 
 cdef inline bint consume_priority(const BasicConsume* m, int32_t* priority, Refusal* refusal) noexcept nogil:
     cdef Field f

@@ -13,6 +13,7 @@ from libc.string cimport memset
 from fairsched.core.amqp.octets cimport bytes_clear, bytes_init, text_free
 from fairsched.core.broker.consumers cimport channel_hinder
 from fairsched.core.broker.keeping cimport message_leave
+from fairsched.core.broker.names cimport names_clear, names_init
 from fairsched.core.broker.payload cimport payload_release
 from fairsched.core.broker.queues cimport brokerqueue_release
 from fairsched.core.broker.state cimport AWAIT_METHOD, BrokerQueue, Channel, Client, Consumer, Publication, Unacked
@@ -51,8 +52,10 @@ cdef inline void channel_settle(Channel* ch, Settling* s, Unacked* u, SettleVerb
         s.queue = b  # with the reference of this delivery
     else:
         brokerqueue_release(b)
-    if consumer != NULL and not consumer.left:
-        c = &consumer.base
+    if consumer != NULL:
+        consumer.unacked -= 1
+        if not consumer.left:
+            c = &consumer.base
     if u.counted:
         ch.in_flight -= 1
     unacked_remove(&ch.unacked, u)
@@ -124,6 +127,7 @@ cdef inline Channel* channel_create(Client* client, uint32_t number) noexcept no
     ch.client = client
     ch.number = number
     ch.open = True
+    names_init(&ch.tags)
     unacked_init(&ch.unacked)
     bytes_init(&ch.transaction)
     bytes_init(&ch.settlements)
@@ -173,6 +177,7 @@ cdef inline void channel_stop(Channel* ch) noexcept nogil:
         c.channel = NULL
         c = c.next
     ch.consumers = NULL
+    names_clear(&ch.tags)
     channel_empty(ch)
 
 cdef inline Channel* channel_closing() noexcept nogil:

@@ -52,12 +52,11 @@ from fairsched.core.broker.handshake cimport (
 from fairsched.core.broker.keeping cimport (
     client_await, client_awaits, client_deceived, client_may_change, client_outruns,
 )
-from fairsched.core.broker.network cimport (
-    EVENT_END, EVENT_READ, clock_now, socket_read, socket_write,
-)
+from fairsched.core.broker.network cimport clock_now
 from fairsched.core.broker.payload cimport (
     payload_account, payload_body, payload_create, payload_resize,
 )
+from fairsched.core.broker.poller cimport EVENT_END, EVENT_READ, poller_read, poller_write
 from fairsched.core.broker.publishing cimport channel_publish, confirm_due, confirms_write
 from fairsched.core.broker.queuemethods cimport (
     on_exchange_bind, on_exchange_declare, on_exchange_delete, on_queue_bind, on_queue_declare, on_queue_delete,
@@ -66,12 +65,12 @@ from fairsched.core.broker.queuemethods cimport (
 from fairsched.core.broker.queues cimport brokerqueue_close, brokerqueue_drop
 from fairsched.core.broker.replies cimport replies_address
 from fairsched.core.broker.state cimport (
-    ALARM_DEAD, ALARM_HEARTBEAT, ALARM_STOP, ALARM_TIMEOUT, AWAIT_BODY, AWAIT_HEADER, AWAIT_METHOD, CLIENT_CLOSING,
-    CLIENT_GONE, CLIENT_HEADER, CLIENT_LOGIN, CLIENT_OPEN, CLIENT_OPENING, CLIENT_START, CLIENT_TUNE, BrokerQueue,
-    Channel, Client, Payload, Unacked,
+    ALARM_CLOSE, ALARM_DEAD, ALARM_HEARTBEAT, ALARM_STOP, ALARM_TIMEOUT, AWAIT_BODY, AWAIT_HEADER, AWAIT_METHOD,
+    CLIENT_CLOSING, CLIENT_GONE, CLIENT_HEADER, CLIENT_LOGIN, CLIENT_OPEN, CLIENT_OPENING, CLIENT_START,
+    CLIENT_TUNE, BrokerQueue, Channel, Client, Payload, Unacked,
 )
 from fairsched.core.broker.unacked cimport unacked_find
-from fairsched.core.connection.chain cimport Connection
+from fairsched.core.connection.chain cimport Connection, Session
 from fairsched.core.connection.connection cimport connection_close, connection_flush, connection_notify, connection_step
 
 cdef enum:
@@ -169,6 +168,19 @@ cdef inline void dead_publish(Client* client) noexcept nogil:
 
 # Publishing: method, header, body -------------------------------------------------------------------------------------
 
+cdef inline void client_block(Client* client) noexcept nogil:
+    """Memory is short, and it publishes, as only now is known: read no more of it, not even the message."""
+    client.paused = True
+    if client.blocked_notify:
+        connection_blocked_write(&client.output, text_of(b"low on memory"))
+
+cdef inline void client_unblock(Client* client) noexcept nogil:
+    """Go on reading."""
+    client.paused = False
+    client.events.fetch_or(EVENT_READ)
+    if client.blocked_notify and client.state == CLIENT_OPEN:
+        method_write(&client.output, 0, CONNECTION_UNBLOCKED)
+
 cdef inline bint on_basic_publish(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
     """A header follows."""
     cdef BasicPublish m
@@ -183,6 +195,8 @@ cdef inline bint on_basic_publish(Channel* ch, Reader* r, Refusal* refusal) noex
     ch.mandatory = m.mandatory
     ch.awaited = AWAIT_HEADER
     ch.client.publishes = True
+    if ch.client.server.short_of_memory.load():
+        client_block(ch.client)
     return True
 
 cdef inline bint on_complete(Channel* ch, Refusal* refusal) noexcept nogil:
@@ -255,6 +269,11 @@ cdef inline bint on_channel_flow(Channel* ch, Reader* r, Refusal* refusal) noexc
     channel_flow_ok_write(&ch.client.output, ch.number, True)
     return True
 
+cdef inline void client_forget_channel(Client* client, uint32_t number) noexcept nogil:
+    """Its number is free again."""
+    client.channels[number] = NULL
+    client.channel_count -= 1
+
 cdef inline bint on_channel_close(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
     cdef Close m
     cdef Client* client = ch.client
@@ -262,7 +281,7 @@ cdef inline bint on_channel_close(Channel* ch, Reader* r, Refusal* refusal) noex
         return refuse_syntax(refusal)
     confirm_due(ch)
     channel_stop(ch)
-    client.channels[ch.number] = NULL
+    client_forget_channel(client, ch.number)
     method_write(&client.output, ch.number, CHANNEL_CLOSE_OK)
     return True
 
@@ -417,8 +436,8 @@ cdef inline void client_open_channel(Client* client, const FrameSpan* f) noexcep
         refuse(&refusal, CHANNEL_ERROR, b"expected 'channel.open'")
     elif not channel_open_read(&r):
         refuse_syntax(&refusal)
-    elif f.channel > client.channel_max:
-        refuse_number(&refusal, NOT_ALLOWED, b"number of channels opened (", client.channel_max, b")")
+    elif client.channel_count >= client.channel_max:
+        refuse_number(&refusal, NOT_ALLOWED, b"number of channels opened (", client.channel_count, b")")
         refusal_say(&refusal, b" has reached the negotiated channel_max (")
         refusal_number(&refusal, client.channel_max)
         refusal_say(&refusal, b")")
@@ -428,6 +447,7 @@ cdef inline void client_open_channel(Client* client, const FrameSpan* f) noexcep
         client.channels[f.channel] = channel_create(client, f.channel)
         done = client.channels[f.channel] != NULL or refuse_memory(&refusal)
     if done:
+        client.channel_count += 1
         channel_open_ok_write(&client.output, f.channel)
     else:
         client_fail(client, &refusal, method)
@@ -439,7 +459,7 @@ cdef inline void client_closing_channel(Client* client, const FrameSpan* f) noex
     if method == CHANNEL_CLOSE:
         method_write(&client.output, f.channel, CHANNEL_CLOSE_OK)
     if method == CHANNEL_CLOSE or method == CHANNEL_CLOSE_OK:
-        client.channels[f.channel] = NULL
+        client_forget_channel(client, f.channel)
 
 cdef inline void client_close(Client* client) noexcept nogil:
     """The client says good-bye; it closes the socket when it has the answer.
@@ -597,26 +617,13 @@ cdef inline bint channel_overdue(Channel* ch, int64_t now, Refusal* refusal) noe
 
 cdef inline void client_check_overdue(Client* client) noexcept nogil:
     cdef Refusal refusal
-    cdef Channel* ch
-    cdef uint32_t i
-    for i in range(client.room):
-        ch = client.channels[i]
-        if ch != NULL and ch != channel_closing() and channel_overdue(ch, client.now, &refusal):
-            channel_fail(ch, &refusal, 0)
-
-cdef inline void client_block(Client* client, bint short_of_memory) noexcept nogil:
-    """Stop reading from a publisher, or go on."""
-    if short_of_memory and client.publishes and client.state == CLIENT_OPEN:
-        client.paused = True
-        if client.blocked_notify and not client.told_blocked:
-            client.told_blocked = True
-            connection_blocked_write(&client.output, text_of(b"low on memory"))
-    elif not short_of_memory and client.paused:
-        client.paused = False
-        client.events.fetch_or(EVENT_READ)
-        if client.told_blocked:
-            client.told_blocked = False
-            method_write(&client.output, 0, CONNECTION_UNBLOCKED)
+    cdef Session* session = client.connection.sessions  # those of open channels: numbers have gaps
+    cdef Session* following
+    while session != NULL:
+        following = session.following
+        if channel_overdue(<Channel*> session, client.now, &refusal):
+            channel_fail(<Channel*> session, &refusal, 0)
+        session = following
 
 cdef inline void client_heed(Client* client, uint32_t alarms) noexcept nogil:
     """What others want of it."""
@@ -625,11 +632,14 @@ cdef inline void client_heed(Client* client, uint32_t alarms) noexcept nogil:
     if alarms & ALARM_DEAD:
         client_lose(client)
         return
-    if alarms & ALARM_STOP and client.state != CLIENT_CLOSING and client.state != CLIENT_GONE:
+    if alarms & (ALARM_STOP | ALARM_CLOSE) and client.state != CLIENT_CLOSING and client.state != CLIENT_GONE:
         if client.state != CLIENT_OPEN:
             client_leave(client)
             return
-        refuse(&refusal, CONNECTION_FORCED, b"broker forced connection closure with reason 'shutdown'")
+        if alarms & ALARM_STOP:
+            refuse(&refusal, CONNECTION_FORCED, b"broker forced connection closure with reason 'shutdown'")
+        else:
+            refuse(&refusal, CONNECTION_FORCED, b"closed by the operator")
         client_fail(client, &refusal, 0)
     if alarms & ALARM_HEARTBEAT and client.state == CLIENT_OPEN:
         bytes_append(&client.output, heartbeat, 8)
@@ -650,7 +660,7 @@ cdef inline bint client_read(
     if room == NULL:
         client_lose(client)
         return False
-    got = socket_read(client.fd, room, client.reads)
+    got = poller_read(client.server.poller, client.fd, room, client.reads)
     if got < 0:
         client_lose(client)
         return False
@@ -687,7 +697,8 @@ cdef inline bint client_work(
         client_heed(client, alarms)
     if client.awaits or client.state == CLIENT_GONE:
         client_go_on(client)
-    client_block(client, client.server.short_of_memory.load() != 0)
+    if client.paused and (not client.server.short_of_memory.load() or client.state != CLIENT_OPEN):
+        client_unblock(client)
     if client_reads(client) and not client_holds(client):
         more = client_read(client)
     client_settle_up(client)
@@ -706,7 +717,7 @@ cdef inline void client_write(void* context) noexcept nogil:
     if client_awaits(client):
         return
     while bytes_size(out) > 0 and sent > 0 and not client.lost:
-        sent = socket_write(client.fd, out.data + out.begin, bytes_size(out))
+        sent = poller_write(client.server.poller, client.fd, out.data + out.begin, bytes_size(out))
         if sent > 0:
             bytes_take(out, sent)
             client.spoken.store(client.now)

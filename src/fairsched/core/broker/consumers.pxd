@@ -4,7 +4,8 @@ Its queue tells it that there is work (visit.pxd); then its connection's thread 
 fit, or one if others wait at the same queue, who are then to have their turn: so messages are shared out in turn.
 
 Thread safety: the connection's thread; consumer_cancelled is a task, so that as well; consumer_dispose any.
-Complexity: O(1) a message; a consumer that goes O(unacknowledged messages of its channel).
+Complexity: O(1) a message, and O(consumers of its channel) when it uses up the channel's prefetch, or is the first to
+be settled then; a consumer that goes O(unacknowledged messages of its channel), if it has any.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
@@ -16,6 +17,7 @@ from fairsched.core.amqp.methods cimport basic_cancel_write, basic_deliver_write
 from fairsched.core.amqp.octets cimport Text, text_free
 from fairsched.core.broker.exchanges cimport queue_remove as topology_forget
 from fairsched.core.broker.keeping cimport message_leave, queue_unrecord
+from fairsched.core.broker.names cimport names_add, names_remove
 from fairsched.core.broker.payload cimport payload_content
 from fairsched.core.broker.queues cimport brokerqueue_close, brokerqueue_drop, brokerqueue_release, brokerqueue_retain
 from fairsched.core.broker.state cimport (
@@ -74,6 +76,7 @@ cdef inline void consumer_book(Consumer* c, const Pulled* pulled) noexcept nogil
     u.message = pulled.message
     u.payload = <Payload*> <uintptr_t> pulled.token
     u.consumer = c
+    c.unacked += 1
     u.holder = pulled.holder
     u.lease = pulled.lease
     u.counted = True
@@ -129,6 +132,9 @@ cdef inline bint consumer_pull(void* context, void* consumer) noexcept nogil:
 cdef inline void channel_hinder(Channel* ch, bint full) noexcept nogil:
     """The channel's prefetch is used up, or is not any more."""
     cdef Consumer* c = ch.consumers
+    if ch.full == full:
+        return
+    ch.full = full
     while c != NULL:
         if not c.no_ack:
             if full:
@@ -152,7 +158,7 @@ cdef inline void consumer_interest(void* context, void* consumer, bint desired) 
 cdef inline Consumer* consumer_create(
     Channel* ch, BrokerQueue* b, Text tag, int32_t priority, bint exclusive
 ) noexcept nogil:
-    """A consumer that nobody knows, with a reference to its queue; NULL when memory is exhausted."""
+    """A consumer that nobody knows but its channel, by its tag, with a reference to its queue; NULL: no memory."""
     cdef void* block = malloc(sizeof(Consumer) + CACHE_LINE)
     cdef Consumer* c
     if block == NULL:
@@ -161,7 +167,11 @@ cdef inline Consumer* consumer_create(
     memset(<void*> c, 0, sizeof(Consumer))
     c.block = block
     c.tag = <uint8_t*> malloc(tag.length + 1)
-    if c.tag == NULL:
+    c.entry = names_add(&ch.tags, tag, c)
+    if c.tag == NULL or c.entry == NULL:
+        if c.entry != NULL:
+            names_remove(&ch.tags, c.entry)
+        free(c.tag)
         free(block)
         return NULL
     memcpy(c.tag, tag.data, tag.length)
@@ -216,7 +226,7 @@ cdef inline Admission consumer_join(Consumer* c) noexcept nogil:
     cdef Visit v
     cdef Admission admission = ADMISSION_NO_MEMORY
     target_init(&c.target, &ch.session, &ch.client.server.target_actions, c)
-    if ch.limit and not c.no_ack and ch.in_flight >= ch.limit:
+    if ch.full and not c.no_ack:
         target_hinder(&c.target, HINDRANCE_FULL)
     target_start(&c.target)
     if target_attach(&c.target, c):
@@ -234,6 +244,7 @@ cdef inline Admission consumer_join(Consumer* c) noexcept nogil:
         target_detach(&c.target, c)
         target_forget(&c.target)
     c.left = True
+    names_remove(&ch.tags, c.entry)
     target_close(&c.target)
     brokerqueue_release(c.queue)
     return admission
@@ -276,14 +287,14 @@ cdef inline void topology_share(Client* client) noexcept nogil:
 
 cdef inline void queue_disown(BrokerQueue* b) noexcept nogil:
     """With the topology's lock. Take it out of the list of its owner's exclusive queues."""
-    cdef BrokerQueue** link
     if b.owner == NULL:
         return
-    link = &b.owner.exclusive
-    while link[0] != NULL and link[0] != b:
-        link = &link[0].owner_next
-    if link[0] != NULL:
-        link[0] = b.owner_next
+    if b.owner_previous != NULL:
+        b.owner_previous.owner_next = b.owner_next
+    else:
+        b.owner.exclusive = b.owner_next
+    if b.owner_next != NULL:
+        b.owner_next.owner_previous = b.owner_previous
     b.owner = NULL
 
 cdef inline void host_forget(BrokerQueue* b) noexcept nogil:
@@ -314,18 +325,21 @@ cdef inline void queue_delete_unused(Client* client, BrokerQueue* b) noexcept no
 cdef inline void channel_unlink_consumer(Consumer* c) noexcept nogil:
     """Take it out of its channel, and have what it was delivered not name it any more."""
     cdef Channel* ch = c.channel
-    cdef uint64_t tag
+    cdef uint64_t tag = ch.unacked.base
     cdef Unacked* u
+    names_remove(&ch.tags, c.entry)
     if c.previous != NULL:
         c.previous.next = c.next
     else:
         ch.consumers = c.next
     if c.next != NULL:
         c.next.previous = c.previous
-    for tag in range(ch.unacked.base, ch.unacked.high):
+    while c.unacked and tag < ch.unacked.high:
         u = unacked_find(&ch.unacked, tag)
         if u != NULL and u.consumer == c:
             u.consumer = NULL
+            c.unacked -= 1
+        tag += 1
 
 cdef inline void channel_cancel(Consumer* c) noexcept nogil:
     """End a consumer of an open channel."""

@@ -97,7 +97,7 @@ cdef inline bint deadletter_publish(
     ):
         return death_put(route, letter, p, dead, now)
     payload_release(p)
-    return True
+    return False
 
 cdef inline void deadletters_publish(Route* route, DeadLetters* dead, int64_t now) noexcept nogil:
     """Publish all, and what leaves by that. The topology's lock is shared."""

@@ -21,7 +21,7 @@ from fairsched.core.amqp.tables cimport Field, TableWalk, field_bool, field_text
 from fairsched.core.broker.errors cimport (
     Refusal, refusal_number, refusal_say, refuse, refuse_memory, refuse_name, refuse_number, refuse_syntax,
 )
-from fairsched.core.broker.network cimport EVENT_END, EVENT_READ
+from fairsched.core.broker.poller cimport EVENT_END, EVENT_READ
 from fairsched.core.broker.state cimport (
     CLIENT_CLOSING, CLIENT_GONE, CLIENT_LOGIN, CLIENT_OPEN, CLIENT_OPENING, CLIENT_START, CLIENT_TUNE, Client, Host,
     Server,
@@ -33,6 +33,8 @@ from fairsched.core.connection.connection cimport (
 
 cdef enum:
     PROTOCOL_SIZE = 8
+    TLS_HANDSHAKE = 22           # with which a record of TLS begins, before
+    TLS_MAJOR = 3                # of all versions
     CHANNELS_ALL = 65535
 
 cdef enum: SECOND = 1000000000
@@ -42,6 +44,9 @@ cdef inline bint handshake_begin(Client* client, const uint8_t* header) noexcept
     cdef const uint8_t* ours = b"AMQP\x00\x00\x09\x01"
     if memcmp(header, ours, PROTOCOL_SIZE) != 0:
         bytes_append(&client.output, ours, PROTOCOL_SIZE)
+        client.tls = header[0] == TLS_HANDSHAKE and header[1] == TLS_MAJOR
+        if client.tls:
+            login_submit(client)
         return False
     connection_start_write(
         &client.output, Text(client.server.properties.data, <uint32_t> client.server.properties.end),
@@ -168,7 +173,7 @@ cdef inline bint login_abandoned(Client* client) noexcept nogil:
     return (client.connection.flags.load() & CONNECTION_CLOSING) != 0 or (client.events.load() & EVENT_END) != 0
 
 cdef inline Client* login_take(Server* server) noexcept nogil:
-    """Who logs in next, waiting for that; NULL: the broker stops. login_answer is due.
+    """Who logs in next, or began `tls`, waiting for that; NULL: the broker stops. login_answer is due.
 
     Who has left is passed over: else strangers that come and go would have everybody wait for their passwords.
     """
@@ -184,7 +189,7 @@ cdef inline Client* login_take(Server* server) noexcept nogil:
         server.registry.unlock()
         if client == NULL and server.stopping.load():
             return NULL
-        if client != NULL and login_abandoned(client):
+        if client != NULL and not client.tls and login_abandoned(client):
             login_answer(client, False)
             client = NULL
     return client

@@ -1,10 +1,8 @@
-"""Sockets of the broker, without Python: listening, accepting, reading, writing, and waiting for any of them.
+"""Sockets of the broker, without Python: listening, accepting, reading, writing. None of them blocks.
 
-The poller reports a socket when it has changed (edge triggered): whoever was told reads until there is nothing, and
-writes until no more is taken. epoll on Linux; elsewhere poll(2), which is asked again for what was not yet seen to.
-Nothing blocks but `poller_wait`.
+Linux makes a socket as it is to be in one call; elsewhere, and where FAIRSCHED_POLL is defined, it takes further ones.
 
-Thread safety: as the system's calls; poller_wait is one thread's at a time.
+Thread safety: as the system's calls.
 """
 
 from libc.stdint cimport int64_t, uint16_t, uint32_t
@@ -20,8 +18,6 @@ cdef extern from *:
     #include <netdb.h>
     #include <netinet/in.h>
     #include <netinet/tcp.h>
-    #include <sys/eventfd.h>
-    #include <sys/epoll.h>
     #include <sys/socket.h>
     #include <unistd.h>
 
@@ -35,62 +31,38 @@ cdef extern from *:
 
     inline int64_t clock_wall() { return static_cast<int64_t>(time(nullptr)); }
 
-    enum : uint32_t { EVENT_READ = 1, EVENT_WRITE = 2, EVENT_END = 4 };
+    #if defined(__linux__) && !defined(FAIRSCHED_POLL)
+    inline int socket_make(int family) { return socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); }
 
-    struct Poller {
-        static constexpr int BATCH = 256;
-        int epoll = -1;
-        int bell = -1;
-        epoll_event events[BATCH];
-
-        bool open() {
-            epoll = epoll_create1(EPOLL_CLOEXEC);
-            bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-            epoll_event event{};
-            event.events = EPOLLIN;
-            event.data.ptr = this;
-            return epoll >= 0 && bell >= 0 && epoll_ctl(epoll, EPOLL_CTL_ADD, bell, &event) == 0;
+    inline int socket_take(int listening, sockaddr* address, socklen_t* size) {
+        return accept4(listening, address, size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    }
+    #else
+    // Have it not block, and programs that are started not inherit it; -1: it cannot be, and is closed.
+    inline int socket_ready(int fd) {
+        if (fd >= 0 && (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || fcntl(fd, F_SETFL, O_NONBLOCK) != 0)) {
+            ::close(fd);
+            return -1;
         }
+        #ifdef SO_NOSIGPIPE
+        int one = 1;
+        if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &one, sizeof one);
+        #endif
+        return fd;
+    }
 
-        void close() {
-            if (epoll >= 0) ::close(epoll);
-            if (bell >= 0) ::close(bell);
-            epoll = bell = -1;
-        }
+    inline int socket_make(int family) { return socket_ready(socket(family, SOCK_STREAM, 0)); }
 
-        // A listening socket is reported as long as somebody waits there, a connection when it has changed.
-        bool add(int fd, void* context, bool listening) {
-            epoll_event event{};
-            event.events = listening ? EPOLLIN : EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-            event.data.ptr = context;
-            return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0;
-        }
+    inline int socket_take(int listening, sockaddr* address, socklen_t* size) {
+        return socket_ready(accept(listening, address, size));
+    }
+    #endif
 
-        void ring() {
-            uint64_t one = 1;
-            ssize_t written = ::write(bell, &one, sizeof one);
-            (void) written;
-        }
-
-        int wait(int milliseconds) {
-            int count = epoll_wait(epoll, events, BATCH, milliseconds);
-            return count < 0 ? 0 : count;
-        }
-
-        // Whose event it is, and what; null: the bell.
-        void* event(int index, uint32_t* what) {
-            const epoll_event& e = events[index];
-            if (e.data.ptr == this) {
-                uint64_t rung;
-                ssize_t got = ::read(bell, &rung, sizeof rung);
-                (void) got;
-                return nullptr;
-            }
-            *what = (e.events & EPOLLIN ? EVENT_READ : 0) | (e.events & EPOLLOUT ? EVENT_WRITE : 0)
-                | (e.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR) ? EVENT_END : 0);
-            return e.data.ptr;
-        }
-    };
+    #ifdef MSG_NOSIGNAL
+    constexpr int SEND_FLAGS = MSG_NOSIGNAL;
+    #else
+    constexpr int SEND_FLAGS = 0;  // SO_NOSIGPIPE has been set
+    #endif
 
     // A socket that listens on a numeric address; -1, and errno says why.
     inline int socket_listen(const char* host, uint16_t port, int backlog) {
@@ -102,7 +74,7 @@ cdef extern from *:
             errno = EADDRNOTAVAIL;
             return -1;
         }
-        int fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        int fd = socket_make(found->ai_family);
         int one = 1;
         if (fd >= 0) {
             setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
@@ -150,7 +122,7 @@ cdef extern from *:
         socklen_t size = sizeof address;
         int fd;
         do {
-            fd = accept4(listening, reinterpret_cast<sockaddr*>(&address), &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+            fd = socket_take(listening, reinterpret_cast<sockaddr*>(&address), &size);
         } while (fd < 0 && (errno == EINTR || errno == ECONNABORTED));
         if (fd < 0) return -1;
         int one = 1;
@@ -188,7 +160,7 @@ cdef extern from *:
     inline int64_t socket_write(int fd, const void* from, int64_t size) {
         ssize_t sent;
         do {
-            sent = send(fd, from, size, MSG_NOSIGNAL);
+            sent = send(fd, from, size, SEND_FLAGS);
         } while (sent < 0 && errno == EINTR);
         if (sent >= 0) return sent;
         return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
@@ -200,20 +172,6 @@ cdef extern from *:
     """
     int64_t clock_now "fairsched::clock_now"() noexcept nogil    # nanoseconds, monotonic
     int64_t clock_wall "fairsched::clock_wall"() noexcept nogil  # seconds since 1970
-
-    enum:
-        EVENT_READ "fairsched::EVENT_READ"
-        EVENT_WRITE "fairsched::EVENT_WRITE"
-        EVENT_END "fairsched::EVENT_END"
-
-    cdef cppclass Poller "fairsched::Poller":
-        Poller() nogil
-        bint open() noexcept nogil
-        void close() noexcept nogil
-        bint add(int fd, void* context, bint listening) noexcept nogil
-        void ring() noexcept nogil
-        int wait(int milliseconds) noexcept nogil
-        void* event(int index, uint32_t* what) noexcept nogil
 
     int socket_listen "fairsched::socket_listen"(const char* host, uint16_t port, int backlog) noexcept nogil
     int socket_port "fairsched::socket_port"(int fd) noexcept nogil

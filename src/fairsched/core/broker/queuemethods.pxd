@@ -125,6 +125,8 @@ cdef inline BrokerQueue* queue_make(
     if m.exclusive:
         b.owner = client
         b.owner_next = client.exclusive
+        if b.owner_next != NULL:
+            b.owner_next.owner_previous = b
         client.exclusive = b
     queue_record(b)
     return b

@@ -149,6 +149,10 @@ cdef inline bint recover_queue(Recovery* r, Reader* octets) noexcept nogil:
 
 # Messages -------------------------------------------------------------------------------------------------------------
 
+cdef inline bint bcc_fits(const uint8_t* data, int64_t size) noexcept nogil:
+    """Whether these octets are an array from its length on, or nothing: `payload_bcc` believes that length."""
+    return size == 0 or (size >= 4 and size - 4 == <int64_t> frames_number(data, 4))
+
 cdef inline Payload* recover_payload(Recovery* r, Reader* octets, Publication* p) noexcept nogil:
     """Read a message, without its queue and expiry; NULL: refused."""
     cdef uint32_t exchange = <uint32_t> reader_number(octets, 1), key = <uint32_t> reader_number(octets, 1)
@@ -156,7 +160,9 @@ cdef inline Payload* recover_payload(Recovery* r, Reader* octets, Publication* p
     cdef const uint8_t* at = octets.data + octets.at
     cdef int64_t body = octets.end - octets.at - exchange - key - header - bcc
     cdef const uint8_t* content = at + exchange + key
-    if octets.broken or body < 0 or not contents_find(content, header, &p.properties):
+    if octets.broken or body < 0 or not contents_find(content, header, &p.properties) or not bcc_fits(
+        content + header, bcc
+    ):
         refuse_record(r)
         return NULL
     p.payload = payload_create(

@@ -26,8 +26,9 @@ from fairsched.core.broker.handshake cimport SECOND, login_done, login_forget
 from fairsched.core.broker.journal cimport Journal
 from fairsched.core.broker.keeping cimport clients_told
 from fairsched.core.broker.network cimport (
-    Poller, clock_now, socket_accept, socket_close, socket_listen, socket_port, socket_spare, socket_turn_away,
+    clock_now, socket_accept, socket_close, socket_listen, socket_port, socket_spare, socket_turn_away,
 )
+from fairsched.core.broker.poller cimport Poller, poller_close
 from fairsched.core.broker.queues cimport (
     MILLISECOND, brokerqueue_close, brokerqueue_drop, brokerqueue_expire, brokerqueue_release, timed_push,
 )
@@ -72,7 +73,7 @@ cdef inline void on_closed(void* context) noexcept nogil:
     if client.next != NULL:
         client.next.previous = client.previous
     server.registry.unlock()
-    socket_close(client.fd)
+    poller_close(server.poller, client.fd)
     server.connections.fetch_sub(1)
 
 cdef inline void on_dispose(Connection* connection) noexcept nogil:
@@ -237,7 +238,7 @@ cdef inline void server_warn(Server* server, uint32_t alarms) noexcept nogil:
 
 cdef inline void server_watch_memory(Server* server) noexcept nogil:
     """Stop publishers when there are too many messages, and let them go on when there are fewer."""
-    cdef int64_t most = server.limits.memory, used = server.memory.load()
+    cdef int64_t most = server.limits.memory.load(), used = server.memory.load()
     cdef bint was = server.short_of_memory.load() != 0
     cdef bint is_short = most > 0 and (used > most or (was and used > most // 100 * 95))
     if is_short != was:
@@ -364,6 +365,11 @@ cdef inline void server_quiet(Server* server) noexcept nogil:
     server.stopping.store(1)
     server.arrived.unpark(1)
     server_warn(server, ALARM_STOP)
+    server.poller.ring()
+
+cdef inline void server_limit_memory(Server* server, int64_t most) noexcept nogil:
+    """Change the octets of messages beyond which publishers are stopped; any thread."""
+    server.limits.memory.store(most)
     server.poller.ring()
 
 cdef inline void server_stop(Server* server) noexcept nogil:

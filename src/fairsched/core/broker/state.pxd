@@ -5,7 +5,7 @@ tables of unacknowledged messages to itself (connection/scheduler.pxd has the pr
 
   field                             written by              read by             order
   Server.topologies, .hosts         under `lock`            under `lock`        exclusive to change, shared to route
-  BrokerQueue.owner_next            under `lock`            under `lock`        exclusive
+  BrokerQueue.owner_next, _previous under `lock`            under `lock`        exclusive
   BrokerQueue.consumers, …_of_queue under `guard`           under `guard`
   Server.clients, Client.next, …    under `registry`        under `registry`
   Server.timed, next_timed          any                     the one that ticks  compare-and-swap, exchange
@@ -37,9 +37,8 @@ from fairsched.core.amqp.contents cimport Properties
 from fairsched.core.amqp.octets cimport Bytes, Text
 from fairsched.core.broker.exchanges cimport Topology
 from fairsched.core.broker.journal cimport Journal
-from fairsched.core.broker.names cimport Names
-from fairsched.core.broker.names cimport Names
-from fairsched.core.broker.network cimport Poller
+from fairsched.core.broker.names cimport NameEntry, Names
+from fairsched.core.broker.poller cimport Poller
 from fairsched.core.broker.routing cimport Route
 from fairsched.core.connection.chain cimport (
     Connection, ConnectionActions, Session, SessionActions, Target, TargetActions, Task,
@@ -171,6 +170,7 @@ cdef struct BrokerQueue:
     uint64_t record              # in the journal; 0: it does not outlive the process
     Client* owner                # the connection whose it is, if exclusive: there as long as the topology has it
     BrokerQueue* owner_next      # of the same owner
+    BrokerQueue* owner_previous
     BrokerQueue* next            # of its virtual host
     BrokerQueue* previous
     Guard* guard
@@ -206,9 +206,11 @@ cdef struct Consumer:
     Channel* channel             # own; NULL: it has left that
     uint8_t* tag
     uint32_t tag_size
+    NameEntry* entry             # among the tags of its channel
     bint no_ack
     bint left                    # the queue
     bint replies                 # it gets answers to what its channel asks
+    uint32_t unacked             # own: deliveries in doubt that name it
     uint32_t prefetch
     Consumer* next               # of its channel
     Consumer* previous
@@ -255,10 +257,12 @@ cdef struct Channel:
     uint32_t number
     bint open
     Consumer* consumers
+    Names tags                   # of those: from tags to consumers
     UnackedTable unacked
     uint32_t prefetch            # of consumers to come
     uint32_t limit               # of the channel; 0: none
     uint32_t in_flight           # of those counted
+    bint full                    # the limit is reached: consumers that acknowledge are hindered
     Text last_queue              # its own copy, as is:
     Text replies                 # the name of the queue of its answers, while it consumes them
     # What is being published:
@@ -299,6 +303,7 @@ cdef enum:  # Client.alarms
     ALARM_STOP = 4       # the broker stops
     ALARM_MEMORY = 8     # the memory alarm has changed
     ALARM_TIMEOUT = 16   # a delivery may have waited too long for its acknowledgement
+    ALARM_CLOSE = 32     # the operator closes it
 
 cdef struct Client:
     Connection connection        # must be first
@@ -332,9 +337,9 @@ cdef struct Client:
     bint publishes
     bint paused                  # nothing is read: memory is short
     bint held                    # it has more to read than may be kept for it: nothing is done for it meanwhile
-    bint told_blocked
     Channel** channels           # by number
     uint32_t room
+    uint32_t channel_count       # those that are open, or that the broker has closed and the client has not yet
     Channel* confirming
     Route route
     bint shares                  # it has the topology's lock, shared
@@ -345,6 +350,7 @@ cdef struct Client:
     Text password                # its own copy, as long as it is being checked
     bint admitted
     bint plain                   # the mechanism: PLAIN, or AMQPLAIN
+    bint tls                     # it began TLS, which is not spoken: its place among the logins is for the log only
     Client* next_login
     Client* next
     Client* previous
@@ -366,7 +372,7 @@ cdef struct Limits:
     uint32_t frame_max
     uint32_t heartbeat           # seconds
     int64_t message_size         # octets
-    int64_t memory               # octets of messages beyond which publishers are stopped; 0: no limit
+    atomic[int64_t] memory       # octets of messages beyond which publishers are stopped; 0: no limit; changes any time
     int64_t handshake            # nanoseconds
     int64_t ack_timeout          # nanoseconds; 0: none
 

@@ -11,6 +11,7 @@ from libc.stdint cimport int64_t, uint32_t, uintptr_t
 from libc.stdlib cimport malloc
 
 from fairsched.core.broker.keeping cimport message_leave
+from fairsched.core.broker.payload cimport payload_release
 from fairsched.core.broker.state cimport BrokerQueue, Consumer, DeadLetter, DeadLetters, Payload
 from fairsched.core.connection.connection cimport target_notify
 from fairsched.core.queue.message cimport (
@@ -47,11 +48,13 @@ cdef inline void deadletters_init(DeadLetters* dead) noexcept nogil:
 
 cdef inline void deadletters_add(DeadLetters* dead, BrokerQueue* queue, Payload* p, uint32_t reason) noexcept nogil:
     """Take over a reference to a message that has left a queue."""
-    cdef DeadLetter* letter = NULL
-    if queue.arguments.has_dlx and reason != DEAD_NONE:
-        letter = <DeadLetter*> malloc(sizeof(DeadLetter))
-    if letter == NULL:  # to nobody; when memory is exhausted, too
+    cdef DeadLetter* letter
+    if not queue.arguments.has_dlx or reason == DEAD_NONE:
         message_leave(queue, p)
+        return
+    letter = <DeadLetter*> malloc(sizeof(DeadLetter))
+    if letter == NULL:  # memory is exhausted: it goes to nobody, but its record stays, to be found at the next start
+        payload_release(p)
         return
     queue.references.fetch_add(1)
     letter.payload = p

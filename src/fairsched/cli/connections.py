@@ -1,0 +1,79 @@
+"""A server with a thread for each connection, and few of these."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import sys
+import threading
+from socketserver import BaseRequestHandler, TCPServer, ThreadingMixIn
+from typing import Any
+
+_log = logging.getLogger(__name__)
+
+#: Connections at a time.
+MOST_CONNECTIONS = 32
+
+
+class FewConnections(ThreadingMixIn, TCPServer):
+    """Gives each connection to a handler in a thread of its own; one too many ends the oldest.
+
+    So who opens many, or sends slowly, neither keeps others from an answer nor takes threads and descriptors from what
+    is served.
+
+    Parameters
+    ----------
+    listening : socket
+        Where connections come in; closed with the server.
+    handler : type
+        Of `socketserver`.
+
+    Notes
+    -----
+    `shutdown` may be called from any thread but that of `serve_forever`.
+    """
+
+    # That of http.server looks up this machine's name first, which takes long where no server of names answers.
+    daemon_threads = True
+
+    def __init__(self, listening: socket.socket, handler: type[BaseRequestHandler]) -> None:
+        super().__init__(("", 0), handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listening
+        self.server_address = listening.getsockname()
+        #: The oldest first.
+        self._connections: dict[Any, None] = {}
+        self._guard = threading.Lock()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, and make room for it."""
+        with self._guard:
+            self._connections[request] = None
+            if len(self._connections) > MOST_CONNECTIONS:
+                oldest = next(iter(self._connections))
+                del self._connections[oldest]
+                _end(oldest)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        with self._guard:
+            self._connections.pop(request, None)
+        super().shutdown_request(request)
+
+    def end_all(self) -> None:
+        """End the connections that there are."""
+        with self._guard:
+            for request in self._connections:
+                _end(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log what ended a request; that a client went away is nobody's fault here."""
+        gone = isinstance(sys.exception(), OSError)
+        _log.log(logging.DEBUG if gone else logging.ERROR, "a request failed", exc_info=True)
+
+
+def _end(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it is gone by itself
+        connection.shutdown(socket.SHUT_RDWR)
