@@ -1,4 +1,4 @@
-"""A worker with two queues: ten messages of gold are handled for each message of free.
+"""A worker with two queues, which it declares: ten messages of gold are handled for each message of free.
 
 Run it with ``fairsched run app:app`` or as a script. The broker's URL is taken from FAIRSCHED_URL.
 """
@@ -10,8 +10,8 @@ import fairsched
 app = fairsched.App(on_error="dead-letter")
 
 
-@app.consumer("gold", weight=40)
-@app.consumer("free", weight=4)
+@app.consumer("gold", weight=40, durable=True)
+@app.consumer("free", weight=4, durable=True)
 def handle(message: fairsched.Message) -> None:
     """Returning acks the message; raising dead-letters it."""
     print(f"{message.queue}: {message.body.decode()}", flush=True)

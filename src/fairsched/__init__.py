@@ -32,11 +32,21 @@ from fairsched.pools import Pool
 from fairsched.queues import Queue
 from fairsched.retry import Retry
 from fairsched.routing import RabbitMQHash
+from fairsched.slotoutlook import SlotOutlook
 from fairsched.slotstats import SlotStats
 
 if TYPE_CHECKING:
     from fairsched.broker import Broker
-    from fairsched.consumer import App, ArrowBatch, Consumer, ConsumerState, Message, MessageBatch, from_pika
+    from fairsched.consumer import (
+        App,
+        ArrowBatch,
+        Consumer,
+        ConsumerState,
+        Explanation,
+        Message,
+        MessageBatch,
+        from_pika,
+    )
     from fairsched.publisher import Publisher
     from fairsched.simulator import Scenario, simulate
 
@@ -61,6 +71,7 @@ __all__ = [
     "Entry",
     "ExistingConsumerPreventsExclusive",
     "ExistingExclusiveConsumer",
+    "Explanation",
     "FairQueue",
     "FairschedError",
     "HashRing",
@@ -77,6 +88,7 @@ __all__ = [
     "Retry",
     "Scenario",
     "ShutDown",
+    "SlotOutlook",
     "SlotStats",
     "Subscription",
     "Target",
@@ -89,7 +101,16 @@ __all__ = [
 ]
 
 # Looked up on first use, so that whoever embeds the engine alone does not import pika.
-_FROM_CONSUMER = {"App", "ArrowBatch", "Consumer", "ConsumerState", "Message", "MessageBatch", "from_pika"}
+_FROM_CONSUMER = {
+    "App",
+    "ArrowBatch",
+    "Consumer",
+    "ConsumerState",
+    "Explanation",
+    "Message",
+    "MessageBatch",
+    "from_pika",
+}
 _FROM_PUBLISHER = {"Publisher"}
 _FROM_BROKER = {"Broker"}
 _FROM_SIMULATOR = {"Scenario", "simulate"}

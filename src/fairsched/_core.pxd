@@ -4,7 +4,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t
 
 from fairsched.core.schedule.names cimport SlotName, SlotNames, slotnames_first
-from fairsched.core.schedule.slots cimport NO_SLOT, SlotTable, slots_report_idle
+from fairsched.core.schedule.slots cimport NO_SLOT, Slot, SlotTable, slots_report_idle
 
 
 cdef class NamedSlots:
@@ -29,6 +29,10 @@ cdef extern from "Python.h":
     ctypedef struct PyTypeObject:
         clear_t tp_clear
     Py_hash_t PyObject_Hash(object name) except? -1
+
+
+# `SlotStats` of a copy of a slot.
+cdef object slot_figures(const Slot* slot)
 
 
 # The collector is about to let go of the names.

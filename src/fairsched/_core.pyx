@@ -35,6 +35,13 @@ def checked_quanta(quanta):
     return [(name, as_amount(quantum, f"quantum of slot {name!r}")) for name, quantum in quanta.items()]
 
 
+cdef object slot_figures(const Slot* slot):
+    """The figures of a slot, which is not to be one that others may change meanwhile: a copy."""
+    return SlotStats(
+        slot.quantum, slot.deficit, slot.pushed - slot.served, slot.served, slot.work, slot.held != 0
+    )
+
+
 cdef long slot_search(NamedSlots slots, object name, int64_t hash) except -2:
     """Compare a name with those of the same hash; start again whenever that has changed which names there are."""
     cdef SlotNames* names = &slots.names
@@ -146,10 +153,7 @@ cdef class NamedSlots:
         try:
             for i in range(size):
                 if slots[i].quantum:
-                    figures[names[i]] = SlotStats(
-                        slots[i].quantum, slots[i].deficit, slots[i].pushed - slots[i].served, slots[i].served,
-                        slots[i].work, slots[i].held != 0,
-                    )
+                    figures[names[i]] = slot_figures(&slots[i])
         finally:
             free(slots)
         return figures

@@ -132,6 +132,7 @@ cdef class LentConnection:
     cdef uint32_t events        # that pika waits for
     cdef double looked          # when who reads looked last
     cdef double waited          # and had waited
+    cdef double emptied         # when who reads did so last
     cdef uint8_t* buffer
     cdef int64_t longest
     # For the I/O thread, when it has the connection again.
@@ -150,6 +151,7 @@ cdef class LentConnection:
     cdef bint send(self, Settlements settlements) except -1
     cdef int send_all(self, list channels) except -1
     cdef bint fetch(self, bint wait) except -1
+    cdef bint has(self, int64_t count) except -1
     cdef int wait(self, int64_t brief) except -2
     cdef int read(self) except -2
     cdef int read_borrowed(self) except -2
@@ -178,6 +180,7 @@ cdef class MessageSource:
     cdef int look_for_more(self) except -1
     cdef list take_more(self, object lane, list found, Py_ssize_t limit)
     cdef int take_all(self, FairQueue lane, list found, Py_ssize_t limit) except -1
+    cdef int leave_usable(self, FairQueue lane, list found, Py_ssize_t begin) except -1
     cdef bint is_returned(self, object lane, Message message) except -1
     cdef int note_handled(self, object lane, Message message, int64_t elapsed) except -1
     cdef int64_t note_time(self, int64_t elapsed, int64_t count) except? -1

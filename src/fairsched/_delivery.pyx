@@ -1401,6 +1401,20 @@ cdef class LentConnection:
             found = self.wait(<int64_t> min(<double> C_BRIEF, 1e6 * (now - self.waited)))
         return found > 0
 
+    cdef bint has(self, int64_t count) except -1:
+        """Whether so many messages of the only queue are here, and what else comes can be left in the socket for now.
+
+        What is read long before it is handed out has left the processor's cache by then.
+        """
+        cdef double now
+        if self.lane is None or self.lane.table.queued < count or not self.unwatched or self.intake.key is not None:
+            return False
+        now = monotonic()
+        if now - self.emptied > C_PERIOD or now - self.looked > C_FAST or len(self.transport.sinks) != 1:
+            return False
+        self.looked = now
+        return True
+
     cdef int wait(self, int64_t brief) except -2:
         """Wait for something to read, so many microseconds of it with the GIL; as `read`."""
         cdef int found = 0
@@ -1432,6 +1446,7 @@ cdef class LentConnection:
         if not self.unwatched:
             self.unwatch()
         memcpy(self.buffer, PyBytes_AS_STRING(rest), size)
+        self.emptied = self.looked
         received = sockets_receive(self.fd, self.buffer + size, ROOM - size)
         if received == RECEIVED_NOTHING:
             return 0
@@ -1697,18 +1712,26 @@ cdef class MessageSource:
         return found
 
     cdef int take_all(self, FairQueue lane, list found, Py_ssize_t limit) except -1:
-        """Add messages of a lane where none is looked at but for its channel."""
-        cdef Py_ssize_t i = PyList_GET_SIZE(found)
-        self.look_for_more()
-        if self.returning or PyList_GET_SIZE(found) >= limit:
-            return 0
-        lane.take_more(found, limit)
-        while i < PyList_GET_SIZE(found):
-            message = <Message?> <object> PyList_GET_ITEM(found, i)
+        """Add messages of a lane where none is looked at but for its channel, and read as long as that brings more."""
+        cdef Py_ssize_t before = -1
+        while before < PyList_GET_SIZE(found) < limit:
+            before = PyList_GET_SIZE(found)
+            if not self.settlements.lent.has(limit - before):
+                self.look_for_more()
+            if self.returning:
+                return 0
+            lane.take_more(found, limit)
+            self.leave_usable(lane, found, before)
+        return 0
+
+    cdef int leave_usable(self, FairQueue lane, list found, Py_ssize_t begin) except -1:
+        """Leave out of a list, from there on, what `is_usable` says is not to be handled."""
+        while begin < PyList_GET_SIZE(found):
+            message = <Message?> <object> PyList_GET_ITEM(found, begin)
             if self.is_usable(lane, message):
-                i += 1
+                begin += 1
             else:
-                found.pop(i)
+                found.pop(begin)
         return 0
 
     def living(self, lane, list messages not None):

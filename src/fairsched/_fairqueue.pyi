@@ -6,6 +6,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fairsched._core import NamedSlots
 from fairsched.batch import Batch
+from fairsched.slotoutlook import SlotOutlook
 from fairsched.slotstats import SlotStats
 
 @final
@@ -46,6 +47,7 @@ class FairQueue(NamedSlots):
     def anticipate(self, seconds: float) -> None: ...
     def anticipated(self) -> float | None: ...
     def stats(self) -> dict[Any, SlotStats]: ...
+    def outlook(self, slot: Hashable) -> SlotOutlook: ...
 
 @final
 class Waiter:

@@ -29,7 +29,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from fairsched._buffers cimport array_data
-from fairsched._core cimport NamedSlots, clear_t, slot_find, slot_pin, slot_unpin, slots_disown
+from fairsched._core cimport NamedSlots, clear_t, slot_figures, slot_find, slot_pin, slot_unpin, slots_disown
 from fairsched._numbers cimport as_amount, as_count, as_int64, as_priority
 from fairsched._waitingroom cimport Seat, WaitingRoom
 from fairsched.core.atomics cimport rarely
@@ -40,6 +40,7 @@ from fairsched.core.schedule.dwrr cimport (
     dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_retire_empty, dwrr_set_quantum, dwrr_turn,
 )
 from fairsched.core.schedule.entrypool cimport Entry
+from fairsched.core.schedule.outlook cimport Outlook, outlook_read
 from fairsched.core.schedule.slots cimport (
     AWAITED_SLOT, HELD, HELD_ONLY, NOT_AWAITED, NOT_HELD, NO_SLOT, TRANSIENT, Slot, SlotTable, slots_first,
     slots_report_idle, slots_unlink_head,
@@ -55,6 +56,7 @@ from fairsched._arrays import as_costs
 from fairsched._core import checked_quanta
 from fairsched.batch import Batch
 from fairsched.errors import ShutDown
+from fairsched.slotoutlook import SlotOutlook
 
 ctypedef int (*traverse_t)(PyObject*, visitproc, void*) noexcept
 cdef extern from "Python.h":
@@ -650,6 +652,57 @@ cdef class FairQueue(NamedSlots):
         """
         with cython.critical_section(self):
             return self.all_stats()
+
+    def outlook(self, slot):
+        """outlook($self, slot)
+        --
+
+        Say what stands before a slot's first item, and change nothing.
+
+        Parameters
+        ----------
+        slot : Hashable
+            The slot's name.
+
+        Returns
+        -------
+        SlotOutlook
+            All of one moment.
+
+        Raises
+        ------
+        KeyError
+            There is no such slot: where there is a default quantum, nothing of it is queued or owed.
+
+        Notes
+        -----
+        O(slots that have something queued), however many items that is.
+        """
+        cdef SlotTable* table = &self.table
+        cdef Slot found
+        cdef Outlook outlook
+        cdef int64_t hash, cost = 0
+        cdef long index
+        cdef bint queued
+        cdef object item = None, awaited = None
+        with cython.critical_section(self):
+            index = slot_find(self, slot, &hash)
+            if index < 0:
+                raise KeyError(f"no slot is named {slot!r}")
+            # In one stretch, with nothing but references taken; objects are made of it later.
+            found = table.slots[index]
+            queued = found.head != NULL
+            memset(&outlook, 0, sizeof(outlook))
+            if queued:
+                item = <object> <PyObject*> <uintptr_t> found.head.token
+                cost = found.head.cost
+                outlook_read(table, index, &outlook)
+            if is_awaiting(self):
+                awaited = <object> PyList_GET_ITEM(self.name_of, slots_first(table))
+        stats = slot_figures(&found)
+        if not queued:
+            return SlotOutlook(stats, None, None, None, None, None, awaited)
+        return SlotOutlook(stats, item, cost, outlook.before, outlook.turns, outlook.others, awaited)
 
 
 # Who may go on, and how the others wait: for items, for room, for the slot whose turn it is ---------------------------

@@ -18,6 +18,7 @@ from fairsched.consumer.around import around_coroutine, around_thread
 from fairsched.consumer.arrow import ArrowBatch, ArrowColumns
 from fairsched.consumer.batches import MessageBatch, check_limits, plain_batches
 from fairsched.consumer.client import DROPPED, Client
+from fairsched.consumer.explanation import Explanation
 from fairsched.consumer.handler_thread import HandlerThread
 from fairsched.consumer.pending_batch import PendingBatch
 from fairsched.consumer.settings import ConsumerSettings
@@ -58,10 +59,10 @@ class Consumer:
 
     Notes
     -----
-    Belongs to the event loop it is entered in; only `stop`, `set_weight`, `stats` and `state`, and settling messages,
-    are safe from other threads. Broker traffic runs in the same thread of its own as for the blocking consumer, so a
-    handler that blocks the event loop delays neither heartbeats nor recovery. The loop is woken when somebody waits for
-    a message, and never polls.
+    Belongs to the event loop it is entered in; only `stop`, `set_weight`, `pause`, `resume`, `explain`, `stats` and
+    `state`, and settling messages, are safe from other threads. Broker traffic runs in the same thread of its own as
+    for the blocking consumer, so a handler that blocks the event loop delays neither heartbeats nor recovery. The loop
+    is woken when somebody waits for a message, and never polls.
 
     Examples
     --------
@@ -414,6 +415,21 @@ class Consumer:
     def set_weight(self, queue: Hashable, weight: int) -> None:
         """Change the weight of a queue, or with a `key` that of a tenant, as `fairsched.Consumer.set_weight` does."""
         self._client.set_weights({queue: weight})
+
+    def pause(self, queue: str) -> None:
+        """Take in no more messages of a queue until `resume`, as `fairsched.Consumer.pause` does."""
+        self._client.pause(queue, True)
+
+    def resume(self, queue: str) -> None:
+        """Take in messages of a queue again, as `fairsched.Consumer.resume` does."""
+        self._client.pause(queue, False)
+
+    def explain(self, name: Hashable) -> Explanation:
+        """Say why a queue, or with a `key` a tenant, waits, as `fairsched.Consumer.explain` does.
+
+        Safe from any thread.
+        """
+        return self._client.explain(name)
 
     def stats(self) -> dict[str, Any]:
         """Return the figures of this consumer, as `fairsched.Consumer.stats` does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
@@ -13,6 +14,7 @@ from fairsched.handlers import check_plain
 from fairsched.prefetch import LARGEST_PREFETCH
 from fairsched.retry import Retry
 from fairsched.shortstring import LONGEST, is_short_string
+from fairsched.weights import check_weight
 
 __all__ = ["Queue", "as_queues"]
 
@@ -32,15 +34,17 @@ class Queue:
     name : str
         Its name.
     weight : int
-        Its weight.
+        Its weight, at least 1.
     prefetch : int, optional
-        Unsettled messages of it, 1 to 65 535; so no more of them are handled at a time. By default as the consumer is
-        told; not with ``prefetch="auto"``.
+        Unsettled messages of it, 1 to 65 535; so no more of them are handled at a time, which keeps a slow queue from
+        having all workers. By default as the consumer is told; not with ``prefetch="auto"``.
     on_error : "requeue", "reject", "dead-letter" or callable, optional
         What happens to a message whose handler raised; by default as the consumer is told.
     retry : Retry or False, optional
         How such a message is retried, or that it is not; by default as the consumer is told, unless there is an
         `on_error`.
+    time_limit : float or False, optional
+        Seconds that a call of the handler may take, or that there is no limit; by default as the consumer is told.
     durable : bool, optional
         Whether it outlives the broker; True by default, if it is declared.
     arguments : mapping, optional
@@ -81,6 +85,7 @@ class Queue:
     prefetch: int | None = None
     on_error: str | Callable[[Any, Exception], object] | None = None
     retry: Retry | Literal[False] | None = None
+    time_limit: float | Literal[False] | None = None
     durable: bool | None = None
     arguments: Mapping[str, Any] | None = field(default=None, hash=False)
     bind: Collection[str | tuple[Any, ...]] = field(default=(), hash=False)
@@ -100,6 +105,7 @@ class Queue:
         return ConfigurationError(f"{what} of queue {self.name!r} must be {rule}, got {getattr(self, what)!r}")
 
     def _check_handling(self) -> None:
+        check_weight(self.name, self.weight)
         if self.prefetch is not None and not (_is_whole(self.prefetch) and 1 <= self.prefetch <= LARGEST_PREFETCH):
             raise self._refuse("prefetch", f"a whole number from 1 to {LARGEST_PREFETCH}")
         if callable(self.on_error):
@@ -108,6 +114,9 @@ class Queue:
             raise self._refuse("on_error", f"one of {', '.join(_POLICIES)} or a function")
         if self.retry is not None and self.retry is not False and not isinstance(self.retry, Retry):
             raise self._refuse("retry", "a fairsched.Retry or False")
+        limit = self.time_limit
+        if limit is not None and limit is not False and not (_is_real(limit) and 0 < limit < math.inf):
+            raise self._refuse("time_limit", "a positive number of seconds or False")
         if self.retry and self.on_error is not None:
             raise ConfigurationError(
                 f"queue {self.name!r} has retry and on_error, of which one takes the other's place"
@@ -200,6 +209,10 @@ def thawed(value: Any) -> Any:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def as_queues(queues: object) -> dict[str, Queue]:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import struct
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pika.spec import Basic, BasicProperties
 
 from fairsched._amqp import AckLedger
 from fairsched._delivery import Counters, Message, call
+from fairsched.consumer.around import around_coroutine, around_plain, around_thread
 from fairsched.consumer.arrow import ArrowBatch, ArrowColumns
 from fairsched.consumer.batches import MessageBatch, check_limits, plain_batches
 from fairsched.consumer.handler_thread import HandlerThread
+from fairsched.consumer.retries import Retries, copy_properties
 from fairsched.consumer.settings import ConsumerSettings, OnError
 from fairsched.consumer.settlement import FailurePolicy, call_async
+from fairsched.consumer.time_limit import TimeLimits
 from fairsched.handlers import check_plain, is_coroutine_handler
+
+if TYPE_CHECKING:
+    from fairsched.consumer.declarations import Declaration
+    from fairsched.retry import Retry
 
 __all__ = ["FakeChannel", "FakeConsumer"]
 
@@ -31,6 +40,8 @@ class FakeChannel:
         The queue's name.
     failed : callable, optional
         ``failed(message, error)`` settles a message whose handler raised; by default it is requeued.
+    decode : callable, optional
+        ``decode(message)`` makes ``message.data``.
 
     Attributes
     ----------
@@ -40,8 +51,14 @@ class FakeChannel:
         Delivery tags and verdicts (`AckLedger.ACK`, `REQUEUE` or `REJECT`), in the order in which they came.
     """
 
-    def __init__(self, queue: str = "test", failed: Callable[[Message, Exception], None] | None = None) -> None:
+    def __init__(
+        self,
+        queue: str = "test",
+        failed: Callable[[Message, Exception], None] | None = None,
+        decode: Callable[[Message], Any] | None = None,
+    ) -> None:
         self.queue = queue
+        self.decode = decode
         self.alive = True
         self.settled: list[tuple[int, int]] = []
         self._failed = failed
@@ -60,13 +77,26 @@ class FakeChannel:
             self._failed(message, error)
 
 
+class _KeptCopies(Retries):
+    """Retries whose copies are kept instead of published."""
+
+    def __init__(self, rules: Mapping[str, Retry], keep: Callable[[Message, Declaration, bytes], None]) -> None:
+        super().__init__(rules, (), Message.nack)
+        self._keep = keep
+
+    def send(self, message: Message, declaration: Declaration, attempt: int, error: Exception, what: str) -> None:
+        """Keep the copy of a message, and acknowledge that; if its connection is lost it is for the broker again."""
+        if message.ack():
+            self._keep(message, declaration, copy_properties(message, attempt, error))
+
+
 class FakeConsumer:
     """A consumer without a broker: it gives handlers the messages that a test puts into it, one after the other.
 
     Parameters
     ----------
-    on_error : "requeue", "reject", "dead-letter" or callable
-        What becomes of a message whose handler raised, as for `fairsched.Consumer`.
+    on_error, retry, decode, middleware, time_limit
+        As for `fairsched.Consumer`, for all queues alike.
 
     Attributes
     ----------
@@ -74,10 +104,20 @@ class FakeConsumer:
         By queue.
     errors : list of (Message, Exception)
         Messages whose handlers raised, and what.
+    waiting : list of (Message, float)
+        Messages whose copies wait for another attempt, and for how many seconds.
+    dead_letters : list of Message
+        Copies in a queue for dead letters: ``queue`` is its name, and ``headers["x-exception"]`` the reason.
+
+    Raises
+    ------
+    ConfigurationError
+        If an option is not allowed.
 
     Notes
     -----
-    What is returned to its queue is not delivered again: `put` another message with ``redelivered=True``.
+    What is returned to its queue is not delivered again: `put` another message with ``redelivered=True``. No delay of a
+    retry passes by itself: `return_waiting` ends all of them.
 
     For one thread; messages may be settled in others.
 
@@ -90,11 +130,29 @@ class FakeConsumer:
     (True, True)
     """
 
-    def __init__(self, *, on_error: OnError = "requeue") -> None:
-        settings = ConsumerSettings("amqp://localhost", ["test"], on_error=on_error)  # which checks it
+    def __init__(
+        self,
+        *,
+        on_error: OnError = "requeue",
+        retry: Retry | None = None,
+        decode: str | Callable[[bytes], Any] | None = None,
+        middleware: Sequence[Callable[..., Any]] = (),
+        time_limit: float | None = None,
+    ) -> None:
+        self._settings = ConsumerSettings(
+            "amqp://localhost", ["test"], on_error=on_error, retry=retry, decode=decode, middleware=middleware,
+            time_limit=time_limit,
+        )  # fmt: skip
         self.channels: dict[str, FakeChannel] = {}
         self.errors: list[tuple[Message, Exception]] = []
-        self._failures = FailurePolicy(settings.options.on_error, Counters())
+        self.waiting: list[tuple[Message, float]] = []
+        self.dead_letters: list[Message] = []
+        self._returning: list[tuple[Message, bytes]] = []
+        self._counters = Counters()
+        self._rules: dict[str, Retry] = {}
+        self._failures = FailurePolicy(
+            self._settings.options.on_error, self._counters, _KeptCopies(self._rules, self._on_copy)
+        )
         self._messages: dict[int, Message] = {}
         self._waiting: deque[Message] = deque()
 
@@ -138,32 +196,83 @@ class FakeConsumer:
         """
         if not isinstance(body, bytes):
             raise TypeError(f"body must be bytes, got {body!r}")
+        key = queue if routing_key is None else routing_key
+        made = self._make(body, queue, BasicProperties(headers=headers, **properties), redelivered, exchange, key)
+        self._waiting.append(made)
+        return made
+
+    def return_waiting(self) -> list[Message]:
+        """End the delay of all copies that wait: they are put in, to be handled by the next `run`.
+
+        Returns
+        -------
+        list of Message
+            The copies, as handlers get them, with the headers that count attempts.
+        """
+        copies = [
+            self._make(message.body, message.queue, properties, False, "", message.queue)
+            for message, properties in self._returning
+        ]
+        self._returning.clear()
+        self.waiting.clear()
+        self._waiting += copies
+        return copies
+
+    def _make(
+        self, body: bytes, queue: str, properties: BasicProperties | bytes, redelivered: bool, exchange: str, key: str
+    ) -> Message:
         channel = self.channels.get(queue)
         if channel is None:
-            channel = self.channels[queue] = FakeChannel(queue, self._on_failure)
+            channel = self.channels[queue] = FakeChannel(queue, self._on_failure, self._settings.decode)
+            options = self._settings.options
+            if options.retry is not None:
+                self._rules[queue] = options.retry
+            if options.time_limit is not None:
+                self._settings.time_limits[queue] = options.time_limit
         tag = len(self._messages) + 1
-        method = Basic.Deliver("fake", tag, redelivered, exchange, queue if routing_key is None else routing_key)
-        message = Message(body, tag, redelivered, method, BasicProperties(headers=headers, **properties), channel)
-        self._messages[tag] = message
-        self._waiting.append(message)
+        method = Basic.Deliver("fake", tag, redelivered, exchange, key)
+        message = self._messages[tag] = Message(body, tag, redelivered, method, properties, channel)
         return message
+
+    def _on_copy(self, message: Message, declaration: Declaration, properties: bytes) -> None:
+        """Keep the copy of a message that failed, in place of a broker."""
+        encoded = struct.pack(">HHQ", 60, 0, len(message.body)) + properties  # class, weight, size
+        if declaration.if_missing:
+            name = declaration.queue
+            self.dead_letters.append(self._make(message.body, name, encoded, False, "", name))
+        else:
+            self.waiting.append((message, declaration.arguments["x-message-ttl"] / 1000))
+            self._returning.append((message, encoded))
 
     def run(self, handler: Callable[[Message], object]) -> None:
         """Give a plain handler all messages that were put in, as `Consumer.run` does, and return."""
         check_plain(handler, "handler")
-        for message in self:
-            call(handler, message)
+        limits = self._limits()
+        handler = around_plain(self._settings, handler, limits)
+        with limits or nullcontext():
+            for message in self:
+                call(handler, message)
 
     async def run_async(self, handler: Callable[[Message], object]) -> None:
         """Give a handler all messages that were put in, one after the other, as `aio.Consumer.run` does, and return."""
-        thread = None if is_coroutine_handler(handler) else HandlerThread(handler, "fairsched-worker-0")
-        calls: Any = thread or handler
+        awaited = is_coroutine_handler(handler)
+        limits = None if awaited else self._limits()
+        thread = None
+        calls: Any = handler
+        if not awaited:
+            calls = thread = HandlerThread(around_thread(self._settings, handler, limits), "fairsched-worker-0")
         try:
-            for message in self:
-                await call_async(calls, message)
+            calls = around_coroutine(self._settings, calls, self._counters, threaded=not awaited)
+            with limits or nullcontext():
+                for message in self:
+                    await call_async(calls, message)
         finally:
             if thread is not None:
                 thread.leave()
+
+    def _limits(self) -> TimeLimits | None:
+        limits = self._settings.time_limits
+        return TimeLimits(limits, self._counters) if limits else None
 
     def __iter__(self) -> Iterator[Message]:
         """Yield the messages that were put in; the caller settles each, or uses it in a ``with``."""

@@ -11,6 +11,12 @@ from fairsched.errors import ConfigurationError
 from fairsched.prefetch import LARGEST_PREFETCH
 
 
+def check_weight(name: object, weight: object) -> None:
+    """Raise ConfigurationError if a weight is not a positive whole number."""
+    if not isinstance(weight, int) or isinstance(weight, bool) or weight <= 0:
+        raise ConfigurationError(f"weight of {name!r} must be a whole number of at least 1, got {weight!r}")
+
+
 def normalise(weights: Mapping[Any, int]) -> dict[Any, int]:
     """Divide weights by their greatest common divisor.
 
@@ -34,8 +40,7 @@ def normalise(weights: Mapping[Any, int]) -> dict[Any, int]:
     O(n). Pure.
     """
     for name, weight in weights.items():
-        if not isinstance(weight, int) or isinstance(weight, bool) or weight <= 0:
-            raise ConfigurationError(f"weight of {name!r} must be a whole number of at least 1, got {weight!r}")
+        check_weight(name, weight)
     divisor = math.gcd(*weights.values())
     return {name: weight // divisor for name, weight in weights.items()}
 

@@ -111,11 +111,13 @@ def test_nobody_borrows_it_once_it_is_withdrawn() -> None:
         assert source.wire.borrowed == borrowed
 
 
+@pytest.mark.parametrize("channels", [1, 2])
 @pytest.mark.parametrize("seed", range(20))
-def test_whoever_reads_what_comes_in_the_same_order(seed: int) -> None:
-    """Deliveries of two channels and heartbeats, in pieces: each heartbeat after what was sent before it."""
+def test_whoever_reads_what_comes_in_the_same_order(channels: int, seed: int) -> None:
+    """Deliveries and heartbeats, in pieces: each heartbeat after what was sent before it."""
     chance = random.Random(seed)
-    with lent(channels=2) as (source, theirs):
+    numbers = range(1, channels + 1)
+    with lent(channels=channels) as (source, theirs):
         expected: list[tuple[str, list[int]]] = []
         found: list[Message] = []
         while len(found) < 300:
@@ -123,26 +125,52 @@ def test_whoever_reads_what_comes_in_the_same_order(seed: int) -> None:
             for _ in range(chance.choice((1, 3, 40))):
                 if chance.random() < 0.05:
                     frames.append(HEARTBEAT)
-                    expected.append(("Heartbeat", [source.broker.tags[1], source.broker.tags[2]]))
+                    expected.append(("Heartbeat", [source.broker.tags[number] for number in numbers]))
                 else:
-                    frames.append(more(source, chance.choice((1, 2))))
+                    frames.append(more(source, chance.choice(numbers)))
                     sent += 1
             data, at = b"".join(frames), 0
             while at < len(data):
                 size = chance.choice((1, 9, 100, 5000))
                 theirs.sendall(data[at : at + size])
                 at += size
-                while chance.random() < 0.5 and (message := source.try_get(source.lane)) is not None:
-                    found.append(message)
+                while chance.random() < 0.5:
+                    found += source.try_get_many(source.lane, chance.choice((1, 2, 20)))
             while len(found) < sum(source.broker.tags.values()):
                 found.append(take(source))
         reach(lambda: len(source.wire.others) == len(expected))
         assert source.wire.others == expected
-        for channel in (1, 2):
+        for channel in numbers:
             assert [m.delivery_tag for m in found if m.queue == f"0.{channel}"] == list(
                 range(1, source.broker.tags[channel] + 1)
             )
         settle(source, theirs, found)
+
+
+def test_what_is_here_of_the_only_queue_is_handed_out_before_more_is_read() -> None:
+    """Mostly: who was interrupted for long, or finds the I/O thread awake, does not leave it in the socket."""
+    late = early = 0
+    with lent() as (source, theirs):
+        found = borrow(source, theirs)
+        deadline = time.monotonic() + SOON
+        while late < early + 5:
+            assert time.monotonic() < deadline, f"{late} times it was left, {early} times it was not"
+            theirs.sendall(b"".join(more(source) for _ in range(60)))
+            found += source.get_many(source.lane, 10, SOON)
+            here = source.lane.qsize()
+            theirs.sendall(more(source))
+            for _ in range(8):
+                found += source.try_get_many(source.lane, 5)
+            left = here - source.lane.qsize()
+            last = source.try_get_many(source.lane, 100)
+            found += last
+            if here == 50 and left < 40:
+                early += 1
+            elif here == 50 and len(last) == 11:
+                late += 1
+            while len(found) < source.broker.tags[1]:
+                found.append(take(source))
+        assert [message.delivery_tag for message in found] == list(range(1, len(found) + 1))
 
 
 def test_the_i_o_thread_reads_when_nobody_looks_any_more() -> None:

@@ -96,6 +96,8 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
     "time_limit": {"file": ("30s", 30.0), "environment": ("off", "off"), "argument": (0.5, 0.5)},
     "fast": {"file": (True, True), "environment": ("no", False), "argument": (False, False)},
     "health_port": {"file": (8080, 8080), "environment": ("off", "off"), "argument": ("0", 0)},
+    "metrics_port": {"file": (9191, 9191), "environment": ("off", "off"), "argument": ("0", 0)},
+    "control": {"file": ("/a", "/a"), "environment": ("off", "off"), "argument": ("c", "c")},
     "log_level": {"file": ("debug", "debug"), "environment": ("WARNING", "warning"), "argument": ("error", "error")},
 }
 PRIORITY = ("file", "environment", "argument")
@@ -187,6 +189,7 @@ def test_the_file_may_be_named_by_argument_or_environment(tmp_path: Path) -> Non
     [
         (b"workers = ", "is not valid TOML"),
         (b"\xff", "is not valid TOML"),
+        (b"queues = " + b"[" * 10_000, "is not valid TOML"),
         (b"workers = 0", r"workers must be a whole number of at least 1, or pools.*, got 0 \(file .*fairsched.toml\)"),
         (b"prefech = 1", r"unknown setting 'prefech' in file .*fairsched.toml: did you mean 'prefetch'\?"),
         (b"zzz = 1", "unknown setting 'zzz' in file .*: there are url, queues, prefetch"),
@@ -256,6 +259,7 @@ BAD = [
     ("connect_timeout", 0, "positive"),
     ("health_port", 65536, "a port, 0 to 65535"),
     ("health_port", "http", "'off', or a port"),
+    ("metrics_port", -1, "a port, 0 to 65535"),
     ("log_level", "loud", "one of debug, info, warning, error, critical"),
 ]
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from pika.spec import BasicProperties
 from support.wiretables import Encoded, field, table
 
-from fairsched import AckLedger, ConfigurationError, DecodingError, Message
+from fairsched import AckLedger, ConfigurationError, Consumer, DecodingError, Message
 from fairsched._delivery import settle_all
 from fairsched.amqp.fieldtables import LATEST_SECOND, as_text
+from fairsched.consumer.batches import LARGEST
 from fairsched.testing import FakeChannel, FakeConsumer
 
 
@@ -313,3 +314,14 @@ def test_what_changes_messages_while_columns_are_made_breaks_nothing() -> None:
     found.validate(full=True)
     assert (found.num_rows, messages) == (5, [])
     assert set(found["body"].to_pylist()) <= {b"changed, and longer than it was", *(b"%d" % tag for tag in range(5))}
+
+
+@pytest.mark.parametrize("size", [0, -1, LARGEST + 1, 2.0, True, "10", None])
+def test_sizes_that_are_not_allowed(size: Any) -> None:
+    with pytest.raises(ConfigurationError, match="max_size"):
+        FakeConsumer().arrow_batches(size)
+
+
+def test_batches_are_taken_inside_the_block_only() -> None:
+    with pytest.raises(RuntimeError, match="inside 'with consumer:'"):
+        Consumer("amqp://localhost", ["q"]).arrow_batches()

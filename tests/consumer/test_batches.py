@@ -133,8 +133,6 @@ def test_settling_after_the_channel_is_gone_has_no_effect() -> None:
 def test_sizes_that_are_not_allowed(size: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"max_size must be a whole number from 1 to {LARGEST}, got "):
         FakeConsumer().batches(size)
-    with pytest.raises(ConfigurationError, match="max_size"):
-        FakeConsumer().arrow_batches(size)
 
 
 @pytest.mark.parametrize("wait", [-1, float("nan"), float("inf"), LONGEST + 1, True, "1s", None])
@@ -150,9 +148,8 @@ def test_limits_that_are_allowed() -> None:
 
 def test_batches_are_taken_inside_the_block_only() -> None:
     consumer = Consumer("amqp://localhost", ["q"])
-    for take in (consumer.batches, consumer.arrow_batches):
-        with pytest.raises(RuntimeError, match="inside 'with consumer:'"):
-            take()
+    with pytest.raises(RuntimeError, match="inside 'with consumer:'"):
+        consumer.batches()
 
 
 # Each message is settled once -----------------------------------------------------------------------------------------

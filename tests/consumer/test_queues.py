@@ -26,6 +26,9 @@ def settings(queues: Any, **options: Any) -> ConsumerSettings:
         ({"name": ""}, "1 to 255 bytes"), ({"name": 5}, "1 to 255 bytes"),
         ({"name": "\ud800"}, "1 to 255 bytes"), ({"dead_letter": "\ud800"}, "1 to 255 bytes"),
         ({"bind": ["\ud800"]}, "at most 255 bytes"), ({"bind": [("e", "x" * 256)]}, "at most 255 bytes"),
+        ({"weight": 0}, "weight of 'q' must be .* got 0"), ({"weight": 1.5}, "got 1.5"), ({"weight": True}, "got True"),
+        ({"time_limit": 0}, "time_limit of queue 'q' must be a positive number"), ({"time_limit": True}, "got True"),
+        ({"time_limit": float("nan")}, "got nan"), ({"time_limit": "5s"}, "got '5s'"),
         ({"prefetch": 0}, "prefetch of queue 'q'"),
         ({"prefetch": 65_536}, "1 to 65535"), ({"prefetch": True}, "prefetch"),
         ({"on_error": "drop"}, "one of requeue"),
@@ -48,6 +51,16 @@ def test_what_is_not_allowed_is_named(options: dict[str, Any], match: str) -> No
         Queue(**{"name": "q", **options})
 
 
+def test_an_on_error_beside_a_retry_is_for_the_queues_without_one() -> None:
+    app = App("amqp://localhost", retry=Retry(), on_error="reject")
+    app.consumer("a")(print)
+    app.consumer(Queue("b", retry=False))(print)
+    for chosen, retried in ((None, {"a"}), (["a"], {"a"}), (["b"], set())):  # a worker of some of the queues starts too
+        found = settings(app._selected(chosen), **app.options)
+        assert found.retries.keys() == retried
+        assert found.options.on_error == "reject"
+
+
 def test_what_a_queue_says_goes_before_what_the_consumer_says() -> None:
     def own(message: Any, error: Exception) -> None:
         pass
@@ -68,6 +81,13 @@ def test_what_a_queue_says_goes_before_what_the_consumer_says() -> None:
     assert found.retries["g"] == Retry(2, dead_letter="g-dead")
     assert set(found.retries) == {"a", "b", "f", "g"}
     assert found.quanta["b"] == 4 * found.quanta["a"]
+
+
+def test_a_queue_has_its_own_time_limit_or_none() -> None:
+    queues = ["a", Queue("b", time_limit=3), Queue("c", time_limit=False)]
+    assert settings(queues, time_limit=20.0).time_limits == {"a": 20, "b": 3}
+    assert settings(queues).time_limits == {"b": 3}
+    assert settings(["a", Queue("c", time_limit=False)]).time_limits == {}
 
 
 def test_a_prefetch_of_its_own_is_not_for_auto() -> None:
@@ -108,6 +128,7 @@ free = 4
 [queues.gold]
 weight = 40
 prefetch = 100
+time_limit = "1m"
 retry = {max_attempts = 3, backoff = ["1s", "1m"]}
 durable = true
 arguments = {x-queue-type = "quorum"}
@@ -116,10 +137,11 @@ dead_letter = "gold.failed"
 """
 JSON = (
     '{"free": 4, "gold": {"weight": "40", "prefetch": 100, "retry": "max_attempts=3,backoff=1s:1m", "durable": "yes", '
-    '"arguments": {"x-queue-type": "quorum"}, "bind": ["all", ["topics", "gold.*"]], "dead_letter": "gold.failed"}}'
+    '"time_limit": 60, "arguments": {"x-queue-type": "quorum"}, "bind": ["all", ["topics", "gold.*"]], '
+    '"dead_letter": "gold.failed"}}'
 )
 GOLD = Queue(
-    "gold", weight=40, prefetch=100, retry=Retry(3, backoff=(1, 60)), durable=True,
+    "gold", weight=40, prefetch=100, time_limit=60, retry=Retry(3, backoff=(1, 60)), durable=True,
     arguments={"x-queue-type": "quorum"}, bind=["all", ("topics", "gold.*")], dead_letter="gold.failed",
 )  # fmt: skip
 
@@ -142,6 +164,7 @@ def test_a_file_and_a_variable_say_the_same(tmp_path: Path) -> None:
     [
         ({"q": {"wait": 5}}, "unknown 'wait' of queue 'q'; there are weight, prefetch"),
         ({"q": {"prefetch": 0}}, "prefetch of queue 'q' cannot be 0"),
+        ({"q": {"time_limit": "soon"}}, "time_limit of queue 'q' cannot be 'soon'"),
         ({"q": {"on_error": "drop"}}, "on_error of queue 'q' must be one of"),
         ({"q": {"retry": "attempts=3"}}, "retry of queue 'q' cannot be 'attempts=3': unknown 'attempts'"),
         ({"q": {}, "": {}}, "queues must be"),

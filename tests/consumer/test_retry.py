@@ -20,7 +20,7 @@ from fairsched._delivery import Message
 from fairsched.amqp.fieldtables import read_table, replace_fields, write_table
 from fairsched.amqp.properties import decode
 from fairsched.config import Settings
-from fairsched.consumer.retries import _properties, attempts_before, delay_declaration, first_declarations
+from fairsched.consumer.retries import attempts_before, copy_properties, delay_declaration, first_declarations
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.testing import FakeChannel
 
@@ -157,7 +157,7 @@ def message(properties: Any) -> Message:
 
 
 def copied(found: Message, attempt: int = 1, error: Exception | None = None) -> BasicProperties:
-    return decode(struct.pack(">HHQ", 60, 0, 4) + _properties(found, attempt, error or ValueError("bad")))
+    return decode(struct.pack(">HHQ", 60, 0, 4) + copy_properties(found, attempt, error or ValueError("bad")))
 
 
 PROPERTIES = {
@@ -221,14 +221,39 @@ def test_headers_that_cannot_be_decoded_are_copied_as_they_are() -> None:
     headers = table(field(b"bad", b"?", b""))
     given = b"".join(Encoded(headers, app_id="app", expiration="5").encode())
     expected = b"".join(Encoded(headers, app_id="app").encode())
-    assert _properties(message(given), 1, ValueError()) == expected
+    assert copy_properties(message(given), 1, ValueError()) == expected
     assert attempts_before(message(given)) == 0
 
 
-@pytest.mark.parametrize(("value", "attempts"), [(3, 3), (0, 0), (-1, 0), ("3", 0), (True, 0), (None, 0), ([3], 0)])
+@pytest.mark.parametrize(
+    ("value", "attempts"),
+    [(3, 3), (0, 0), (-1, 0), (2**63 - 1, 1_000_000), ("3", 0), (True, 0), (None, 0), ([3], 0)],
+)
 def test_attempts_are_read_from_a_header(value: Any, attempts: int) -> None:
-    assert attempts_before(message(BasicProperties(headers={"x-attempts": value}))) == attempts
+    headers = {"x-attempts": value, "x-original-queue": "gold"}
+    found = message(BasicProperties(headers=headers))
+    assert attempts_before(found) == attempts
+    assert copied(found, attempts + 1).headers["x-attempts"] == attempts + 1
     assert attempts_before(message(BasicProperties())) == 0
+
+
+@pytest.mark.parametrize("queue", [{}, {"x-original-queue": "other"}, {"x-original-queue": ["gold"]}])
+def test_attempts_at_another_queue_are_none_at_this_one(queue: dict[str, Any]) -> None:
+    found = message(BasicProperties(headers={"x-attempts": 5, **queue}))
+    assert attempts_before(found) == 0
+    again = message(copied(found))
+    assert (again.headers["x-original-queue"], attempts_before(again)) == ("gold", 1)
+
+
+@pytest.mark.parametrize("name", ["x-death", "CC"])
+def test_what_cannot_be_written_again_is_left_out_of_a_copy_that_counts(name: str) -> None:
+    headers = table(field(name.encode(), b"T", b"\xff" * 8), field(b"a", b"I", b"\0\0\0\1"))
+    found = copied(message(b"".join(Encoded(headers, app_id="app").encode())))
+    assert found.app_id == "app"
+    assert found.headers == {
+        "a": 1, "x-attempts": 1, "x-exception": "ValueError: bad", "x-original-queue": "gold",
+        "x-original-exchange": "events", "x-original-routing-key": "gold.new",
+    }  # fmt: skip
 
 
 values = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=5) | st.binary(max_size=5)

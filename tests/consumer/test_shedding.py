@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -50,12 +51,14 @@ class Bench:
     def pull(self) -> tuple[list[int], int | None]:
         """Take messages until one is to be handled: tags of those that went back, and that one."""
         back = []
-        while self.lane.qsize():
-            slot, message = self.lane.get(False)
+        while True:
+            try:
+                slot, message = self.lane.get(False)
+            except queue.Empty:
+                return back, None
             if not self.shedding.returns(self.lane, slot, message):
                 return back, message.delivery_tag
             back.append(message.delivery_tag)
-        return back, None
 
     def counts(self) -> tuple[int, int, int]:
         found = self.counters.snapshot()

@@ -8,6 +8,7 @@ import sys
 import threading
 
 import pytest
+from support.rabbitmq import eventually
 
 from fairsched.consumer.signals import graceful
 
@@ -71,3 +72,71 @@ def test_handlers_are_restored_after_an_error() -> None:
     with pytest.raises(RuntimeError, match="mine"), graceful(print):
         raise RuntimeError("mine")
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+# SIGHUP ------------------------------------------------------------------------------------------------------------
+
+needs_hangup = pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
+
+
+@needs_hangup
+def test_a_reload_that_hangs_delays_no_stop() -> None:
+    begun, released, stopped = threading.Event(), threading.Event(), threading.Event()
+
+    def reload() -> None:
+        begun.set()
+        released.wait(60)
+
+    try:
+        with graceful(lambda now: stopped.set(), reload=reload):
+            signal.raise_signal(signal.SIGHUP)
+            assert begun.wait(10)
+            signal.raise_signal(signal.SIGTERM)
+            assert stopped.wait(10)
+    finally:
+        released.set()
+
+
+@needs_hangup
+def test_a_storm_of_reloads_loses_no_stop_and_the_last_one_counts() -> None:
+    begun, released, stopped = threading.Event(), threading.Event(), threading.Event()
+    reloads: queue.Queue[None] = queue.Queue()
+
+    def reload() -> None:
+        reloads.put(None)
+        begun.set()
+        released.wait(60)
+
+    try:
+        with graceful(lambda now: stopped.set(), reload=reload):
+            signal.raise_signal(signal.SIGHUP)
+            assert begun.wait(10)
+            # More than a socket has room for, even if the thread that reads them is not given a turn.
+            interval = sys.getswitchinterval()
+            sys.setswitchinterval(10)
+            try:
+                for _ in range(5000):
+                    signal.raise_signal(signal.SIGHUP)
+                signal.raise_signal(signal.SIGTERM)
+            finally:
+                sys.setswitchinterval(interval)
+            assert stopped.wait(10)
+            released.set()
+            assert [reloads.get(timeout=10) for _ in range(2)] == [None, None]
+    finally:
+        released.set()
+
+
+@needs_hangup
+def test_a_reload_that_fails_is_logged_and_the_next_one_runs(caplog: pytest.LogCaptureFixture) -> None:
+    reloads: queue.Queue[None] = queue.Queue()
+
+    def reload() -> None:
+        reloads.put(None)
+        raise ValueError("bad")
+
+    with graceful(print, reload=reload):
+        for count in range(1, 3):
+            signal.raise_signal(signal.SIGHUP)
+            reloads.get(timeout=10)
+            eventually(lambda: caplog.text.count("SIGHUP: failed") == count)  # noqa: B023

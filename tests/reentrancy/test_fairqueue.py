@@ -186,6 +186,9 @@ class World:
         self.attempt(self.queue.waiting)
         self.attempt(self.queue.anticipated)
         self.attempt(lambda: self.queue.backlog(self.name(slot)))
+        done, found = self.attempt(lambda: self.queue.outlook(self.name(slot)), KeyError)
+        if done and (found.item is None) != (found.stats.queued == 0):
+            self.history.fault(f"an outlook of two moments: {found}")
 
     # -- judging ----------------------------------------------------------------------------------------------------
 

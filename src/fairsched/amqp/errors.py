@@ -15,6 +15,8 @@ _REFUSALS = (
     pika.exceptions.IncompatibleProtocolError,
     ssl.SSLCertVerificationError,
 )
+#: What OpenSSL says of an answer that is none of TLS, such as that of a broker's port for amqp://.
+_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
 
 
 def describe(error: BaseException) -> str:
@@ -28,20 +30,28 @@ def describe(error: BaseException) -> str:
     Returns
     -------
     str
-        Type and text of the innermost exception that has a text. It may quote a URL: see `urls.mask_url`.
+        Type and text of the innermost exception that has a text, and the remedy where TLS met none. It may quote a URL:
+        see `urls.mask_url`.
     """
     causes = [one for one in _causes(error) if str(one)]
-    return f"{type(causes[-1]).__name__}: {causes[-1]}" if causes else repr(error)
+    text = f"{type(causes[-1]).__name__}: {causes[-1]}" if causes else repr(error)
+    if any(_met_no_tls(one) for one in causes):
+        text += "; this port does not speak TLS: use amqp://, or the port for amqps://, by default 5671"
+    return text
 
 
 def is_refusal(error: BaseException) -> bool:
     """Tell whether the broker refused the connection, so that no retry will change its answer."""
-    return any(isinstance(one, _REFUSALS) for one in _causes(error))
+    return any(isinstance(one, _REFUSALS) or _met_no_tls(one) for one in _causes(error))
 
 
 def is_missing(error: BaseException) -> bool:
     """Tell whether a channel was closed because its queue does not exist."""
     return isinstance(error, pika.exceptions.ChannelClosedByBroker) and error.reply_code == 404
+
+
+def _met_no_tls(error: BaseException) -> bool:
+    return isinstance(error, ssl.SSLError) and error.reason in _NO_TLS
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -15,7 +15,11 @@ from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 #: Commands and their one-line help, in the order of ``fairsched --help``.
 COMMANDS = {
     "demo": "Consume ten weighted queues, and show the share each gets.",
+    "bench": "Measure how long quiet tenants wait while another floods a worker.",
     "run": "Run an app's handlers until SIGTERM or SIGINT.",
+    "top": "Show what a running worker serves.",
+    "explain": "Say why a queue or a tenant of a running worker waits.",
+    "control": "Change a running worker: weights, and queues that are paused.",
     "check": "Check the configuration, the broker and the queues.",
     "prefetch": "Recommend a prefetch count.",
     "route": "Show which queue each key routes to.",

@@ -5,37 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from http import HTTPStatus
 
-from fairsched.cli.httpserver import EVERYWHERE, HttpServer, Page
+from fairsched.cli.httpserver import Page
 from fairsched.consumer.state import ConsumerState
 
 
-class HealthServer(HttpServer):
-    """``/healthz`` says whether a consumer is alive, ``/readyz`` whether it consumes; 200 if so, else 503.
+def health_pages(state: Callable[[], ConsumerState]) -> dict[str, Callable[[], Page]]:
+    """Return pages: ``/healthz`` says whether a consumer is alive, ``/readyz`` whether it consumes; 200 or else 503.
 
     Parameters
     ----------
     state : callable
         Returns the state of the consumer.
-    port : int
-        Where to listen, on all interfaces; 0 for any free port.
 
-    Raises
-    ------
-    OSError
-        If the port is taken.
+    Returns
+    -------
+    dict
+        By path, what makes the page.
 
     Notes
     -----
     A kubelet asks a pod's address, not its loopback. So what is answered is for everybody: a line that has names of
     queues at most.
     """
-
-    def __init__(self, state: Callable[[], ConsumerState], port: int = 0) -> None:
-        super().__init__(
-            {"/healthz": lambda: _page(_ailment(state())), "/readyz": lambda: _page(_hindrance(state()))},
-            port,
-            EVERYWHERE,
-        )
+    return {"/healthz": lambda: _page(_ailment(state())), "/readyz": lambda: _page(_hindrance(state()))}
 
 
 def _page(problem: str) -> Page:
@@ -56,5 +48,5 @@ def _hindrance(state: ConsumerState) -> str:
         return "it was stopped"
     if not state.connected:
         return "not connected to a broker"
-    missing = [name for name, consumed in state.consuming.items() if not consumed]
+    missing = [name for name, consumed in state.consuming.items() if not consumed and name not in state.paused]
     return f"not consumed: {', '.join(map(repr, missing[:3]))}" + (f" and {len(missing) - 3} more" * (len(missing) > 3))

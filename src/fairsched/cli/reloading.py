@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from fairsched.config import OPTIONS, Settings
 from fairsched.consumer import App
 from fairsched.consumer.signals import RELOAD
 from fairsched.errors import FairschedError
+from fairsched.queues import Queue
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +79,9 @@ class Reload:
         added, removed = sorted(wanted.keys() - running.weights.keys()), sorted(running.weights.keys() - wanted.keys())
         if added or removed:
             _log.warning("SIGHUP: without effect until the next start: queues %s", ", ".join([*added, *removed]))
+        for name, queue in queues.items():
+            if differing := _differing(queue, running.queues.get(name, queue)):
+                _log.warning("SIGHUP: without effect until the next start: %s of queue %r", ", ".join(differing), name)
         if running.key is None:
             before, now = running.weights, {name: wanted.get(name, old) for name, old in running.weights.items()}
         else:
@@ -88,6 +93,12 @@ class Reload:
             # Not those that the app declares: they hold again when the file has none.
             consumer._client.set_weights(changed)
         return changed
+
+
+def _differing(one: Queue, other: Queue) -> list[str]:
+    """Return the options, but for the weight, in which two queues differ."""
+    names = [option.name for option in fields(Queue) if option.name != "weight"]
+    return [name for name in names if getattr(one, name) != getattr(other, name)]
 
 
 def _listed(weights: Mapping[Any, int]) -> str:

@@ -81,5 +81,5 @@ def _parsed(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"file {path} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # not TOML, or not UTF-8
+    except (ValueError, RecursionError) as error:  # not TOML, or not UTF-8, or nested too deep to be read
         raise ConfigurationError(f"file {path} is not valid TOML: {error}") from None

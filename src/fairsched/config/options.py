@@ -138,7 +138,8 @@ class ConsumerOptions:
         What happens to a message whose handler raised. "reject" and "dead-letter" send the same frame: the broker
         dead-letters what it can and drops the rest. A callable gets ``(message, exception)`` and settles the message,
         which is requeued if it does not. Note that "requeue" returns a message that always fails, at first at once,
-        then at intervals of up to 10 s: use a dead-letter exchange, a delivery limit or `retry` against it.
+        then at intervals of up to 10 s: use `retry` or "dead-letter" against it. The delivery limit of a
+        queue is none from RabbitMQ 4.3 on: what is returned does not count.
     retry : Retry, optional
         How often a message whose handler raised is handled again, after a delay in a queue of the broker, and where it
         goes in the end. Takes the place of `on_error`.
@@ -387,8 +388,25 @@ HEALTH_PORT = Option(
     "PORT|off",
     "Answer the probes of a supervisor, /healthz and /readyz, over HTTP on this port of all interfaces; 0: a free one.",
 )
+METRICS_PORT = Option(
+    "metrics_port",
+    or_off(values.PORT),
+    None,
+    "off",
+    "PORT|off",
+    "Answer Prometheus, /metrics, over HTTP on this port of all interfaces; 0: a free one. May be that of the probes.",
+)
+CONTROL = Option(
+    "control",
+    or_off(values.TEXT),
+    None,
+    "off",
+    "PATH|off",
+    "Unix socket at which fairsched run answers fairsched top, explain and control. Only its user may open it; whoever "
+    "can, may change weights and pause queues.",
+)
 #: These by name.
-COMMAND_OPTIONS = {option.name: option for option in (LOG_LEVEL, HEALTH_PORT)}
+COMMAND_OPTIONS = {option.name: option for option in (LOG_LEVEL, HEALTH_PORT, METRICS_PORT, CONTROL)}
 
 #: All options by name.
 OPTIONS: dict[str, Option] = {

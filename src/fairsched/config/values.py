@@ -250,6 +250,13 @@ def _queue_retry(value: Any) -> Retry | Literal[False]:
     return value if isinstance(value, Retry) else Retry(**_retry(value))
 
 
+def _queue_limit(value: Any) -> float | Literal[False]:
+    """Read a duration, or that there is no limit."""
+    if value is False or (isinstance(value, str) and value.strip().lower() in ("off", "false")):
+        return False
+    return parse_duration(value)
+
+
 def _frozen(value: Any) -> Any:
     """Return tables and lists that cannot change."""
     if isinstance(value, Mapping):
@@ -263,6 +270,7 @@ _QUEUE: dict[str, Callable[[Any], Any]] = {
     "prefetch": _whole,
     "on_error": lambda value: value.strip().lower() if isinstance(value, str) else value,
     "retry": _queue_retry,
+    "time_limit": _queue_limit,
     "durable": _flag,
     "arguments": _frozen,
     "bind": _frozen,

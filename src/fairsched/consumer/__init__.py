@@ -21,6 +21,7 @@ from fairsched.consumer.app import App
 from fairsched.consumer.arrow import ArrowBatch
 from fairsched.consumer.batches import MessageBatch
 from fairsched.consumer.consumer import Consumer
+from fairsched.consumer.explanation import Explanation
 from fairsched.consumer.state import ConsumerState
 
-__all__ = ["App", "ArrowBatch", "Consumer", "ConsumerState", "Message", "MessageBatch", "from_pika"]
+__all__ = ["App", "ArrowBatch", "Consumer", "ConsumerState", "Explanation", "Message", "MessageBatch", "from_pika"]

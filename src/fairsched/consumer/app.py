@@ -12,6 +12,7 @@ from fairsched.config import OPTIONS, URL_VARIABLES, default_url
 from fairsched.config.arguments import check_names
 from fairsched.config.options import COMMAND_OPTIONS
 from fairsched.consumer.consumer import Consumer
+from fairsched.consumer.explanation import Explanation
 from fairsched.consumer.signals import graceful
 from fairsched.consumer.state import ConsumerState
 from fairsched.errors import ConfigurationError
@@ -60,7 +61,8 @@ class App:
 
     Notes
     -----
-    Declare in one thread, before `run`. `stop`, `set_weight`, `stats` and `state` are safe from any thread.
+    Declare in one thread, before `run`. `stop`, `set_weight`, `pause`, `resume`, `explain`, `stats` and `state` are
+    safe from any thread.
 
     Examples
     --------
@@ -310,6 +312,33 @@ class App:
         if isinstance(queue, str) and queue in self.queues:
             normalise({queue: weight})  # for its checks
             self.queues[queue] = replace(self.queues[queue], weight=weight)
+
+    def pause(self, queue: str) -> None:
+        """Take in no more messages of a queue in the running consumer, as `Consumer.pause` does.
+
+        Raises RuntimeError when none is running.
+        """
+        self._running().pause(queue)
+
+    def resume(self, queue: str) -> None:
+        """Take in messages of a queue again in the running consumer, as `Consumer.resume` does.
+
+        Raises RuntimeError when none is running.
+        """
+        self._running().resume(queue)
+
+    def explain(self, name: Hashable) -> Explanation:
+        """Say why a queue, or with a `key` a tenant, waits in the running consumer, as `Consumer.explain` does.
+
+        Raises RuntimeError when none is running.
+        """
+        return self._running().explain(name)
+
+    def _running(self) -> Consumer:
+        consumer = self._consumer
+        if consumer is None:
+            raise RuntimeError("no consumer of this app is running")
+        return consumer
 
     def stats(self) -> dict[str, Any]:
         """Return the figures of the running consumer, or nothing when there is none."""

@@ -76,9 +76,8 @@ def around_coroutine(
             raise ConfigurationError(
                 "middleware of a coroutine handler must be coroutine functions, which await call_next(message)"
             )
-        limit = settings.options.time_limit
-        if limit is not None:
-            handler = limited_coroutine(handler, limit, counters)
+        if settings.time_limits:
+            handler = limited_coroutine(handler, settings.time_limits, counters)
     handler = _chained(middleware, handler)
     return handler if settings.decode is None else _decoding_first(handler)
 

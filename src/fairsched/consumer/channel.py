@@ -41,8 +41,9 @@ class ChannelCallbacks:
     filled : callable
         ``filled(channel)``: deliveries have filled the window.
     changed : callable
-        ``changed(channel, reason)``: the broker confirmed its consumer, cancelled it, or closed the channel; which of
-        these, `ConsumerChannel.consuming` and `alive` say. The reason is an exception, or None.
+        ``changed(channel, reason)``: the broker confirmed its consumer, cancelled it, or closed the channel, or it was
+        opened with a window of 0; which of these, `ConsumerChannel.consuming`, `subscribed` and `alive` say. The reason
+        is an exception, or None.
     failed : callable
         ``failed(message, error)``, from any thread: the handler of a message raised.
     publisher : callable or None
@@ -126,13 +127,22 @@ class ConsumerChannel(ChannelDeliveries):
         channel.add_on_cancel_callback(self._on_cancel)
         channel.connection.sinks[channel.channel_number] = self
         self.number = channel.channel_number
-        self.consume()
+        if self.window:
+            self.consume()
+        else:  # it is paused, and all is as it should be
+            self.subscribed = True
+            self._callbacks.changed(self, None)
 
     def consume(self) -> None:
         """Consume with the window that is wanted, as soon as that can be; a lost channel makes this a no-op."""
         channel = self._channel
-        self._sent_away = False
-        if self.alive and self._ending is None and channel is not None and channel.is_open:
+        again, self._sent_away = self._sent_away, False
+        if not self.alive or self._ending is not None or channel is None or not channel.is_open:
+            return
+        if again and self.busy:
+            # What is still here comes again, if the broker has taken it back: and it would once more at each timeout.
+            channel.close(200, "the broker cancelled the consumer")
+        else:
             self.prefetch.move(channel, self.window)
 
     def resize(self, window: int) -> None:
@@ -271,7 +281,8 @@ class ConsumerChannel(ChannelDeliveries):
         self.number = 0
 
     def _on_cancel(self, frame: Method[Basic.Cancel]) -> None:
-        # Sent by the broker when the queue is deleted or moves. What was delivered can still be settled.
+        # Sent by the broker when the queue is deleted or moves, and from RabbitMQ 4.3 on when a message of a quorum
+        # queue was unsettled for too long: then all of them went back. Otherwise they can still be settled.
         self.prefetch.lost(frame.method.consumer_tag)
         self._note_room()
         if self.consuming and not self.prefetch.consumers:

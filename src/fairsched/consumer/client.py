@@ -8,12 +8,13 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from fairsched._delivery import Counters, MessageSource
 from fairsched.amqp.urls import endpoint
+from fairsched.consumer.explanation import Explanation, check_known, explained
 from fairsched.consumer.io_thread import FORKED, IOThread, Listener
 from fairsched.consumer.lanes import Lanes
 from fairsched.consumer.pace import Pace
@@ -25,12 +26,14 @@ from fairsched.consumer.shedding import Shedding
 from fairsched.consumer.state import STUCK, ConsumerState
 from fairsched.consumer.time_limit import TimeLimits
 from fairsched.consumer.waits import WaitWarnings
-from fairsched.errors import ConnectionFailed, ShutDown
+from fairsched.errors import ConfigurationError, ConnectionFailed, ShutDown
 
 if TYPE_CHECKING:
     from fairsched._delivery import Message
     from fairsched._fairqueue import FairQueue
+    from fairsched.consumer.io_thread import Unsettled
     from fairsched.publisher import Publisher
+    from fairsched.slotoutlook import SlotOutlook
 
 _log = logging.getLogger(__name__)
 
@@ -74,9 +77,8 @@ class Client(MessageSource, Listener):
         self._failures = FailurePolicy(
             settings.options.on_error, self.counters, self._retries, self._pace, settings.policies
         )
-        limit = settings.options.time_limit
         #: Of handlers in threads.
-        self.limits = None if limit is None else TimeLimits(limit, self.counters)
+        self.limits = TimeLimits(settings.time_limits, self.counters) if settings.time_limits else None
         self._waits = WaitWarnings(settings.workers, self._unsettled, self._smaller)
         rules = settings.shedding
         self.shedding = rules and Shedding(rules, self.counters, self._is_alone, self._advice)
@@ -98,8 +100,10 @@ class Client(MessageSource, Listener):
         self._settled = threading.Event()
         self._forked = False
         self._started = self._closed = False
+        self._paused: frozenset[str] = frozenset()
         self._stop_at: float | None = None
-        self._guard = threading.Lock()
+        #: Its holder may come again: a destructor, or the hash of a tenant, may call a consumer wherever Python runs.
+        self._guard = threading.RLock()
 
     # Beginning ---------------------------------------------------------------------------------------------------
 
@@ -116,6 +120,7 @@ class Client(MessageSource, Listener):
                 )
                 measures = self.settings.cost.measures or self.settings.target_delay is not None
                 self.prepare(self.io_thread.settlements, measures)
+                self.io_thread.pause(self._paused)
                 self._pace.begin(self.io_thread.after)
                 if self._retries is not None:
                     self._retries.begin(self.io_thread.declarations, _ended(self.io_thread))
@@ -207,7 +212,7 @@ class Client(MessageSource, Listener):
         """Refuse everything from now on: this is a copy in a child process, without threads, on sockets not its own."""
         self._forked = self.returning = self.abandoned = True
         # Whoever held it does not exist here.
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
         self.io_thread.forked()
 
     def _changed(self) -> None:
@@ -377,15 +382,39 @@ class Client(MessageSource, Listener):
     def set_weights(self, changes: Mapping[Any, int]) -> None:
         """Change the weights of queues, or with a key of tenants, all or none of them."""
         self.check_process()
-        with self._guard:  # two at once would undo each other, and so would a start
+        while True:
             before = self.settings
-            found = before.reweighed(changes)
-            self.settings = found
-            self.lanes.set_quanta(
-                {name: quantum for name, quantum in found.quanta.items() if before.quanta.get(name) != quantum}
-            )
-            if self._started and found.units != before.units:
-                self.io_thread.reweigh(found)
+            found = before.reweighed(changes)  # which runs the hashes of tenants, that is any code
+            changed = {name: quantum for name, quantum in found.quanta.items() if before.quanta.get(name) != quantum}
+            with self._guard:
+                if self.settings is not before:
+                    continue  # two at once would undo each other, and so would a start
+                self.settings = found
+                self.lanes.set_quanta(changed)
+                if self._started and found.units != before.units:
+                    self.io_thread.reweigh(found)
+                return
+
+    def pause(self, queue: str, paused: bool) -> None:
+        """Take in no more messages of a queue, or again."""
+        self.check_process()
+        if queue not in self.settings.windows:
+            raise ConfigurationError(f"queue {queue!r} is not consumed; there are {', '.join(self.settings.windows)}")
+        with self._guard:
+            self._paused = self._paused | {queue} if paused else self._paused - {queue}
+            if self._started and not self.stopping.is_set():
+                self.io_thread.pause(self._paused)
+
+    def keep(self, tenant: Hashable) -> None:
+        """Forget a tenant's figures no more when it is idle."""
+        with self._guard:  # its weight must not change in between
+            quantum = self.settings.quanta.get(tenant, self.settings.default_quantum)
+            if quantum is not None:
+                self.lanes.set_quanta({tenant: quantum})
+
+    def windows(self) -> dict[str, int]:
+        """Return for every queue that is consumed the unsettled messages that it may have here."""
+        return self.io_thread.windows() if self._started else {}
 
     def state(self) -> ConsumerState:
         """Return what this is doing."""
@@ -393,20 +422,25 @@ class Client(MessageSource, Listener):
         if not self._started:
             waiting = dict.fromkeys(self.settings.windows, False)
             return ConsumerState(
-                consuming=waiting, buffered=buffered, stopping=self.stopping.is_set(), problem=self._problem()
+                consuming=waiting,
+                buffered=buffered,
+                stopping=self.stopping.is_set(),
+                problem=self._problem(),
+                paused=self._paused,
             )
         thread = self.io_thread
-        since = thread.since
+        since, paused = thread.since, self._paused
         return ConsumerState(
             connected=thread.is_connected and not thread.ended,
             since=None if since is None else datetime.fromtimestamp(since, UTC),
             last_error=thread.last_error,
-            consuming=thread.subscribed(),
+            consuming={name: found and name not in paused for name, found in thread.subscribed().items()},
             buffered=buffered,
             # What came on a channel that is gone may be buffered still; and the two are not counted at one moment.
             in_hand=max(0, thread.unsettled() - buffered),
             stopping=self.stopping.is_set() or self._closed,
             problem=self._problem(),
+            paused=paused,
         )
 
     def _problem(self) -> str | None:
@@ -422,6 +456,27 @@ class Client(MessageSource, Listener):
             return f"a handler has run for {overdue:.0f} s, more than twice its time limit"
         idle = time.monotonic() - self.io_thread.turned
         return f"the I/O thread has been stuck for {idle:.0f} s" if idle > STUCK else None
+
+    def explain(self, name: Hashable) -> Explanation:
+        """Return why a queue, or with a key a tenant, waits."""
+        outlook = self.lanes.outlook(name)
+        check_known(name, outlook, self.settings, self.lanes.stats() if outlook is None else ())
+        return self._explained(name, outlook, self.state(), self._occupied())
+
+    def explain_slots(self, names: Iterable[Hashable]) -> list[Explanation]:
+        """Return why those of some slots wait that are still there."""
+        state, occupied = self.state(), self._occupied()
+        outlooks = ((name, self.lanes.outlook(name)) for name in names)
+        return [self._explained(name, found, state, occupied) for name, found in outlooks if found is not None]
+
+    def _occupied(self) -> dict[str, Unsettled]:
+        return self.io_thread.occupied() if self._started else {}
+
+    def _explained(
+        self, name: Hashable, outlook: SlotOutlook | None, state: ConsumerState, occupied: dict[str, Unsettled]
+    ) -> Explanation:
+        law = self.shedding.law_of(self.lanes.queues, name) if self.shedding and outlook is not None else None
+        return explained(name, self.settings, state, outlook, occupied, law)
 
     def stats(self) -> dict[str, Any]:
         """Return counters, what is buffered, and the figures of every slot."""

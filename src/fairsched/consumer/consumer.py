@@ -14,6 +14,7 @@ from fairsched.consumer.around import around_plain
 from fairsched.consumer.arrow import ArrowBatch, ArrowColumns
 from fairsched.consumer.batches import MessageBatch, check_limits, plain_batches
 from fairsched.consumer.client import DROPPED, Client
+from fairsched.consumer.explanation import Explanation
 from fairsched.consumer.pending_batch import taken
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.state import ConsumerState
@@ -317,6 +318,81 @@ class Consumer:
         Safe from any thread, before and after the start too; O(number of queues).
         """
         self._client.set_weights({queue: weight})
+
+    def pause(self, queue: str) -> None:
+        """Take in no more messages of a queue until `resume`: its consumer at the broker is cancelled.
+
+        Parameters
+        ----------
+        queue : str
+            The queue's name.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is not consumed.
+        RuntimeError
+            In a child process that was forked since the consumer was started.
+
+        Notes
+        -----
+        What is here, or on its way, is handled as ever; nothing returns to the queue, and nothing is kept unsettled. It
+        stays paused when the connection is lost, and until the end of this consumer. A queue that is paused already
+        stays so.
+
+        A tenant that shares its queue with others cannot be paused: its messages would fill the window, and nothing
+        of the others would come any more.
+
+        Safe from any thread, before the start too. Returns at once; O(number of queues).
+        """
+        self._client.pause(queue, True)
+
+    def resume(self, queue: str) -> None:
+        """Take in messages of a queue again that was paused; of any other, do nothing.
+
+        Parameters
+        ----------
+        queue : str
+            The queue's name.
+
+        Raises
+        ------
+        ConfigurationError, RuntimeError
+            As `pause`.
+
+        Notes
+        -----
+        As for `pause`. It is consumed when what was here at the pause is settled, so that no more than the window is
+        ever here.
+        """
+        self._client.pause(queue, False)
+
+    def explain(self, name: Hashable) -> Explanation:
+        """Say why a queue, or with a `key` a tenant, waits: as data, and by ``str()`` as a sentence.
+
+        Parameters
+        ----------
+        name : str, or hashable
+            The queue's name, or the tenant's.
+
+        Returns
+        -------
+        Explanation
+            Its account, what is served before it, what of it is here, and what is in its way.
+
+        Raises
+        ------
+        ConfigurationError
+            If nothing is known of it: no such queue, and nothing of such a tenant is here. The message lists some of
+            those that are known.
+
+        Notes
+        -----
+        Reads what the scheduler and the I/O thread keep anyway, and changes nothing. Figures of the scheduler are of
+        one moment, the others of a moment later. Safe from any thread, before the start and after the close too;
+        O(number of queues, and of those with messages here), with the lock of the scheduler held for the latter.
+        """
+        return self._client.explain(name)
 
     def stats(self) -> dict[str, Any]:
         """Return the figures of this consumer.

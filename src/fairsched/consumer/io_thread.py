@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pika.adapters.select_connection import IOLoop
 
@@ -50,6 +50,14 @@ _WATCH_PERIOD, _LONGEST_END = 1.0, 5.0
 _STAGGER, _LONGEST_STAGGER = 0.01, 2.0
 #: Longest time that a worker gives way to the I/O thread, in seconds.
 _COURTESY = 0.001
+
+
+class Unsettled(NamedTuple):
+    """How full the window of a queue is: messages that are here and can be settled, of so many at most, and bytes."""
+
+    window: int
+    messages: int
+    size: int
 
 
 class Listener:
@@ -97,9 +105,9 @@ class IOThread:
     Notes
     -----
     Handlers never run in this thread, so they cannot delay heartbeats. `start`, `request_flush`, `give_way`,
-    `after`, `reweigh`, `stop_intake`, `close`, `round_trip`, `window`, `unsettled`, `is_full`, `is_connected`, `since`,
-    `subscribed`, `turned`, `ended` and `last_error` are safe from any thread; everything else belongs to the I/O
-    thread. None of them waits for the network except `close`.
+    `after`, `reweigh`, `pause`, `stop_intake`, `close`, `round_trip`, `window`, `occupied`, `unsettled`, `is_full`,
+    `is_connected`, `since`, `subscribed`, `turned`, `ended` and `last_error` are safe from any thread; everything else
+    belongs to the I/O thread. None of them waits for the network except `close`.
 
     While it waits, it lends the connection to the threads that consume (`LentConnection`).
 
@@ -236,6 +244,10 @@ class IOThread:
         """Give queues the windows that go with other weights."""
         self._loop.add_callback_threadsafe(lambda: self._reweigh(settings))
 
+    def pause(self, queues: frozenset[str]) -> None:
+        """Take in nothing of these queues, and again what the others bring."""
+        self._loop.add_callback_threadsafe(lambda: self._pause(queues))
+
     def forked(self) -> None:
         """Let no message of this copy in a child process be settled: the sockets belong to the parent."""
         self.settlements.forked(FORKED)
@@ -260,9 +272,22 @@ class IOThread:
         """Return the round trip from a settlement to its refill, in seconds, as far as it is known."""
         return self.measurements.round_trip()
 
+    def windows(self) -> dict[str, int]:
+        """Return for every queue that is consumed the unsettled messages that its consumer may have."""
+        return {name: found.window for name, found in list(self._current.items())}
+
+    def occupied(self) -> dict[str, Unsettled]:
+        """Return for every queue that is consumed what of it is here and can still be settled."""
+        return {
+            name: Unsettled(found.window, found.ledger.outstanding, found.ledger.size)
+            if found.alive
+            else Unsettled(found.window, 0, 0)
+            for name, found in list(self._current.items())
+        }
+
     def window(self) -> int:
         """Return the unsettled messages that all present consumers may have."""
-        return sum(found.window for found in list(self._current.values()))
+        return sum(self.windows().values())
 
     def unsettled(self) -> int:
         """Return the number of messages that are here and can still be settled."""
@@ -308,6 +333,10 @@ class IOThread:
             self._settings = settings
             self._backlogged.reweigh(settings)
             self._window_control.reweigh(settings)
+
+    def _pause(self, queues: frozenset[str]) -> None:
+        if not self._stopping:
+            self._window_control.pause(queues)
 
     def _wake(self) -> None:
         self._loop.add_callback_threadsafe(_nothing)
@@ -456,6 +485,10 @@ class IOThread:
             self._on_channel_lost(found, reason)
         elif found.consuming:
             self._on_consuming(found)
+        elif found.subscribed:
+            # Paused. If it turns out to be missing when it is resumed, that is something to wait for.
+            self._unconfirmed.discard(found.queue)
+            self._startup.subscribed()
         else:
             self._on_cancelled(found)
 
@@ -473,7 +506,7 @@ class IOThread:
         self._listener.ready()
 
     def _on_cancelled(self, found: ConsumerChannel) -> None:
-        """Consume again, on the same channel, a queue whose consumer the broker cancelled."""
+        """Consume again a queue whose consumer the broker cancelled."""
         if self._stopping:
             self._cancel_done(found)
         else:

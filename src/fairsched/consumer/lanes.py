@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import math
 import queue
 from collections.abc import Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -9,6 +12,7 @@ from typing import TYPE_CHECKING
 from fairsched._fairqueue import FairQueue
 from fairsched._routing import HashRing
 from fairsched.errors import ConfigurationError, ShutDown
+from fairsched.slotoutlook import SlotOutlook
 from fairsched.slotstats import SlotStats
 
 if TYPE_CHECKING:
@@ -125,6 +129,20 @@ class Lanes:
         """Say for how long a held slot is waited for, in every lane, when its turn comes while it is empty."""
         for lane in self.queues:
             lane.anticipate(seconds)
+
+    def outlook(self, slot: Hashable) -> SlotOutlook | None:
+        """Return what stands before a slot's oldest message, with the figures of all lanes; None: there is none.
+
+        O(lanes and slots with messages).
+        """
+        found: list[SlotOutlook] = []
+        for lane in self.queues:
+            with contextlib.suppress(KeyError):
+                found.append(lane.outlook(slot))
+        if not found:
+            return None
+        oldest = min(found, key=lambda one: math.inf if one.item is None else one.item.arrived)
+        return oldest._replace(stats=functools.reduce(_added, (one.stats for one in found)))
 
     def shutdown(self) -> None:
         """Take no more messages; what is here can still be taken out."""

@@ -33,7 +33,7 @@ class Pace:
     def __init__(self) -> None:
         self._failures: OrderedDict[int, int] = OrderedDict()
         self._held: dict[int, Message] = {}
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
         #: Calls a function after so many seconds; None: nothing is held back, not yet or not any more.
         self._after: Callable[[float, Callable[[], object]], object] | None = None
 

@@ -57,6 +57,8 @@ _WITHOUT = ("CC", "BCC", "x-death") + tuple(
 LEASE, RENEWAL, SAFE = 600.0, 60.0, 300.0
 #: Characters of an exception that are kept, since all headers together have to fit into one frame.
 _LONGEST_TEXT = 1000
+#: No more attempts are counted, since a header can hold any number, and one more must fit into it, too.
+_MOST_ATTEMPTS = 1_000_000
 #: How often a copy is published, if the broker returned it because there is no queue.
 _TRIES = 3
 
@@ -104,12 +106,19 @@ def first_declarations(rules: Mapping[str, Retry]) -> list[Declaration]:
 
 
 def attempts_before(message: Message) -> int:
-    """Return how often a message failed before, as its copy says."""
+    """Return how often a message failed before, as its copy says.
+
+    A count of another queue is none of this one: whoever handles dead letters begins anew, and a header of this name
+    that a producer uses for something of its own counts nothing.
+    """
     try:
-        found = message.headers.get(ATTEMPTS)
+        headers = message.headers
     except Exception:
         return 0  # headers that cannot be decoded say nothing
-    return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 0
+    found = headers.get(ATTEMPTS)
+    if not isinstance(found, int) or isinstance(found, bool) or headers.get(QUEUE) != message.queue:
+        return 0
+    return min(max(0, found), _MOST_ATTEMPTS)
 
 
 def _is_countable(message: Message) -> bool:
@@ -165,7 +174,7 @@ class Retries:
         self._asked: dict[str, list[_Copy]] = {}
         #: What waits for room in the window of the publisher.
         self._ready: deque[_Copy] = deque()
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
         #: Held by who puts messages into the window.
         self._turn = threading.Lock()
         self._look = False
@@ -192,14 +201,14 @@ class Retries:
         if not final and attempt < retry.max_attempts and _wanted(retry, message, error):
             delay = retry.delay(attempt)
             what = f"retry in {delay:g} s, attempt {attempt} of {retry.max_attempts} failed"
-            self._send(message, delay_declaration(message.queue, delay), attempt, error, "retried")
+            self.send(message, delay_declaration(message.queue, delay), attempt, error, "retried")
             return what
         name = retry.dead_letters_of(message.queue)
         if name is None:
             if message.reject():
                 self._count("dead_lettered")
             return f"reject, after attempt {attempt}"
-        self._send(message, dead_letter_declaration(message.queue, name), attempt, error, "dead_lettered")
+        self.send(message, dead_letter_declaration(message.queue, name), attempt, error, "dead_lettered")
         return f"dead letter in {name!r}, after attempt {attempt}"
 
     def stats(self) -> dict[str, int]:
@@ -222,13 +231,14 @@ class Retries:
         with self._guard:
             self._counts[what] += 1
 
-    # A copy, from step to step: each may run in another thread -----------------------------------------------------
-
-    def _send(self, message: Message, declaration: Declaration, attempt: int, error: Exception, what: str) -> None:
+    def send(self, message: Message, declaration: Declaration, attempt: int, error: Exception, what: str) -> None:
+        """Begin to publish a copy of a message, which is acknowledged once the broker has that."""
         if message.settled or not message.alive:
             message.nack()  # it is counted, and the broker delivers it again
             return
-        self._prepare(_Copy(message, declaration, _properties(message, attempt, error), what))
+        self._prepare(_Copy(message, declaration, copy_properties(message, attempt, error), what))
+
+    # A copy, from step to step: each may run in another thread -----------------------------------------------------
 
     def _prepare(self, copy: _Copy) -> None:
         """Declare the queue that a copy waits in, if it was not lately."""
@@ -368,7 +378,7 @@ def _wanted(retry: Retry, message: Message, error: Exception) -> bool:
         return False
 
 
-def _properties(message: Message, attempt: int, error: Exception) -> bytes:
+def copy_properties(message: Message, attempt: int, error: Exception) -> bytes:
     """Return the properties of a copy, encoded: those of the message, byte by byte, with some headers more.
 
     Some properties a copy cannot have. An expiration would end the delay, and the broker removes it from what it
@@ -384,6 +394,7 @@ def _properties(message: Message, attempt: int, error: Exception) -> bytes:
         EXCHANGE: message.exchange,
         ROUTING_KEY: message.routing_key,
     }
+    displaced: dict[str, Any] = {}
     found: dict[str, Any] = {}
     try:
         found = read_properties(header, _ALL, _raw_table, True)
@@ -396,10 +407,14 @@ def _properties(message: Message, attempt: int, error: Exception) -> bytes:
             for name in (QUEUE, EXCHANGE, ROUTING_KEY):
                 added.pop(name)
         elif "x-death" in headers:
-            added[DEATHS] = headers["x-death"]
+            displaced[DEATHS] = headers["x-death"]
         if "CC" in headers:
-            added[COPIED_TO] = headers["CC"]
-        return encode_properties({**found, "headers": replace_fields(table, added, _WITHOUT)})
+            displaced[COPIED_TO] = headers["CC"]
+        try:
+            table = replace_fields(table, {**added, **displaced}, _WITHOUT)
+        except (TypeError, ValueError):  # a number too large to be written again, and without a count it had no end
+            table = replace_fields(table, added, _WITHOUT)
+        return encode_properties({**found, "headers": table})
     except (TypeError, ValueError) as problem:
         _log.warning("the copy of message %d has no header that says why: %s", message.delivery_tag, problem)
     try:

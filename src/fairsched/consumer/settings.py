@@ -120,6 +120,7 @@ class ConsumerSettings:
         self._find_windows()
         self.policies = _policies(self.queues)
         self.retries = _retries(options.retry, self.queues)
+        self.time_limits = _time_limits(options.time_limit, self.queues)
         self.shedding = shedding_rules(
             options.codel, options.codel_requeue, options.codel_budget, options.codel_when_alone,
             ordered=options.ordering_key is not None,
@@ -229,6 +230,12 @@ def _windows(
 def _policies(queues: Mapping[str, Queue]) -> dict[str, OnError]:
     """Return what is said of failures for a queue alone."""
     return {name: queue.on_error for name, queue in queues.items() if queue.on_error is not None}
+
+
+def _time_limits(everywhere: float | None, queues: Mapping[str, Queue]) -> dict[str, float]:
+    """Return the seconds for which a handler may run, for each queue that has a limit."""
+    limits = {name: everywhere if queue.time_limit is None else queue.time_limit for name, queue in queues.items()}
+    return {name: limit for name, limit in limits.items() if limit}
 
 
 def _retries(everywhere: Retry | None, queues: Mapping[str, Queue]) -> dict[str, Retry]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +115,7 @@ class Shedding:
         self._clock = clock
         self._budget = Budget(rules.budget)
         self._laws: dict[tuple[int, Hashable], CoDel] = {}
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
         self._explained: set[str] = set()
 
     def returns(self, lane: FairQueue, slot: Hashable, message: Message) -> bool:
@@ -170,6 +171,15 @@ class Shedding:
             )  # fmt: skip
         else:
             _log.info("%s, but has been returned %d times or may have been: it is kept", waited, self._rules.budget)
+
+    def law_of(self, lanes: Iterable[FairQueue], slot: Hashable) -> tuple[bool, CoDelStats] | None:
+        """Return whether messages of a slot are being returned, and its figures in all lanes; None: it had none yet."""
+        with self._guard:
+            laws = [law for lane in lanes if (law := self._laws.get((id(lane), slot))) is not None]
+            found = [(law.dropping, law.stats()) for law in laws]
+        if not found:
+            return None
+        return any(dropping for dropping, _ in found), functools.reduce(_added, (stats for _, stats in found))
 
     def stats(self) -> dict[str, Any]:
         """Return the figures of the laws: by slot, those of all lanes added up."""

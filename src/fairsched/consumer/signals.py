@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
-import socket
 import threading
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 _log = logging.getLogger(__name__)
+
+#: Bytes that are read at a time: as many as a pipe can hold.
+_ROOM = 65_536
+#: Seconds that the end of a block waits for a reload that is under way.
+_RELOAD_PATIENCE = 1.0
 
 #: Undo what the present blocks did to the signals, the inner ones first; for a child process.
 _undoing: list[Callable[[], None]] = []
@@ -23,7 +27,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 RELOAD: signal.Signals | None = getattr(signal, "SIGHUP", None)
 
 
-@contextmanager
+@contextlib.contextmanager
 def graceful(
     stop: Callable[[bool], object],
     signals: Collection[signal.Signals] = SIGNALS,
@@ -40,7 +44,8 @@ def graceful(
     signals : collection of signal.Signals
         Those to handle.
     reload : callable, optional
-        ``reload()``: called by SIGHUP, which otherwise is not handled. What it raises is logged.
+        ``reload()``: called by SIGHUP, which otherwise is not handled; in a thread of its own, since it may take long
+        to read a file, and once for all that come while it runs. What it raises is logged.
 
     Raises
     ------
@@ -51,22 +56,24 @@ def graceful(
     -----
     Not by way of Python's signal handlers: they run in the main thread only, perhaps while it holds a lock that `stop`
     needs, and not before it wakes up, since the kernel may give the second of two signals to another thread. The
-    interpreter writes the signal's number to a socket instead (`signal.set_wakeup_fd`), and a thread of its own reads
-    it and calls `stop`. Handlers and wake-up descriptor are restored at the end of the block, and in a child process at
-    once: its signals are not for the parent, with whom it shares the socket.
+    interpreter writes the signal's number to a pipe instead (`signal.set_wakeup_fd`), and a thread of its own reads it
+    and calls `stop`. A pipe, since it has room for 65 536 numbers and a socket for some hundred: what finds no room is
+    lost, a SIGTERM too. Handlers and wake-up descriptor are restored at the end of the block, and in a child process at
+    once: its signals are not for the parent, with whom it shares the pipe.
 
     Examples
     --------
     >>> with graceful(consumer.stop):  # doctest: +SKIP
     ...     consumer.run(handler)
     """
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)
     handled = (*signals, RELOAD) if reload is not None and RELOAD is not None else tuple(signals)
-    thread = threading.Thread(target=_obey, args=(reader, stop, signals, reload), name="fairsched-signals", daemon=True)
     earlier: dict[signal.Signals, Any] = {}
-    with reader, writer:
-        earlier_descriptor = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    reader, writer = os.pipe()
+    try:
+        if hasattr(os, "set_blocking"):  # Windows has it from 3.12 on, and needs none
+            os.set_blocking(writer, False)
+        obeying = _Obeying(reader, stop, signals, reload)
+        earlier_descriptor = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
         def undo() -> None:
             for number, handler in earlier.items():
@@ -74,7 +81,7 @@ def graceful(
             signal.set_wakeup_fd(earlier_descriptor)
 
         _undoing.insert(0, undo)
-        thread.start()
+        obeying.start()
         try:
             for number in handled:
                 earlier[number] = signal.signal(number, _nothing)
@@ -83,29 +90,69 @@ def graceful(
             if undo in _undoing:
                 _undoing.remove(undo)
                 undo()
-                writer.shutdown(socket.SHUT_WR)
-                thread.join()
+                obeying.end(writer)
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
-def _obey(
-    reader: socket.socket,
-    stop: Callable[[bool], object],
-    signals: Collection[signal.Signals],
-    reload: Callable[[], object] | None,
-) -> None:
-    """Call `stop` or `reload` for each signal whose number comes in, until the other end is closed."""
-    now = False
-    while numbers := reader.recv(64):
-        for number in numbers:
-            if number in signals:
-                _log.info("%s: %s", signal.Signals(number).name, "leaving as soon as can be" if now else "finishing")
-                stop(now)
-                now = True
-            elif reload is not None and number == RELOAD:
-                try:
-                    reload()
-                except Exception:  # or the next SIGTERM would find nobody
-                    _log.exception("SIGHUP: failed")
+class _Obeying:
+    """Calls `stop` or `reload` for the signals whose numbers come out of a pipe, each in a thread of its own."""
+
+    def __init__(
+        self,
+        reader: int,
+        stop: Callable[[bool], object],
+        signals: Collection[signal.Signals],
+        reload: Callable[[], object] | None,
+    ) -> None:
+        self._reader = reader
+        self._stop = stop
+        self._signals = signals
+        self._reload = reload
+        self._reload_wanted = threading.Event()
+        self._ended = threading.Event()
+        self._reading = threading.Thread(target=self._read, name="fairsched-signals", daemon=True)
+        # Nothing may keep the reader from its work: numbers would be lost, and a SIGTERM would wait for a slow file.
+        self._reloading = threading.Thread(target=self._reload_each, name="fairsched-reload", daemon=True)
+
+    def start(self) -> None:
+        self._reading.start()
+        if self._reload is not None:
+            self._reloading.start()
+
+    def end(self, writer: int) -> None:
+        """End the threads; no more signals come."""
+        self._ended.set()
+        self._reload_wanted.set()
+        with contextlib.suppress(BlockingIOError):  # it is full, so the reader comes without
+            os.write(writer, b"\0")
+        self._reading.join()
+        if self._reload is not None:
+            self._reloading.join(_RELOAD_PATIENCE)
+
+    def _read(self) -> None:
+        now = False
+        while not self._ended.is_set():
+            numbers = os.read(self._reader, _ROOM)
+            for number in numbers:
+                if number in self._signals:
+                    _log.info(
+                        "%s: %s", signal.Signals(number).name, "leaving as soon as can be" if now else "finishing"
+                    )
+                    self._stop(now)
+                    now = True
+            if RELOAD is not None and RELOAD in numbers:
+                self._reload_wanted.set()
+
+    def _reload_each(self) -> None:
+        while self._reload_wanted.wait() and not self._ended.is_set():
+            self._reload_wanted.clear()
+            assert self._reload is not None
+            try:
+                self._reload()
+            except Exception:  # or the next SIGHUP would find nobody
+                _log.exception("SIGHUP: failed")
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:
@@ -117,7 +164,7 @@ _blocked = threading.local()
 
 
 def _before_fork() -> None:
-    # One that comes to the child before it is itself again would be written to the parent's socket.
+    # One that comes to the child before it is itself again would be written to the parent's pipe.
     _blocked.before = signal.pthread_sigmask(signal.SIG_BLOCK, [*SIGNALS, signal.SIGHUP]) if _undoing else None
 
 

@@ -50,25 +50,25 @@ class Startup:
         self._hurried = True
 
     def subscribed(self) -> None:
-        """Note that one more queue is consumed."""
+        """Note that one more queue is consumed, or paused."""
         if self.done:
             return
         if self._hurried:
             self._begin()
-        elif self._all_consuming():
+        elif self._all_subscribed():
             self._loop.call_later(_LOOK, lambda: self._look(-1, _LOOKS))
 
     def _begin(self) -> None:
         self.done = True
         self._ready()
 
-    def _all_consuming(self) -> bool:
-        return all(found.consuming for found in self._channels())
+    def _all_subscribed(self) -> bool:
+        return all(found.subscribed for found in self._channels())
 
     def _look(self, before: int, looks: int) -> None:
         here = sum(found.ledger.outstanding for found in self._channels())
         full = all(found.full for found in self._channels())
-        if self.done or not self._all_consuming():
+        if self.done or not self._all_subscribed():
             return
         if full or here == before or looks == 0:
             self._begin()

@@ -36,6 +36,8 @@ class ConsumerState:
         that has been stuck for half a minute, in a key function for example, or a handler that runs on in its thread
         after twice its time limit. None while all is well, and also while
         the broker is away, since the consumer connects again.
+    paused : frozenset of str
+        Queues that were paused, so that they are not consumed.
     """
 
     connected: bool = False
@@ -46,11 +48,13 @@ class ConsumerState:
     in_hand: int = 0
     stopping: bool = False
     problem: str | None = None
+    paused: frozenset[str] = frozenset()
 
     @property
     def ready(self) -> bool:
-        """Whether it consumes every queue and was not stopped: what a readiness probe asks."""
-        return self.connected and not self.stopping and bool(self.consuming) and all(self.consuming.values())
+        """Whether it consumes every queue that is not paused, and was not stopped: what a readiness probe asks."""
+        consuming = all(consumed or queue in self.paused for queue, consumed in self.consuming.items())
+        return self.connected and not self.stopping and bool(self.consuming) and consuming
 
     @property
     def alive(self) -> bool:

@@ -7,7 +7,7 @@ import ctypes
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -22,11 +22,12 @@ _log = logging.getLogger(__name__)
 class _Call:
     """A handler at work."""
 
-    __slots__ = ("message", "told", "until")
+    __slots__ = ("message", "seconds", "told", "until")
 
-    def __init__(self, message: Message, until: float) -> None:
+    def __init__(self, message: Message, seconds: float) -> None:
         self.message = message
-        self.until = until
+        self.seconds = seconds
+        self.until = time.monotonic() + seconds
         #: Released when the exception is under way. A lock and no event, whose Python code could be interrupted.
         self.told = threading.Lock()
         self.told.acquire()
@@ -37,8 +38,8 @@ class TimeLimits:
 
     Parameters
     ----------
-    seconds : float
-        For which a handler may run.
+    seconds : mapping of str to float
+        For which a handler may run, by queue; those of any other queue have no limit.
     counters : Counters
         Counts ``timed_out``.
 
@@ -57,8 +58,9 @@ class TimeLimits:
     Source: Python manual, "Initialization, Finalization, and Threads", ``PyThreadState_SetAsyncExc``.
     """
 
-    def __init__(self, seconds: float, counters: Counters) -> None:
-        self._seconds = seconds
+    def __init__(self, seconds: Mapping[str, float], counters: Counters) -> None:
+        self._seconds = dict(seconds)
+        self._shortest = min(seconds.values())
         self._counters = counters
         #: Handlers at work and their threads. Single operations on these two are atomic.
         self._running: dict[_Call, int] = {}
@@ -85,18 +87,28 @@ class TimeLimits:
         running, late, seconds = self._running, self._late, self._seconds
 
         def limited(message: Message) -> object:
-            call = _Call(message, time.monotonic() + seconds)
+            limit = seconds.get(message.queue)
+            if limit is None:
+                return handler(message)
+            call = _Call(message, limit)
+            leaving: BaseException | None = None
             try:
                 try:
                     running[call] = threading.get_ident()
                     return handler(message)
+                except (SystemExit, KeyboardInterrupt) as error:
+                    leaving = error
+                    raise
                 finally:
                     if running.pop(call, None) is None:
                         self._await_interrupt(call)
             except TimeLimitExceeded as error:
-                raise TimeoutError(_exceeded(seconds)) from error
+                if leaving is not None:  # a late handler may end its worker like any other
+                    raise leaving from error
+                raise TimeoutError(_exceeded(limit)) from error
             finally:
                 late.pop(call, None)
+                del leaving  # or it would hold the frame that holds it
 
         return limited
 
@@ -109,14 +121,14 @@ class TimeLimits:
     def overdue(self) -> float | None:
         """Return for how many seconds a handler has run that was interrupted and is at work after twice its limit."""
         now = time.monotonic()
-        most = max((now - call.until for call in list(self._late)), default=0.0)
-        return most + self._seconds if most > self._seconds else None
+        beyond = [now - call.until + call.seconds for call in list(self._late) if now - call.until > call.seconds]
+        return max(beyond, default=None)
 
     def _watch(self) -> None:
-        # A call that begins after a look ends no sooner than a whole limit later.
-        pause = self._seconds
+        # A call that begins after a look ends no sooner than the shortest limit later.
+        pause = self._shortest
         while not self._ended.wait(min(pause, threading.TIMEOUT_MAX)):
-            now, pause = time.monotonic(), self._seconds
+            now, pause = time.monotonic(), self._shortest
             for call, thread in list(self._running.items()):
                 if call.until > now:
                     pause = min(pause, call.until - now)
@@ -130,19 +142,25 @@ class TimeLimits:
         self._counters.add("timed_out")
         _log.warning(
             "the handler of message %d of queue %r has run for %g s, its time limit, and is interrupted",
-            call.message.delivery_tag, call.message.queue, self._seconds,
+            call.message.delivery_tag, call.message.queue, call.seconds,
         )  # fmt: skip
 
 
 def limited_coroutine(
-    handler: Callable[[Message], Awaitable[object]], seconds: float, counters: Counters
+    handler: Callable[[Message], Awaitable[object]], seconds: Mapping[str, float], counters: Counters
 ) -> Callable[[Message], Awaitable[object]]:
-    """Return a coroutine handler that is cancelled, and raises TimeoutError, when it has run for too long."""
+    """Return a coroutine handler that is cancelled, and raises TimeoutError, when it has run for too long.
+
+    How long that is, `seconds` says for each queue; a handler of any other has no limit.
+    """
 
     async def limited(message: Message) -> object:
         result: object = None
         problem: TimeoutError | None = None
-        scope = asyncio.timeout(seconds)
+        limit = seconds.get(message.queue)
+        if limit is None:
+            return await handler(message)
+        scope = asyncio.timeout(limit)
         try:
             async with scope:
                 result = await handler(message)
@@ -150,7 +168,7 @@ def limited_coroutine(
             problem = error
         if scope.expired():  # also if the handler went on after that
             counters.add("timed_out")
-            raise TimeoutError(_exceeded(seconds)) from problem
+            raise TimeoutError(_exceeded(limit)) from problem
         if problem is not None:
             raise problem
         return result

@@ -1,1 +1,1 @@
-"""Fair shares in the workers of other frameworks: modules `celery` and `dramatiq`."""
+"""Fair shares in the workers of other frameworks, `celery` and `dramatiq`; traces with `opentelemetry`."""

@@ -105,6 +105,9 @@ class FreeProcesses:
         self._numbers = itertools.count()
         self._semaphore = worker.semaphore
         self._clear = worker.semaphore.clear
+        #: Free processes that are to get a task, and whether that is being done.
+        self._free = 0
+        self._giving = False
         worker._quick_acquire = self.acquire
         worker.semaphore.clear = self.clear
 
@@ -116,9 +119,27 @@ class FreeProcesses:
     def clear(self) -> None:
         """Forget what waits: the connection was lost, so the broker delivers it again."""
         self._jobs.clear()
+        self._free = 0
         self._clear()
 
     def _begin(self) -> None:
+        """Give a process that has become free its task.
+
+        A task that was revoked meanwhile gives its process back at once, that is from within: a flood of them, each
+        inside of the other, would use up Python's stack, and with it the process.
+        """
+        self._free += 1
+        if self._giving:
+            return
+        self._giving = True
+        try:
+            while self._free:
+                self._free -= 1
+                self._begin_next()
+        finally:
+            self._giving = False
+
+    def _begin_next(self) -> None:
         job = self._jobs.take()
         (process, request), job.work = job.work, None
         for name in _ENDS:

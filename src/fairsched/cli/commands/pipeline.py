@@ -90,7 +90,7 @@ def _settings(file: Path, broker: ExitStack) -> PipelineSettings:
         started.append(broker.enter_context(Broker()).url)
         return started[0]
 
-    settings = read_pipeline(file, broker=start if sys.platform == "linux" else None)
+    settings = read_pipeline(file, broker=start if sys.platform != "win32" else None)
     for url in started:
         import pika
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import traceback
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +20,9 @@ from fairsched.config.options import LOG_LEVEL
 from fairsched.config.values import OFF
 from fairsched.consumer import App
 from fairsched.errors import FairschedError
+
+if TYPE_CHECKING:
+    from fairsched.cli.httpserver import Page
 
 _log = logging.getLogger(__name__)
 
@@ -45,22 +49,48 @@ def run(reference: str, config: Path | None, **given: Any) -> None:
     app = load_app(reference)
     if is_wanted():
         app._reload = Reload(app, given, config, settings)
-    with _probes(app, settings.health_port):
+    with ExitStack() as serving:
+        _serve(app, settings, serving)
         _run(app, settings)
 
 
-def _probes(app: App, port: int | str | None) -> AbstractContextManager[object]:
-    """Answer probes about an app, if that is wanted."""
-    if port is None or port == OFF:
-        return nullcontext()
-    from fairsched.cli.health import HealthServer
+def _serve(app: App, settings: Settings, serving: ExitStack) -> None:
+    """Answer probes about an app, Prometheus, and whoever controls it, if that is wanted: one server for a port."""
+    pages: dict[int, dict[str, Callable[[], Page]]] = {}
+    if settings.health_port not in (None, OFF):
+        from fairsched.cli.health import health_pages
 
+        pages[int(settings.health_port)] = health_pages(lambda: app.state)
+    if settings.metrics_port not in (None, OFF):
+        try:
+            pages.setdefault(int(settings.metrics_port), {}).update(serving.enter_context(_metrics(app)))
+        except ValueError as error:  # the app has registered a collector of its own
+            raise exits.Failure(f"cannot export metrics: {error}", exits.USAGE) from error
+    if settings.control not in (None, OFF):
+        from fairsched.cli.control import Control
+        from fairsched.cli.controlsocket import ControlSocket
+
+        control = serving.enter_context(ControlSocket(str(settings.control), Control(app)))
+        _log.info("control socket: %s", control.path)
+    for port, answers in pages.items():
+        from fairsched.cli.httpserver import EVERYWHERE, HttpServer
+
+        try:
+            server = serving.enter_context(HttpServer(answers, port, EVERYWHERE))
+        except OSError as error:
+            raise exits.Failure(f"cannot listen on port {port}: {error.strerror or error}", exits.USAGE) from error
+        _log.info("port %d of all interfaces answers: %s", server.port, ", ".join(answers))
+
+
+def _metrics(app: App) -> AbstractContextManager[dict[str, Callable[[], Page]]]:
     try:
-        server = HealthServer(lambda: app.state, int(port))
-    except OSError as error:
-        raise exits.Failure(f"cannot listen on port {port}: {error.strerror or error}", exits.USAGE) from error
-    _log.info("probes are answered on port %d of all interfaces: /healthz and /readyz", server.port)
-    return server
+        from fairsched.cli.metricspage import metrics_pages
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "prometheus_client":
+            raise
+        reason = "metrics_port needs prometheus_client: pip install 'fairsched[metrics]'"
+        raise exits.Failure(reason, exits.IMPORT) from None
+    return metrics_pages(app)
 
 
 def _set_up_logging(level: str) -> None:

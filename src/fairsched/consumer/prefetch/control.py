@@ -83,11 +83,13 @@ class WindowControl:
         if settings.target_delay is not None:
             self._auto = AutoWindow(settings.units, settings.workers, settings.target_delay)
         #: Bytes that each queue may have here; empty: as many as come.
-        self._budgets = _budgets(settings)
+        self._budgets = byte_limits(settings)
         #: Bytes of a message, per queue, as far as any came: the mean of what is here, falling slowly.
         self._sizes: dict[str, float] = {}
         self._usage: dict[str, _Usage] = {}
         self._closed: set[str] = set()
+        #: Queues that take in nothing until they are resumed.
+        self._paused: frozenset[str] = frozenset()
         #: Whether windows are on their way to what other weights want.
         self._dividing = False
         self._pinged_at = 0.0
@@ -104,7 +106,7 @@ class WindowControl:
     def reweigh(self, settings: ConsumerSettings) -> None:
         """Take other weights: windows and bounds are divided anew; those that are measured go on from what they are."""
         narrowed = settings.default_prefetch and self._windows != self._settings.windows
-        self._settings, self._budgets = settings, _budgets(settings)
+        self._settings, self._budgets = settings, byte_limits(settings)
         if self._auto is not None:
             self._auto.reweigh(settings.units)
             return
@@ -112,15 +114,27 @@ class WindowControl:
         if not (self._budgets or self._dividing):  # who has bounds of bytes looks all the while
             self._divide()
 
+    def pause(self, queues: frozenset[str]) -> None:
+        """Have these queues, and no others, take in nothing, on later connections too."""
+        self._paused = queues
+        if self._move() and not self._dividing:
+            self._dividing = True
+            self._loop.call_later(PERIOD, self._divide)
+
     def _divide(self) -> None:
-        """Move every window to where it is wanted; what a cancelled consumer holds may have to be settled first."""
-        self._dividing = False
+        """Move every window to where it is wanted, as soon as that can be."""
+        self._dividing = self._move()
+        if self._dividing:
+            self._loop.call_later(PERIOD, self._divide)
+
+    def _move(self) -> bool:
+        """Move windows; True if some are on their way: what a cancelled consumer holds may have to be settled first."""
+        moving = False
         for one in self._channels():
             if one.subscribed:
                 one.resize(self._bounded(one))
-                self._dividing |= one.prefetch.window != one.window
-        if self._dividing:
-            self._loop.call_later(PERIOD, self._divide)
+                moving |= one.prefetch.window != one.window
+        return moving
 
     def connected(self) -> None:
         """Note a new connection; if it lasts, the windows get as large as they are wanted."""
@@ -177,7 +191,9 @@ class WindowControl:
             self._limit = max(1, min(self._limit or LARGEST_PREFETCH, max(self._windows.values())) // NARROWING)
 
     def window(self, queue: str) -> int:
-        """Return the window of a queue as it was decided last."""
+        """Return the window of a queue as it was decided last; 0: it is paused."""
+        if queue in self._paused:
+            return 0
         window, budget = min(self._windows[queue], self._limit or LARGEST_PREFETCH), self._budgets.get(queue)
         if budget is None:
             return window
@@ -195,7 +211,8 @@ class WindowControl:
         round_trip = self._measurements.round_trip()
         if self._auto is not None:
             self._ping(found, now)
-            limited = [one.queue for one in found if self._is_limited(one, now, round_trip or 0.0)]
+            going = [one for one in found if one.queue not in self._paused]
+            limited = [one.queue for one in going if self._is_limited(one, now, round_trip or 0.0)]
             wanted = self._auto.update(now, round_trip, self._measurements.service(), limited)
             if wanted != self._windows:
                 _log.debug("windows: %s, at a round trip of %s s", wanted, round_trip)
@@ -231,8 +248,19 @@ class WindowControl:
         return 0 if queue in self._closed else self.window(queue)
 
 
-def _budgets(settings: ConsumerSettings) -> dict[str, float]:
-    """Divide the bound of bytes, if there is one."""
+def byte_limits(settings: ConsumerSettings) -> dict[str, float]:
+    """Divide the bound of bytes over the queues, if there is one.
+
+    Parameters
+    ----------
+    settings : ConsumerSettings
+        Its bound and its weights.
+
+    Returns
+    -------
+    dict
+        Bytes that each queue may have here; empty: as many as come.
+    """
     limit, whole = settings.options.max_buffer_bytes, sum(settings.units.values())
     return {} if limit is None else {name: limit * unit / whole for name, unit in settings.units.items()}
 

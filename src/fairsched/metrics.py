@@ -1,0 +1,262 @@
+"""Metrics of a consumer for Prometheus; needs prometheus_client, the extra ``metrics``.
+
+Nothing is counted here: what the consumer counts anyway is read when Prometheus asks.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from fairsched.aio import Consumer as AsyncConsumer
+from fairsched.consumer.app import App
+from fairsched.consumer.consumer import Consumer
+from fairsched.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from fairsched.consumer.client import Client
+    from fairsched.slotstats import SlotStats
+
+__all__ = ["OTHER", "ConsumerCollector", "collector"]
+
+#: The label of all tenants together that have none of their own.
+OTHER = "other"
+
+#: Characters of a tenant's name, at most; those with a longer one have no label of their own.
+LONGEST_NAME = 128
+
+_COUNTER, _GAUGE = CounterMetricFamily, GaugeMetricFamily
+
+#: Of the whole consumer: metric, its help and labels, and per sample its label values and the key in `Consumer.stats`.
+_COUNTERS: dict[str, tuple[str, tuple[str, ...], dict[tuple[str, ...], str]]] = {
+    "fairsched_messages_received": ("Messages that the broker delivered.", (), {(): "received"}),
+    "fairsched_messages_processed": (
+        "Messages that were settled: acked, nacked (requeued, or returned by CoDel) or rejected.",
+        ("status",),
+        {("acked",): "acked", ("nacked",): "nacked", ("rejected",): "rejected"},
+    ),
+    "fairsched_handler_errors": ("Handlers that raised; their messages are settled, too.", (), {(): "errors"}),
+    "fairsched_handler_timeouts": ("Handlers that exceeded their time limit.", (), {(): "timed_out"}),
+    "fairsched_stale_settlements": (
+        "Messages that were settled when their channel was gone; the broker delivers them again.",
+        (),
+        {(): "stale_settlements"},
+    ),
+    "fairsched_reconnects": ("Connections that were opened after one was lost.", (), {(): "reconnects"}),
+    "fairsched_codel_nacks": ("Messages that CoDel returned.", (), {(): "shed"}),
+    "fairsched_codel_kept": (
+        "Messages that CoDel would have returned, but nobody else consumes the queue, or their budget is spent.",
+        ("reason",),
+        {("alone",): "kept_alone", ("budget",): "kept_budget"},
+    ),
+    "fairsched_messages_retried": ("Messages that were published to be handled again.", (), {(): "retried"}),
+    "fairsched_messages_dead_lettered": (
+        "Messages whose last attempt failed.",
+        (),
+        {(): "dead_lettered"},
+    ),
+}
+
+#: Of the whole consumer at this moment.
+_GAUGES = {
+    "fairsched_connected": "Whether there is an open connection to a broker.",
+    "fairsched_inflight_messages": "Messages that handlers have, or have deferred.",
+    "fairsched_tenants": "Tenants that have messages here, or a label of their own.",
+}
+
+#: Of each queue of the broker.
+_OF_QUEUES = {
+    "fairsched_queue_consumed": "Whether the broker has confirmed the consumer of the queue.",
+    "fairsched_prefetch_limit": "Unsettled messages that the broker may have given out, for each queue consumed.",
+}
+
+#: Of each slot, that is of queues or of tenants: those that add up, with their sum for all others, and the rest.
+_OF_SLOTS: dict[str, tuple[Callable[..., Metric], str, Callable[[SlotStats], int]]] = {
+    "fairsched_served_messages": (_COUNTER, "Messages that were taken out in fair order.", lambda slot: slot.served),
+    "fairsched_buffered_messages": (_GAUGE, "Messages that wait here for a handler.", lambda slot: slot.queued),
+    "fairsched_served_cost": (_COUNTER, "What the messages taken out were charged.", lambda slot: slot.work),
+    "fairsched_deficit": (_GAUGE, "Cost that may be served in this turn; below 0: debt.", lambda slot: slot.deficit),
+    "fairsched_quantum": (_GAUGE, "Cost that is granted in each turn.", lambda slot: slot.quantum),
+}  # fmt: skip
+
+
+def collector(consumer: Consumer | AsyncConsumer | App, *, tenants: int = 20) -> ConsumerCollector:
+    """Return the collector of a consumer, to be registered in a registry of prometheus_client.
+
+    Parameters
+    ----------
+    consumer : Consumer, aio.Consumer or App
+        Of an app, the consumer that runs at the time.
+    tenants : int
+        With a `key`: most tenants that get a label of their own, from 0 to 1000.
+
+    Returns
+    -------
+    ConsumerCollector
+        A collector.
+
+    Raises
+    ------
+    ConfigurationError
+        If `tenants` is not allowed.
+    TypeError
+        If `consumer` is none.
+
+    Examples
+    --------
+    >>> from prometheus_client import REGISTRY
+    >>> REGISTRY.register(collector(consumer))  # doctest: +SKIP
+    """
+    return ConsumerCollector(consumer, tenants=tenants)
+
+
+class ConsumerCollector(Collector):
+    """What Prometheus is told of one consumer.
+
+    Parameters
+    ----------
+    consumer, tenants
+        As for `collector`, which makes it.
+
+    Notes
+    -----
+    A scrape reads counters: O(number of slots). Safe from any thread, at any time: before the start, while it
+    reconnects and after the close, too. It does not keep the consumer alive; of one that is gone there are no samples.
+
+    Tenants get a label when a scrape finds them: those with a weight of their own first, then those with the most
+    messages served or waiting. They keep it. Nothing of a tenant is forgotten any more once it has one, so its counters
+    go on while it is idle. All that the others were served is counted under "other".
+    """
+
+    def __init__(self, consumer: Consumer | AsyncConsumer | App, *, tenants: int = 20) -> None:
+        if isinstance(tenants, bool) or not isinstance(tenants, int) or not 0 <= tenants <= 1000:
+            raise ConfigurationError(f"tenants must be a whole number from 0 to 1000, got {tenants!r}")
+        if not isinstance(consumer, Consumer | AsyncConsumer | App):
+            raise TypeError(f"consumer must be a Consumer, an aio.Consumer or an App, got {consumer!r}")
+        self._consumer = weakref.ref(consumer)
+        self._most = tenants
+        self._memory: _Memory | None = None
+        # One scrape at a time. Names of tenants may run Python code, which may do anything: scrape, even.
+        self._guard = threading.RLock()
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the metrics without samples: a registry refuses a second collector of the same."""
+        return _families("queue").values()
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the metrics of this moment."""
+        client = self._client()
+        families = _families("queue" if client is None or client.settings.key is None else "tenant")
+        if client is not None:
+            with self._guard:
+                self._add(client, families)
+        return iter(families.values())
+
+    def _client(self) -> Client | None:
+        consumer = self._consumer()
+        if isinstance(consumer, App):
+            consumer = consumer._consumer
+        return None if consumer is None else consumer._client
+
+    def _add(self, client: Client, families: Mapping[str, Any]) -> None:
+        if self._memory is None or self._memory.client() is not client:  # an app has another at each run
+            self._memory = _Memory(client, self._most)
+        memory = self._memory
+        if client.settings.key is not None:
+            memory.give_labels()
+        stats = client.stats()
+        slots = stats.pop("slots")
+        _add_counters(stats, families)
+        state = client.state()
+        families["fairsched_connected"].add_metric((), state.connected)
+        families["fairsched_inflight_messages"].add_metric((), state.in_hand)
+        for queue, consumed in state.consuming.items():
+            families["fairsched_queue_consumed"].add_metric((text(queue),), consumed)
+        for queue, window in client.windows().items():
+            families["fairsched_prefetch_limit"].add_metric((text(queue),), window)
+        if client.settings.key is None:
+            memory.add_slots({text(queue): slot for queue, slot in slots.items()}, families)
+        else:
+            families["fairsched_tenants"].add_metric((), len(slots))
+            memory.add_tenants(slots, stats, families)
+
+
+class _Memory:
+    """What is kept from one scrape of a consumer to the next: who of its tenants has a label, and what was counted."""
+
+    def __init__(self, client: Client, most: int) -> None:
+        self.client = weakref.ref(client)
+        self._most = most
+        self._tenants: dict[str, Hashable] = {}
+        #: By metric and label: what counts must not go back, though figures are not of one moment, and a cost that was
+        #: estimated too high is corrected.
+        self._counted: dict[tuple[str, str], int] = {}
+
+    def give_labels(self) -> None:
+        """Give labels to those who are here, as long as there are any; what is read of them must be read later."""
+        client = self.client()
+        if client is None or len(self._tenants) >= self._most:
+            return
+        slots = client.lanes.stats()
+        named = client.settings.quanta
+        known = set(self._tenants.values())
+        fresh = [(tenant not in named, -slot.served - slot.queued, tenant) for tenant, slot in slots.items()]
+        for _, _, tenant in sorted(fresh, key=lambda one: one[:2]):
+            if len(self._tenants) >= self._most:
+                break
+            label = "" if tenant in known else text(tenant)
+            if tenant not in known and label != OTHER and len(label) <= LONGEST_NAME and label not in self._tenants:
+                client.keep(tenant)
+                self._tenants[label] = tenant
+
+    def add_tenants(
+        self, slots: Mapping[Hashable, SlotStats], stats: Mapping[str, int], families: Mapping[str, Any]
+    ) -> None:
+        """Add the figures of tenants, those without a label together."""
+        labelled = {label: slots[tenant] for label, tenant in self._tenants.items() if tenant in slots}
+        self.add_slots(labelled, families)
+        buffered = stats["buffered"] - sum(slot.queued for slot in labelled.values())
+        served = stats["received"] - stats["buffered"] - sum(slot.served for slot in labelled.values())
+        families["fairsched_buffered_messages"].add_metric((OTHER,), max(0, buffered))
+        name = "fairsched_served_messages"
+        families[name].add_metric((OTHER,), self._forwards(name, OTHER, served))
+
+    def add_slots(self, slots: Mapping[str, SlotStats], families: Mapping[str, Any]) -> None:
+        """Add the figures of slots by label."""
+        for name, (make, _, figure) in _OF_SLOTS.items():
+            for label, slot in slots.items():
+                value = figure(slot)
+                families[name].add_metric((label,), self._forwards(name, label, value) if make is _COUNTER else value)
+
+    def _forwards(self, name: str, label: str, value: int) -> int:
+        value = self._counted[name, label] = max(value, self._counted.get((name, label), 0))
+        return value
+
+
+def text(name: object) -> str:
+    """Return a name as a label: always text that can be encoded; what cannot be named is `OTHER`."""
+    try:
+        found = name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else str(name)
+        return found.encode("utf-8", "backslashreplace").decode()
+    except Exception:
+        return OTHER
+
+
+def _families(kind: str) -> dict[str, Any]:
+    """Return all metrics, without samples; `kind` is what slots are: queue or tenant."""
+    found: dict[str, Any] = {name: _COUNTER(name, help, labels=labels) for name, (help, labels, _) in _COUNTERS.items()}
+    found |= {name: _GAUGE(name, help, labels=()) for name, help in _GAUGES.items()}
+    found |= {name: _GAUGE(name, help, labels=("queue",)) for name, help in _OF_QUEUES.items()}
+    return found | {name: make(name, help, labels=(kind,)) for name, (make, help, _) in _OF_SLOTS.items()}
+
+
+def _add_counters(stats: Mapping[str, Any], families: Mapping[str, Any]) -> None:
+    for name, (_, _, samples) in _COUNTERS.items():
+        for values, key in samples.items():
+            if key in stats:
+                families[name].add_metric(values, stats[key])

@@ -1,0 +1,37 @@
+"""What stands before one slot of a fair queue."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from fairsched.slotstats import SlotStats
+
+
+class SlotOutlook(NamedTuple):
+    """What stands before a slot's first item, as things are at one time: if nothing comes and nothing is settled.
+
+    Attributes
+    ----------
+    stats : SlotStats
+        The slot's figures.
+    item : object
+        Its first item; None if it has none, and what follows is None too.
+    cost : int or None
+        What serving that item is charged.
+    before : int or None
+        Other slots of which something is served before that item.
+    turns : int or None
+        Turns of its own that pass before, because they do not pay for the item.
+    others : int or None
+        Other slots that take turns.
+    awaited : hashable or None
+        The slot whose turn it is, though it is empty: its next item is waited for, whatever is queued.
+    """
+
+    stats: SlotStats
+    item: Any
+    cost: int | None
+    before: int | None
+    turns: int | None
+    others: int | None
+    awaited: Any

@@ -1,0 +1,170 @@
+"""What a consumer without a broker does with the options of one that has a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from fairsched import ConfigurationError, Message, Retry, UndecodableBody
+from fairsched.testing import FakeConsumer
+
+RETRY = Retry(3, backoff=(1, 60), jitter=False)
+
+
+def fail(_message: Message) -> None:
+    raise ValueError("no")
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"retry": 5}, "retry must be"), ({"decode": "xml"}, "decode"), ({"middleware": [5]}, "middleware"),
+        ({"time_limit": 0}, "time_limit"), ({"on_error": "drop"}, "on_error"),
+    ],
+)  # fmt: skip
+def test_options_are_checked(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        FakeConsumer(**options)
+
+
+def test_a_copy_waits_in_place_of_what_failed() -> None:
+    consumer = FakeConsumer(retry=RETRY)
+    first = consumer.put(b"1", queue="orders", headers={"own": 1}, message_id="m", exchange="events", routing_key="k")
+    other = consumer.put(b"2", queue="mails")
+    consumer.run(fail)
+    assert consumer.waiting == [(first, 1.0), (other, 1.0)]
+    assert consumer.acked == [first, other]
+    assert consumer.unsettled == consumer.dead_letters == []
+    copy, _ = consumer.return_waiting()
+    assert consumer.waiting == []
+    assert (copy.body, copy.queue, copy.redelivered, copy.properties.message_id) == (b"1", "orders", False, "m")
+    assert copy.headers == {
+        "own": 1, "x-attempts": 1, "x-exception": "ValueError: no", "x-original-queue": "orders",
+        "x-original-exchange": "events", "x-original-routing-key": "k",
+    }  # fmt: skip
+    consumer.run(lambda message: None)
+    assert copy in consumer.acked
+    assert consumer.waiting == []
+
+
+def test_the_last_attempt_ends_among_the_dead_letters() -> None:
+    consumer = FakeConsumer(retry=RETRY)
+    consumer.put(b"1", queue="orders")
+    delays = []
+    for _ in range(3):
+        consumer.run(fail)
+        delays += [seconds for _, seconds in consumer.waiting]
+        consumer.return_waiting()
+    assert delays == [1.0, 2.0]
+    [letter] = consumer.dead_letters
+    assert (letter.queue, letter.body, letter.headers["x-attempts"]) == ("orders.dead-letter", b"1", 3)
+    assert len(consumer.errors) == 3
+    consumer.run(fail)  # nothing is left for it
+    assert len(consumer.errors) == 3
+
+
+def test_what_is_not_retried_is_dead_lettered_at_once_or_refused() -> None:
+    consumer = FakeConsumer(retry=Retry(on=KeyError))
+    consumer.put()
+    consumer.run(fail)
+    assert len(consumer.dead_letters) == 1
+    consumer = FakeConsumer(retry=Retry(1, dead_letter=False))
+    message = consumer.put()
+    consumer.run(fail)
+    assert consumer.rejected == [message]
+    assert consumer.dead_letters == []
+
+
+def test_nothing_waits_for_a_lost_connection() -> None:
+    consumer = FakeConsumer(retry=RETRY)
+    message = consumer.put()
+    consumer.channels["test"].alive = False
+    consumer.run(fail)
+    assert consumer.waiting == consumer.acked == []
+    assert len(consumer.errors) == 1
+    assert message.settled or message in consumer.unsettled
+
+
+def test_batches_are_retried_message_by_message() -> None:
+    consumer = FakeConsumer(retry=RETRY)
+    messages = [consumer.put(b"%d" % number) for number in range(3)]
+    for batch in consumer.batches():
+        with pytest.raises(ValueError, match="no"), batch:
+            raise ValueError("no")
+    assert [message for message, _ in consumer.waiting] == messages
+
+
+def test_bodies_are_decoded() -> None:
+    consumer = FakeConsumer(decode="json")
+    good, bad = consumer.put(b'{"a": 1}'), consumer.put(b"{")
+    found: list[object] = []
+    consumer.run(lambda message: found.append(message.data))
+    assert found == [{"a": 1}]
+    assert (consumer.acked, consumer.rejected) == ([good], [bad])
+    assert isinstance(consumer.errors[0][1], UndecodableBody)
+
+
+def test_middleware_is_called_round_the_handler() -> None:
+    calls: list[str] = []
+
+    def outer(message: Message, call_next: Callable[[Message], object]) -> object:
+        calls.append("outer")
+        return call_next(message)
+
+    def inner(message: Message, call_next: Callable[[Message], object]) -> object:
+        calls.append("inner")
+        return call_next(message)
+
+    consumer = FakeConsumer(middleware=[outer, inner])
+    consumer.put()
+    consumer.run(lambda message: calls.append("handler"))
+    assert calls == ["outer", "inner", "handler"]
+    consumer.put()
+    asyncio.run(consumer.run_async(lambda message: calls.append("handler")))
+    assert calls == ["outer", "inner", "handler"] * 2
+
+
+def test_middleware_of_coroutines() -> None:
+    calls: list[str] = []
+
+    async def outer(message: Message, call_next: Callable[[Message], Awaitable[object]]) -> object:
+        calls.append("outer")
+        return await call_next(message)
+
+    async def handle(message: Message) -> None:
+        calls.append(message.data)
+
+    consumer = FakeConsumer(middleware=[outer], decode=bytes.decode)
+    consumer.put(b"a")
+    asyncio.run(consumer.run_async(handle))
+    assert calls == ["outer", "a"]
+    with pytest.raises(ConfigurationError, match="middleware"):
+        consumer.run(lambda message: None)
+
+
+@pytest.mark.parametrize("way", ["plain", "thread", "coroutine"])
+def test_a_handler_that_takes_too_long_fails(way: str) -> None:
+    consumer = FakeConsumer(time_limit=0.05, on_error="reject")
+    slow = consumer.put(b"slow", queue="orders")
+    quick = consumer.put(b"quick", queue="orders")
+    never = threading.Event()
+
+    def wait(message: Message) -> None:
+        while message is slow:
+            never.wait(0.01)
+
+    async def sleep(message: Message) -> None:
+        if message is slow:
+            await asyncio.Event().wait()
+
+    if way == "plain":
+        consumer.run(wait)
+    else:
+        asyncio.run(consumer.run_async(sleep if way == "coroutine" else wait))
+    assert consumer.rejected == [slow]
+    assert consumer.acked == [quick]
+    assert isinstance(consumer.errors[0][1], TimeoutError)
