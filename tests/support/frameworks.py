@@ -68,6 +68,9 @@ class Jobs:
         text = (
             f"from functools import partial\nimport shares_app\nsend = partial(shares_app.send, {self._framework!r})\n"
         )
+        # dramatiq awaits nothing, and an end of the process that resets the connection takes with it what a busy broker
+        # has not read yet.
+        program += "\nshares_app.dramatiq.get_broker().close()"
         done = subprocess.run(
             [sys.executable, "-c", text + program], cwd=CLIENTS, env=self._environment, timeout=120,
             capture_output=True, text=True, check=False,

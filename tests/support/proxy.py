@@ -86,17 +86,21 @@ class Proxy:
             writer.transport.abort()
             return
         self.connections += 1
-        with contextlib.suppress(OSError):
+        try:
             there, back = await asyncio.open_connection("127.0.0.1", self.target)
-            self._writers |= {writer, back}
-            ways = self._pass_on(reader, back), self._pass_on(there, writer, self.allowance)
-            try:
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers |= {writer, back}
+        ways = self._pass_on(reader, back), self._pass_on(there, writer, self.allowance)
+        try:
+            with contextlib.suppress(OSError):
                 await asyncio.gather(*map(self._spawn, ways))
-            finally:
-                self._writers -= {writer, back}
-                self._silent -= {writer, back}
-                writer.close()
-                back.close()
+        finally:
+            self._writers -= {writer, back}
+            self._silent -= {writer, back}
+            writer.close()
+            back.close()
 
     def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
         task = self._loop.create_task(coroutine)

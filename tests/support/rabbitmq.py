@@ -1,4 +1,4 @@
-"""A private RabbitMQ node with its own name, ports, data and cookie: nothing of the machine's own broker is touched."""
+"""Brokers of the tests' own: a RabbitMQ node with its own name, ports, data and cookie, and the embedded broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pika
 
@@ -27,6 +27,12 @@ REMEDY = (
     "elsewhere put rabbitmq-server on PATH. 'make test-quick' runs the tests that need no server."
 )
 BOOT_TIMEOUT = 90.0
+#: Messages of one transaction; RabbitMQ 4.3 refuses more than 10 000.
+TRANSACTION = 5000
+
+#: What FAIRSCHED_TEST_BROKER may name: the RabbitMQ of this machine, the embedded broker, or a RabbitMQ that
+#: `tools/install-servers rabbitmq-4` puts beside it.
+CHOICES = ("rabbitmq", "embedded", "rabbitmq-4.0", "rabbitmq-4.3")
 
 # Runs port mapper and broker, and ends with them when its standard input closes: however the tests end, no broker is
 # left behind.
@@ -39,15 +45,20 @@ sys.stdin.read()
 os.killpg(0, signal.SIGKILL)
 """
 
-# The embedded broker, with the port and the data directory that it is given: its port, and its status for each line
-# that it reads.
+# The embedded broker, with the port, the data directory and the users that it is given: its port, and an answer to each
+# line that it reads.
 SERVE = """
 import json, sys
 from fairsched import Broker
-with Broker(port=int(sys.argv[1]), data_dir=sys.argv[2] or None) as broker:
+port, data_dir, users = json.loads(sys.argv[1])
+with Broker(port=port, data_dir=data_dir, users=users) as broker:
     print(broker.port, flush=True)
-    for _ in sys.stdin:
-        print(json.dumps(broker.status()), flush=True)
+    for line in sys.stdin:
+        what, argument = json.loads(line)
+        if what == "memory_limit":
+            broker.memory_limit = argument
+        answer = getattr(broker, what)
+        print(json.dumps(answer() if callable(answer) else answer), flush=True)
 """
 
 #: The name of each queue, and how many messages it has; to be asked in Erlang.
@@ -94,18 +105,93 @@ def find_program(name: str, *places: str) -> str:
     return found
 
 
+def chosen_broker() -> str:
+    """Return the broker that this run is on: FAIRSCHED_TEST_BROKER."""
+    chosen = os.environ.get("FAIRSCHED_TEST_BROKER", "rabbitmq")
+    if chosen not in CHOICES:
+        raise ValueError(f"FAIRSCHED_TEST_BROKER must be one of {', '.join(CHOICES)}, got {chosen!r}")
+    return chosen
+
+
+def root_of(name: str) -> str:
+    """Return the folder in which that RabbitMQ is in usr; empty for the one of this machine."""
+    if name == "rabbitmq":
+        return ""
+    root = Path(__file__).parents[2] / "build" / name
+    if not root.is_dir():
+        raise RuntimeError(f"{root} is missing: tools/install-servers rabbitmq-4 puts it there")
+    return str(root)
+
+
+#: Users of an embedded broker that stands for RabbitMQ, where they can be added later.
+USERS = {"guest": "guest", "app": "hush-hush"}
+
+
 class Broker(ABC):
-    """What tests do at a broker."""
+    """What tests do at a broker; it may be killed and started again over the same data."""
 
     port: int
+    _process: subprocess.Popen[Any] | None = None
 
     @abstractmethod
     def start(self) -> None:
-        """Return when clients can connect."""
+        """Return when clients can connect; again on the same port, and over the same data."""
 
     @abstractmethod
     def close(self) -> None:
         """End the broker and remove its files."""
+
+    @abstractmethod
+    def restart_cleanly(self) -> None:
+        """Have the broker close everything, and start again over the same data."""
+
+    @abstractmethod
+    def close_connections(self) -> None:
+        """Have the broker close all connections, as its operator would."""
+
+    @abstractmethod
+    def raise_memory_alarm(self) -> None:
+        """Have the broker block who publishes; there must be a message in a queue."""
+
+    @abstractmethod
+    def clear_memory_alarm(self) -> None:
+        """Let publishers go on."""
+
+    @abstractmethod
+    def add_user(self, name: str, password: str) -> str:
+        """Add a user who may do everything; returns the URL for that user."""
+
+    @property
+    def hashes_types(self) -> bool:
+        """Whether its consistent-hash exchange hashes the types of headers, as RabbitMQ's before 3.13."""
+        return False
+
+    def kill(self) -> None:
+        """End the broker as a power cut would."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.communicate(timeout=30)
+            self._process = None
+
+    def restart(self) -> None:
+        """Kill the broker and start it again over the same data."""
+        self.kill()
+        self.start()
+
+    def freeze(self, seconds: float) -> threading.Timer:
+        """Stop the broker where it is, and let it go on after so many seconds; returns at once what is to do that."""
+        assert self._process is not None
+        group = self._process.pid
+        os.killpg(group, signal.SIGSTOP)
+
+        def go_on() -> None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGCONT)
+
+        timer = threading.Timer(seconds, go_on)
+        timer.start()
+        return timer
 
     def __enter__(self) -> Self:
         try:
@@ -120,7 +206,10 @@ class Broker(ABC):
 
     @property
     def url(self) -> str:
-        return f"amqp://guest:guest@127.0.0.1:{self.port}/%2F"
+        return self.url_of("guest", "guest")
+
+    def url_of(self, user: str, password: str) -> str:
+        return f"amqp://{user}:{password}@127.0.0.1:{self.port}/%2F"
 
     @contextlib.contextmanager
     def connect(self) -> Iterator[pika.adapters.blocking_connection.BlockingChannel]:
@@ -156,6 +245,8 @@ class Broker(ABC):
                 raw.basic_publish("", queue, body, settings)
                 if number % 500 == 499:
                     channel.connection.process_data_events(0)
+                if commit and number % TRANSACTION == TRANSACTION - 1:
+                    channel.tx_commit()
             if commit:
                 # Comes back when persistent messages are on the disk.
                 channel.tx_commit()
@@ -178,19 +269,33 @@ class Broker(ABC):
 
 
 class Node(Broker):
-    """One broker, started, killed and started again over the same data."""
+    """A RabbitMQ node."""
 
     def __init__(self, *, tls: bool = False, streams: bool = False) -> None:
-        self.server = find_program("rabbitmq-server", "/usr/lib/rabbitmq/bin")
-        self.epmd_program = find_program("epmd", "/usr/bin")
+        if on_embedded():
+            raise RuntimeError("this run is on the embedded broker: mark what needs RabbitMQ with pytest.mark.rabbitmq")
+        self.root = root_of(chosen_broker())
+        self.server = self._program("rabbitmq-server")
+        self.epmd_program = self._program("epmd")
+        #: The folder of its Erlang.
+        self.erlang = Path(self._program("erl")).resolve().parents[1]
         self.home = Path(tempfile.mkdtemp(prefix="fairsched-rabbitmq-"))
         self.port, self.dist_port, self.epmd_port, self.tls_port, self.stream_port = free_ports(5)
         self.name = f"fairsched-{os.getpid()}-{self.port}@localhost"
         self.tls = tls
+        #: Its version, such as (3, 10, 8), once it runs.
+        self.version: tuple[int, ...] = ()
         #: Whether it speaks the stream protocol.
         self.streams = streams
-        self._process: subprocess.Popen[bytes] | None = None
         self._write_files()
+
+    def _program(self, name: str) -> str:
+        """Return the path of a program of RabbitMQ's or of its Erlang's; prefer those that do not change the user."""
+        return find_program(name, *(f"{self.root}/usr/{place}" for place in ("lib/rabbitmq/bin", "bin")))
+
+    @property
+    def hashes_types(self) -> bool:
+        return self.version < (3, 13)
 
     @property
     def tls_url(self) -> str:
@@ -239,7 +344,7 @@ class Node(Broker):
     @property
     def environment(self) -> dict[str, str]:
         return {
-            "PATH": f"{Path(self.server).parent}:{os.environ.get('PATH', '')}",
+            "PATH": f"{Path(self.server).parent}:{self.erlang / 'bin'}:{os.environ.get('PATH', '')}",
             "HOME": str(self.home),
             "LANG": "C.UTF-8",
             "ERL_EPMD_PORT": str(self.epmd_port),
@@ -275,51 +380,45 @@ class Node(Broker):
         try:
             # pika reports a refused connection at length, so ask the port first.
             socket.create_connection(("127.0.0.1", self.port), 1).close()
-            with self.connect():
-                return True
+            with self.connect() as channel:
+                version = channel.connection._impl.server_properties["version"]
         except OSError:
             return False
         except pika.exceptions.AMQPError:
             return False
-
-    def kill(self) -> None:
-        """End the broker as a power cut would."""
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.communicate(timeout=30)
-            self._process = None
-
-    def freeze(self, seconds: float) -> threading.Timer:
-        """Stop the broker where it is, and let it go on after so many seconds; returns at once what is to do that."""
-        assert self._process is not None
-        group = self._process.pid
-        os.killpg(group, signal.SIGSTOP)
-
-        def go_on() -> None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(group, signal.SIGCONT)
-
-        timer = threading.Timer(seconds, go_on)
-        timer.start()
-        return timer
+        self.version = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+        return True
 
     def restart(self) -> None:
         """Kill the broker and start it again over the same data.
 
-        RabbitMQ answers a declaration, or a deletion, before Mnesia's log of it is on disk: it may forget one when it
-        is killed at once. That is not what is tested here, so the log is written first.
+        With Mnesia, RabbitMQ answers a declaration, or a deletion, before the log of it is on disk: it may forget one
+        when it is killed at once. That is not what is tested here, so the log is written first. Later versions keep
+        what is declared in Khepri, which is on disk before they answer.
         """
-        if self._evaluate(SYNC) is None:
+        if self.version < (4, 2) and self._evaluate(SYNC) is None:
             self.control("eval", SYNC)
-        self.kill()
-        self.start()
+        super().restart()
 
     def restart_cleanly(self) -> None:
         """Have the broker close everything, and start again over the same data."""
         self.control("stop_app")
         self.control("start_app")
         eventually(self._answers, BOOT_TIMEOUT, "RabbitMQ starts again")
+
+    def close_connections(self) -> None:
+        self.control("close_all_connections", "test")
+
+    def raise_memory_alarm(self) -> None:
+        self.control("set_vm_memory_high_watermark", "absolute", "1")
+
+    def clear_memory_alarm(self) -> None:
+        self.control("set_vm_memory_high_watermark", "0.6")
+
+    def add_user(self, name: str, password: str) -> str:
+        self.control("add_user", name, password)
+        self.control("set_permissions", name, ".*", ".*", ".*")
+        return self.url_of(name, password)
 
     def close(self) -> None:
         """End the broker and remove its files."""
@@ -328,7 +427,7 @@ class Node(Broker):
 
     def control(self, *arguments: str) -> str:
         """Run rabbitmqctl on this node and return what it prints."""
-        program = find_program("rabbitmqctl", "/usr/lib/rabbitmq/bin")
+        program = self._program("rabbitmqctl")
         done = subprocess.run(
             [program, "--quiet", "-n", self.name, *arguments], env=self.environment, capture_output=True, text=True,
             timeout=60, check=True,
@@ -340,7 +439,7 @@ class Node(Broker):
 
         With Erlang's own client, since rabbitmqctl takes a second of processor time to start.
         """
-        [program, *_] = Path(find_program("erl")).resolve().parents[1].glob("erts-*/bin/erl_call")
+        [program, *_] = self.erlang.glob("erts-*/bin/erl_call")
         done = subprocess.run(
             [program, "-sname", self.name, "-e"], env=self.environment, input=f"{expression}\n", capture_output=True,
             text=True, timeout=60, check=False,
@@ -356,63 +455,84 @@ class Node(Broker):
 
 
 class EmbeddedNode(Broker):
-    """The embedded broker in the place of RabbitMQ; what only RabbitMQ's node can do is skipped."""
+    """The embedded broker in a process of its own, since tests count the threads of theirs.
 
-    def start(self, port: int = 0, data_dir: str = "") -> None:
-        # In a process of its own, since tests count the threads of theirs; it ends with its standard input.
+    It has a data directory, or keeps all in memory.
+    """
+
+    def __init__(self, *, durable: bool = False, users: dict[str, str] | None = None) -> None:
+        self.home = tempfile.TemporaryDirectory(prefix="fairsched-embedded-") if durable else None
+        self.port = 0
+        self.users = users
+        self._asking = threading.Lock()
+
+    def start(self) -> None:
+        directory = None if self.home is None else self.home.name
+        # It ends with its standard input.
         self._process = subprocess.Popen(
-            [sys.executable, "-c", SERVE, str(port), data_dir],
+            [sys.executable, "-c", SERVE, json.dumps([self.port, directory, self.users])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             bufsize=1,
+            start_new_session=True,
         )
         assert self._process.stdout is not None
-        self.port = int(self._process.stdout.readline())
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the embedded broker ended while it started, with {self._process.wait(30)}")
+        self.port = int(line)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.communicate(timeout=30)
+            self._process = None
 
     def close(self) -> None:
-        self._process.communicate(timeout=30)
-
-    def messages(self) -> dict[str, int]:
-        """Messages in each queue, ready or not acknowledged."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(file=self._process.stdin)
-        return {queue["name"]: queue["depth"] for queue in json.loads(self._process.stdout.readline())["queues"]}
-
-    def __getattr__(self, name: str) -> object:
-        if hasattr(Node, name):
-            import pytest
-
-            pytest.skip(f"{name} is RabbitMQ's")
-        raise AttributeError(name)
-
-
-class DurableNode(EmbeddedNode):
-    """The embedded broker with a data directory, killed and started again over it, as `Node` is."""
-
-    def __init__(self, data_dir: Path) -> None:
-        self.data_dir = data_dir
-
-    def start(self, port: int = 0, data_dir: str = "") -> None:
-        super().start(port, data_dir or str(self.data_dir))
-
-    def kill(self) -> None:
-        """End the broker where it is."""
-        self._process.kill()
-        self._process.communicate(timeout=30)
-
-    def restart(self) -> None:
-        """Kill the broker and start it again over the same data."""
-        self.kill()
-        self.start(self.port)
+        self._end()
+        if self.home is not None:
+            self.home.cleanup()
 
     def restart_cleanly(self) -> None:
-        """Have the broker close everything, and start again over the same data."""
-        self.close()
-        self.start(self.port)
+        self._end()
+        self.start()
+
+    def close_connections(self) -> None:
+        self._ask("close_connections")
+
+    def raise_memory_alarm(self) -> None:
+        self._ask("memory_limit", 1)
+        eventually(lambda: self._ask("status")["memory_alarm"], what="it is short of memory")
+
+    def clear_memory_alarm(self) -> None:
+        self._ask("memory_limit", 0)
+
+    def add_user(self, name: str, password: str) -> str:
+        assert (self.users or {}).get(name) == password, f"the users are named when the broker is made: {self.users}"
+        return self.url_of(name, password)
+
+    def messages(self) -> dict[str, int]:
+        return {queue["name"]: queue["depth"] for queue in self._ask("status")["queues"]}
+
+    def _ask(self, what: str, argument: object = None) -> Any:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with self._asking:
+            print(json.dumps([what, argument]), file=self._process.stdin)
+            return json.loads(self._process.stdout.readline())
 
 
-def shared_broker() -> Node | EmbeddedNode:
-    """Make the broker that tests share: RabbitMQ, unless FAIRSCHED_TEST_BROKER is "embedded"."""
-    return EmbeddedNode() if os.environ.get("FAIRSCHED_TEST_BROKER") == "embedded" else Node()
+def on_embedded() -> bool:
+    """Whether this run is on the embedded broker."""
+    return chosen_broker() == "embedded"
+
+
+def make_broker(*, durable: bool = False) -> Node | EmbeddedNode:
+    """Make the broker that this run is on; a `durable` one may be killed and has everything again."""
+    return EmbeddedNode(durable=durable, users=USERS) if on_embedded() else Node()

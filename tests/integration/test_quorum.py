@@ -1,0 +1,88 @@
+"""Delivery limit and consumer timeout of quorum queues, which differ between versions of RabbitMQ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.rabbitmq import Node, eventually, numbered
+from support.spark.running import schema_of
+
+from fairsched import Consumer
+from fairsched.spark.source.batch import BatchReader
+from fairsched.spark.source.options import source_options
+
+pytestmark = pytest.mark.rabbitmq("quorum queues")
+#: Redeliveries that are allowed.
+LIMIT = 2
+
+
+@pytest.fixture
+def limited(broker: Node, new_queue: Callable[..., str]) -> tuple[str, str]:
+    """A quorum queue with a message, and where it sends what is to be delivered once more than that."""
+    dead = new_queue("dead")
+    arguments = {
+        "x-queue-type": "quorum", "x-delivery-limit": LIMIT,
+        "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead,
+    }  # fmt: skip
+    queue = new_queue("limited", arguments=arguments)
+    broker.publish(queue, [b"one"], commit=True, delivery_mode=2)
+    return queue, dead
+
+
+def test_what_fails_counts_before_4_3(broker: Node, limited: tuple[str, str]) -> None:
+    queue, dead = limited
+    counted = broker.version < (4, 3)
+    seen: list[dict[str, Any]] = []
+    consumer = Consumer(broker.url, [queue], on_error="requeue")
+
+    def fail(message: Any) -> None:
+        seen.append(message.headers)
+        if len(seen) == LIMIT + (1 if counted else 3):
+            consumer.stop()
+        raise ValueError
+
+    consumer.run(fail)
+    eventually(lambda: broker.count(dead if counted else queue) == 1)
+    count, other = ("x-delivery-count", "x-acquired-count") if counted else ("x-acquired-count", "x-delivery-count")
+    assert [headers.get(count, 0) for headers in seen] == [*range(len(seen))]
+    assert not any(other in headers for headers in seen)
+
+
+def test_what_spark_browses_counts_before_4_3(broker: Node, limited: tuple[str, str]) -> None:
+    queue, dead = limited
+    counted = broker.version < (4, 3)
+    options = source_options({"url": broker.url, "queues": queue})
+    for _ in range(LIMIT + (1 if counted else 3)):
+        eventually(lambda: broker.count(queue) == 1)
+        reader = BatchReader(options, schema_of(options))
+        found = [rows.column("body").to_pylist() for part in reader.partitions() for rows in reader.read(part)]
+        assert found == [[b"one"]]
+    eventually(lambda: broker.count(dead if counted else queue) == 1)
+
+
+@pytest.mark.usefixtures("either_way")
+def test_a_consumer_that_is_cancelled_for_its_slowness_drops_what_it_holds(
+    broker: Node, new_queue: Callable[..., str]
+) -> None:
+    """From RabbitMQ 4.3 on, a consumer timeout of a quorum queue takes messages back and leaves the channel open."""
+    if broker.version < (4, 3):
+        pytest.skip("only from RabbitMQ 4.3 on: before, the channel is closed")
+    queue = new_queue("slow", arguments={"x-queue-type": "quorum", "x-consumer-timeout": 1000})
+    broker.publish(queue, numbered(3), commit=True, delivery_mode=2)
+    consumer = Consumer(broker.url, [queue])
+    handled: list[tuple[bytes, bool]] = []
+
+    def handle(message: Any) -> None:
+        handled.append((message.body, message.redelivered))
+        if len(handled) == 1:
+            # All of them came a second time, at least.
+            eventually(lambda: consumer.stats()["received"] >= 9)
+        if len(handled) == 4:
+            consumer.stop()
+
+    consumer.run(handle)
+    assert handled[0] == (b"0", False)
+    assert sorted(handled[1:]) == [(b"0", True), (b"1", True), (b"2", True)]
+    eventually(lambda: broker.left(queue) == 0)
