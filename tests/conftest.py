@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from support.distributions import build_sdist, build_wheel, once
-from support.rabbitmq import Node, shared_broker
+from support.outcomes import Outcomes
+from support.rabbitmq import Broker, chosen_broker, make_broker
+from support.scheduling import SparkInOneHalf, place
 
 # No profile has a deadline: a time limit per example says more about the machine than about the code. Too slow a test
 # is caught by pytest-timeout. `make test` tries the same examples every time, so that what it says of a change is
@@ -27,24 +31,66 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-# What a script starts in the background ignores SIGINT, and so does everything started from there: no test of a Ctrl-C
-# could end.
+# What a script starts in the background ignores SIGINT, and by nohup SIGHUP, and so does everything started from there:
+# no test of a Ctrl-C could end, and no worker would reload.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+#: Fixtures that are a broker of this run.
+BROKERS = {"broker", "mortal", "hashing_broker"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what needs a broker, and leave out what the broker of this run cannot be asked."""
+    here = Path(__file__).parent
+    for item in items:
+        folders = item.path.relative_to(here).parts
+        if folders[:2] == ("integration", "broker"):
+            item.add_marker(pytest.mark.model)  # and asks both brokers in every run
+        elif folders[0] == "integration" or (folders[0] != "broker" and BROKERS & {*getattr(item, "fixturenames", ())}):
+            item.add_marker(pytest.mark.broker)
+    unfit = {"rabbitmq": (), "embedded": ("rabbitmq",)}.get(chosen_broker(), ("model",))
+    left_out = {item: None for item in items if any(item.get_closest_marker(name) for name in unfit)}
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=list(left_out))
+    sort_by_length(items)
+
+
+def sort_by_length(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, so that no process is left alone with it at the end."""
-    first = ["spark", "integration", "reentrancy", "stress"]
-    folders = {item: item.path.relative_to(Path(__file__).parent).parts[0] for item in items}
-    items.sort(key=lambda item: first.index(folders[item]) if folders[item] in first else len(first))
+    tests = Path(__file__).parent
+    items.sort(key=lambda item: place(item.path.relative_to(tests).as_posix()))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep the tests of a file together, and Spark's files in one half of the processes."""
+    return SparkInOneHalf(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[Node]:
-    """A node for tests that leave it running."""
-    with shared_broker() as node:
-        yield node
+def broker() -> Iterator[Broker]:
+    """A broker for tests that leave it running."""
+    with make_broker() as made:
+        yield made
+
+
+@pytest.fixture
+def mortal() -> Iterator[Broker]:
+    """A broker of the test's own, which may be killed."""
+    with make_broker(durable=True) as made:
+        yield made
+
+
+@pytest.fixture
+def outcomes(record_property: Callable[[str, object], None]) -> Outcomes:
+    """Notes what a fault did to messages, for `make chaos`."""
+    return Outcomes(record_property)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.rabbitmq import Node
+from support.rabbitmq import Broker, Node, make_broker
 
 from fairsched.config import ConsumerOptions
 
@@ -35,10 +35,11 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture(scope="module")
-def hashing_broker() -> Iterator[Node]:
-    """A node with the plugin, older than 3.13: so it hashes the types of headers, and limits no weights."""
-    node = Node()
-    (node.home / "plugins").write_text("[rabbitmq_consistent_hash_exchange].\n")
+def hashing_broker() -> Iterator[Broker]:
+    """A RabbitMQ with the plugin, or the embedded broker."""
+    node = make_broker()
+    if isinstance(node, Node):
+        (node.home / "plugins").write_text("[rabbitmq_consistent_hash_exchange].\n")
     with node:
         yield node
 

@@ -15,14 +15,16 @@ from typing import Any
 import pytest
 from support.rabbitmq import Node, eventually, numbered
 
-from fairsched import App, ConfigurationError, Consumer, TimeLimitExceeded, UndecodableBody, aio
+from fairsched import App, ConfigurationError, Consumer, Queue, TimeLimitExceeded, UndecodableBody, aio
 
 Declare = Callable[..., str]
 
 
-def run(url: str, queue: str, handler: Callable[[Any], object], count: int, **options: Any) -> dict[str, Any]:
+def run(
+    url: str, queue: str | list[Queue], handler: Callable[[Any], object], count: int, **options: Any
+) -> dict[str, Any]:
     """Run a plain handler until so many messages were settled; return the figures."""
-    consumer = Consumer(url, [queue], **options)
+    queues = [queue] if isinstance(queue, str) else queue
     settled = 0
 
     def counting(message: Any, call_next: Callable[[Any], object]) -> object:
@@ -35,21 +37,24 @@ def run(url: str, queue: str, handler: Callable[[Any], object], count: int, **op
                 consumer.stop()
 
     options["middleware"] = [counting, *options.get("middleware", ())]
-    consumer = Consumer(url, [queue], **options)
+    consumer = Consumer(url, queues, **options)
     consumer.run(handler)
     return consumer.stats()
 
 
-def run_async(url: str, queue: str, handler: Callable[..., Any], **options: Any) -> dict[str, Any]:
-    """Run a handler of the asyncio consumer until the queue is settled."""
+def run_async(
+    url: str, queue: str | list[Queue], handler: Callable[..., Any], count: int = 1, **options: Any
+) -> dict[str, Any]:
+    """Run a handler of the asyncio consumer until the queue is settled, and so many messages at least."""
+    queues = [queue] if isinstance(queue, str) else queue
 
     async def main() -> dict[str, Any]:
-        async with aio.Consumer(url, [queue], **options) as consumer:
+        async with aio.Consumer(url, queues, **options) as consumer:
 
             async def watch() -> None:
                 while True:
                     found = consumer.stats()
-                    if found["acked"] + found["rejected"] + found["nacked"] >= found["received"] > 0:
+                    if found["acked"] + found["rejected"] + found["nacked"] >= max(count, found["received"]):
                         consumer.stop()
                         return
                     await asyncio.sleep(0.01)
@@ -343,6 +348,38 @@ def test_a_handler_in_a_thread_is_interrupted(
     eventually(lambda: not [one for one in threading.enumerate() if one.name.startswith("fairsched-")])
 
 
+@pytest.mark.parametrize("kind", ["threads", "coroutines", "asyncio, threads"])
+def test_the_time_limit_of_a_queue(broker: Node, new_queue: Declare, kind: str) -> None:
+    limited, unlimited = new_queue(), new_queue()
+    broker.publish(limited, [b"x"])
+    broker.publish(unlimited, [b"y"])
+    interrupted = threading.Event()
+
+    def handler(message: Any) -> None:
+        if message.queue == unlimited:
+            assert interrupted.wait(30)
+        else:
+            spin(message)
+
+    async def coroutine(message: Any) -> None:
+        if message.queue == unlimited:
+            assert await asyncio.to_thread(interrupted.wait, 30)
+        else:
+            await asyncio.sleep(60)
+
+    def on_error(message: Any, error: Exception) -> None:
+        message.reject()
+        interrupted.set()
+
+    queues = [Queue(limited, time_limit=0.2), Queue(unlimited, time_limit=False)]
+    options: dict[str, Any] = {"time_limit": 0.1, "on_error": on_error, "workers": 2}
+    if kind == "threads":
+        stats = run(broker.url, queues, handler, 2, **options)
+    else:
+        stats = run_async(broker.url, queues, coroutine if kind == "coroutines" else handler, 2, **options)
+    assert (stats["acked"], stats["rejected"], stats["timed_out"]) == (1, 1, 1)
+
+
 def test_a_handler_that_ignores_it_has_failed_when_it_ends(broker: Node, new_queue: Declare) -> None:
     queue = new_queue()
     broker.publish(queue, [b"x"])
@@ -355,6 +392,25 @@ def test_a_handler_that_ignores_it_has_failed_when_it_ends(broker: Node, new_que
 
     stats = run(broker.url, queue, handler, 1, time_limit=0.1, on_error="reject")
     assert (stats["acked"], stats["rejected"], stats["timed_out"]) == (0, 1, 1)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_a_handler_that_ends_its_worker_when_it_is_interrupted(
+    broker: Node, new_queue: Declare, kind: type[BaseException]
+) -> None:
+    queue = new_queue()
+    broker.publish(queue, [b"x"])
+
+    def handler(message: Any) -> None:
+        try:
+            spin(message)
+        except TimeLimitExceeded:
+            raise kind(3) from None
+
+    consumer = Consumer(broker.url, [queue], time_limit=0.1, on_error="reject")
+    with pytest.raises(kind):
+        consumer.run(handler)
+    eventually(lambda: broker.count(queue) == 1)
 
 
 def test_a_handler_in_c_code_is_interrupted_when_that_returns_and_shown_meanwhile(

@@ -19,6 +19,7 @@ from fairsched.consumer.pace import FIRST
 Declare = Callable[..., str]
 
 
+@pytest.mark.steady
 def test_a_drained_consumer_sleeps(broker: Node, new_queue: Declare) -> None:
     queues = [new_queue("idle") for _ in range(10)]
     for queue in queues:

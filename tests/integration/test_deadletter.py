@@ -31,7 +31,15 @@ def embedded() -> Iterator[str]:
         yield broker.url
 
 
-@pytest.fixture(params=["rabbitmq", "embedded"])
+@pytest.fixture(
+    params=[
+        pytest.param(
+            "rabbitmq",
+            marks=[pytest.mark.rabbitmq("the test beside it asks the embedded one"), pytest.mark.model],
+        ),
+        "embedded",
+    ]
+)
 def channel(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A channel of each of the two brokers."""
     with pika.BlockingConnection(pika.URLParameters(request.getfixturevalue(request.param))) as connection:

@@ -192,6 +192,8 @@ def compare_all(live: Live, seed: int, *, typed_headers: bool) -> Three:
     return three
 
 
+@pytest.mark.rabbitmq("the test beside it asks the embedded one")
+@pytest.mark.model
 @pytest.mark.parametrize("seed", range(3))
 def test_rabbitmq_routes_as_the_oracle(hashing_broker: Node, seed: int) -> None:
     name = f"host-{next(_numbers)}"

@@ -11,6 +11,7 @@ from support.frameworks import Jobs
 from support.proxy import Proxy, behind
 from support.rabbitmq import Node, eventually
 
+pytestmark = pytest.mark.steady
 _numbers = itertools.count()
 
 

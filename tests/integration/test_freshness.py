@@ -20,6 +20,7 @@ from support.running import Running
 
 from fairsched import CoDel
 
+pytestmark = pytest.mark.steady
 Declare = Callable[..., str]
 
 #: Messages a second, and for how many seconds; a quarter of them come to the slow consumer as long as it takes them.

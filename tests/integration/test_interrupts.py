@@ -101,7 +101,7 @@ MOMENTS = {
 
 
 def queues_of(broker: Node) -> set[str]:
-    return set(broker.control("list_queues", "--no-table-headers", "name").split())
+    return set(broker.messages())
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

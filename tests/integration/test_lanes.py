@@ -156,7 +156,7 @@ def test_order_while_the_broker_believes_in_a_lost_connection(
         if arguments is None:
             eventually(lambda: max(order) >= 50)
         sockets.pop().close()
-        broker.control("close_all_connections", "test")
+        broker.close_connections()
         eventually(lambda: len(set(order)) == 200)
     finally:
         lost.set()
@@ -167,6 +167,7 @@ def test_order_while_the_broker_believes_in_a_lost_connection(
     assert (first == sorted(first)) == (arguments is not None)
 
 
+@pytest.mark.steady
 def test_eight_workers_are_six_times_as_fast(broker: Node, new_queue: Declare) -> None:
     count, work = 2000, 0.02
     queue = new_queue("parallel")
@@ -191,6 +192,7 @@ def test_eight_workers_are_six_times_as_fast(broker: Node, new_queue: Declare) -
     assert speed_up >= 6, speed_up
 
 
+@pytest.mark.steady
 def test_shares_hold_with_lanes(broker: Node, new_queue: Declare) -> None:
     gold, free = new_queue("gold"), new_queue("free")
     for queue in (gold, free):

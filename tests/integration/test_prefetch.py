@@ -19,6 +19,7 @@ from support.workshop import Workshop, undisturbed
 
 from fairsched.prefetch import analyse
 
+pytestmark = pytest.mark.steady
 Declare = Callable[..., str]
 
 SERVICE = 0.004

@@ -8,11 +8,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pika
 import pytest
+from support.outcomes import Outcomes
 from support.proxy import Proxy, behind
 from support.rabbitmq import Node, eventually, numbered
 
@@ -42,13 +43,6 @@ def messages(node: Node, queue: str) -> list[tuple[pika.BasicProperties, bytes]]
 def first_seen(found: list[bytes]) -> list[bytes]:
     """Return what came, without what came again."""
     return list(dict.fromkeys(found))
-
-
-@pytest.fixture
-def own() -> Iterator[Node]:
-    """A node whose alarms concern nobody else."""
-    with Node() as node:
-        yield node
 
 
 def test_all_messages_arrive_in_order(broker: Node, new_queue: Declare) -> None:
@@ -156,8 +150,11 @@ def test_one_message_that_ends_the_channel_costs_no_other(broker: Node, new_queu
     assert first_seen(bodies(broker, queue)) == [b"%d" % number for number in range(200) if number % 50] + [b"after"]
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("cuts", [1, 5])
-def test_no_message_is_lost_when_the_connection_is_cut(broker: Node, new_queue: Declare, cuts: int) -> None:
+def test_no_message_is_lost_when_the_connection_is_cut(
+    broker: Node, new_queue: Declare, cuts: int, outcomes: Outcomes
+) -> None:
     queue = new_queue("cut")
     expected = numbered(20_000)
     with Proxy(broker.port) as proxy, Publisher(behind(proxy, broker.url)) as publisher:
@@ -168,6 +165,7 @@ def test_no_message_is_lost_when_the_connection_is_cut(broker: Node, new_queue: 
         publisher.flush()
         stats = publisher.stats()
     found = bodies(broker, queue)
+    outcomes.note("connection reset", "publisher", (expected, found))
     # Sorted by their first arrival they are in order: what is published again comes before anything newer.
     assert first_seen(found) == expected
     assert stats["confirmed"] == len(expected)
@@ -323,11 +321,11 @@ def test_a_property_that_publishes_while_it_is_looked_at(broker: Node, new_queue
     assert b"never" not in found
 
 
-def test_a_blocked_connection_makes_publishing_wait(own: Node, caplog: pytest.LogCaptureFixture) -> None:
-    own.declare("blocked")
-    with Publisher(own.url, confirm_timeout=0.5) as publisher:
+def test_a_blocked_connection_makes_publishing_wait(mortal: Node, caplog: pytest.LogCaptureFixture) -> None:
+    mortal.declare("blocked")
+    with Publisher(mortal.url, confirm_timeout=0.5) as publisher:
         publisher.publish(b"before", "blocked").wait(30)
-        own.control("set_vm_memory_high_watermark", "absolute", "1")
+        mortal.raise_memory_alarm()
         # The broker blocks connections that publish, so this one does once more.
         one = publisher.publish(b"during", "blocked")
         eventually(lambda: publisher._client.io_thread.blocked is not None)
@@ -338,10 +336,10 @@ def test_a_blocked_connection_makes_publishing_wait(own: Node, caplog: pytest.Lo
         waiting.start()
         eventually(lambda: publisher._client.window.queueing)
         assert not one.done
-        own.control("set_vm_memory_high_watermark", "0.6")
+        mortal.clear_memory_alarm()
         waiting.join(30)
         one.wait(30)
-    assert bodies(own, "blocked") == [b"before", b"during", b"after"]
+    assert bodies(mortal, "blocked") == [b"before", b"during", b"after"]
     assert caplog.text.count("blocked the connection: low on memory; publishing waits") == 1
 
 

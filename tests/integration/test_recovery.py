@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
+from support.outcomes import Outcomes
 from support.proxy import Proxy, behind
 from support.rabbitmq import Node, eventually, numbered
 from support.running import Running
@@ -20,16 +21,15 @@ Declare = Callable[..., str]
 MESSAGES = 50_000
 
 
-@pytest.fixture
-def mortal() -> Iterator[Node]:
-    """A node that the test may kill."""
-    with Node() as node:
-        yield node
+def note(outcomes: Outcomes, fault: str, running: Running, queues: list[str]) -> None:
+    processed = {queue: [body for at, body in running.processed.elements() if at == queue] for queue in queues}
+    outcomes.note(fault, "consumer, two queues", *((numbered(MESSAGES // 2), found) for found in processed.values()))
 
 
 @pytest.mark.slow
+@pytest.mark.chaos
 @pytest.mark.timeout(280)
-def test_no_message_is_lost_when_the_broker_is_killed_three_times(mortal: Node) -> None:
+def test_no_message_is_lost_when_the_broker_is_killed_three_times(mortal: Node, outcomes: Outcomes) -> None:
     queues = ["killed-a", "killed-b"]
     mortal.declare(*queues)
     for queue in queues:
@@ -45,12 +45,14 @@ def test_no_message_is_lost_when_the_broker_is_killed_three_times(mortal: Node) 
         stats = running.consumer.stats()
         # And it ends although there is no broker to say goodbye to.
         mortal.kill()
+    note(outcomes, "broker killed three times", running, queues)
     assert set(running.processed) == {(queue, body) for queue in queues for body in numbered(MESSAGES // 2)}
     assert stats["reconnects"] >= 3
 
 
 @pytest.mark.slow
-def test_no_message_is_lost_when_channels_fail(broker: Node, new_queue: Declare) -> None:
+@pytest.mark.chaos
+def test_no_message_is_lost_when_channels_fail(broker: Node, new_queue: Declare, outcomes: Outcomes) -> None:
     queues = [new_queue("channel") for _ in range(2)]
     for queue in queues:
         broker.publish(queue, numbered(MESSAGES // 2), delivery_mode=2)
@@ -66,6 +68,7 @@ def test_no_message_is_lost_when_channels_fail(broker: Node, new_queue: Declare)
         eventually(lambda: len(running.processed) == MESSAGES, 120)
         eventually(lambda: sum(broker.count(queue) for queue in queues) == 0)
         stats = running.consumer.stats()
+    note(outcomes, "channel closed three times", running, queues)
     assert set(running.processed) == {(queue, body) for queue in queues for body in numbered(MESSAGES // 2)}
     assert stats["reconnects"] == 0
 
@@ -124,7 +127,7 @@ def test_a_lost_connection_is_made_again(broker: Node, new_queue: Declare) -> No
         eventually(lambda: len(running.processed) > 200)
         # However long that takes, there is work left when the connection goes.
         running.work = 0.1
-        broker.control("close_all_connections", "test")
+        broker.close_connections()
         running.work = 0.0005
         eventually(lambda: len(running.processed) == 2000)
         eventually(lambda: broker.count(queue) == 0)
@@ -175,6 +178,7 @@ def test_long_handlers_do_not_delay_heartbeats(broker: Node, new_queue: Declare)
     assert broker.count(queue) == 0
 
 
+@pytest.mark.steady
 def test_a_handler_that_computes_does_not_delay_heartbeats(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("busy")
     broker.publish(queue, [b"x"])
@@ -200,7 +204,7 @@ def test_a_blocked_connection_goes_on_consuming(
         # However long the next takes, there is work left when the connection is blocked.
         running.work = 1.0
         try:
-            broker.control("set_vm_memory_high_watermark", "absolute", "1")
+            broker.raise_memory_alarm()
             # The broker blocks connections that publish, so this one does once.
             channel = running.channel(queue)._channel
             running.in_io_thread(lambda: channel.basic_publish("", "no-such-queue", b"x"))
@@ -209,6 +213,6 @@ def test_a_blocked_connection_goes_on_consuming(
             running.work = 0.01
             eventually(lambda: len(running.processed) == 100)
         finally:
-            broker.control("set_vm_memory_high_watermark", "0.6")
+            broker.clear_memory_alarm()
         eventually(lambda: "unblocked the connection" in caplog.text)
         eventually(lambda: broker.count(queue) == 0)

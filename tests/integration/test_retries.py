@@ -20,6 +20,7 @@ from typing import Any
 import pika
 import pytest
 from support import retrying
+from support.outcomes import Outcomes
 from support.rabbitmq import Node, eventually, numbered
 from support.wiretables import Encoded, field, table
 
@@ -276,6 +277,7 @@ def test_a_queue_of_that_name_with_other_arguments_is_refused(broker: Node, new_
         pass
 
 
+@pytest.mark.rabbitmq("users with permissions")
 def test_who_may_not_declare_is_told_at_the_start(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("retry")
     user = f"{queue}-user"
@@ -385,12 +387,15 @@ def run(broker: Node, queue: str, step: str = "", count: int = 0) -> subprocess.
     )  # fmt: skip
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize(
     ("step", "count"),
     # What is declared is not declared again so soon.
     [(step, count) for step in retrying.STEPS for count in (1, 40) if count == 1 or "declaration" not in step],
 )
-def test_nothing_is_lost_by_a_kill_between_two_steps(broker: Node, new_queue: Declare, step: str, count: int) -> None:
+def test_nothing_is_lost_by_a_kill_between_two_steps(
+    broker: Node, new_queue: Declare, outcomes: Outcomes, step: str, count: int
+) -> None:
     queue = new_queue("killed")
     morgue = f"{queue}.dead-letter"
     broker.declare(morgue)
@@ -408,19 +413,16 @@ def test_nothing_is_lost_by_a_kill_between_two_steps(broker: Node, new_queue: De
         process.communicate(timeout=60)
         assert process.returncode == 0
     found = letters(broker, morgue)
+    outcomes.note(
+        "worker killed between two steps of a retry", "retries", (numbered(COUNT), [body for body, _ in found])
+    )
     assert {body for body, _ in found} == set(numbered(COUNT))
     assert {properties.headers["x-attempts"] for _, properties in found} == {retrying.ATTEMPTS}
     assert broker.count(queue) == 0
 
 
-@pytest.fixture
-def mortal() -> Iterator[Node]:
-    """A broker that a test may kill."""
-    with Node() as node:
-        yield node
-
-
-def test_nothing_is_lost_with_the_broker(mortal: Node, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.chaos
+def test_nothing_is_lost_with_the_broker(mortal: Node, caplog: pytest.LogCaptureFixture, outcomes: Outcomes) -> None:
     """Killed again and again while messages are retried, RabbitMQ has each of them in the end."""
     caplog.set_level(logging.CRITICAL)
     mortal.declare("retried")
@@ -430,13 +432,16 @@ def test_nothing_is_lost_with_the_broker(mortal: Node, caplog: pytest.LogCapture
         for part in (100, 300):
             eventually(lambda part=part: consumer.stats()["retried"] >= part)
             mortal.restart()
-        kept: set[bytes] = set()
+        kept: list[bytes] = []
 
         def complete() -> bool:
-            kept.update(body for body, _ in letters(mortal, "retried.dead-letter"))
-            return kept == set(numbered(300))
+            kept.extend(body for body, _ in letters(mortal, "retried.dead-letter"))
+            return set(kept) == set(numbered(300))
 
-        eventually(complete, 60, "all are dead-lettered")
+        try:
+            eventually(complete, 60, "all are dead-lettered")
+        finally:
+            outcomes.note("broker killed twice", "retries", (numbered(300), kept))
 
 
 # The examples of the page ---------------------------------------------------------------------------------------------

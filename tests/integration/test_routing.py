@@ -15,6 +15,7 @@ from support.rabbitmq import Node
 
 from fairsched import ConfigurationError, ConsistentHashExchange, RabbitMQHash
 from fairsched.cli.group import cli
+from fairsched.cli.placement import ExchangeSession
 
 _numbers = itertools.count()
 
@@ -43,7 +44,7 @@ class Live:
         channel.exchange_declare(self.name, "x-consistent-hash", arguments=arguments)
         self.double = ConsistentHashExchange(
             hash_header=arguments.get("hash-header"), hash_property=arguments.get("hash-property"),
-            typed_headers=True, max_weight=None,
+            typed_headers=node.hashes_types, max_weight=None,
         )  # fmt: skip
 
     def declare(self, queue: str) -> str:
@@ -223,13 +224,20 @@ def check(*arguments: str) -> Any:
     return CliRunner().invoke(cli, ["check", *arguments])
 
 
-def test_check_compares_the_placement(hashing_broker: Node) -> None:
-    before = hashing_broker.control("list_queues", "--no-table-headers", "name")
+def test_check_compares_the_placement(hashing_broker: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[str] = []
+    declare = ExchangeSession.declare_exchange
+    monkeypatch.setattr(
+        ExchangeSession, "declare_exchange", lambda self, name, kind: (used.append(name), declare(self, name, kind))
+    )
+    before = hashing_broker.messages()
     result = check("--url", hashing_broker.url, "--binding", "q0=10", "--binding", "q1=20", "--binding", "q0=3")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == "\u2713 placement: 1000 keys route to the queues computed"
-    assert hashing_broker.control("list_queues", "--no-table-headers", "name") == before
-    assert "fairsched.check" not in hashing_broker.control("list_exchanges", "--no-table-headers", "name")
+    assert hashing_broker.messages() == before
+    [exchange] = used
+    with hashing_broker.connect() as channel, pytest.raises(pika.exceptions.ChannelClosedByBroker, match="NOT_FOUND"):
+        channel.exchange_declare(exchange, passive=True)
 
 
 def test_check_tells_of_another_placement(hashing_broker: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,6 +248,7 @@ def test_check_tells_of_another_placement(hashing_broker: Node, monkeypatch: pyt
     assert " routes to q0, computed q1" in result.stdout
 
 
+@pytest.mark.rabbitmq("lacks x-consistent-hash without a plugin")
 def test_check_of_a_broker_without_the_plugin(broker: Node) -> None:
     result = check("--url", broker.url, "--binding", "q0=1")
     assert result.exit_code == 4

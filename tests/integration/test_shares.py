@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import select
 import threading
 import time
 from collections import Counter
@@ -12,9 +13,11 @@ import pytest
 from support.rabbitmq import Node, eventually, numbered
 from support.running import busy, consume
 
-from fairsched.consumer import Consumer
+from fairsched.amqp.transport import Transport
+from fairsched.consumer import Consumer, Message
 from fairsched.fairness import jain
 
+pytestmark = pytest.mark.steady
 Declare = Callable[..., str]
 
 
@@ -131,6 +134,41 @@ def test_windows_too_small_for_the_measured_round_trip_are_reported_once(
     warnings = [record.getMessage() for record in caplog.records if "shares will flatten" in record.getMessage()]
     assert len(warnings) == 1
     assert "and needs 100 * (1 + ceil(" in warnings[0]
+
+
+def test_shares_hold_with_measured_windows_and_a_consumer_that_reads_itself(
+    broker: Node, new_queue: Declare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows start narrow and are replaced while the thread that consumes has the connection."""
+    units = {new_queue("auto"): number for number in (1, 2, 4)}
+    start, total = 10_000, 24_000
+    for queue, unit in units.items():
+        broker.publish(queue, [b"x"] * int(total * unit / 7 * 1.1 + 100))
+    borrowed: list[int] = []
+    count = Transport.count
+
+    def noted(self: Transport, received: int, *more: int) -> None:
+        borrowed.append(received)
+        count(self, received, *more)
+
+    monkeypatch.setattr(Transport, "count", noted)
+    counts: Counter[str] = Counter()
+    shares: Counter[str] = Counter()
+    # Long enough for the slowest of machines: this is about shares, and not about time.
+    consumer = Consumer(broker.url, units, prefetch="auto", anticipation=5.0)
+
+    def handler(message: Message) -> None:
+        counts[message.queue] += 1
+        if counts.total() == start:
+            shares.update({queue: -number for queue, number in counts.items()})
+        if counts.total() == total:
+            shares.update(counts)
+            consumer.stop(now=True)
+
+    consumer.run(handler)
+    assert not hasattr(select, "epoll") or sum(borrowed) > 0
+    for queue, unit in units.items():
+        assert shares[queue] / (total - start) == pytest.approx(unit / 7, rel=0.05), (counts, shares)
 
 
 def test_shares_hold_when_the_broker_is_the_bottleneck(broker: Node, new_queue: Declare) -> None:

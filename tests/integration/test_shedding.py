@@ -17,6 +17,7 @@ from support.running import Running
 from fairsched import App, CoDel, ConfigurationError, aio
 from fairsched.consumer import Consumer, consumer_counts
 
+pytestmark = pytest.mark.steady
 Declare = Callable[..., str]
 
 #: A handler that is asked for more than it can do: 25 messages of 40 ms each are a second of waiting.

@@ -57,6 +57,7 @@ def test_the_second_url_serves_when_the_first_is_dead(broker: Node, new_queue: D
     assert consume(consumer, 10) == numbered(10)
 
 
+@pytest.mark.rabbitmq("TLS")
 def test_amqps(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node(tls=True)
     try:
@@ -72,6 +73,11 @@ def test_amqps(monkeypatch: pytest.MonkeyPatch) -> None:
             untrusting.run(lambda message: None)
     finally:
         node.close()
+
+
+def test_amqps_at_a_port_without_tls(broker: Node) -> None:
+    with pytest.raises(ConnectionFailed, match=f"127.0.0.1:{broker.port}: .* does not speak TLS: use amqp://"):
+        Consumer(broker.url.replace("amqp://", "amqps://"), ["q"]).run(lambda message: None)
 
 
 def test_a_closed_consumer_consumes_no_more(broker: Node, new_queue: Declare) -> None:

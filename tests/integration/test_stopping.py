@@ -295,6 +295,7 @@ def test_an_async_stop_now_lets_handlers_finish(broker: Node, new_queue: Declare
     assert broker.count(queue) == 18
 
 
+@pytest.mark.steady
 def test_a_stop_on_a_half_open_link_keeps_to_its_time_and_blames_no_handler(
     broker: Node, new_queue: Declare, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -306,7 +307,8 @@ def test_a_stop_on_a_half_open_link_keeps_to_its_time_and_blames_no_handler(
             eventually(lambda: broker.left(queue) == 0)
             proxy.silence()
             begin = time.monotonic()
-        assert time.monotonic() - begin < 3.5
+        # Not once more for each thing that is not answered; nor until a heartbeat is missed.
+        assert time.monotonic() - begin < 5.5
     assert "did not confirm" in caplog.text
     assert "handed out" not in caplog.text
     assert "handlers" not in caplog.text

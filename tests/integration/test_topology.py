@@ -138,8 +138,8 @@ def test_an_exclusive_consumer_is_alone(broker: Node, new_queue: Declare) -> Non
             channel.basic_consume(name, lambda *_: None)
 
 
+@pytest.mark.rabbitmq("streams")
 def test_a_stream_is_read_from_an_offset(broker: Node, new_queue: Declare) -> None:
-    broker.control("status")  # skips with a broker that has no streams
     name = new_queue("stream")
     broker.delete(name)
     broker.declare(name, arguments={"x-queue-type": "stream"})
@@ -148,6 +148,7 @@ def test_a_stream_is_read_from_an_offset(broker: Node, new_queue: Declare) -> No
     assert consume(Consumer(broker.url, [queue]), 25) == numbered(30)[5:]
 
 
+@pytest.mark.rabbitmq("a list of connections with what their clients say of themselves")
 def test_the_broker_shows_the_name_of_the_connection(broker: Node, new_queue: Declare) -> None:
     name = new_queue("topology")
     with Consumer(broker.url, [name], connection_name="worker-7"):

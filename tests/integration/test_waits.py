@@ -27,7 +27,13 @@ def limited(broker: Node, new_queue: Declare) -> tuple[str, str]:
     return queue, dead
 
 
-@pytest.mark.parametrize(("prefetch", "warns"), [(None, True), (5, False)])
+@pytest.mark.parametrize(
+    ("prefetch", "warns"),
+    [
+        pytest.param(None, True, marks=pytest.mark.rabbitmq("a header with the count of deliveries")),
+        (5, False),
+    ],
+)
 def test_a_queue_that_counts_deliveries_is_warned_about(
     broker: Node, new_queue: Declare, caplog: pytest.LogCaptureFixture, prefetch: int | None, warns: bool
 ) -> None:

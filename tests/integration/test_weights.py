@@ -18,8 +18,9 @@ import pytest
 from support.rabbitmq import Node, eventually
 from support.running import Running
 
-from fairsched import App, ConfigurationError, Consumer, aio
+from fairsched import App, CoDel, ConfigurationError, Consumer, Retry, aio
 
+pytestmark = pytest.mark.steady
 Declare = Callable[..., str]
 
 
@@ -146,6 +147,72 @@ def test_from_many_threads_at_once() -> None:
     assert quanta(consumer) == {name: 3 + number for number, name in enumerate(names)}
 
 
+class Acting(str):
+    """A tenant whose hash does something, once."""
+
+    act: Callable[[], object] | None
+    __slots__ = ("act",)
+
+    def __hash__(self) -> int:
+        act, self.act = getattr(self, "act", None), None
+        if act is not None:
+            act()
+        return str.__hash__(self)
+
+
+def in_time(function: Callable[[], object]) -> None:
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_tenant_whose_hash_changes_a_weight() -> None:
+    consumer = Consumer("amqp://nobody", ["q"], key="header:tenant", weights={"a": 4}, default_weight=1)
+    tenant = Acting("new")
+    changes = {tenant: 3}
+    tenant.act = lambda: consumer.set_weight("a", 7)
+    in_time(lambda: consumer._client.set_weights(changes))
+    found = quanta(consumer)
+    assert (found["a"], found["new"]) == (7, 3)
+
+
+def test_a_tenant_whose_hash_waits_for_a_stop_elsewhere() -> None:
+    consumer = Consumer("amqp://nobody", ["q"], key="header:tenant", weights={"a": 4})
+    tenant = Acting("new")
+
+    def act() -> None:
+        stopping = threading.Thread(target=consumer.stop, daemon=True)
+        stopping.start()
+        stopping.join(10)
+        assert not stopping.is_alive()
+
+    changes = {tenant: 3}
+    tenant.act = act
+    in_time(lambda: consumer._client.set_weights(changes))
+    assert consumer.state.stopping
+    assert quanta(consumer)["new"] == 3
+
+
+def test_a_destructor_may_call_the_consumer_wherever_it_runs() -> None:
+    """The collector runs destructors between any two instructions, those that hold a lock of ours too."""
+    consumer = Consumer("amqp://nobody", ["q"], retry=Retry(), codel=CoDel())
+    client = consumer._client
+    assert client._retries is not None
+    assert client.shedding is not None
+    guards = [client._guard, client._pace._guard, client._retries._guard, client.shedding._guard]
+
+    def run() -> None:
+        for guard in guards:
+            with guard:
+                consumer.stats()
+                consumer.set_weight("q", 2)
+                consumer.stop()
+                assert consumer.state.stopping
+
+    in_time(run)
+
+
 def test_asyncio(broker: Node, new_queue: Declare) -> None:
     gold, free = new_queue(), new_queue()
 
@@ -223,6 +290,11 @@ def test_sighup_applies_the_weights_of_the_file(tmp_path: Path, broker: Node, ne
             f"queues = {{{gold} = 6}}\nprefetch = 10", f"until the next start: queues {free}", "no weight has changed"
         )
         quanta_are(3, 1)
+        reload(
+            f"queues = {{{gold} = {{weight = 6, prefetch = 7, time_limit = 5}}, {free} = 2}}\nprefetch = 10",
+            f"until the next start: prefetch, time_limit of queue '{gold}'",
+            "no weight has changed",
+        )
         # Without weights in the file they are those of the app.
         reload("prefetch = 10", f"SIGHUP: weights are now {gold}=40, {free}=4")
         quanta_are(10, 1)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import doctest
+import json
 import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import Metric
 
 import fairsched
 import fairsched.prefetch
-from fairsched.config import Settings
+from fairsched import Consumer
+from fairsched.broker.metrics import BrokerCollector
+from fairsched.config import OPTIONS, ConsumerOptions, Settings
 from fairsched.config.reference import options_table
+from fairsched.metrics import collector
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,11 +59,41 @@ def test_the_readme_example_on_the_broker_that_comes_along(capsys: pytest.Captur
 
 
 def test_the_example_of_the_page_on_testing() -> None:
-    page = ROOT / "docs" / "howto" / "testing.md"
-    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(compile(code, page, "exec"), names)
-    names["test_orders"]()
+    for code in blocks("docs/howto/testing.md"):
+        names: dict[str, Any] = {}
+        exec(code, names)
+        [test] = [value for name, value in names.items() if name.startswith("test_")]
+        test()
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_what_the_page_on_the_broker_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its publisher and consumer, on a port that is free; each test that it shows, with a broker of its own."""
+    ways, in_process, kept, *tests = blocks("docs/howto/broker.md")
+    assert "amqp://guest:guest@127.0.0.1:5672/%2F" in ways
+
+    def print_and_leave(body: bytes) -> None:
+        print(body)
+        raise SystemExit
+
+    with fairsched.Broker() as broker, pytest.raises(SystemExit):
+        exec(ways.replace("amqp://guest:guest@127.0.0.1:5672/%2F", broker.url), {"print": print_and_leave})
+    exec(in_process, {})
+    exec(kept, {})
+    printed = capsys.readouterr().out.splitlines()
+    assert (printed[0], printed[-1]) == ("b'hello'", "b'hello'")
+    assert "b'hello'" in printed[1]
+    names: dict[str, Any] = {"pytest": pytest, "fairsched": fairsched}
+    for code in tests:
+        exec(code, names)
+    called = [name for name in names if name.startswith("test_")]
+    assert len(called) == 3
+    for name in called:
+        with fairsched.Broker() as broker:
+            names[name](broker)
 
 
 def test_the_example_of_a_configuration_file(tmp_path: Path) -> None:
@@ -81,6 +116,110 @@ def test_what_the_page_on_pulling_shows(capsys: pytest.CaptureFixture[str]) -> N
         assert capsys.readouterr().out.splitlines() == expected
 
 
+def test_what_the_page_on_routing_shows() -> None:
+    """One after another, as they are read: each goes on where the one before it ended."""
+    names: dict[str, Any] = {"table": {"account": ["account-1", "account-2"]}, "account_number": 4711}
+    for code in blocks("docs/howto/routing.md"):
+        exec(code, names)
+    assert len(names["indices"]) == 2
+
+
+def test_what_the_page_on_prefetch_computes() -> None:
+    (code, _) = blocks("docs/howto/prefetch.md")
+    names: dict[str, Any] = {}
+    lines = [line.partition("#") for line in code.splitlines() if line]
+    exec(lines[0][0], names)
+    assert [round(eval(expression, names), 6) for expression, _, _ in lines[1:]] == [
+        float(printed) for _, _, printed in lines[1:]
+    ]
+
+
+def test_what_the_page_on_simulating_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = blocks("docs/howto/simulating.md")
+    exec(code, {})
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["26", "39", "51"]
+
+
+def test_the_scheduler_of_the_page_on_embedding() -> None:
+    code = blocks("docs/howto/embedding.md")[2]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert sorted(names["tokens"].tolist()) == [101, 102, 103]
+
+
+METRICS_PAGE = ROOT / "docs/howto/metrics.md"
+#: Of queues, or with a key of tenants.
+OF_SLOTS = {
+    "fairsched_served_messages_total", "fairsched_served_cost_total", "fairsched_buffered_messages",
+    "fairsched_deficit", "fairsched_quantum",
+}  # fmt: skip
+
+
+def metrics_labels() -> dict[str, tuple[Metric, list[str]]]:
+    """Return a consumer's metrics by name, each with the names of its labels."""
+    families = collector(Consumer("amqp://127.0.0.1:9", ["q"])).describe()
+    return {one.name + "_total" * (one.type == "counter"): (one, list(one._labelnames)) for one in families}
+
+
+def test_the_page_on_metrics_has_the_tables_of_what_there_is() -> None:
+    rows = []
+    for name, (family, labels) in metrics_labels().items():
+        shown = "*queue or tenant*" if name in OF_SLOTS else ", ".join(f"`{label}`" for label in labels)
+        rows.append(f"| `{name}` | {family.type} | {shown} | {family.documentation} |")
+    assert "\n".join(rows) in METRICS_PAGE.read_text(encoding="utf-8"), "paste:\n" + "\n".join(rows)
+    rows = []
+    for family in BrokerCollector(dict).describe():
+        rows.append(
+            f"| `{family.name}{'_total' * (family.type == 'counter')}` | {family.type} | {family.documentation} |"
+        )
+    assert "\n".join(rows) in METRICS_PAGE.read_text(encoding="utf-8"), "paste:\n" + "\n".join(rows)
+
+
+def test_the_example_of_the_page_on_metrics(capsys: pytest.CaptureFixture[str]) -> None:
+    [code] = re.findall(r"```python\n(.*?)```", METRICS_PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(code, METRICS_PAGE, "exec"), names)
+    assert capsys.readouterr().out == "1\n"
+    assert b'fairsched_served_messages_total{queue="orders"} 1.0' in names["page"]
+
+
+def test_the_example_of_the_page_on_explaining(capsys: pytest.CaptureFixture[str]) -> None:
+    code, *_ = blocks("docs/howto/explain.md")
+    exec(code, {})
+    figures, sentence = capsys.readouterr().out.splitlines()
+    assert figures == "1 1 1"
+    assert sentence.startswith("tenant 'quiet' waits: 1 message buffered, the oldest for ")
+    assert sentence.endswith(
+        "; its deficit is 0 of a quantum of 1 (weight 1), and its next message costs 1; 1 of 1 other tenant is served "
+        "before it; 4 of the window of 500 are unsettled; 1 message in hand of 1 worker"
+    )
+
+
+def test_the_dashboard_asks_for_what_there_is() -> None:
+    board = json.loads((ROOT / "examples/grafana/consumers.json").read_text(encoding="utf-8"))
+    there = {
+        name: {*labels, "instance"} | ({"tenant"} if name in OF_SLOTS else set())
+        for name, (_, labels) in metrics_labels().items()
+    }
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"]) >= 10
+    asked: set[str] = set()
+    for target in (target for panel in board["panels"] for target in panel["targets"]):
+        metrics = re.findall(r"fairsched_\w+", target["expr"])
+        assert metrics
+        assert set(metrics) <= there.keys()
+        [possible] = {frozenset(there[name]) for name in metrics}
+        grouped = {label for labels in re.findall(r"by \((.*?)\)", target["expr"]) for label in labels.split(", ")}
+        assert grouped <= possible
+        assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) == grouped
+        for name in metrics:  # a counter is of use as a rate only
+            before = target["expr"].partition(name)[0]
+            assert name.endswith("_total") == before.endswith(("rate(", "increase("))
+        asked.update(metrics)
+    assert there.keys() - asked == {"fairsched_tenants"}
+    variables = board["templating"]["list"]
+    assert {name for one in variables for name in re.findall(r"fairsched_\w+", one["query"])} == {"fairsched_connected"}
+
+
 def test_the_page_on_configuration_has_the_table_of_options() -> None:
     page = (ROOT / "docs/reference/configuration.md").read_text(encoding="utf-8")
     assert options_table() in page, "paste what python -m fairsched.config.reference prints"
@@ -92,3 +231,17 @@ def test_links_between_documents() -> None:
     for page in pages:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "compose.yaml", "kubernetes.yaml"])
+def test_workers_in_containers_are_given_options_and_variables_that_exist(name: str) -> None:
+    text = re.sub(r"(?m)^\s*#.*", "", (ROOT / "examples/deploy" / name).read_text(encoding="utf-8"))
+    text = text.replace("--no-cache-dir", "")
+    options = {option.replace("-", "_") for option in re.findall(r"--([a-z][a-z-]+)", text)}
+    assert options <= set(OPTIONS)
+    variables = {variable.lower() for variable in re.findall(r"FAIRSCHED_(\w+)", text)}
+    assert variables <= set(OPTIONS)
+    assert options | variables
+    # A worker gets less time from itself than from who kills it.
+    for grace in re.findall(r"(?:stop_grace_period|terminationGracePeriodSeconds): (\d+)", text):
+        assert int(grace) > ConsumerOptions("", ()).shutdown_timeout

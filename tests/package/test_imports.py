@@ -85,7 +85,7 @@ def test_a_circle_is_found(tmp_path: Path, first: tuple[str, str], second: tuple
         (r"fairsched\.core\.", r"(?!fairsched\.core\.)"),
         (
             r"fairsched\._(?!delivery\b)",
-            r"fairsched\.(?!_|core\b|errors$|batch$|codelstats$|slotstats$|frozenmapping$|ringarcs$)",
+            r"fairsched\.(?!_|core\b|errors$|batch$|codelstats$|slotoutlook$|slotstats$|frozenmapping$|ringarcs$)",
         ),
         (r"fairsched\._delivery\b", r"fairsched\.(publisher|consumer|spark|cli|config|simulator)\b"),
         (r"fairsched\.amqp\b", r"fairsched\.(publisher|consumer|spark|cli|config)\b"),
@@ -118,3 +118,10 @@ def test_what_benchmarks_import_is_there(path: Path) -> None:
 
 def test_imports_of_benchmarks_are_found() -> None:
     assert sum(len(imported_by_benchmark(path)) for path in BENCHMARKS) > 20
+
+
+def test_probes_that_benchmarks_measure_are_optimised_as_the_package_is() -> None:
+    named = {name for path in BENCHMARKS for name in re.findall(r"\b_probe\w*", path.read_text(encoding="utf-8"))}
+    listed = re.search(r"^MEASURED_PROBES = (\{.*\})$", (SOURCES.parent / "setup.py").read_text(), re.MULTILINE)
+    assert listed is not None
+    assert named == ast.literal_eval(listed[1])

@@ -29,13 +29,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.integration)
 
 
-@pytest.fixture
-def mortal() -> Iterator[Node]:
-    """A node that the test may kill."""
-    with Node() as node:
-        yield node
-
-
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3Server]:
     """An S3 server without buckets."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.outcomes import Outcomes
 from support.rabbitmq import Node, eventually
 from support.spark.faulty import FaultySource, fault, reached
 from support.spark.home import link
@@ -25,7 +26,7 @@ from support.spark.running import QUANTA, fill, options_of
 import fairsched
 from fairsched.spark import register
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.chaos, pytest.mark.timeout(900)]
 Declare = Callable[..., list[str]]
 
 #: What the scripts import, and the queries refer to by name.
@@ -54,9 +55,17 @@ def share(rows: list[Any]) -> list[bytes]:
     return [bytes(row.body) for row in rows if row.part == 0]
 
 
-def check(stage: str, found: list[tuple[bytes, bool]], expected: set[bytes], shares: list[bytes]) -> None:
+def check(
+    outcomes: Outcomes,
+    fault: str,
+    stage: str,
+    found: list[tuple[bytes, bool]],
+    expected: set[bytes],
+    shares: list[bytes],
+) -> None:
     """Nothing is lost; only shares that were published and not acknowledged come once more, and say so."""
     bodies = [body for body, _ in found]
+    outcomes.note(fault, f"Spark source, rows {stage}", (expected, bodies))
     assert set(bodies) == expected, stage
     assert shares
     assert Counter(bodies) - Counter(expected) == Counter(shares if stage == "published" else []), stage
@@ -71,7 +80,7 @@ def check(stage: str, found: list[tuple[bytes, bool]], expected: set[bytes], sha
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_workers_that_end_in_three_batches(
-    stage: str, spark: Any, broker: Node, queues: Declare, tmp_path: Path
+    stage: str, spark: Any, broker: Node, queues: Declare, tmp_path: Path, outcomes: Outcomes
 ) -> None:
     names = queues(10)
     expected = fill(broker, names, 300)
@@ -89,10 +98,13 @@ def test_workers_that_end_in_three_batches(
         # What is acknowledged need not be shown yet.
         running.processAllAvailable()
     assert reached(tmp_path) == [f"{stage}/{number}" for number in (1, 2, 3)]
-    check(stage, copies(rows.all), expected, [body for number in range(3) for body in share(rows.batches[number])])
+    again = [body for number in range(3) for body in share(rows.batches[number])]
+    check(outcomes, "Python worker ended in three batches", stage, copies(rows.all), expected, again)
 
 
-def test_drivers_that_are_killed(spark: Any, launch: Any, broker: Node, queues: Declare, tmp_path: Path) -> None:
+def test_drivers_that_are_killed(
+    spark: Any, launch: Any, broker: Node, queues: Declare, tmp_path: Path, outcomes: Outcomes
+) -> None:
     register(spark)
     names: dict[str, list[str]] = {}
     expected: dict[str, set[bytes]] = {}
@@ -102,27 +114,42 @@ def test_drivers_that_are_killed(spark: Any, launch: Any, broker: Node, queues: 
         names[stage] = queues(10)
         expected[stage] = fill(broker, names[stage], 300)
         places[stage] = place(folder, source(broker, names[stage], folder, fault(stage, "wait", folder, 2)))
+    kill_all(launch, [*places.values()])
+    for stage in STAGES:
+        rows = restarted(spark, broker, places[stage], names[stage])
+        assert reached(tmp_path / stage) == [f"{stage}/2"]
+        again = share([row for row in rows if row.batch == 1])
+        check(outcomes, "Spark driver killed", stage, copies(rows), expected[stage], again)
+    assert broker.left(*itertools.chain.from_iterable(names.values())) == 0
+
+
+@pytest.mark.rabbitmq("streams")
+def test_a_driver_that_reads_streams_and_is_killed(
+    spark: Any, launch: Any, broker: Node, queues: Declare, tmp_path: Path, outcomes: Outcomes
+) -> None:
+    register(spark)
     (folder := tmp_path / "streams").mkdir()
     streams = queues(2, arguments={"x-queue-type": "stream"})
     streamed = fill(broker, streams, 2000)
     options = {"url": broker.url, "streams": ",".join(streams), "startingOffsets": "earliest",
                "maxMessagesPerTrigger": "2000", "fault": fault("yielded", "wait", folder, 2)}  # fmt: skip
-    places["streams"] = place(folder, options)
-    driver = launch("killed", json.dumps(list(places.values())))
-    reach = [Path(one["reached"]) for one in places.values()]
-    eventually(lambda: driver.poll() is not None or all(path.exists() for path in reach), 200)
-    assert driver.poll() is None
-    end(driver)
-    for stage in STAGES:
-        rows = restarted(spark, broker, places[stage], names[stage])
-        assert reached(tmp_path / stage) == [f"{stage}/2"]
-        check(stage, copies(rows), expected[stage], share([row for row in rows if row.batch == 1]))
-    assert broker.left(*itertools.chain.from_iterable(names.values())) == 0
-    rows = restarted(spark, broker, places["streams"], [])
+    where = place(folder, options)
+    kill_all(launch, [where])
+    rows = restarted(spark, broker, where, [])
+    outcomes.note("Spark driver killed", "Spark source, streams", (streamed, [bytes(row.body) for row in rows]))
     # Both streams are read side by side. The batch before the first rows only notes where they begin.
     assert set(reached(tmp_path / "streams")) == {"yielded/2"}
     assert Counter(row.batch for row in rows) == {1: 2000, 2: 2000}
     assert {bytes(row.body) for row in rows} == streamed
+
+
+def kill_all(launch: Any, places: list[dict[str, Any]]) -> None:
+    """Run queries in a driver, and kill it when each of them has reached its stage."""
+    driver = launch("killed", json.dumps(places))
+    reach = [Path(one["reached"]) for one in places]
+    eventually(lambda: driver.poll() is not None or all(path.exists() for path in reach), 200)
+    assert driver.poll() is None
+    end(driver)
 
 
 def restarted(spark: Any, broker: Node, place: dict[str, Any], names: list[str]) -> list[Any]:
@@ -149,7 +176,7 @@ def archive(folder: Path) -> Path:
 
 
 def test_executors_that_are_killed_and_have_us_from_an_archive(
-    spark: Any, launch: Any, broker: Node, queues: Declare, tmp_path: Path
+    spark: Any, launch: Any, broker: Node, queues: Declare, tmp_path: Path, outcomes: Outcomes
 ) -> None:
     places, names, expected = [], {}, {}
     for stage in STAGES:
@@ -168,7 +195,8 @@ def test_executors_that_are_killed_and_have_us_from_an_archive(
         assert reached(tmp_path / stage) == [f"{stage}/2"]
         # What went back to the queues was not in the plan, and is still there.
         found = [*copies(rows), *taken(broker, names[stage])]
-        check(stage, found, expected[stage], share([row for row in rows if row.batch == 1]))
+        again = share([row for row in rows if row.batch == 1])
+        check(outcomes, "Spark executor killed", stage, found, expected[stage], again)
 
 
 def taken(broker: Node, names: list[str]) -> list[tuple[bytes, bool]]:

@@ -31,9 +31,7 @@ def registered(spark: Any) -> None:
 @pytest.fixture(scope="module")
 def url(broker: Node) -> str:
     """The broker's URL with a user whose password can be told from everything else."""
-    broker.control("add_user", "app", "hush-hush")
-    broker.control("set_permissions", "app", ".*", ".*", ".*")
-    return broker.url.replace("guest:guest", "app:hush-hush")
+    return broker.add_user("app", "hush-hush")
 
 
 def check(shown: Iterable[str]) -> None:

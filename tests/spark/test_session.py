@@ -196,6 +196,7 @@ def test_a_query_outlives_its_broker(stage: str, spark: Any, mortal: Node, tmp_p
     assert held <= again <= held + before
 
 
+@pytest.mark.rabbitmq("streams")
 def test_streams_are_read_exactly_once_although_workers_die(
     spark: Any, broker: Node, queues: Declare, tmp_path: Path
 ) -> None:

@@ -25,7 +25,7 @@ from support.spark.launched import SLOW_START, end
 from support.spark.running import options_of, unique
 from support.spark.standalone import Standalone
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.rabbitmq("streams")]
 
 MESSAGES, BATCH = 800, 400
 

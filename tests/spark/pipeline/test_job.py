@@ -303,6 +303,7 @@ def test_a_pipeline_can_write_to_rabbitmq(job: Any, queues: Node) -> None:
         queues.delete("done")
 
 
+@pytest.mark.rabbitmq("streams")
 def test_a_pipeline_can_read_streams(job: Any, broker: Node, tmp_path: Path) -> None:
     name = "pipeline-events"
     broker.declare(name, arguments={"x-queue-type": "stream"})

@@ -37,6 +37,7 @@ def take(node: Node, queue: str) -> list[tuple[pika.BasicProperties, bytes]]:
         return [(properties, body) for _method, properties, body in found]
 
 
+@pytest.mark.rabbitmq("a list of connections with the octets received")
 def test_a_task_may_wait_for_its_rows_for_any_time(broker: Node, queues: Declare) -> None:
     [name] = queues(1)
     rows = pa.RecordBatch.from_pydict({"body": ["a"]})

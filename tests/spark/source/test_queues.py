@@ -414,7 +414,7 @@ def test_the_planner_outlives_its_connection(broker: Node, queues: Declare, driv
     fill(broker, [name], 10)
     one = driver([name], maxMessagesPerTrigger=5)
     assert one.plan() is not None
-    broker.control("close_all_connections", "test")
+    broker.close_connections()
     assert one.plan() is not None
 
 
@@ -442,7 +442,7 @@ def test_consumers_have_the_arguments_that_are_given(
     names = queues(2)
     expected = fill(broker, names, 5)
     one = driver(names, consumerArguments='{"x-priority": "high"}', connectRetries=0)
-    with pytest.raises(ConnectionFailed, match=r"invalid arg .*x-priority.*expected integer"):
+    with pytest.raises(ConnectionFailed, match=r"invalid arg .*x-priority.*integer"):
         one.read(one.plan())
     two = driver(names, consumerArguments='{"x-priority": -1}', failOnDataLoss="false")
     assert {body for part in two.read(two.plan()) for body in bodies(part)} == expected

@@ -59,7 +59,7 @@ def test_what_may_not_have_been_acknowledged_is_not_shown(broker: Node, queues: 
     class Cut(partition.PartitionReader):
         def reached(self, stage: str) -> None:
             if stage == "published":
-                broker.control("close_all_connections", "test")
+                broker.close_connections()
 
     class Reader(QueuesReader):
         partition_reader = Cut
