@@ -10,18 +10,28 @@ VENV := .venv
 STAMPS := $(VENV)/stamps
 PY := $(VENV)/bin/python
 # Twice quiet: errors only. Warnings about the index that a machine is set up with are its owner's.
-PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
+# Python compiles a module when it is first imported; most of what is installed for tests never is.
+INSTALL := $(PY) -m pip --disable-pip-version-check --quiet --quiet install --no-compile
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 # What the extension is made of. A change of any of these rebuilds it; a change of Python code needs nothing.
 SOURCES := setup.py $(shell find src tests/probes -name '*.pyx' -o -name '*.pxd')
+# Versions of RabbitMQ: the one of this machine, and two more; and what differs between versions.
+BROKERS := rabbitmq rabbitmq-4.0 rabbitmq-4.3
+ON_BROKERS := tests/integration tests/spark/source/test_queues.py tests/spark/source/test_streams.py
 UNIT := not integration and not slow and not stress
-# Most tests wait: for a broker, for Spark, for a timer. So there are as many processes as cores, each with a broker and
-# a Spark of its own. The tests of a file stay together; tests/conftest.py says where to begin.
-WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
-PYTEST := $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Most tests wait: for a broker, for Spark, for a timer. So there are two processes for each core, each with a broker and
+# a Spark of its own if it comes to that. What judges shares or times (`steady`) comes afterwards, in half as many
+# processes; so does what computes alone. The tests of a file stay together; tests/support/scheduling.py says where to
+# begin.
+WORKERS ?= $(shell expr 2 \* $(shell getconf _NPROCESSORS_ONLN))
+HALF := $(shell expr \( $(WORKERS) + 1 \) / 2)
+PYTEST := $(PY) -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
+# Run what has a marker. A test that fails does not keep the second crowd from what it has to say; an interruption does.
+in_two_crowds = status=0; $(PYTEST) $(WORKERS) -m "$(1)not steady" tests || status=$$?; test $$status -le 1; \
+	$(PYTEST) $(HALF) -m "$(1)steady" tests; exit $$status
 
-.PHONY: help demo test test-quick peer-suites bench lint sanitize coverage wheel docs build venv servers format clean distclean
+.PHONY: help demo test test-quick test-embedded test-brokers chaos peer-suites bench lint sanitize coverage wheel docs build venv servers format clean distclean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -30,10 +40,22 @@ demo: $(STAMPS)/built  ## ten weighted queues, and the share each of them got
 	$(VENV)/bin/fairsched demo
 
 test: build servers  ## every test, RabbitMQ included
-	$(PYTEST) tests
+	$(call in_two_crowds,)
 
 test-quick: build  ## the tests that need no server, in under three minutes
-	$(PYTEST) -m "$(UNIT)" tests
+	$(PYTEST) $(HALF) -m "$(UNIT)" tests
+
+test-embedded: build  ## the tests of consumer, CLI and Spark that need a broker, on the embedded one
+	tools/install-servers java
+	export FAIRSCHED_TEST_BROKER=embedded; $(call in_two_crowds,broker and )
+
+chaos: build servers  ## every fault of the tests, and what was lost, handled again and overtaken
+	tools/chaos --dist loadfile --no-loadscope-reorder --numprocesses $(WORKERS)
+
+test-brokers: build servers  ## the tests of the consumer and of Spark's queues and streams on RabbitMQ 3.10, 4.0 and 4.3
+	tools/install-servers rabbitmq-4
+	status=0; for broker in $(BROKERS); do echo "== on $$broker"; \
+	FAIRSCHED_TEST_BROKER=$$broker $(PYTEST) $(HALF) $(ON_BROKERS) || status=$$?; done; exit $$status
 
 peer-suites: build servers  ## the tests of other AMQP clients, on RabbitMQ and on the embedded broker
 	$(PY) tools/peer-suites
@@ -68,25 +90,25 @@ venv: $(STAMPS)/created
 build: $(STAMPS)/probes  ## the extension and its test probes, into .venv (editable)
 
 servers:
-	tools/install-servers rabbitmq librabbitmq chromium java
+	tools/install-servers rabbitmq librabbitmq chromium java faketime
 
 $(STAMPS)/created:
 	tools/install-servers python "$(PYTHON)"
 	test -x $(PY) || "$(PYTHON)" -m venv $(VENV)
-	$(PIP) install --upgrade "pip>=25.1"
+	$(INSTALL) --upgrade "pip>=25.1"
 	mkdir -p $(STAMPS)
 	touch $@
 
 $(STAMPS)/group-%: pyproject.toml | $(STAMPS)/created
 	@echo "== installing what '$*' needs"
-	$(PIP) install --group $*
+	$(INSTALL) --group $*
 	touch $@
 
 # The build tools are installed first and isolation is off, so that a rebuild needs no network. Installing compiles
 # nothing; afterwards `build_ext` compiles what a change reaches.
 $(STAMPS)/installed: pyproject.toml $(STAMPS)/group-build | $(STAMPS)/created
 	@echo "== installing fairsched and what its command line needs"
-	FAIRSCHED_COMPILED=1 $(PIP) install --no-build-isolation --editable ".[cli]"
+	FAIRSCHED_COMPILED=1 $(INSTALL) --no-build-isolation --editable ".[cli]"
 	touch $@
 
 $(STAMPS)/built: $(SOURCES) $(STAMPS)/installed
@@ -94,10 +116,11 @@ $(STAMPS)/built: $(SOURCES) $(STAMPS)/installed
 	$(PY) setup.py --quiet build_ext --inplace
 	touch $@
 
-$(STAMPS)/probes: $(SOURCES) $(STAMPS)/built $(STAMPS)/group-source-test $(STAMPS)/group-test
-	@echo "== compiling the tests' probes"
+# With the extension, which would otherwise be searched for what has changed twice.
+$(STAMPS)/probes: $(SOURCES) $(STAMPS)/installed $(STAMPS)/group-source-test
+	@echo "== compiling fairsched and the tests' probes on all cores; the first time takes a minute or two"
 	FAIRSCHED_PROBE=1 $(PY) setup.py --quiet build_ext --inplace
-	touch $@
+	touch $(STAMPS)/built $@
 
 clean:  ## remove what was built, but keep .venv
 	rm -rf build dist wheelhouse docs/_build docs/reference/generated src/*.egg-info $(STAMPS)/built $(STAMPS)/probes

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+from sphinx.application import Sphinx
+
 import fairsched
 
 project = "fairsched"
@@ -31,5 +35,24 @@ numpydoc_xref_param_type = False
 
 # The manual is built without a network, so names of other projects are text and cannot be links. Our own must resolve.
 nitpick_ignore_regex = [(r"py:.*", r"(?!fairsched).*")]
-# Documented as fairsched.Message; a variable of types.
-nitpick_ignore = [("py:class", "fairsched._delivery.Message"), ("py:class", "fairsched.consumer.app._H")]
+# Documented as fairsched.Message; variables of types; what says for itself that it is a mapping.
+nitpick_ignore = [
+    ("py:class", "fairsched._delivery.Message"),
+    ("py:class", "fairsched.consumer.app._H"),
+    ("py:class", "fairsched.consumer.app._M"),
+    ("py:class", "fairsched.frozenmapping.FrozenMapping"),
+]
+
+
+def name_the_class(
+    _app: object, _what: str, name: str, _object: object, _options: object, *written: str | None
+) -> object:
+    """Say which class a signature means: as mere text, it could be the simulator's, or asyncio's."""
+    if name.startswith("fairsched.simulator"):
+        return None
+    meant = "Queue" if name.startswith("fairsched.aio") else "Queue|Publisher"
+    return tuple(text and re.sub(rf"(?<![\w.])({meant})\b", r"fairsched.\1", text) for text in written)
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("autodoc-process-signature", name_the_class)
