@@ -49,6 +49,7 @@ cdef class ChannelDeliveries:
     cdef public bint alive
     cdef public bint filled
     cdef public bint arrived
+    cdef public bint keeps_messages
     cdef readonly int64_t window
     cdef public unsigned int number
     cdef public int64_t room

@@ -380,6 +380,9 @@ cdef class ChannelDeliveries:
         Whether deliveries have filled the window since this was cleared, so that more presumably wait upstream.
     arrived : bool
         Whether anything was delivered since this was cleared.
+    keeps_messages : bool
+        Whether the queue is a stream, which keeps its messages whatever becomes of them: the broker knows
+        acknowledgements alone, as a sign that there is room for more, and closes the connection at any other.
     window : int
         Unsettled messages that the broker may send, in the end.
     number : int
@@ -553,7 +556,7 @@ cdef class ChannelDeliveries:
         """Note one settlement in the ledger."""
         cdef int done
         with cython.critical_section(self.ledger):
-            done = ackledger_settle(&self.ledger.ledger, tag, verdict)
+            done = ackledger_settle(&self.ledger.ledger, tag, ACK if self.keeps_messages else verdict)
         if done < 0:
             raise MemoryError()
         return done
@@ -710,6 +713,11 @@ cdef class Message:
     def alive(self):
         """Whether the channel it came on still stands, so that settling it has an effect."""
         return self.origin.alive
+
+    @property
+    def in_stream(self):
+        """Whether its queue is known to be a stream, where any settlement is sent as an acknowledgement."""
+        return isinstance(self.origin, ChannelDeliveries) and (<ChannelDeliveries> self.origin).keeps_messages
 
     def ack(self):
         """ack($self)

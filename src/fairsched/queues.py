@@ -163,8 +163,9 @@ class Queue:
         known = offset in _OFFSETS or (_is_whole(offset) and 0 <= offset < 2**63)  # type: ignore[operator]
         if offset is not None and not known and not isinstance(offset, datetime):
             raise self._refuse("offset", f"one of {', '.join(_OFFSETS)}, a whole number of at least 0 or a datetime")
-        if offset is not None and self.retry:
-            raise ConfigurationError(f"queue {self.name!r} has an offset, so it is a stream, which has no retry")
+        if self.is_stream and self.retry:
+            known_by = "arguments" if offset is None else "offset"
+            raise ConfigurationError(f"queue {self.name!r} is a stream, by its {known_by}: streams have no retry")
         if (self.exclusive or offset is not None) and self.prefetch is None:
             what = "exclusive" if self.exclusive else "offset"
             raise ConfigurationError(
@@ -175,6 +176,11 @@ class Queue:
     def is_declared(self) -> bool:
         """Whether it is declared."""
         return self.durable is not None or self.arguments is not None or bool(self.bind) or self.dead_letter is not None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it is said to be a stream."""
+        return self.offset is not None or (self.arguments or {}).get("x-queue-type") == "stream"
 
     @property
     def bindings(self) -> list[tuple[str, str, dict[str, Any]]]:

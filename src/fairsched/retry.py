@@ -109,6 +109,13 @@ class Retry:
         eighth = delay / (2 * _STEPS)
         return tuple(sorted({_rounded(eighth * (_STEPS + step)) for step in range(1, _STEPS + 1)}))
 
+    def all_delays(self) -> set[float]:
+        """Return the delays that may follow on any attempt: some dozens at most, since they double."""
+        found: set[float] = set()
+        for attempt in range(1, min(self.max_attempts, 64)):
+            found.update(self.delays(attempt))
+        return found
+
     def delay(self, attempt: int) -> float:
         """Return the seconds to wait after a failed attempt: one of `delays`."""
         return random.choice(self.delays(attempt))

@@ -44,6 +44,7 @@ def settings(queues: Any, **options: Any) -> ConsumerSettings:
         ({"exclusive": 1, "prefetch": 5}, "True or False"), ({"exclusive": True}, "exclusive .* needs prefetch"),
         ({"offset": "first"}, "offset .* needs prefetch"), ({"offset": "begin", "prefetch": 5}, "one of first"),
         ({"offset": -1, "prefetch": 5}, "at least 0"), ({"offset": "first", "prefetch": 5, "retry": Retry()}, "stream"),
+        ({"arguments": {"x-queue-type": "stream"}, "retry": Retry()}, "by its arguments: streams have no retry"),
     ],
 )  # fmt: skip
 def test_what_is_not_allowed_is_named(options: dict[str, Any], match: str) -> None:

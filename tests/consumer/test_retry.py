@@ -127,11 +127,32 @@ def test_text_that_is_no_retry_is_refused(text: str) -> None:
         (["q"], 5, "retry must be a fairsched.Retry"),
         (["q" * 250], Retry(), "at most 255 bytes"),
         (["q", "failed"], Retry(dead_letter="failed"), "needs queue 'failed' for itself"),
+        (["ü" * 122], Retry(), "at most 255 bytes"),
+        # The delays are 1, 2 and 4 seconds.
+        (["q", "q.retry.2000"], Retry(4, backoff=(1, 4), jitter=False), "needs queue 'q.retry.2000' for itself"),
+        (["q"], Retry(4, backoff=(1, 4), jitter=False, dead_letter="q.retry.4000"), "must be another queue than"),
+        (
+            ["q", "q.retry.1"],
+            Retry(2, backoff=1, jitter=False, dead_letter="q.retry.1.retry.1000"),
+            "in which messages of queue 'q.retry.1' wait",
+        ),
     ],
 )
 def test_what_a_consumer_refuses(queues: list[str], retry: Any, match: str) -> None:
     with pytest.raises(ConfigurationError, match=match):
         ConsumerSettings("amqp://localhost", queues, retry=retry)
+
+
+def test_names_that_only_look_alike_are_allowed() -> None:
+    retry = Retry(4, backoff=(1, 4), jitter=False)
+    found = ConsumerSettings("amqp://localhost", ["q", "q.retry.3000", "q.retry", "ü" * 120], retry=retry)
+    assert set(found.retries) == {"q", "q.retry.3000", "q.retry", "ü" * 120}
+
+
+def test_all_delays_are_those_of_any_attempt() -> None:
+    for retry in (Retry(), Retry(1), Retry(1000, backoff=(0.001, 86_400)), Retry(7, backoff=3, jitter=False)):
+        attempts = range(1, retry.max_attempts)
+        assert retry.all_delays() == {delay for attempt in attempts for delay in retry.delays(attempt)}
 
 
 def test_what_is_declared() -> None:

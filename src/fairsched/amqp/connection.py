@@ -36,7 +36,7 @@ class Connection:
     connected : callable
         ``connected(transport, again)``: a connection is open; `again` if it is not the first.
     disconnected : callable
-        ``disconnected()``: it is gone.
+        ``disconnected(error)``: it is gone.
     refused : callable
         ``refused(error)``: the broker refused the connection, or pika is not what `fast` asks for; no other attempt is
         made.
@@ -61,7 +61,7 @@ class Connection:
         fast: bool | None = None,
         *,
         connected: Callable[[Transport, bool], None],
-        disconnected: Callable[[], None],
+        disconnected: Callable[[BaseException], None],
         refused: Callable[[FairschedError], None],
         closed: Callable[[], None],
         blocked: Callable[[str | None], None] = lambda _reason: None,
@@ -186,7 +186,7 @@ class Connection:
     def _on_close(self, _connection: Any, error: BaseException) -> None:
         self._transport = None
         self.since = time.time()
-        self._disconnected()
+        self._disconnected(error)
         if self._closing:
             self._closed()
         else:

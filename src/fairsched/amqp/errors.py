@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Iterator
 
@@ -48,6 +49,17 @@ def is_refusal(error: BaseException) -> bool:
 def is_missing(error: BaseException) -> bool:
     """Tell whether a channel was closed because its queue does not exist."""
     return isinstance(error, pika.exceptions.ChannelClosedByBroker) and error.reply_code == 404
+
+
+def refusing_stream(error: BaseException) -> str | None:
+    """Return the name of the stream for which a connection was closed, since a message of it was not acknowledged.
+
+    The broker says of no queue what kind it is, unless one does what that kind cannot.
+    """
+    if not isinstance(error, pika.exceptions.ConnectionClosedByBroker) or error.reply_code != 540:
+        return None
+    found = re.search(r"not supported by stream queues.* queue '(.*)' in vhost", error.reply_text, re.DOTALL)
+    return found and found[1]
 
 
 def _met_no_tls(error: BaseException) -> bool:

@@ -79,6 +79,8 @@ class ConsumerChannel(ChannelDeliveries):
         Told of round trips.
     options : Queue, optional
         How it is consumed.
+    stream : bool
+        Whether the broker said that it is a stream.
 
     Notes
     -----
@@ -95,6 +97,7 @@ class ConsumerChannel(ChannelDeliveries):
         callbacks: ChannelCallbacks,
         measurements: Measurements,
         options: Queue | None = None,
+        stream: bool = False,
     ) -> None:
         super().__init__(queue, settlements, intake)
         self.prefetch = ResizableWindow(self.ledger, self._start, self._stop, self._on_change)
@@ -109,6 +112,7 @@ class ConsumerChannel(ChannelDeliveries):
         self.failed, self.publisher, self.decode = callbacks.failed, callbacks.publisher, callbacks.decode
         self._callbacks = callbacks
         self._measurements = measurements
+        self.keeps_messages = stream or (options is not None and options.is_stream)
         self._consuming_options: dict[str, Any] = {}
         if options is not None:
             self._consuming_options = {"exclusive": options.exclusive, "arguments": options.consumer_arguments}

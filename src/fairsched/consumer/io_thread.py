@@ -16,7 +16,7 @@ from fairsched._delivery import AckPolicy, HeaderKey, Intake, LentConnection, Se
 from fairsched.amqp import lending
 from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.connection import Connection
-from fairsched.amqp.errors import describe, is_missing
+from fairsched.amqp.errors import describe, is_missing, refusing_stream
 from fairsched.amqp.urls import mask_url
 from fairsched.consumer.channel import ChannelCallbacks, ConsumerChannel
 from fairsched.consumer.consumer_counts import ConsumerCounts
@@ -167,6 +167,8 @@ class IOThread:
         self.declarations = Declarations(self._loop)
         self._flushed = threading.Event()
         self._current: dict[str, ConsumerChannel] = {}
+        #: Queues of which the broker has said that they are streams.
+        self._streams: set[str] = set()
         self._backoffs = {name: Backoff() for name in settings.windows}
         #: Queues that were never consumed: that one of them is missing is a mistake, later it is something to wait for.
         self._unconfirmed = set(settings.windows)
@@ -324,7 +326,7 @@ class IOThread:
         if failure is not None:
             _log.critical("the I/O thread ended by %s", type(failure).__name__, exc_info=failure)
             self._listener.failed(failure)
-        self._on_disconnected()
+        self._forget()
         self._listener.intake_closed()
         self._listener.settled()
 
@@ -429,7 +431,18 @@ class IOThread:
         for number, name in enumerate(names):
             self._open_channel(transport, name, number * pause)
 
-    def _on_disconnected(self) -> None:
+    def _on_disconnected(self, error: BaseException) -> None:
+        """Learn from the error what there is to learn."""
+        stream = refusing_stream(error)
+        if stream in self._settings.queues:
+            _log.error(
+                "queue %r is a stream, whose messages can only be acknowledged; from now on they are, also if their "
+                "handler fails. Declare it as Queue(%r, prefetch=N, offset=...) to begin so", stream, stream,
+            )  # fmt: skip
+            self._streams.add(stream)
+        self._forget()
+
+    def _forget(self) -> None:
         """Forget what was delivered: the broker delivers it again."""
         answered = any(found.answered for found in self._current.values())
         if answered:
@@ -469,6 +482,7 @@ class IOThread:
             self._callbacks,
             self.measurements,
             self._settings.queues[name],
+            name in self._streams,
         )
 
         def open_it() -> None:

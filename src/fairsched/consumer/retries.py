@@ -46,9 +46,11 @@ ATTEMPTS, EXCEPTION = "x-attempts", "x-exception"
 QUEUE, EXCHANGE, ROUTING_KEY = "x-original-queue", "x-original-exchange", "x-original-routing-key"
 EXPIRATION, USER_ID = "x-original-expiration", "x-original-user-id"
 COPIED_TO, DEATHS = "x-original-cc", "x-original-death"
-#: Headers that a copy has not: some would route it to other queues, and what died in its queue before, the broker would
-#: take for a cycle, and drop it.
-_WITHOUT = ("CC", "BCC", "x-death") + tuple(
+#: What a stream adds to the headers of its messages.
+OFFSET = "x-stream-offset"
+#: Headers that a copy has not: some would route it to other queues, what died in its queue before, the broker would
+#: take for a cycle, and drop it, and it is in no stream.
+_WITHOUT = ("CC", "BCC", "x-death", OFFSET) + tuple(
     f"x-{which}-death-{what}" for which in ("first", "last") for what in ("queue", "reason", "exchange")
 )
 
@@ -121,10 +123,13 @@ def attempts_before(message: Message) -> int:
     return min(max(0, found), _MOST_ATTEMPTS)
 
 
-def _is_countable(message: Message) -> bool:
-    """Whether a copy can have a header that counts: it cannot if the others cannot be decoded."""
+def _can_come_again(message: Message) -> bool:
+    """Whether a copy can have a header that counts, and come back.
+
+    It cannot count if the other headers cannot be decoded. And what is dead-lettered into a stream, the broker drops.
+    """
     try:
-        return message.headers is not None
+        return OFFSET not in message.headers
     except Exception:
         return False
 
@@ -197,7 +202,7 @@ class Retries:
         """
         retry = self._rules[message.queue]
         attempt = attempts_before(message) + 1
-        final = final or not _is_countable(message)
+        final = final or not _can_come_again(message)
         if not final and attempt < retry.max_attempts and _wanted(retry, message, error):
             delay = retry.delay(attempt)
             what = f"retry in {delay:g} s, attempt {attempt} of {retry.max_attempts} failed"

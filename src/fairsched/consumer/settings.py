@@ -16,7 +16,7 @@ from fairsched.consumer.decoding import Decoder
 from fairsched.consumer.keys import key_function
 from fairsched.consumer.prefetch.arithmetic import windows_for
 from fairsched.consumer.prefetch.auto import start_windows
-from fairsched.consumer.retries import delay_queue, first_declarations
+from fairsched.consumer.retries import delay_queue
 from fairsched.consumer.shedding import shedding_rules
 from fairsched.errors import ConfigurationError
 from fairsched.handlers import check_plain
@@ -244,25 +244,42 @@ def _retries(everywhere: Retry | None, queues: Mapping[str, Queue]) -> dict[str,
         raise ConfigurationError(f"retry must be a fairsched.Retry or None, got {everywhere!r}")
     found = {}
     for name, queue in queues.items():
-        retry = everywhere if queue.retry is None and queue.on_error is None and queue.offset is None else queue.retry
+        retry = everywhere if queue.retry is None and queue.on_error is None and not queue.is_stream else queue.retry
         if retry:
             if retry.dead_letter is None and queue.dead_letter is not None:
                 retry = replace(retry, dead_letter=queue.dead_letter)
-            _check_names(name, retry, queues)
             found[name] = retry
+    _check_names(found, queues)
     return found
 
 
-def _check_names(queue: str, retry: Retry, queues: Collection[str]) -> None:
-    names = [first.queue for first in first_declarations({queue: retry})]
-    names += [delay_queue(queue, retry.bounds[1])] if retry.max_attempts > 1 else []
-    for name in names:
-        if not is_short_string(name):
-            raise ConfigurationError(
-                f"retry needs a queue called {name!r}, but a queue name has at most {LONGEST} bytes of text"
-            )
-        if name in queues:
-            raise ConfigurationError(f"retry needs queue {name!r} for itself, but it is to be consumed")
+def _check_names(retries: Mapping[str, Retry], queues: Collection[str]) -> None:
+    """Check that every queue that retries need can have its name, and is for nothing else."""
+    waiting: dict[str, str] = {}
+    for queue, retry in retries.items():
+        for name in sorted({delay_queue(queue, delay) for delay in retry.all_delays()}):
+            _check_name(name, queues)
+            other = waiting.setdefault(name, queue)
+            if other != queue:
+                raise ConfigurationError(f"retries of queues {other!r} and {queue!r} both need queue {name!r}")
+    for queue, retry in retries.items():
+        dead = retry.dead_letters_of(queue)
+        if dead is not None:
+            _check_name(dead, queues)
+            if dead in waiting:
+                raise ConfigurationError(
+                    f"dead_letter of queue {queue!r} must be another queue than {dead!r}, in which messages of queue "
+                    f"{waiting[dead]!r} wait for their retry"
+                )
+
+
+def _check_name(name: str, queues: Collection[str]) -> None:
+    if not is_short_string(name):
+        raise ConfigurationError(
+            f"retry needs a queue called {name!r}, but a queue name has at most {LONGEST} bytes of text"
+        )
+    if name in queues:
+        raise ConfigurationError(f"retry needs queue {name!r} for itself, but it is to be consumed")
 
 
 def _middleware(functions: Sequence[Callable[..., Any]]) -> tuple[Callable[..., Any], ...]:

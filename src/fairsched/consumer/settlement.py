@@ -89,6 +89,8 @@ class FailurePolicy:
         policy = self._policies.get(message.queue, self._on_error)
         if retries is not None and not message.settled:
             what = retries.settle(message, error)
+        elif not callable(policy) and message.in_stream:
+            what = f"{policy}, which acknowledges it: a stream keeps its messages"
         else:
             what = policy if isinstance(policy, str) else "on_error function"
         due = self._tracebacks.due(message, error, retries is not None and attempts_before(message) > 0)

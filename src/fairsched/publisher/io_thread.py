@@ -184,7 +184,7 @@ class IOThread:
         self.reconnects += again
         self._open_channel(transport)
 
-    def _on_disconnected(self) -> None:
+    def _on_disconnected(self, _error: BaseException) -> None:
         self._transport = None
         self._on_blocked(None)
 
