@@ -31,7 +31,7 @@ PYTEST := $(PY) -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 in_two_crowds = status=0; $(PYTEST) $(WORKERS) -m "$(1)not steady" tests || status=$$?; test $$status -le 1; \
 	$(PYTEST) $(HALF) -m "$(1)steady" tests; exit $$status
 
-.PHONY: help demo test test-quick test-embedded test-brokers chaos peer-suites bench lint sanitize coverage wheel docs build venv servers format clean distclean
+.PHONY: help demo test test-quick test-embedded test-brokers test-versions chaos peer-suites bench lint sanitize coverage wheel docs build venv servers format clean distclean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -79,8 +79,11 @@ sanitize: build  ## unit tests under ASAN+UBSAN, stress tests looped under TSAN
 coverage: build $(STAMPS)/group-coverage  ## line coverage of the engine, headers included: at least 95 %
 	tools/coverage
 
-wheel: $(STAMPS)/group-wheel  ## sdist, wheel from it, repaired, checked, tested where there is no compiler
+wheel: $(STAMPS)/group-wheel  ## sdist, wheel from it, repaired, its bill of materials, checked, tested where there is no compiler
 	tools/wheel
+
+test-versions: $(STAMPS)/group-wheel  ## unit tests of wheels: every Python here (PYTHONS), oldest and newest dependencies
+	tools/test-versions $(PYTHONS)
 
 docs: build $(STAMPS)/group-docs  ## the manual in docs/_build/html; a warning is an error
 	$(PY) -m sphinx -n -W --keep-going -q -b html docs docs/_build/html

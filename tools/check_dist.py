@@ -1,11 +1,19 @@
-"""Check that an sdist holds the Cython sources and that a wheel holds none: check_dist.py SDIST WHEEL."""
+"""Check that an sdist holds the Cython sources, that a wheel holds none, and that an SBOM names what the wheel needs.
+
+check_dist.py SDIST WHEEL [SBOM]
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 import tarfile
 import zipfile
-from pathlib import PurePosixPath
+from email.parser import HeaderParser
+from pathlib import Path, PurePosixPath
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 #: What a user may compile from, and what must never travel in a wheel.
 SOURCE_SUFFIXES = {".pyx", ".pxd", ".pxi"}
@@ -56,10 +64,45 @@ def wheel_problems(path: str) -> list[str]:
     return problems
 
 
+def needed(path: str) -> set[str]:
+    """Return the names of what a wheel needs when it is installed without extras."""
+    with zipfile.ZipFile(path) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = HeaderParser().parsestr(archive.read(name).decode())
+    requirements = [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]
+    return {
+        canonicalize_name(requirement.name)
+        for requirement in requirements
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+    }
+
+
+def sbom_problems(path: str, wheel: str) -> list[str]:
+    """List what a bill of materials (CycloneDX) lacks: the right subject, a dependency of the wheel, a version."""
+    sbom = json.loads(Path(path).read_text(encoding="utf-8"))
+    root = sbom["metadata"]["component"]
+    _, version, *_ = PurePosixPath(wheel).name.split("-")
+    problems = []
+    if (root["name"], root.get("version")) != ("fairsched", version):
+        problems.append(f"SBOM describes {root['name']} {root.get('version')} instead of fairsched {version}")
+    components = {component["bom-ref"]: component for component in sbom["components"]}
+    edges = {entry["ref"]: entry.get("dependsOn", []) for entry in sbom["dependencies"]}
+    direct = {canonicalize_name(components[ref]["name"]) for ref in edges.get(root["bom-ref"], []) if ref in components}
+    problems += [f"SBOM lacks the dependency {name}" for name in sorted(needed(wheel) - direct)]
+    problems += [
+        f"SBOM has no version of {component['name']}"
+        for component in components.values()
+        if not component.get("version")
+    ]
+    return problems
+
+
 def main(arguments: list[str]) -> int:
     """Print every problem; return 1 if there is one."""
-    sdist, wheel = arguments
+    sdist, wheel, *sboms = arguments
     problems = sdist_problems(sdist) + wheel_problems(wheel)
+    for sbom in sboms:
+        problems += sbom_problems(sbom, wheel)
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 import tarfile
 import tomllib
 import zipfile
@@ -69,3 +70,30 @@ def test_a_wheel_with_sources_or_the_probe_is_found_out(tmp_path):
         "wheel holds the test probe fairsched/_probe.so",
         "wheel holds source fairsched/_core.pyx",
     ]
+
+
+def test_a_bill_of_materials_that_lacks_a_dependency_or_a_version_is_found_out(tmp_path):
+    wheel = tmp_path / "fairsched-1.2-cp313-cp313-linux_x86_64.whl"
+    requirements = ["pika<3,>=1.4.1", "numpy>=2.0", 'click>=8.1; extra == "cli"']
+    with zipfile.ZipFile(wheel, "w") as archive:
+        lines = ["Name: fairsched", "Version: 1.2", *(f"Requires-Dist: {line}" for line in requirements)]
+        archive.writestr("fairsched-1.2.dist-info/METADATA", "\n".join([*lines, "", ""]))
+    sbom = tmp_path / "fairsched-1.2.cdx.json"
+
+    def problems(version, components, needed):
+        document = {
+            "metadata": {"component": {"bom-ref": "root", "name": "fairsched", "version": version}},
+            "components": components,
+            "dependencies": [{"ref": "root", "dependsOn": needed}],
+        }
+        sbom.write_text(json.dumps(document), encoding="utf-8")
+        return check_dist.sbom_problems(str(sbom), str(wheel))
+
+    pika = {"bom-ref": "a", "name": "pika", "version": "1.4.4"}
+    numpy = {"bom-ref": "b", "name": "NumPy", "version": "2.4"}
+    assert problems("1.2", [pika, numpy], ["a", "b"]) == []
+    assert problems("1.1", [pika, numpy], ["a"]) == [
+        "SBOM describes fairsched 1.1 instead of fairsched 1.2",
+        "SBOM lacks the dependency numpy",
+    ]
+    assert problems("1.2", [pika, numpy | {"version": ""}], ["a", "b"]) == ["SBOM has no version of NumPy"]
