@@ -237,17 +237,23 @@ def fitting(messages: list[Message], most: int, growth: int) -> int: ...
 
 _Texts = tuple[int, int, tuple[bytes | None, bytes, bytes]]
 
-def delivery_columns(
-    messages: list[Message], queues: dict[str, int]
-) -> tuple[_Texts, bytes, bytes, _Texts, _Texts]: ...
-def property_columns(
-    messages: list[Message],
-    numbers: tuple[int, ...],
-    names: list[bytes],
-    read: Callable[[Message, int], str | int | None],
-    headers: Callable[[Message], list[str | None]],
-    latest: int,
-) -> list[_Texts]: ...
+@final
+class ExportedBatch:
+    @property
+    def address(self) -> int: ...
+
+@final
+class MessageColumns:
+    def __new__(
+        cls,
+        queues: list[str],
+        numbers: tuple[int, ...],
+        names: list[bytes],
+        read: Callable[[Message, int], str | int | None],
+        headers: Callable[[Message], list[str | None]],
+        latest: int,
+    ) -> Self: ...
+    def make(self, messages: list[Message]) -> ExportedBatch: ...
 
 _Headers = Callable[[bytes], list[str | None]] | None
 

@@ -12,7 +12,7 @@ In this file, in this order:
     LentConnection       the connection, for the thread that consumes while the I/O thread waits
     MessageSource        and out of these, to the workers
     settle_all           many messages at once
-    …_columns            and as columns of Arrow
+    MessageColumns       and as columns of Arrow
     CollectedDeliveries  deliveries that become columns without becoming messages
 
 No Python function is called for a message on its way, but those that the user gave: a key, a price, a handler. A
@@ -37,7 +37,7 @@ from cpython.unicode cimport PyUnicode_AsUTF8String, PyUnicode_DecodeUTF8
 from cpython.pythread cimport (
     NOWAIT_LOCK, PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_release_lock, WAIT_LOCK,
 )
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
@@ -60,6 +60,9 @@ from fairsched.core.amqp.sockets cimport (
     RECEIVED_NOTHING, SOCKETS_LEND, sockets_receive, sockets_send, sockets_wait, sockets_watch,
 )
 from fairsched.core.amqp.tables cimport FIELD_FOUND, FIELD_MISSING, FIELD_UNSURE, Field, FieldFound, tables_find
+from fairsched.core.arrowexport cimport (
+    ArrowArray, ArrowBlock, ArrowTexts, arrow_batch, arrow_batch_column, arrow_batch_dictionary, arrow_texts_leave,
+)
 
 from queue import Empty
 
@@ -1995,8 +1998,8 @@ cdef inline void column_null(Column* c) noexcept:
     c.offsets[c.rows] = <int32_t> c.size
 
 
-cdef inline int column_add(Column* c, const char* text, int64_t length) except -1:
-    """Add a row with a text that is UTF-8."""
+cdef inline int column_write(Column* c, const char* text, int64_t length) except -1:
+    """Add octets to the row that is next."""
     cdef char* grown
     if c.size + length > 0x7FFFFFFF:
         raise OverflowError("a column of a record batch has at most 2 GiB")
@@ -2008,6 +2011,12 @@ cdef inline int column_add(Column* c, const char* text, int64_t length) except -
         c.capacity = 2 * (c.size + length)
     memcpy(c.data + c.size, text, length)
     c.size += length
+    return 0
+
+
+cdef inline int column_add(Column* c, const char* text, int64_t length) except -1:
+    """Add a row with a text that is UTF-8."""
+    column_write(c, text, length)
     c.there[c.rows >> 3] |= 1 << (c.rows & 7)
     c.rows += 1
     c.offsets[c.rows] = <int32_t> c.size
@@ -2088,80 +2097,72 @@ def fitting(list messages not None, int64_t most, int64_t growth):
     return count
 
 
-def delivery_columns(list messages not None, dict queues not None):
-    """delivery_columns(messages, queues)
-    --
+cdef int add_bodies(Column* c, list messages) except -1:
+    """Make the column of bodies."""
+    cdef Message message
+    cdef int64_t size = 0
+    for message in messages:
+        size += PyBytes_GET_SIZE(message.body) if type(message.body) is bytes else 0
+    c.capacity = max(size, 1)
+    c.offsets = <int32_t*> malloc((PyList_GET_SIZE(messages) + 1) * sizeof(int32_t))
+    c.data = <char*> malloc(c.capacity)
+    if c.offsets == NULL or c.data == NULL:
+        raise MemoryError()
+    c.offsets[0] = 0
+    for message in messages:
+        body = message.body
+        if type(body) is not bytes:
+            raise TypeError(f"body must be bytes, got {body!r}")
+        column_write(c, PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
+        c.rows += 1
+        c.offsets[c.rows] = <int32_t> c.size
+    return 0
 
-    Make the Arrow columns of what every message has.
 
-    Parameters
-    ----------
-    messages : list of Message
-    queues : dict of str to int
-        A number for each queue that they may come from.
-
-    Returns
-    -------
-    body : tuple
-        Rows, nulls, and the buffers: validity (None: all are there), offsets of 32 bits, data.
-    queue, redelivered : bytes
-        Numbers of 32 bits, and a bit a row.
-    exchange, routing_key : tuple
-        As for `body`.
-
-    Raises
-    ------
-    KeyError
-        A message comes from another queue.
-    OverflowError
-        A column would have more than 2 GiB.
-    TypeError
-        A body is not bytes.
-
-    Notes
-    -----
-    Complexity O(octets). Thread safety: any thread.
-    """
-    cdef list chosen = messages[:], bodies = []  # what the names of queues are asked for may change the caller's
-    cdef Py_ssize_t rows = len(chosen), i
-    cdef bytes number_bytes = PyBytes_FromStringAndSize(NULL, rows * sizeof(int32_t)), bits = bytes(rows // 8 + 1)
-    cdef int32_t* numbers = <int32_t*> PyBytes_AS_STRING(number_bytes)
-    cdef uint8_t* again = <uint8_t*> PyBytes_AS_STRING(bits)
+cdef int add_queues(Column* c, list messages, dict queues) except -1:
+    """Make the column of the queues' numbers."""
+    cdef int32_t* numbers = <int32_t*> malloc((PyList_GET_SIZE(messages) + 1) * sizeof(int32_t))
     cdef int32_t number = 0
     cdef Message message
     cdef object origin = None
-    for i in range(rows):
-        message = chosen[i]
-        if i == 0 or message.origin is not origin:
+    c.data = <char*> numbers
+    if numbers == NULL:
+        raise MemoryError()
+    for message in messages:
+        if message.origin is not origin:
             origin = message.origin
             number = queues[origin.queue]
-        numbers[i] = number
-        again[i >> 3] |= <uint8_t> (message.redelivered << (i & 7))
-        bodies.append(message.body)
-    exchange, key = path_columns(chosen)
-    return body_column(bodies), number_bytes, bits, exchange, key
+        numbers[c.rows] = number
+        c.rows += 1
+    return 0
 
 
-cdef tuple path_columns(list messages):
-    """The columns of exchanges and routing keys."""
-    cdef Column exchange, key
+cdef int add_redelivered(Column* c, list messages) except -1:
+    """Make the column that says which were redelivered, a bit a row."""
+    cdef uint8_t* bits = <uint8_t*> calloc(PyList_GET_SIZE(messages) // 8 + 1, 1)
     cdef Message message
-    memset(&exchange, 0, sizeof(Column))
-    memset(&key, 0, sizeof(Column))
-    try:
-        column_init(&exchange, len(messages))
-        column_init(&key, len(messages))
-        for message in messages:
-            method = message.method
-            if type(method) is not bytes or not add_path(
-                &exchange, &key, <const uint8_t*> PyBytes_AS_STRING(method), PyBytes_GET_SIZE(method)
-            ):
-                column_add_object(&exchange, message.name_in_method(0))
-                column_add_object(&key, message.name_in_method(1))
-        return column_take(&exchange), column_take(&key)
-    finally:
-        column_free(&exchange)
-        column_free(&key)
+    c.data = <char*> bits
+    if bits == NULL:
+        raise MemoryError()
+    for message in messages:
+        bits[c.rows >> 3] |= <uint8_t> (message.redelivered << (c.rows & 7))
+        c.rows += 1
+    return 0
+
+
+cdef int add_paths(Column* exchange, Column* key, list messages) except -1:
+    """Make the columns of exchanges and routing keys."""
+    cdef Message message
+    column_init(exchange, PyList_GET_SIZE(messages))
+    column_init(key, PyList_GET_SIZE(messages))
+    for message in messages:
+        method = message.method
+        if type(method) is not bytes or not add_path(
+            exchange, key, <const uint8_t*> PyBytes_AS_STRING(method), PyBytes_GET_SIZE(method)
+        ):
+            column_add_object(exchange, message.name_in_method(0))
+            column_add_object(key, message.name_in_method(1))
+    return 0
 
 
 cdef bint add_path(Column* exchange, Column* key, const uint8_t* at, int64_t size) except -1:
@@ -2178,33 +2179,6 @@ cdef bint add_path(Column* exchange, Column* key, const uint8_t* at, int64_t siz
     column_add_text(exchange, <const char*> at + first + 1, at[first])
     column_add_text(key, <const char*> at + second + 1, at[second])
     return True
-
-
-cdef tuple body_column(list bodies):
-    """The column of bodies, which this list keeps alive."""
-    cdef Py_ssize_t rows = len(bodies), i
-    cdef int64_t size = 0
-    cdef bytes offset_bytes, data, body
-    cdef int32_t* offsets
-    cdef char* to
-    for i in range(rows):
-        found = bodies[i]
-        if type(found) is not bytes:
-            raise TypeError(f"body must be bytes, got {found!r}")
-        size += PyBytes_GET_SIZE(found)
-    if size > 0x7FFFFFFF:
-        raise OverflowError(f"bodies of a record batch have at most 2 GiB, got {size} octets")
-    offset_bytes = PyBytes_FromStringAndSize(NULL, (rows + 1) * sizeof(int32_t))
-    data = PyBytes_FromStringAndSize(NULL, size)
-    offsets = <int32_t*> PyBytes_AS_STRING(offset_bytes)
-    to = PyBytes_AS_STRING(data)
-    size = offsets[0] = 0
-    for i in range(rows):
-        body = <bytes> PyList_GET_ITEM(bodies, i)
-        memcpy(to + size, PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
-        size += PyBytes_GET_SIZE(body)
-        offsets[i + 1] = <int32_t> size
-    return rows, 0, (None, offset_bytes, data)
 
 
 # Properties and headers as columns ------------------------------------------------------------------------------------
@@ -2302,17 +2276,47 @@ cdef int add_headers(
     return 0
 
 
-def property_columns(
-    list messages not None, tuple numbers not None, list names not None, read, headers, int64_t latest
-):
-    """property_columns(messages, numbers, names, read, headers, latest)
+@cython.final
+cdef class ExportedBatch:
+    """A record batch as the Arrow C data interface hands it over; not to be made but by `MessageColumns`.
+
+    Attributes
+    ----------
+    address : int
+        Of a struct ArrowArray, which who imports it moves away, once. What nobody moved is released with this object.
+    """
+
+    cdef ArrowArray array
+
+    def __cinit__(self):
+        memset(&self.array, 0, sizeof(ArrowArray))
+
+    def __dealloc__(self):
+        if self.array.release != NULL:
+            self.array.release(&self.array)
+
+    @property
+    def address(self):
+        return <uintptr_t> &self.array
+
+
+cdef enum:  # the columns that are always there
+    COLUMN_BODY, COLUMN_QUEUE, COLUMN_EXCHANGE, COLUMN_KEY, COLUMN_REDELIVERED, COLUMNS_FIXED
+
+
+@cython.final
+@cython.no_gc_clear
+cdef class MessageColumns:
+    """MessageColumns(queues, numbers, names, read, headers, latest)
     --
 
-    Make Arrow columns of properties and headers.
+    Makes Arrow columns of messages: bodies, queues as numbers with a dictionary, exchanges, routing keys, whether they
+    were redelivered, and then properties and headers.
 
     Parameters
     ----------
-    messages : list of Message
+    queues : list of str
+        What messages may come from.
     numbers : tuple of int
         Which properties, as indices of `PROPERTY_NAMES`.
     names : list of bytes
@@ -2324,48 +2328,145 @@ def property_columns(
     latest : int
         The last second that a timestamp may have.
 
-    Returns
-    -------
-    list of tuple
-        Rows, nulls, and the buffers: validity (None: all are there), offsets of 32 bits, data. Numbers have 32 bits,
-        timestamps 64, in microseconds, and their offsets mean nothing.
-
     Raises
     ------
     ValueError
         There is no such property.
-    OverflowError
-        A column would have more than 2 GiB.
-
-    Notes
-    -----
-    Complexity O(octets). Thread safety: any thread.
-
-    Source: AMQP 0-9-1, sections 4.2.5.5 and 4.2.6.1.
     """
-    cdef int count = len(numbers), total = count + len(names), i
-    cdef Column* columns = <Column*> calloc(total + 1, sizeof(Column))
-    cdef Message message
-    if columns == NULL:
-        raise MemoryError()
-    names = names[:]
-    try:
+
+    cdef dict queues
+    cdef tuple numbers
+    cdef list names
+    cdef object read
+    cdef object headers
+    cdef int64_t latest
+    cdef ArrowTexts* texts
+
+    def __cinit__(self, list queues not None, tuple numbers not None, list names not None, read, headers, latest):
+        cdef bytes octets = "".join(queues).encode()
+        cdef int64_t i, size = 0
         check_numbers(numbers)
+        self.queues = {name: i for i, name in enumerate(queues)}
+        self.numbers, self.names, self.read, self.headers, self.latest = numbers, names[:], read, headers, latest
+        self.texts = <ArrowTexts*> calloc(1, sizeof(ArrowTexts))
+        if self.texts == NULL:
+            raise MemoryError()
+        self.texts.users.fetch_add(1)
+        self.texts.count = len(queues)
+        self.texts.offsets = <int32_t*> calloc(len(queues) + 1, sizeof(int32_t))
+        self.texts.data = <char*> malloc(len(octets) + 1)
+        if self.texts.offsets == NULL or self.texts.data == NULL:
+            raise MemoryError()
+        memcpy(self.texts.data, PyBytes_AS_STRING(octets), len(octets))
+        for i in range(len(queues)):
+            size += len(queues[i].encode())
+            self.texts.offsets[i + 1] = <int32_t> size
+
+    def __dealloc__(self):
+        if self.texts != NULL:
+            arrow_texts_leave(self.texts)
+
+    def make(self, list messages not None):
+        """make($self, messages)
+        --
+
+        Make the columns of some messages.
+
+        Parameters
+        ----------
+        messages : list of Message
+
+        Returns
+        -------
+        ExportedBatch
+            Texts have offsets of 32 bits, numbers 32 bits, and timestamps 64, in microseconds.
+
+        Raises
+        ------
+        KeyError
+            A message comes from another queue.
+        OverflowError
+            A column would have more than 2 GiB.
+        TypeError
+            A body is not bytes.
+
+        Notes
+        -----
+        Complexity O(octets). Thread safety: any thread; the data is a copy, freed by who imported it, also when this
+        object is gone.
+
+        Source: AMQP 0-9-1, sections 4.2.5.5 and 4.2.6.1.
+        """
+        cdef list chosen = messages[:]  # what the names of queues are asked for may change the caller's
+        cdef int total = COLUMNS_FIXED + <int> (len(self.numbers) + len(self.names)), i
+        cdef Column* columns = <Column*> calloc(total, sizeof(Column))
+        if columns == NULL:
+            raise MemoryError()
+        try:
+            add_queues(&columns[COLUMN_QUEUE], chosen, self.queues)
+            add_bodies(&columns[COLUMN_BODY], chosen)
+            add_paths(&columns[COLUMN_EXCHANGE], &columns[COLUMN_KEY], chosen)
+            add_redelivered(&columns[COLUMN_REDELIVERED], chosen)
+            if total > COLUMNS_FIXED:
+                self.add_properties(&columns[COLUMNS_FIXED], chosen)
+            return self.exported(columns, total, len(chosen))
+        finally:
+            for i in range(total):
+                column_free(&columns[i])
+            free(columns)
+
+    cdef int add_properties(self, Column* columns, list messages) except -1:
+        """Make the columns of properties and headers."""
+        cdef int count = len(self.numbers), total = count + <int> len(self.names), i
+        cdef Message message
         for i in range(total):
-            column_init(&columns[i], len(messages))
-        for message in messages[:]:
-            if not add_row(columns, message, numbers, names, headers, latest):
+            column_init(&columns[i], PyList_GET_SIZE(messages))
+        for message in messages:
+            if not add_row(columns, message, self.numbers, self.names, self.headers, self.latest):
                 for i in range(count):
-                    add_read(&columns[i], read(message, numbers[i]), numbers[i])
+                    add_read(&columns[i], self.read(message, self.numbers[i]), self.numbers[i])
                 if total > count:
-                    texts = headers(message)
+                    texts = self.headers(message)
                     for i in range(count, total):
                         column_add_object(&columns[i], texts[i - count])
-        return [column_take(&columns[i]) for i in range(total)]
-    finally:
+        return 0
+
+    cdef ExportedBatch exported(self, Column* columns, int total, int64_t rows):
+        """Hand columns over, with what they have."""
+        cdef ExportedBatch made = ExportedBatch.__new__(ExportedBatch)
+        cdef ArrowBlock* block = arrow_batch(&made.array, rows, total)
+        cdef ArrowArray* array
+        cdef int i, property
+        if block == NULL:
+            raise MemoryError()
         for i in range(total):
-            column_free(&columns[i])
-        free(columns)
+            property = i - COLUMNS_FIXED
+            array = column_export(
+                &columns[i], block, &made.array,
+                0 <= property < len(self.numbers) and is_number(self.numbers[property]),
+            )
+            if i == COLUMN_QUEUE:
+                arrow_batch_dictionary(block, array, self.texts)
+        return made
+
+
+cdef ArrowArray* column_export(Column* c, ArrowBlock* block, ArrowArray* batch, bint is_fixed) noexcept:
+    """Add a column to a batch, which has its buffers then; values of fixed width have no offsets."""
+    cdef char* data = c.data
+    cdef ArrowArray* array
+    if is_fixed:
+        free(c.offsets)
+        c.offsets = NULL
+    if c.nulls == 0:
+        free(c.there)
+        c.there = NULL
+    if c.size < c.capacity:  # who keeps batches keeps no room for what did not come
+        data = <char*> realloc(c.data, max(c.size, 1))
+    array = arrow_batch_column(block, batch, c.nulls, c.there, c.offsets, c.data if data == NULL else data)
+    c.there = NULL
+    c.offsets = NULL
+    c.data = NULL
+    return array
 
 
 cdef int check_numbers(tuple numbers) except -1:
@@ -2739,7 +2840,7 @@ cdef class CollectedDeliveries:
                     return <int64_t> frames_number(at + begin + OFFSET_SIZE, 8)
         return -1
 
-    # Columns, each as in `delivery_columns`.
+    # Columns, each as rows, nulls, and the buffers: validity (None: all are there), offsets of 32 bits, data.
 
     def bodies(self):
         """bodies($self)
@@ -2791,7 +2892,7 @@ cdef class CollectedDeliveries:
         """properties($self, numbers, names, headers, latest)
         --
 
-        The columns of properties and headers, as of `property_columns`, and a bit a row: whether it has any at all.
+        The columns of properties and headers, and a bit a row: whether it has any at all.
 
         What cannot be decoded is null. ``headers(header)`` is called with a content header where it takes Python.
         """

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import itertools
+import resource
 import sys
+import threading
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -15,7 +21,7 @@ from pika.spec import BasicProperties
 from support.wiretables import Encoded, field, table
 
 from fairsched import AckLedger, ConfigurationError, Consumer, DecodingError, Message
-from fairsched._delivery import settle_all
+from fairsched._delivery import MessageColumns, settle_all
 from fairsched.amqp.fieldtables import LATEST_SECOND, as_text
 from fairsched.consumer.batches import LARGEST
 from fairsched.testing import FakeChannel, FakeConsumer
@@ -325,3 +331,156 @@ def test_sizes_that_are_not_allowed(size: Any) -> None:
 def test_batches_are_taken_inside_the_block_only() -> None:
     with pytest.raises(RuntimeError, match="inside 'with consumer:'"):
         Consumer("amqp://localhost", ["q"]).arrow_batches()
+
+
+# Handed over by the Arrow C data interface ----------------------------------------------------------------------------
+
+
+class CArray(ctypes.Structure):
+    """What the specification says about struct ArrowArray."""
+
+
+CArray._fields_ = [
+    ("length", ctypes.c_int64), ("null_count", ctypes.c_int64), ("offset", ctypes.c_int64),
+    ("n_buffers", ctypes.c_int64), ("n_children", ctypes.c_int64), ("buffers", ctypes.POINTER(ctypes.c_void_p)),
+    ("children", ctypes.POINTER(ctypes.POINTER(CArray))), ("dictionary", ctypes.POINTER(CArray)),
+    ("release", ctypes.c_void_p), ("private_data", ctypes.c_void_p),
+]  # fmt: skip
+
+
+def moved(array: CArray) -> CArray:
+    """Move an array away, as the specification says."""
+    found = CArray.from_buffer_copy(array)
+    array.release = None
+    return found
+
+
+def release(array: CArray) -> None:
+    ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(array.release)(ctypes.addressof(array))
+    assert array.release is None
+
+
+def buffer(array: CArray, number: int, size: int) -> bytes:
+    return ctypes.string_at(array.buffers[number], size)
+
+
+def columns_of(queues: Sequence[str]) -> MessageColumns:
+    def unasked(*_: Any) -> Any:
+        raise AssertionError("nothing is read by Python")
+
+    return MessageColumns(list(queues), (), [], unasked, unasked, LATEST_SECOND)
+
+
+def received(body: bytes, count: int = 3) -> list[Message]:
+    origins = [FakeChannel("ä"), FakeChannel("b")]
+    return [
+        Message(body, tag, False, method(b"e", b"k"), raw(BasicProperties()), origins[tag % 2]) for tag in range(count)
+    ]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["batch", "body", "queue", "names"])))
+def test_parts_that_were_moved_away_stay_until_each_is_released(order: Sequence[str]) -> None:
+    made = columns_of(["ä", "b"]).make(received(b"0123456789"))
+    parts = {"batch": moved(CArray.from_address(made.address))}
+    del made
+    batch = parts["batch"]
+    assert (batch.length, batch.n_children, batch.n_buffers, batch.null_count) == (3, 5, 1, 0)
+    parts["body"], parts["queue"] = (moved(batch.children[number].contents) for number in range(2))
+    parts["names"] = moved(parts["queue"].dictionary.contents)
+    for name in order:
+        for kept in order[order.index(name) :]:
+            if kept == "body":
+                assert buffer(parts["body"], 2, 30) == b"0123456789" * 3
+            elif kept == "queue":
+                assert list(memoryview(buffer(parts["queue"], 1, 12)).cast("i")) == [0, 1, 0]
+            elif kept == "names":
+                assert buffer(parts["names"], 2, 3).decode() == "äb"
+        release(parts[name])
+
+
+def imported() -> None:
+    columns = columns_of(["ä", "b"])
+    made = columns.make(received(LARGE))
+    batch = pa.RecordBatch._import_from_c(made.address, SCHEMA)
+    assert not CArray.from_address(made.address).release
+    del columns, made
+    body = batch["body"].slice(2)
+    del batch
+    assert body[0].as_py() == LARGE
+
+
+def not_imported() -> None:
+    columns_of(["ä", "b"]).make(received(LARGE))
+
+
+def not_importable() -> None:
+    made = columns_of(["ä", "b"]).make(received(LARGE))
+    with pytest.raises(pa.ArrowInvalid):
+        pa.RecordBatch._import_from_c(made.address, pa.schema([SCHEMA.field(0)]))
+
+
+def not_finished() -> None:
+    messages = received(LARGE)
+    messages[-1].body = None  # type: ignore[assignment]
+    with pytest.raises(TypeError, match="body must be bytes"):
+        columns_of(["ä", "b"]).make(messages)
+
+
+def one_column_kept() -> None:
+    made = columns_of(["ä", "b"]).make(received(LARGE))
+    body = moved(CArray.from_address(made.address).children[0].contents)
+    del made
+    release(body)
+
+
+LARGE = bytes(4 << 20)
+SCHEMA = pa.schema(
+    {"body": pa.binary(), "queue": pa.dictionary(pa.int32(), pa.string()), "exchange": pa.string(),
+     "routing_key": pa.string(), "redelivered": pa.bool_()}
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("use", [imported, not_imported, not_importable, not_finished, one_column_kept])
+def test_the_memory_of_a_batch_is_freed_whatever_becomes_of_it(use: Callable[[], None]) -> None:
+    use()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(100):
+        use()
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 200_000  # KiB, of 1 200 000
+
+
+def test_a_record_batch_outlives_all_that_made_it() -> None:
+    consumer = FakeConsumer()
+    consumer.put(b"first", queue="ä", routing_key="k")
+    consumer.put(b"second", queue="b")
+    with next(consumer.arrow_batches(properties=["message_id"])) as batch:
+        found = batch.record_batch
+    del consumer, batch
+    gc.collect()
+    queue = found["queue"]
+    table = pa.Table.from_batches([found]).select(["body", "message_id"])
+    del found
+    gc.collect()
+    assert queue.to_pylist() == ["ä", "b"]
+    assert table.to_pydict() == {"body": [b"first", b"second"], "message_id": [None, None]}
+
+
+def test_batches_with_one_dictionary_are_made_and_freed_by_many_threads() -> None:
+    columns, messages, wrong = columns_of(["ä", "b"]), received(b"x", 50), []
+
+    def make() -> None:
+        kept = []
+        for _ in range(2_000):
+            made = columns.make(messages)
+            found = pa.RecordBatch._import_from_c(made.address, SCHEMA)
+            kept = [*kept[-5:], found]
+        if any(one["queue"].to_pylist() != ["ä", "b"] * 25 for one in kept):
+            wrong.append(kept)
+
+    threads = [threading.Thread(target=make) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

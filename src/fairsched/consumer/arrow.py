@@ -6,10 +6,9 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairsched._amqp import AckLedger
-from fairsched._delivery import delivery_columns, fitting, property_columns, settle_all
+from fairsched._delivery import MessageColumns, fitting, settle_all
 from fairsched.amqp.fieldtables import LATEST_SECOND, as_text
 from fairsched.amqp.properties import PROPERTY_NAMES
-from fairsched.arrowarrays import texts_or_numbers
 from fairsched.consumer.batches import MessageBatch
 from fairsched.errors import ConfigurationError, DecodingError
 
@@ -105,7 +104,7 @@ class ArrowColumns:
     """
 
     def __init__(self, queues: Sequence[str], headers: Iterable[str], properties: Iterable[str]) -> None:
-        self._arrow = pa = _pyarrow()
+        pa = _pyarrow()
         self._headers, self._properties = _names(headers, "headers"), _names(properties, "properties")
         for name in self._properties:
             if name not in PROPERTIES:
@@ -114,34 +113,29 @@ class ArrowColumns:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigurationError(f"columns of a batch must have different names, got {name!r} twice")
-        self._numbers = tuple(PROPERTY_NAMES.index(name) for name in self._properties)
-        self._encoded = [name.encode() for name in self._headers]
-        self._queues = {name: number for number, name in enumerate(queues)}
-        self._names = pa.array(list(queues), pa.string())
         special = {
             "body": pa.binary(), "queue": pa.dictionary(pa.int32(), pa.string()), "redelivered": pa.bool_(),
             "delivery_mode": pa.int32(), "priority": pa.int32(), "timestamp": pa.timestamp("us", tz="UTC"),
         }  # fmt: skip
         typed = {name: special.get(name, pa.string()) for name in (*FIXED, *self._properties)}
         self.schema = pa.schema([*typed.items(), *((name, pa.string()) for name in self._headers)])
-        self._kinds = self.schema.types
+        self._import: Callable[[int, Any], Any] = pa.RecordBatch._import_from_c
+        self._growth = _GROWTH if self._properties or self._headers else 0
+        self._columns = MessageColumns(
+            list(queues),
+            tuple(PROPERTY_NAMES.index(name) for name in self._properties),
+            [name.encode() for name in self._headers],
+            _read,
+            self._texts,
+            LATEST_SECOND,
+        )
 
     def make(self, messages: list[Message]) -> pa.RecordBatch:
         """Return the messages as a record batch."""
-        pa, rows = self._arrow, len(messages)
-        body, queue, redelivered, exchange, key = delivery_columns(messages, self._queues)
-        kinds = self._kinds
-        columns = [
-            texts_or_numbers(kinds[0], body),
-            pa.DictionaryArray.from_buffers(kinds[1], rows, [None, pa.py_buffer(queue)], self._names, 0),
-            texts_or_numbers(kinds[2], exchange),
-            texts_or_numbers(kinds[3], key),
-            pa.Array.from_buffers(kinds[4], rows, [None, pa.py_buffer(redelivered)], 0),
-        ]
-        if len(columns) < len(kinds):
-            found = property_columns(messages, self._numbers, self._encoded, _read, self._texts, LATEST_SECOND)
-            columns += map(texts_or_numbers, kinds[len(columns) :], found)
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        # As a whole: an object of pyarrow for each buffer and column would cost as much as making them.
+        made = self._columns.make(messages)
+        found: pa.RecordBatch = self._import(made.address, self.schema)
+        return found
 
     def _texts(self, message: Message) -> list[str | None]:
         """Return the headers of a message that are columns; None where there is none, or none can be decoded."""
@@ -162,13 +156,13 @@ class ArrowColumns:
 
         What was not yielded when this ends is requeued.
         """
-        rest, growth = messages, _GROWTH if self._numbers or self._encoded else 0
+        rest = messages
         try:
             while rest:
-                count = fitting(rest, _MOST, growth)
-                part = rest[:count]
+                count = fitting(rest, _MOST, self._growth)
+                part, left = (rest[:count], rest[count:]) if count < len(rest) else (rest, [])
                 found = ArrowBatch(part, failed, handled, self.make(part))
-                rest = rest[count:]
+                rest = left
                 yield found
         finally:
             settle_all(rest, AckLedger.REQUEUE)
