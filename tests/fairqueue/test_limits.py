@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections import Counter
@@ -537,3 +538,112 @@ def test_the_shares_of_the_others_hold_while_one_is_at_its_limit(
             )
         # Nor has the one with a limit more than its share.
         assert served[0] / quanta[0] - served[one] / quanta[one] <= 2 + 1 / quanta[0] + 1 / quanta[one]
+
+
+class IntrusiveClock(Clock):
+    """A clock that uses the queue, as any clock of the caller's own may."""
+
+    def __init__(self, visits: list[Any]) -> None:
+        super().__init__()
+        self.visits = visits
+        self.visit: Any = lambda what: None
+        self.depth = 0
+
+    def __call__(self) -> float:
+        if self.visits and self.depth < 3:
+            self.depth += 1
+            self.visit(self.visits.pop())
+            self.depth -= 1
+        return super().__call__()
+
+
+ACTIONS = st.tuples(
+    st.sampled_from(["put", "get", "get", "many", "release", "wait", "outlook", "limit", "waiter"]),
+    st.integers(0, 2),
+    st.integers(1, 6),
+)
+
+
+class Visited:
+    """A queue and what is known of it, while everybody may use it wherever its clock is read."""
+
+    def __init__(self, most: int, rate: int, visits: list[tuple[str, int, int]]) -> None:
+        self.most, self.rate = most, rate
+        self.clock = IntrusiveClock(visits)
+        self.clock.visit = self.act
+        self.fair = FairQueue(default_quantum=2, clock=self.clock, limit=Limit(most, rate=rate, burst=3))
+        self.was_put: Counter[int] = Counter()
+        self.got: Counter[int] = Counter()
+        self.in_hand: Counter[int] = Counter()
+        self.waiters: list[Any] = []
+
+    def act(self, step: tuple[str, int, int]) -> None:
+        what, name, count = step
+        getattr(self, what)(name, count)
+
+    def put(self, name: int, count: int) -> None:
+        self.fair.put_many(name, range(count))
+        self.was_put[name] += count
+
+    def get(self, _name: int, _count: int) -> None:
+        with contextlib.suppress(queue.Empty):
+            self.take([self.fair.get(block=False)])
+
+    def many(self, _name: int, count: int) -> None:
+        with contextlib.suppress(queue.Empty):
+            self.take(list(self.fair.get_many(count, timeout=0)))
+
+    def take(self, found: list[Any]) -> None:
+        for name, _ in found:
+            self.got[name] += 1
+            self.in_hand[name] += 1
+            assert self.in_hand[name] <= self.most
+
+    def release(self, name: int, _count: int) -> None:
+        if self.in_hand[name]:
+            self.in_hand[name] -= 1
+            self.fair.release(name)
+
+    def wait(self, _name: int, count: int) -> None:
+        self.clock.ticks += count
+
+    def outlook(self, name: int, _count: int) -> None:
+        self.fair.anticipated()
+        with contextlib.suppress(KeyError):
+            look = self.fair.outlook(name)
+            assert look.in_hand is None or look.in_hand <= self.most
+
+    def limit(self, name: int, count: int) -> None:
+        self.fair.set_limit(name, Limit(self.most, rate=self.rate, burst=count))
+
+    def waiter(self, _name: int, _count: int) -> None:
+        self.waiters.append(self.fair.call_when_ready(lambda: None))
+
+    def finish(self) -> None:
+        self.clock.visits.clear()
+        for waiter in self.waiters:
+            waiter.leave()
+        for name in self.in_hand.elements():
+            self.fair.release(name)
+        while self.fair.qsize():
+            self.clock.ticks += 8000
+            for name, _ in drained(self.fair):
+                self.got[name] += 1
+                self.fair.release(name)
+
+
+@settings(max_examples=300)
+@given(
+    most=st.integers(1, 3),
+    rate=st.sampled_from([1, 4, 1000]),
+    steps=st.lists(ACTIONS, max_size=80),
+    visits=st.lists(ACTIONS, max_size=40),
+)
+def test_others_may_come_in_wherever_the_clock_is_read(
+    most: int, rate: int, steps: list[tuple[str, int, int]], visits: list[tuple[str, int, int]]
+) -> None:
+    world = Visited(most, rate, visits)
+    for step in steps:
+        world.act(step)
+    world.finish()
+    assert world.got == +world.was_put
