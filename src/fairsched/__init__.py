@@ -28,6 +28,7 @@ from fairsched.errors import (
     UndecodableBody,
 )
 from fairsched.hashexchange import ConsistentHashExchange
+from fairsched.limit import Limit
 from fairsched.pools import Pool
 from fairsched.queues import Queue
 from fairsched.retry import Retry
@@ -75,6 +76,7 @@ __all__ = [
     "FairQueue",
     "FairschedError",
     "HashRing",
+    "Limit",
     "Message",
     "MessageBatch",
     "MessageReturned",

@@ -4,7 +4,7 @@ from cpython.pythread cimport PyThread_type_lock
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fairsched._amqp cimport AckLedger
-from fairsched._fairqueue cimport FairQueue
+from fairsched._fairqueue cimport FairQueue, Place
 from fairsched.core.amqp.frames cimport Found
 
 cdef enum:
@@ -85,9 +85,11 @@ cdef class Message:
     cdef int64_t header_at   # where in these it begins
     cdef object decoded
     cdef tuple value         # of the body, as it was decoded; None: not yet
+    cdef Place place         # that it takes of what a limit allows, until it is settled; None: nobody counts
 
     cdef int finish_with(self, object result) except -1
     cdef bint settle(self, int verdict) except -1
+    cdef int leave_place(self) except -1
     cdef bytes header_bytes(self)
     cdef object name_in_method(self, int number)
 

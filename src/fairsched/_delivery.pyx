@@ -44,7 +44,7 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 
 from fairsched._amqp cimport AckLedger, part
 from fairsched._buffers cimport array_data
-from fairsched._fairqueue cimport FairQueue
+from fairsched._fairqueue cimport FairQueue, Place
 from fairsched._numbers cimport as_priority
 from fairsched.core.amqp.ackledger cimport (
     VERDICT_ACK as ACK, VERDICT_REJECT as REJECT, VERDICT_REQUEUE as REQUEUE, ackledger_deliver, ackledger_settle,
@@ -878,12 +878,25 @@ cdef class Message:
             self.settle(REQUEUE)
 
     cdef bint settle(self, int verdict) except -1:
+        cdef bint done
         if self.settled:
             return False
         self.settled = True
         if isinstance(self.origin, ChannelDeliveries):
-            return (<ChannelDeliveries> self.origin).settle_one(self.delivery_tag, verdict)
-        return self.origin.settle(self.delivery_tag, verdict)
+            done = (<ChannelDeliveries> self.origin).settle_one(self.delivery_tag, verdict)
+        else:
+            done = self.origin.settle(self.delivery_tag, verdict)
+        if self.place is not None:
+            self.leave_place()
+        return done
+
+    cdef int leave_place(self) except -1:
+        """Give back what a limit counts this as."""
+        cdef Place place = self.place
+        if place is not None:
+            self.place = None
+            place.give_back(False)
+        return 0
 
     def __enter__(self):
         return self
@@ -1620,6 +1633,8 @@ cdef class MessageSource:
     cdef Message taken(self, object lane, object priority):
         cdef FairQueue fair = <FairQueue?> lane
         cdef int rank = as_priority(priority)
+        cdef Message message
+        cdef Place place = None
         self.turns += 1
         if self.turns >= self.next_look:  # before a message is taken: this may raise
             self.look_for_more()
@@ -1627,9 +1642,15 @@ cdef class MessageSource:
             if self.returning:
                 self.check_process()
                 raise ShutDown("the consumer was stopped")
-            message = fair.take(rank, None)
+            if fair.limits.on:
+                place = Place.__new__(Place)
+            message = fair.take(rank, None, place)
             if message is None or self.is_usable(lane, message):
+                if place is not None and message is not None:
+                    message.place = place
                 return message
+            if place is not None:
+                place.give_back(True)
 
     def get(self, lane, timeout=None, priority=0):
         """get($self, lane, timeout=None, priority=0)
@@ -1642,8 +1663,10 @@ cdef class MessageSource:
         ShutDown
             If there will be none.
         """
+        cdef FairQueue fair = <FairQueue?> lane
         cdef Settlements settlements = self.settlements
         cdef Message message
+        cdef Place place = None
         while True:
             message = self.taken(lane, priority)
             if message is not None:
@@ -1654,7 +1677,11 @@ cdef class MessageSource:
                 continue
             settlements.lent.rest()
             try:
-                _, message = lane.get(True, timeout, priority=priority)
+                if fair.limits.on:
+                    place = Place.__new__(Place)
+                    message = fair.take_in_time(timeout, as_priority(priority), place)
+                else:
+                    _, message = lane.get(True, timeout, priority=priority)
             except Empty:
                 return None
             finally:
@@ -1662,7 +1689,10 @@ cdef class MessageSource:
             if self.returning:
                 message.settle(REQUEUE)
             elif self.is_usable(lane, message):
+                message.place = place
                 return message
+            if place is not None:
+                place.give_back(True)
 
     def try_get_many(self, lane, Py_ssize_t limit):
         """try_get_many($self, lane, limit)
@@ -1708,7 +1738,7 @@ cdef class MessageSource:
         """Add messages of a lane; the end of deliveries is for who has none."""
         cdef Message message
         try:
-            if self.shedding is None:
+            if self.shedding is None and not (<FairQueue?> lane).limits.on:
                 self.take_all(<FairQueue?> lane, found, limit)
             while PyList_GET_SIZE(found) < limit:
                 message = self.taken(lane, 0)
@@ -1916,12 +1946,12 @@ def settle_all(list messages not None, int verdict, bint but_deferred=False):
     cdef Message message
     cdef ChannelDeliveries channel
     cdef Py_ssize_t count = 0, i = 0
-    cdef bint is_due = False
+    cdef bint is_due = False, placed = False
     while i < PyList_GET_SIZE(chosen):
         message = <Message?> <object> PyList_GET_ITEM(chosen, i)
         if isinstance(message.origin, ChannelDeliveries):
             channel = <ChannelDeliveries> message.origin
-            count += settle_run(channel, chosen, &i, verdict, but_deferred, &is_due)
+            count += settle_run(channel, chosen, &i, verdict, but_deferred, &is_due, &placed)
             if is_due:
                 due = channel.settlements
                 is_due = False
@@ -1930,13 +1960,18 @@ def settle_all(list messages not None, int verdict, bint but_deferred=False):
         if not message.settled and not (but_deferred and message.deferred):
             message.settled = True
             count += message.origin.settle(message.delivery_tag, verdict)
+            placed |= message.place is not None
     if due is not None and not due.flush_requested:
         due.send_soon()
+    if placed:
+        for message in chosen:
+            if message.settled:
+                message.leave_place()
     return count
 
 
 cdef Py_ssize_t settle_run(
-    ChannelDeliveries channel, list messages, Py_ssize_t* at, int verdict, bint but_deferred, bint* is_due
+    ChannelDeliveries channel, list messages, Py_ssize_t* at, int verdict, bint but_deferred, bint* is_due, bint* placed
 ) except -1:
     """Settle messages that follow one another and came on one channel: no Python code runs in here."""
     cdef Message message
@@ -1951,6 +1986,7 @@ cdef Py_ssize_t settle_run(
             if message.settled or but_deferred and message.deferred:
                 continue
             message.settled = True
+            placed[0] |= message.place is not None
             if stands:
                 done += channel.note_tag(message.delivery_tag, verdict)
             else:

@@ -24,6 +24,7 @@ cimport cython
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM
 from cpython.object cimport PyObject, visitproc
 from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.math cimport INFINITY, nextafter
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
@@ -40,9 +41,13 @@ from fairsched.core.schedule.dwrr cimport (
     dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_retire_empty, dwrr_set_quantum, dwrr_turn,
 )
 from fairsched.core.schedule.entrypool cimport Entry
+from fairsched.core.schedule.limits cimport (
+    Limit, NEVER, SlotLimit, limits_add, limits_clear, limits_due, limits_give_back, limits_init, limits_reserve,
+    limits_set, limits_take, limits_tell,
+)
 from fairsched.core.schedule.outlook cimport Outlook, outlook_read
 from fairsched.core.schedule.slots cimport (
-    AWAITED_SLOT, HELD, HELD_ONLY, NOT_AWAITED, NOT_HELD, NO_SLOT, TRANSIENT, Slot, SlotTable, slots_first,
+    AT_LIMIT, AWAITED_SLOT, HELD, HELD_ONLY, NOT_AWAITED, NOT_HELD, NO_SLOT, TRANSIENT, Slot, SlotTable, slots_first,
     slots_report_idle, slots_unlink_head,
 )
 from fairsched.core.waiting.node cimport NOTIFIED, node_state
@@ -56,6 +61,7 @@ from fairsched._arrays import as_costs
 from fairsched._core import checked_quanta
 from fairsched.batch import Batch
 from fairsched.errors import ShutDown
+from fairsched.limit import Limit as GivenLimit
 from fairsched.slotoutlook import SlotOutlook
 
 ctypedef int (*traverse_t)(PyObject*, visitproc, void*) noexcept
@@ -79,7 +85,7 @@ cdef enum Verdict:  # on what a call may do at this moment
 
 @cython.final
 cdef class FairQueue(NamedSlots):
-    """FairQueue(quanta=None, *, maxsize=0, default_quantum=None, anticipation=0.0, clock=None)
+    """FairQueue(quanta=None, *, maxsize=0, default_quantum=None, anticipation=0.0, clock=None, limit=None)
     --
 
     A thread-safe queue that serves its slots fairly, where `queue.Queue` serves whoever floods it.
@@ -98,11 +104,15 @@ cdef class FairQueue(NamedSlots):
     clock : callable, optional
         Returns seconds, for time-outs; `time.monotonic` by default. Blocked calls look at a clock of the caller's own
         every millisecond.
+    limit : Limit, optional
+        How many items of a slot may be served and not released (see `release`), and how fast it is served; of every
+        slot for which `set_limit` says nothing else. A slot at its limit takes no turns until it may be served again;
+        the others go on.
 
     Raises
     ------
     ValueError
-        A quantum is not a positive integer.
+        A quantum is not a positive integer, or the limit no `Limit`.
     OverflowError
         A quantum is above 2**62 - 1.
 
@@ -123,7 +133,9 @@ cdef class FairQueue(NamedSlots):
     [('gold', 0), ('gold', 1), ('gold', 2), ('free', 0), ('gold', 3)]
     """
 
-    def __cinit__(self, quanta=None, *, maxsize=0, default_quantum=None, anticipation=0.0, clock=None):
+    def __cinit__(self, quanta=None, *, maxsize=0, default_quantum=None, anticipation=0.0, clock=None, limit=None):
+        limits_init(&self.limits)
+        self.watched_until = NEVER
         if clock is not None and not callable(clock):
             raise ValueError(f"clock must be callable and return seconds, got {clock!r}")
         self.maxsize = max(as_int64(maxsize, "maxsize", "an integer (0 or less: no limit)"), 0)
@@ -133,9 +145,12 @@ cdef class FairQueue(NamedSlots):
         self.anticipate(anticipation)
         for name, quantum in [] if quanta is None else checked_quanta(quanta):
             self.add_new(name, quantum)
+        if limit is not None:
+            self.limit_slots(as_limit(limit))
 
     def __dealloc__(self):
         drop_items(&self.table)
+        limits_clear(&self.limits)
 
     # -- putting ------------------------------------------------------------------------------------------------------
 
@@ -249,7 +264,13 @@ cdef class FairQueue(NamedSlots):
         """Add an unknown slot, where that is wanted."""
         if not self.default_quantum:
             raise KeyError(f"no slot is named {name!r}, and there is no default_quantum to add it with")
-        return self.add(name, hash, self.default_quantum, True)
+        cdef uint32_t index
+        if rarely(self.limits.on) and not limits_reserve(&self.limits, &self.table):
+            raise MemoryError()
+        index = self.add(name, hash, self.default_quantum, True)
+        if rarely(self.limits.on):
+            limits_add(&self.limits, index)
+        return index
 
     # -- getting ------------------------------------------------------------------------------------------------------
 
@@ -296,10 +317,12 @@ cdef class FairQueue(NamedSlots):
                 if verdict > READY_AFTER_WAIT:
                     raise_verdict(verdict, True)
             index = dwrr_pop(&self.table, &token)
+            if rarely(self.limits.on):
+                limits_take(&self.limits, &self.table, index)
             name = <object> PyList_GET_ITEM(self.name_of, index)
             item = <object> <PyObject*> <uintptr_t> token
             Py_DECREF(item)  # the entry's reference; `item` holds one of its own
-            if rarely(verdict == READY_AFTER_WAIT):
+            if rarely(verdict == READY_AFTER_WAIT or self.limits.on):
                 hand_over(self)
             if rarely(wakeup_possible(&self.putters.interest)):
                 hand_room_over(self)
@@ -307,10 +330,14 @@ cdef class FairQueue(NamedSlots):
                 self.forget_idle()
             return name, item
 
-    cdef object take(self, int32_t rank, object nothing):
-        """As get(False), without the slot: one item, or `nothing` if there is none to be had at this moment."""
+    cdef object take(self, int32_t rank, object nothing, Place place):
+        """As get(False), without the slot: one item, or `nothing` if there is none to be had at this moment.
+
+        Where slots have limits, the caller brings the place that it takes.
+        """
         cdef Verdict verdict
         cdef uint64_t token = 0
+        cdef uint32_t index
         with cython.critical_section(self):
             if rarely(not may_take(self, rank)):
                 verdict = wait_for_item(self, False, None, rank, 1)
@@ -318,17 +345,44 @@ cdef class FairQueue(NamedSlots):
                     return nothing
                 if verdict != READY:
                     raise_verdict(verdict, True)
-            dwrr_pop(&self.table, &token)
+            index = dwrr_pop(&self.table, &token)
+            if rarely(place is not None):
+                take_place(self, index, place)
             item = <object> <PyObject*> <uintptr_t> token
             Py_DECREF(item)  # the entry's reference; `item` holds one of its own
+            if rarely(place is not None):
+                hand_over(self)
             if rarely(wakeup_possible(&self.putters.interest)):
                 hand_room_over(self)
             if rarely(self.table.idle_count != 0):
                 self.forget_idle()
             return item
 
+    cdef object take_in_time(self, object timeout, int32_t rank, Place place):
+        """As get(True, timeout), without the slot, and with a place that is taken."""
+        cdef Verdict verdict = READY
+        cdef uint64_t token = 0
+        with cython.critical_section(self):
+            if not may_take(self, rank):
+                deadline = self.getters.deadline(True, timeout)
+                verdict = wait_for_item(self, True, deadline, rank, 1)
+                if verdict > READY_AFTER_WAIT:
+                    raise_verdict(verdict, True)
+            take_place(self, dwrr_pop(&self.table, &token), place)
+            item = <object> <PyObject*> <uintptr_t> token
+            Py_DECREF(item)  # the entry's reference; `item` holds one of its own
+            hand_over(self)
+            if wakeup_possible(&self.putters.interest):
+                hand_room_over(self)
+            if self.table.idle_count:
+                self.forget_idle()
+            return item
+
     cdef int take_more(self, list found, Py_ssize_t limit) except -1:
-        """Add items to a list, as `take` finds them, until it has `limit` or there are none to be had."""
+        """Add items to a list, as `take` finds them, until it has `limit` or there are none to be had.
+
+        For queues without limits.
+        """
         cdef uint64_t token = 0
         cdef object item
         with cython.critical_section(self):
@@ -391,7 +445,7 @@ cdef class FairQueue(NamedSlots):
                 verdict = wait_for_item(self, True, deadline, rank, limit)
                 if verdict > READY_AFTER_WAIT:
                     raise_verdict(verdict, True)
-            if verdict == READY_AFTER_WAIT:
+            if verdict == READY_AFTER_WAIT or self.limits.on:
                 hand_over(self)
             if wakeup_possible(&self.putters.interest):
                 hand_room_over(self)
@@ -436,7 +490,7 @@ cdef class FairQueue(NamedSlots):
 
         Number of items queued at this moment, in all slots.
         """
-        return self.table.queued
+        return self.table.queued + self.table.withheld
 
     def backlog(self, slot):
         """backlog($self, slot)
@@ -517,6 +571,126 @@ cdef class FairQueue(NamedSlots):
             self.table.slots[index].flags &= ~TRANSIENT
             dwrr_set_quantum(&self.table, index, amount)
             self.getters.wake(self.table.queued)  # those who wait for this slot's turn, perhaps
+
+    # -- limits -------------------------------------------------------------------------------------------------------
+
+    def set_limit(self, slot, limit):
+        """set_limit($self, slot, limit)
+        --
+
+        Change a slot's limit; takes effect at once.
+
+        With a default quantum an unknown slot is added, and either way the slot is no longer forgotten when idle.
+
+        Parameters
+        ----------
+        slot : Hashable
+            The slot's name.
+        limit : Limit or None
+            None: it has no limit.
+
+        Raises
+        ------
+        KeyError
+            There is no such slot, and no default quantum.
+        ValueError
+            `limit` is no `Limit`.
+
+        Notes
+        -----
+        Items count as in hand that are served while the slot has a limit with a concurrency. Complexity O(log slots),
+        and O(slots that have something queued) if it has something queued.
+        """
+        cdef Limit found = as_limit(limit)
+        cdef int64_t hash
+        cdef long index
+        with cython.critical_section(self):
+            if self.limits.rated:
+                limits_tell(&self.limits, &self.table, as_nanoseconds(self.getters.clock()))
+            index = slot_find(self, slot, &hash)
+            if index < 0:
+                index = self.admit(slot, hash)
+            self.table.slots[index].flags &= ~TRANSIENT
+            if not self.limits.on:
+                self.limit_slots(as_limit(None))
+            self.limits.rated |= found.interval != 0
+            limits_set(&self.limits, &self.table, index, found)
+            hand_over(self)
+
+    def release(self, slot):
+        """release($self, slot)
+        --
+
+        Say that an item that was served is in hand no more; to be called once for each, where a limit counts them.
+
+        Parameters
+        ----------
+        slot : Hashable
+            The slot's name.
+
+        Raises
+        ------
+        KeyError
+            There is no such slot, and no default quantum.
+        ValueError
+            The slot's limit has a concurrency, and nothing of it is in hand.
+
+        Notes
+        -----
+        Does nothing where the slot's limit has no concurrency.
+        """
+        cdef int64_t hash
+        cdef long index
+        cdef bint done
+        with cython.critical_section(self):
+            index = slot_find(self, slot, &hash)
+            if index < 0 and not self.default_quantum:
+                raise KeyError(f"no slot is named {slot!r}")
+            if index < 0:  # a tenant that was forgotten
+                done = not self.limits.usual.concurrency
+            else:
+                done = not self.limits.on or not self.limits.of[index].limit.concurrency
+            if not done and index >= 0 and self.limits.of[index].in_hand:
+                done = True
+                self.give_back(index, False)
+        if not done:
+            raise ValueError(f"nothing of slot {slot!r} is in hand: each item is released once")
+
+    def lift_limits(self):
+        """lift_limits($self)
+        --
+
+        Let all slots go without limits from now on: for who takes out what is left, not to handle it.
+        """
+        cdef uint32_t i
+        with cython.critical_section(self):
+            if self.limits.on:
+                self.limits.usual = as_limit(None)
+                for i in range(self.table.size):
+                    if self.table.slots[i].quantum:
+                        limits_set(&self.limits, &self.table, i, self.limits.usual)
+                hand_over(self)
+
+    cdef int limit_slots(self, Limit usual) except -1:
+        """Give all slots, also those to come, this limit."""
+        cdef uint32_t i
+        if not limits_reserve(&self.limits, &self.table):
+            raise MemoryError()
+        self.limits.on = True
+        self.limits.usual = usual
+        self.limits.rated |= usual.interval != 0
+        for i in range(self.table.size):
+            limits_add(&self.limits, i)
+        return 0
+
+    cdef int give_back(self, uint32_t index, bint unused) except -1:
+        """One that was served is in hand no more; unused: it counts as not served."""
+        limits_give_back(&self.limits, &self.table, index, 1, unused)
+        if wakeup_possible(&self.getters.interest):
+            hand_over(self)
+        if self.table.idle_count:
+            self.forget_idle()
+        return 0
 
     def settle(self, slot, cost_difference):
         """settle($self, slot, cost_difference)
@@ -635,14 +809,18 @@ cdef class FairQueue(NamedSlots):
 
         Seconds for which `get` would still wait though items are queued; None when it would not.
 
-        For those who do not block: call `get` again when an item was put, or after so many seconds.
+        For those who do not block: call `get` again when an item was put, or released, or after so many seconds.
         """
-        cdef int64_t now
+        cdef int64_t now, left = NEVER
         with cython.critical_section(self):
-            if not is_awaiting(self):
+            if not is_awaiting(self) and token_due(self) == NEVER:
                 return None
             now = as_nanoseconds(self.getters.clock())
-            return anticipation_left(&self.table, now) * 1e-9 if is_awaiting(self) else None
+            if is_awaiting(self):
+                left = anticipation_left(&self.table, now)
+            if token_due(self) != NEVER:
+                left = min(left, max(0, token_due(self) - now))
+            return None if left == NEVER else left * 1e-9
 
     def stats(self):
         """stats($self)
@@ -683,9 +861,14 @@ cdef class FairQueue(NamedSlots):
         cdef Outlook outlook
         cdef int64_t hash, cost = 0
         cdef long index
-        cdef bint queued
+        cdef bint queued, turns = False
+        cdef SlotLimit limit
+        cdef int64_t now = 0
         cdef object item = None, awaited = None
+        memset(&limit, 0, sizeof(limit))
         with cython.critical_section(self):
+            if self.limits.rated:
+                now = as_nanoseconds(self.getters.clock())
             index = slot_find(self, slot, &hash)
             if index < 0:
                 raise KeyError(f"no slot is named {slot!r}")
@@ -696,13 +879,25 @@ cdef class FairQueue(NamedSlots):
             if queued:
                 item = <object> <PyObject*> <uintptr_t> found.head.token
                 cost = found.head.cost
-                outlook_read(table, index, &outlook)
+                turns = not found.flags & AT_LIMIT
+                if turns:
+                    outlook_read(table, index, &outlook)
+            if self.limits.on:
+                limit = self.limits.of[index]
             if is_awaiting(self):
                 awaited = <object> PyList_GET_ITEM(self.name_of, slots_first(table))
         stats = slot_figures(&found)
+        now = limit.full_at - limit.limit.tolerance - now if limit.limit.interval and limit.full_at > now else 0
+        limited = (
+            limit.in_hand if limit.limit.concurrency else None,
+            limit.limit.concurrency or None,
+            now * 1e-9 if now > 0 else None,
+        )
         if not queued:
-            return SlotOutlook(stats, None, None, None, None, None, awaited)
-        return SlotOutlook(stats, item, cost, outlook.before, outlook.turns, outlook.others, awaited)
+            return SlotOutlook(stats, None, None, None, None, None, awaited, *limited)
+        if not turns:
+            return SlotOutlook(stats, item, cost, None, None, None, awaited, *limited)
+        return SlotOutlook(stats, item, cost, outlook.before, outlook.turns, outlook.others, awaited, *limited)
 
 
 # Who may go on, and how the others wait: for items, for room, for the slot whose turn it is ---------------------------
@@ -730,14 +925,22 @@ cdef inline bint is_awaiting(FairQueue q) noexcept:
     return slot.head == NULL and slot.deficit >= anticipation_cost(slot) and anticipation_awaits(table, slot)
 
 
+cdef inline int64_t token_due(FairQueue q) noexcept:
+    """When a slot at its limit may be served again, if that is a matter of time: NEVER, if not, or nothing waits."""
+    return limits_due(&q.limits) if q.table.withheld else NEVER
+
+
 cdef inline int64_t wanted(FairQueue q) noexcept:
-    """Items that getters are to be woken for: none while one of them sees to the slot whose turn it is."""
-    return 0 if q.anticipating and is_awaiting(q) else q.table.queued
+    """Items that getters are to be woken for: none while one of them sees to the slot whose turn it is.
+
+    And one more, if nobody would look again when a slot at its limit gets its token.
+    """
+    return (0 if q.anticipating and is_awaiting(q) else q.table.queued) + (token_due(q) < q.watched_until)
 
 
 cdef inline bint has_room(FairQueue q, int64_t count) noexcept:
     """True when `count` more items may be put."""
-    return not q.is_shut_down and (not q.maxsize or q.table.queued + count <= q.maxsize)
+    return not q.is_shut_down and (not q.maxsize or q.table.queued + q.table.withheld + count <= q.maxsize)
 
 
 cdef inline bint is_outranked(FairQueue q, int32_t rank) noexcept:
@@ -747,6 +950,8 @@ cdef inline bint is_outranked(FairQueue q, int32_t rank) noexcept:
 
 cdef inline int may_take(FairQueue q, int32_t rank) except -1:
     """1 when something is queued, no getter of a higher priority is to have it, and no slot is waited for."""
+    if rarely(q.limits.rated):
+        limits_tell(&q.limits, &q.table, as_nanoseconds(q.getters.clock()))
     if q.table.queued == 0 or is_outranked(q, rank):
         return 0
     return not rarely(q.table.patience != 0) or (is_due(q) and q.table.queued != 0 and not is_outranked(q, rank))
@@ -770,7 +975,7 @@ cdef int is_due(FairQueue q) except -1:
 cdef Verdict item_verdict(FairQueue q, int32_t rank) except VERDICT_ERROR:
     if may_take(q, rank):
         return READY
-    return IS_SHUT_DOWN if q.is_shut_down and q.table.queued == 0 else WAIT
+    return IS_SHUT_DOWN if q.is_shut_down and q.table.queued + q.table.withheld == 0 else WAIT
 
 
 cdef Verdict room_verdict(FairQueue q, int64_t count) noexcept:
@@ -785,6 +990,8 @@ cdef Verdict wait_for_item(FairQueue q, bint block, object deadline, int32_t ran
     if verdict == WAIT:
         verdict = wait_as_getter(q, deadline, rank, limit) if block else TOO_LATE
     if verdict > READY_AFTER_WAIT:
+        if q.limits.on:  # this look may have found what is due, and others may take it
+            q.getters.wake(q.table.queued)
         q.forget_idle()
     return verdict
 
@@ -805,7 +1012,7 @@ cdef Verdict wait_as_getter(FairQueue q, object deadline, int32_t rank, int64_t 
             if verdict == WAIT:
                 q.getters.stay(seat)
                 if not is_awaiting(q):  # else this getter sees to it
-                    hand_over(q)
+                    q.getters.wake(q.table.queued)
     except BaseException:
         q.getters.leave(seat)
         hand_over(q)
@@ -829,6 +1036,8 @@ cdef bint wait_for_turn(FairQueue q, Seat* seat, object deadline) except -1:
     """Wait to be claimed, or until the turn passes that is waited for; False when the deadline passed."""
     cdef bint woken
     cdef double until
+    if token_due(q) < q.watched_until:
+        return wait_for_token(q, seat, deadline)
     if not is_awaiting(q):
         return q.getters.wait(seat, deadline)
     until = q.getters.clock()
@@ -843,9 +1052,37 @@ cdef bint wait_for_turn(FairQueue q, Seat* seat, object deadline) except -1:
     return woken or deadline is None or q.getters.clock() < deadline
 
 
+cdef bint wait_for_token(FairQueue q, Seat* seat, object deadline) except -1:
+    """Wait to be claimed, or until a slot at its limit gets its token, or the turn passes that is waited for."""
+    cdef bint woken, awaiting = is_awaiting(q)
+    cdef int64_t due, now = 0
+    cdef double until
+    if awaiting:
+        now = as_nanoseconds(q.getters.clock())
+        if not is_awaiting(q):
+            return True
+    due = token_due(q)
+    if awaiting:
+        due = min(due, now + anticipation_left(&q.table, now))
+    if due == NEVER:
+        return True
+    q.watched_until = due
+    until = due * 1e-9
+    while as_nanoseconds(until) < due:  # rounded down: then it would not be due yet
+        until = nextafter(until, INFINITY)
+    q.anticipating += awaiting
+    try:
+        woken = q.getters.wait(seat, until if deadline is None else min(until, <double> deadline))
+    finally:
+        q.anticipating -= awaiting
+        if q.watched_until == due:
+            q.watched_until = NEVER
+    return woken or deadline is None or q.getters.clock() < deadline
+
+
 cdef void hand_over(FairQueue q) noexcept:
     """Wake getters for what is left, after one that waited has taken its items or has given up."""
-    if q.table.queued:
+    if q.table.queued or q.table.withheld:
         q.getters.wake(wanted(q))
     elif q.is_shut_down:
         q.getters.wake_all()
@@ -892,7 +1129,7 @@ cdef Verdict wait_as_putter(FairQueue q, object deadline, int64_t count) except 
 
 cdef void hand_room_over(FairQueue q) noexcept:
     """Wake putters for the room that is left."""
-    q.putters.wake(q.maxsize - q.table.queued)
+    q.putters.wake(q.maxsize - q.table.queued - q.table.withheld)
 
 
 cdef int raise_verdict(Verdict verdict, bint for_item) except -1:
@@ -978,10 +1215,52 @@ cdef int64_t take_many(FairQueue q, list names, list items, int64_t size) noexce
             PyList_SET_ITEM(items, i, None)
             continue
         taken += 1
+        if rarely(q.limits.on):
+            limits_take(&q.limits, &q.table, index)
         Py_INCREF(<object> PyList_GET_ITEM(q.name_of, index))
         PyList_SET_ITEM(names, i, <object> PyList_GET_ITEM(q.name_of, index))
         PyList_SET_ITEM(items, i, <object> <PyObject*> <uintptr_t> token)  # with the entry's reference
     return taken
+
+
+# Limits ---------------------------------------------------------------------------------------------------------------
+#
+# What is in hand is counted in core/schedule/limits.pxd, in the same stretch in which it is taken out.
+
+
+cdef Limit as_limit(object limit) except *:
+    """Convert a `Limit`, or None."""
+    cdef Limit found
+    if limit is not None and not isinstance(limit, GivenLimit):
+        raise ValueError(f"limit must be a fairsched.Limit or None, got {limit!r}")
+    found.concurrency = 0 if limit is None else limit.concurrency or 0
+    found.interval = 0 if limit is None else limit.interval_ns
+    found.tolerance = 0 if limit is None else ((limit.burst or 1) - 1) * limit.interval_ns
+    return found
+
+
+@cython.final
+cdef class Place:
+    """What a limit counts one item as, while it is in hand: given back once, at the latest when nobody has it."""
+
+    def __del__(self):
+        self.give_back(False)
+
+    cdef int give_back(self, bint unused) except -1:
+        """The item is in hand no more; unused: it counts as not served."""
+        cdef FairQueue fair = self.queue
+        if fair is not None:
+            with cython.critical_section(fair):
+                if self.queue is not None:
+                    self.queue = None
+                    fair.give_back(self.index, unused)
+        return 0
+
+
+cdef inline void take_place(FairQueue q, uint32_t index, Place place) noexcept:
+    limits_take(&q.limits, &q.table, index)
+    place.index = index
+    place.queue = q
 
 
 # Event loops ----------------------------------------------------------------------------------------------------------
@@ -1024,7 +1303,7 @@ cdef class Waiter:
                 raise RuntimeError("the waiter has left")
             self.queue.getters.stay(self.seat)
             if not is_awaiting(self.queue):  # else nobody else could take an item either
-                hand_over(self.queue)
+                self.queue.getters.wake(self.queue.table.queued)  # who sees to a token is this one
 
     def leave(self):
         """leave($self)
@@ -1075,6 +1354,9 @@ cdef void drop_items(SlotTable* table) noexcept:
     cdef uint32_t i
     for i in range(table.size):
         slot = &table.slots[i]
+        if slot.quantum and slot.flags & AT_LIMIT:
+            table.queued += <int64_t> (slot.pushed - slot.served)
+            table.withheld -= <int64_t> (slot.pushed - slot.served)
         while slot.quantum and slot.head != NULL:
             item = <object> <PyObject*> <uintptr_t> slots_unlink_head(table, slot)
             slot.served -= 1

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from fairsched.errors import ConfigurationError
 from fairsched.frozenmapping import FrozenMapping
 from fairsched.handlers import check_plain
+from fairsched.limit import Limit
 from fairsched.prefetch import LARGEST_PREFETCH
 from fairsched.retry import Retry
 from fairsched.shortstring import LONGEST, is_short_string
@@ -45,6 +46,9 @@ class Queue:
         `on_error`.
     time_limit : float or False, optional
         Seconds that a call of the handler may take, or that there is no limit; by default as the consumer is told.
+    limit : Limit or False, optional
+        How many messages of it are handled at a time, and how fast, or that there is no limit; by default as the
+        consumer is told. Not for consumers with a `key`, which limit tenants.
     durable : bool, optional
         Whether it outlives the broker; True by default, if it is declared.
     arguments : mapping, optional
@@ -86,6 +90,7 @@ class Queue:
     on_error: str | Callable[[Any, Exception], object] | None = None
     retry: Retry | Literal[False] | None = None
     time_limit: float | Literal[False] | None = None
+    limit: Limit | Literal[False] | None = None
     durable: bool | None = None
     arguments: Mapping[str, Any] | None = field(default=None, hash=False)
     bind: Collection[str | tuple[Any, ...]] = field(default=(), hash=False)
@@ -117,6 +122,8 @@ class Queue:
         limit = self.time_limit
         if limit is not None and limit is not False and not (_is_real(limit) and 0 < limit < math.inf):
             raise self._refuse("time_limit", "a positive number of seconds or False")
+        if self.limit is not None and self.limit is not False and not isinstance(self.limit, Limit):
+            raise self._refuse("limit", "a fairsched.Limit or False")
         if self.retry and self.on_error is not None:
             raise ConfigurationError(
                 f"queue {self.name!r} has retry and on_error, of which one takes the other's place"

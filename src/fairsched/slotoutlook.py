@@ -19,13 +19,20 @@ class SlotOutlook(NamedTuple):
     cost : int or None
         What serving that item is charged.
     before : int or None
-        Other slots of which something is served before that item.
+        Other slots of which something is served before that item; None, too, while the slot is at its limit and takes
+        no turns, as are turns and others.
     turns : int or None
         Turns of its own that pass before, because they do not pay for the item.
     others : int or None
         Other slots that take turns.
     awaited : hashable or None
         The slot whose turn it is, though it is empty: its next item is waited for, whatever is queued.
+    in_hand : int or None
+        Items of it that were served and not released; None if its limit has no concurrency.
+    concurrency : int or None
+        How many may be, at most.
+    retry_after : float or None
+        Seconds until its bucket has a token; None if it has one, or its limit has no rate.
     """
 
     stats: SlotStats
@@ -35,3 +42,6 @@ class SlotOutlook(NamedTuple):
     turns: int | None
     others: int | None
     awaited: Any
+    in_hand: int | None = None
+    concurrency: int | None = None
+    retry_after: float | None = None

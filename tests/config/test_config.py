@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched import CoDel, Pool, Retry
+from fairsched import CoDel, Limit, Pool, Retry
 from fairsched.config import OPTIONS, URL_VARIABLES, Settings
 from fairsched.errors import ConfigurationError, FairschedError
 from fairsched.frozenmapping import FrozenMapping
@@ -53,6 +53,19 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
         "argument": ({"u": 1}, {"u": 1}),
     },
     "default_weight": {"file": (2, 2), "environment": ("3", 3), "argument": (4, 4)},
+    "limit": {
+        "file": ({"concurrency": 4, "rate": "10/s", "burst": 20}, Limit(4, rate="10/s", burst=20)),
+        "environment": ("rate=100/m", Limit(rate="100/m")),
+        "argument": ("3", Limit(3)),
+    },
+    "limits": {
+        "file": (
+            {"acme": {"rate": 2.5, "burst": 5}, "beta": 2, "free": "off"},
+            {"acme": Limit(rate=2.5, burst=5), "beta": Limit(2), "free": False},
+        ),
+        "environment": ("acme=8, free=off", {"acme": Limit(8), "free": False}),
+        "argument": ('{"acme": {"concurrency": 1}}', {"acme": Limit(1)}),
+    },
     "ordering_key": {
         "file": ("header:account", "header:account"),
         "environment": ("property:app_id", "property:app_id"),
@@ -385,6 +398,8 @@ def test_consumer_options_are_what_was_set() -> None:
         "key": "queue",
         "weights": {"u": 1},
         "default_weight": 4,
+        "limit": Limit(3),
+        "limits": {"acme": Limit(1)},
         "ordering_key": "header:order",
         "on_error": "requeue",
         "retry": Retry(3),
@@ -415,11 +430,33 @@ def test_the_table_of_codel_becomes_a_law() -> None:
     assert hash(found) == hash(settings)
 
 
-@pytest.mark.parametrize("key", ["codel", "ordering_key", "max_buffer_bytes"])
+@pytest.mark.parametrize("key", ["codel", "limit", "ordering_key", "max_buffer_bytes"])
 def test_off_overrides_what_an_earlier_source_switched_on(tmp_path: Path, key: str) -> None:
     (tmp_path / "fairsched.toml").write_text(f"{key} = {toml(EXAMPLES[key]['file'][0])}\n")
     assert load(tmp_path, environ={}).consumer_options()[key] is not None
     assert load(tmp_path, environ={f"FAIRSCHED_{key.upper()}": " Off "}).consumer_options() == {key: None}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("many", "limit must be 'off', or a number of messages in hand, or a table of concurrency, rate, burst"),
+        ("0", "limit must be 'off', or a number"),
+        ({"concurrency": 3, "codel": 1}, "unknown 'codel'; there are concurrency, rate, burst"),
+        ("rate=10/y", "rate of a limit must be a number of messages a second"),
+        ({"burst": 2}, "a limit needs a concurrency or a rate"),
+        ("concurrency=2,burst=2", "burst of a limit needs a rate"),
+    ],
+)
+def test_refused_limits(value: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Settings(limit=value)
+
+
+def test_refused_limits_of_tenants() -> None:
+    for value in ("acme", ["acme"], {"acme": "many"}, {"acme": True}, 3):
+        with pytest.raises(ConfigurationError, match="limits must be names of tenants with numbers"):
+            Settings(limits=value)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
-from fairsched import ConfigurationError, Pool, aio
+from fairsched import ConfigurationError, Limit, Pool, Queue, aio
 from fairsched.consumer import App, Consumer
 from fairsched.consumer.settings import ConsumerSettings
 
@@ -144,3 +145,37 @@ def test_an_app_gathers_queues(monkeypatch: pytest.MonkeyPatch) -> None:
         app.make_consumer(URL, queues=["silver"])
     app.stop()
     assert app.stats() == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"limit": 3}, r"limit must be a fairsched\.Limit or None, got 3"),
+        ({"key": "header:t", "limits": {"a": 3}}, r"limits must be a mapping of tenants to fairsched\.Limit or False"),
+        ({"limits": {"a": Limit(3)}}, "limits= are limits of tenants and need key=; queues take theirs in queues="),
+        (
+            {"queues": [Queue("a", limit=Limit(1))], "key": "header:t"},
+            "limit of queue 'a' is for consumers without key=, which limits tenants: use limits=",
+        ),
+        (
+            {"limit": Limit(2), "ordering_key": "header:k", "workers": 2},
+            "ordering_key with workers=2 makes that many lanes, which do not know what of a queue is in hand",
+        ),
+        (
+            {"limits": {"a": Limit(2)}, "key": "header:t", "ordering_key": "header:k", "workers": 2},
+            "what of a tenant is in hand in the others, so there can be no limit",
+        ),
+    ],
+)
+def test_refused_limits(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        ConsumerSettings(URL, options.pop("queues", ["a", "b"]), **options)
+
+
+def test_limits_of_slots() -> None:
+    queues = ConsumerSettings(URL, [Queue("a", limit=False), Queue("b", limit=Limit(1)), "c"])
+    assert queues.limits == {"a": None, "b": Limit(1)}
+    tenants = ConsumerSettings(URL, ["a"], key="header:t", limits={"x": Limit(1), "y": False})
+    assert tenants.limits == {"x": Limit(1), "y": None}
+    lanes: dict[str, Any] = {"ordering_key": "header:k", "workers": 2}
+    assert ConsumerSettings(URL, [Queue("a", limit=False)], **lanes).limits == {"a": None}

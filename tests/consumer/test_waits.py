@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fairsched import Message
+from fairsched import Limit, Message, Queue
 from fairsched.consumer.client import Client
 from fairsched.consumer.settings import ConsumerSettings
-from fairsched.consumer.waits import CONSUMER_TIMEOUT, COUNTED_WAIT, PAUSE, WaitWarnings, overstay
+from fairsched.consumer.waits import CONSUMER_TIMEOUT, COUNTED_WAIT, PAUSE, WaitWarnings, overstay, slow_rates
 from fairsched.testing import FakeConsumer
 
 
@@ -106,3 +106,26 @@ def test_the_prefetch_that_is_advised_has_a_message_for_each_worker() -> None:
     client.io_thread = SimpleNamespace(round_trip=lambda: 1e-3, window=lambda: 500)
     client.service_ns = 0.05e9
     assert client._advice().startswith("A prefetch of 5 in all would keep all handlers busy")
+
+
+@pytest.mark.parametrize(
+    ("queues", "options", "said"),
+    [
+        (["q"], {"limit": Limit(3)}, []),
+        (["q"], {"limit": Limit(rate="100/m")}, []),
+        (["q"], {"limit": Limit(rate="5/h"), "prefetch": 2}, []),
+        (["q"], {"limit": Limit(rate="5/h"), "prefetch": 3}, ["queue 'q', 3 of them, needs 2.16e+03 s"]),
+        ([Queue("a", limit=False), "b"], {"limit": Limit(rate="1/m"), "prefetch": 200}, ["queue 'b', 100 of them"]),
+        ([Queue("a", limit=Limit(rate="1/m")), "b"], {"prefetch": 200}, ["queue 'a', 100 of them"]),
+        (
+            ["q"],
+            {"key": "header:t", "limit": Limit(rate=1), "limits": {"x": Limit(rate="1/m"), "y": False, "z": Limit(2)}},
+            ["one tenant, 500 of them, needs 3e+04 s at a rate of 0.0167 a second"],
+        ),
+        (["q"], {"key": "header:t", "limit": Limit(2)}, []),
+    ],
+)
+def test_rates_too_slow_for_the_window(queues: list[Any], options: dict[str, Any], said: list[str]) -> None:
+    found = list(slow_rates(ConsumerSettings("amqp://localhost", queues, **options)))
+    assert len(found) == len(said)
+    assert all(part in one for part, one in zip(said, found, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
+import queue
 import re
 from collections import Counter
 from pathlib import Path
@@ -141,10 +142,31 @@ def test_what_the_page_on_simulating_prints(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_scheduler_of_the_page_on_embedding() -> None:
-    code = blocks("docs/howto/embedding.md")[2]
+    code = next(code for code in blocks("docs/howto/embedding.md") if "import Dwrr" in code)
     names: dict[str, Any] = {}
     exec(code, names)
     assert sorted(names["tokens"].tolist()) == [101, 102, 103]
+
+
+def test_the_limits_of_the_pages_on_embedding_and_on_tenants(tmp_path: Path) -> None:
+    code = next(code for code in blocks("docs/howto/embedding.md") if "import Limit" in code)
+    begin, served = code.split("slot, job = queue.get()")
+    names: dict[str, Any] = {"FairQueue": fairsched.FairQueue}
+    exec(begin, names)
+    for number in range(9):
+        names["queue"].put("other", number)
+    for _ in range(4):
+        exec("slot, job = queue.get()", names)
+    with pytest.raises(queue.Empty):
+        names["queue"].get(block=False)
+    exec(served, names)
+    assert names["queue"].get(block=False) == ("other", 4)
+    page = (ROOT / "docs/howto/tenants.md").read_text(encoding="utf-8")
+    (written,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "fairsched.toml").write_text(written)
+    found = Settings.load(environ={}, directory=tmp_path).consumer_options()
+    assert found["limit"] == fairsched.Limit(4, rate="100/m", burst=10)
+    assert found["limits"] == {"acme": fairsched.Limit(8), "internal": False}
 
 
 METRICS_PAGE = ROOT / "docs/howto/metrics.md"

@@ -12,7 +12,7 @@ import difflib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fairsched.config import values
 from fairsched.config.values import Kind, or_off
@@ -22,6 +22,7 @@ from fairsched.pools import Workers
 
 if TYPE_CHECKING:
     from fairsched._codel import CoDel
+    from fairsched.limit import Limit
     from fairsched.queues import Queue
     from fairsched.retry import Retry
 
@@ -131,6 +132,12 @@ class ConsumerOptions:
         Weights of tenants, with `key`.
     default_weight : int
         Weight of every other tenant.
+    limit : Limit, optional
+        How many messages of each tenant, or without a `key` of each queue, are handled at a time, and how fast; those
+        above it wait here, and the others go on. A tenant that shares its queue with others fills the window with
+        what waits, so it needs a `prefetch` that is larger. Not with an `ordering_key` and more than one of `workers`.
+    limits : mapping, optional
+        With `key`: limits of tenants, in place of `limit`; False: none. Queues take theirs in `queues`.
     ordering_key : str or callable, optional
         As `key`: messages of one ordering key, of one queue or tenant, are handled in order and one at a time, those
         of different keys by `workers` in parallel. Messages without one form a sequence of their own.
@@ -258,6 +265,25 @@ class ConsumerOptions:
     )
     default_weight: int = field(
         default=1, metadata=_row(values.whole(), "N", "Weight of tenants that weights does not list.")
+    )
+    limit: Limit | None = field(
+        default=None,
+        metadata=_row(
+            or_off(values.LIMIT),
+            "N|NAME=VALUE,...|off",
+            "How many messages of each queue, or tenant with key, are handled at a time, and how fast. Names: "
+            "concurrency, rate (such as 10/s or 100/m), burst.",
+            unset="off",
+        ),
+    )
+    limits: Mapping[Any, Limit | Literal[False]] | None = field(
+        default=None,
+        metadata=_row(
+            values.LIMITS,
+            "NAME=N,...|JSON",
+            "With key: limits of tenants, in place of limit; off: none.",
+            unset="none",
+        ),
     )
     ordering_key: str | Callable[[Any], object] | None = field(
         default=None,

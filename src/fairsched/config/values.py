@@ -12,6 +12,7 @@ from fairsched.durations import RULE as DURATION
 from fairsched.durations import parse_duration
 from fairsched.errors import ConfigurationError
 from fairsched.frozenmapping import FrozenMapping
+from fairsched.limit import Limit
 from fairsched.pools import Pool, as_pools
 from fairsched.prefetch import LARGEST_PREFETCH
 from fairsched.queues import Queue
@@ -243,18 +244,68 @@ def _retry(value: Any) -> FrozenMapping[str, Any]:
     return FrozenMapping(table)
 
 
+def _is_off(value: Any) -> bool:
+    return value is False or (isinstance(value, str) and value.strip().lower() in (OFF, "false"))
+
+
 def _queue_retry(value: Any) -> Retry | Literal[False]:
     """Read a retry, or that there is none."""
-    if value is False or (isinstance(value, str) and value.strip().lower() in ("off", "false")):
+    if _is_off(value):
         return False
     return value if isinstance(value, Retry) else Retry(**_retry(value))
 
 
-def _queue_limit(value: Any) -> float | Literal[False]:
+def _queue_time_limit(value: Any) -> float | Literal[False]:
     """Read a duration, or that there is no limit."""
-    if value is False or (isinstance(value, str) and value.strip().lower() in ("off", "false")):
-        return False
-    return parse_duration(value)
+    return False if _is_off(value) else parse_duration(value)
+
+
+#: What the table `limit` may hold.
+_LIMIT: dict[str, Callable[[Any], Any]] = {
+    "concurrency": _whole,
+    "rate": lambda value: value.strip() if isinstance(value, str) else value,
+    "burst": _whole,
+}
+
+
+def _limit(value: Any) -> Limit:
+    """Read a table, ``concurrency=4,rate=10/s,burst=20``, or the concurrency alone."""
+    if isinstance(value, Limit):
+        return value
+    if isinstance(value, str) and ("=" in value or value.lstrip().startswith("{")):
+        value = _text_table(value)
+    if not isinstance(value, Mapping):
+        value = {"concurrency": value}
+    unknown = sorted(set(value) - set(_LIMIT))
+    if unknown:
+        raise ConfigurationError(f"unknown {unknown[0]!r}; there are {', '.join(_LIMIT)}")
+    return Limit(**{name: read(value[name]) for name, read in _LIMIT.items() if value.get(name) is not None})
+
+
+def _checked_limit(value: Any) -> Limit:
+    if not isinstance(value, Limit):
+        raise ValueError
+    return value
+
+
+def _queue_limit(value: Any) -> Limit | Literal[False]:
+    """Read a limit, or that there is none."""
+    return False if _is_off(value) else _limit(value)
+
+
+def _limits(value: Any) -> FrozenMapping[str, Limit | Literal[False]]:
+    """Read limits by name: a table of tables, JSON of it, or ``acme=4`` for concurrencies alone."""
+    if isinstance(value, str):
+        value = _text_table(value)
+    if not isinstance(value, Mapping):
+        raise ValueError
+    return FrozenMapping({name: _queue_limit(value[name]) for name in _names(list(value))})
+
+
+def _checked_limits(value: Any) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping) or not all(one is False or isinstance(one, Limit) for one in value.values()):
+        raise ValueError
+    return value
 
 
 def _frozen(value: Any) -> Any:
@@ -270,7 +321,8 @@ _QUEUE: dict[str, Callable[[Any], Any]] = {
     "prefetch": _whole,
     "on_error": lambda value: value.strip().lower() if isinstance(value, str) else value,
     "retry": _queue_retry,
-    "time_limit": _queue_limit,
+    "time_limit": _queue_time_limit,
+    "limit": _queue_limit,
     "durable": _flag,
     "arguments": _frozen,
     "bind": _frozen,
@@ -398,5 +450,17 @@ KEY = Kind(_key, "'queue', 'header:NAME' or 'property:NAME'")
 ORDERING_KEY = Kind(_ordering_key, "'header:NAME' or 'property:NAME'")
 PORT = Kind(lambda value: _whole(value, 0, 65535), "a port, 0 to 65535")
 WEIGHTS = Kind(_numbers, "names of tenants with weights (whole numbers of at least 1)")
+LIMIT = Kind(
+    _limit,
+    f"a number of messages in hand, or a table of {', '.join(_LIMIT)}",
+    _checked_limit,
+    "a fairsched.Limit or None",
+)
+LIMITS = Kind(
+    _limits,
+    f"names of tenants with numbers of messages in hand, tables of {', '.join(_LIMIT)}, or off",
+    _checked_limits,
+    "a mapping of tenants to fairsched.Limit or False",
+)
 RETRY = Kind(_retry, f"a number of attempts, or a table of {', '.join(_RETRY)}")
 CODEL = Kind(_codel, f"a duration, or a table of {', '.join(_CODEL)}")

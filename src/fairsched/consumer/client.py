@@ -25,7 +25,7 @@ from fairsched.consumer.settlement import FailurePolicy
 from fairsched.consumer.shedding import Shedding
 from fairsched.consumer.state import STUCK, ConsumerState
 from fairsched.consumer.time_limit import TimeLimits
-from fairsched.consumer.waits import WaitWarnings
+from fairsched.consumer.waits import WaitWarnings, slow_rates
 from fairsched.errors import ConfigurationError, ConnectionFailed, ShutDown
 
 if TYPE_CHECKING:
@@ -124,6 +124,8 @@ class Client(MessageSource, Listener):
                 self._pace.begin(self.io_thread.after)
                 if self._retries is not None:
                     self._retries.begin(self.io_thread.declarations, _ended(self.io_thread))
+                for reason in slow_rates(self.settings):
+                    _log.warning("%s", reason)
                 self._started = mine = True
                 _started.add(self)
                 self.io_thread.start()

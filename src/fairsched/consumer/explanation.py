@@ -86,6 +86,13 @@ class Explanation:
         Whether it counts as backlogged at the broker when it is empty here, and keeps its deficit.
     awaited : hashable or None
         The queue for whose next message everybody waits, since it is its turn (see ``anticipation``).
+    limited : int or None
+        Messages of it in hand that count for its limit; None if it has none for these.
+    concurrency : int or None
+        How many may be, at most (see ``limit``).
+    retry_after : float or None
+        Seconds until its rate allows another message; None if it does, or if it has none. While it is at its limit,
+        rank, turns and others are None.
     returning : bool or None
         Whether CoDel is returning its messages; None without a `codel`, and so are the next two.
     returned : int or None
@@ -120,6 +127,9 @@ class Explanation:
     others: int | None = None
     held: bool | None = None
     awaited: Hashable | None = None
+    limited: int | None = None
+    concurrency: int | None = None
+    retry_after: float | None = None
     returning: bool | None = None
     returned: int | None = None
     sojourn: float | None = None
@@ -202,6 +212,9 @@ def _scheduled(
         others=outlook.others,
         held=stats.held,
         awaited=outlook.awaited,
+        limited=outlook.in_hand,
+        concurrency=outlook.concurrency,
+        retry_after=outlook.retry_after,
         returning=None if law is None else law[0],
         returned=None if law is None else law[1].returned,
         sojourn=law[1].sojourn if law is not None and law[1].asked else None,
@@ -273,6 +286,11 @@ def _hindrances(why: Explanation) -> Iterator[str]:
 def _turns(why: Explanation) -> Iterator[str]:
     account = f"its deficit is {why.deficit} of a quantum of {why.quantum} (weight {why.weight})"
     yield account + ("" if why.cost is None else f", and its next message costs {why.cost}")
+    if why.concurrency is not None:
+        most = ", as many as its limit allows, so it takes no turns" if why.limited == why.concurrency else ""
+        yield f"{why.limited} of at most {why.concurrency} are in hand{most}"
+    if why.retry_after is not None:
+        yield f"its rate allows the next message in {_seconds(why.retry_after)}, so it takes no turns"
     if why.rank is not None:
         before = (
             "no other is served before it"

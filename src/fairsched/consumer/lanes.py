@@ -52,7 +52,13 @@ class Lanes:
     def __init__(self, settings: ConsumerSettings) -> None:
         self._key = settings.ordering_key
         names = [f"lane-{number}" for number in range(settings.lanes)]
-        self.queues = tuple(FairQueue(settings.quanta, default_quantum=settings.default_quantum) for _ in names)
+        self.queues = tuple(
+            FairQueue(settings.quanta, default_quantum=settings.default_quantum, limit=settings.options.limit)
+            for _ in names
+        )
+        for lane in self.queues:
+            for slot, limit in settings.limits.items():
+                lane.set_limit(slot, limit)
         self._named = dict(zip(names, self.queues, strict=True))
         self._ring = HashRing(dict.fromkeys(names, 1), points_per_weight=POINTS) if len(names) > 1 else None
 
@@ -152,6 +158,7 @@ class Lanes:
     def leftovers(self) -> Iterator[Message]:
         """Take out and yield whatever is still here."""
         for lane in self.queues:
+            lane.lift_limits()
             while True:
                 try:
                     yield lane.get(False, priority=_FIRST)[1]

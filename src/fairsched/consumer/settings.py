@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fairsched.amqp.urls import check_urls
 from fairsched.config.arguments import made_by
@@ -20,6 +20,7 @@ from fairsched.consumer.retries import delay_queue
 from fairsched.consumer.shedding import shedding_rules
 from fairsched.errors import ConfigurationError
 from fairsched.handlers import check_plain
+from fairsched.limit import Limit
 from fairsched.pools import as_pools
 from fairsched.queues import Queue, as_queues
 from fairsched.retry import Retry
@@ -77,6 +78,8 @@ class ConsumerSettings:
         Of each queue whose messages are retried.
     shedding : SheddingRules or None
         What happens to messages that wait here too long.
+    limits : dict
+        Limit of each queue that has one, or of each tenant for which something is said; None: none.
     pools : tuple of Pool
         The workers, by descending priority.
     key, ordering_key : callable or None
@@ -112,6 +115,7 @@ class ConsumerSettings:
         self.weights = {name: queue.weight for name, queue in self.queues.items()}
         self.quanta, self.default_quantum = self._quanta()
         _check_quanta(self.quanta)
+        self.limits = self._limits()
         _check_lanes(self)
         self.default_prefetch = options.prefetch is None
         self.decode = None if options.decode is None else Decoder(options.decode)
@@ -134,6 +138,21 @@ class ConsumerSettings:
         if options.weights is not None:
             raise ConfigurationError("weights= are weights of tenants and need key=; queues take theirs in queues=")
         return {name: weight * unit for name, weight in normalise(self.weights).items()}, None
+
+    def _limits(self) -> dict[Hashable, Limit | None]:
+        """Return what is said of the limits of slots."""
+        options = self.options
+        own: dict[Hashable, Limit | Literal[False] | None] = {name: one.limit for name, one in self.queues.items()}
+        if self.key is not None:
+            told = [name for name, one in own.items() if one is not None]
+            if told:
+                raise ConfigurationError(
+                    f"limit of queue {told[0]!r} is for consumers without key=, which limits tenants: use limits="
+                )
+            own = dict(options.limits or {})
+        elif options.limits is not None:
+            raise ConfigurationError("limits= are limits of tenants and need key=; queues take theirs in queues=")
+        return {name: one or None for name, one in own.items() if one is not None}
 
     def _find_windows(self) -> None:
         """Set what a queue is served per round, and its window, by its weight."""
@@ -302,6 +321,11 @@ def _check_lanes(settings: ConsumerSettings) -> None:
         raise ConfigurationError(
             "ordering_key gives every worker a lane of its own, so none can be of a higher priority than another; "
             f"workers must have one priority, got {', '.join(map(str, priorities))}"
+        )
+    if settings.lanes > 1 and (settings.options.limit is not None or any(settings.limits.values())):
+        raise ConfigurationError(
+            f"ordering_key with workers={settings.workers} makes that many lanes, which do not know what of a "
+            f"{'queue' if settings.key is None else 'tenant'} is in hand in the others, so there can be no limit"
         )
 
 

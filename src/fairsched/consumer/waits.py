@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING
 
 from fairsched.consumer.budget import COUNTS
 
 if TYPE_CHECKING:
     from fairsched._delivery import Message
+    from fairsched.consumer.settings import ConsumerSettings
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +58,42 @@ def overstay(queue: str, here: int, seconds: float, counted: bool) -> str | None
             "them, and beyond the delivery limit, 20 by default in RabbitMQ 4, they are dead-lettered or dropped"
         )
     return None
+
+
+def slow_rates(settings: ConsumerSettings) -> Iterator[str]:
+    """Say for which limits a full window needs longer than brokers leave a message unsettled.
+
+    Parameters
+    ----------
+    settings : ConsumerSettings
+        Windows and limits.
+
+    Yields
+    ------
+    str
+        One sentence for each queue or, with a key, one for the slowest of the tenants.
+
+    Notes
+    -----
+    O(queues and limits). Pure.
+    """
+    usual = settings.options.limit
+    if settings.key is None:
+        found = [(f"queue {name!r}", settings.limits.get(name, usual), size) for name, size in settings.windows.items()]
+    else:
+        tenants = [usual, *settings.limits.values()]
+        limited = [limit for limit in tenants if limit is not None and limit.rate is not None]
+        slowest = min(limited, key=lambda limit: limit.per_second or 0.0, default=None)
+        found = [("one tenant", slowest, sum(settings.windows.values()))]
+    for whose, limit, window in found:
+        rate = None if limit is None else limit.per_second
+        if rate is not None and window / rate > CONSUMER_TIMEOUT:
+            yield (
+                f"a window full of messages of {whose}, {window} of them, needs {window / rate:.3g} s at a rate of "
+                f"{rate:.3g} a second: RabbitMQ closes the channel of a message that is unsettled for longer than "
+                f"consumer_timeout, {CONSUMER_TIMEOUT:g} s by default, and delivers all of them again; use a prefetch "
+                f"of at most {max(1, int(rate * CONSUMER_TIMEOUT))}"
+            )
 
 
 class WaitWarnings:

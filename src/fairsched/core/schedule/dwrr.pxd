@@ -28,8 +28,8 @@ from fairsched.core.schedule.anticipation cimport (
 )
 from fairsched.core.schedule.entrypool cimport entrypool_reserve
 from fairsched.core.schedule.slots cimport (
-    AWAITED_SLOT, NO_SLOT, NOT_HELD, Slot, SlotTable, slots_activate, slots_append, slots_deactivate_after, slots_first,
-    slots_report_idle, slots_unlink_head,
+    AT_LIMIT, AWAITED_SLOT, NO_SLOT, NOT_HELD, Slot, SlotTable, slots_activate, slots_append, slots_deactivate_after,
+    slots_first, slots_report_idle, slots_unlink_head,
 )
 
 cdef extern from *:
@@ -91,7 +91,7 @@ cdef inline void dwrr_retire_empty(SlotTable* t) noexcept nogil:
 
 cdef inline bint dwrr_reserve(SlotTable* t, int64_t count) noexcept nogil:
     """Make sure that the next `count` pushes succeed; False when memory is exhausted."""
-    return entrypool_reserve(&t.pool, t.queued, count)
+    return entrypool_reserve(&t.pool, t.queued + t.withheld, count)
 
 cdef inline bint dwrr_push(SlotTable* t, uint32_t index, uint64_t token, int64_t cost) noexcept nogil:
     """Append a message to a slot; False when memory is exhausted."""
@@ -100,7 +100,11 @@ cdef inline bint dwrr_push(SlotTable* t, uint32_t index, uint64_t token, int64_t
     if cost > t.max_cost:
         t.max_cost = cost
     if not t.slots[index].active:
-        slots_activate(t, index)
+        if t.slots[index].flags & AT_LIMIT:
+            t.queued -= 1
+            t.withheld += 1
+        else:
+            slots_activate(t, index)
     return True
 
 cdef inline int64_t dwrr_need(const Slot* slot) noexcept nogil:
@@ -202,7 +206,7 @@ cdef inline bint dwrr_settle(SlotTable* t, uint32_t index, int64_t difference) n
         return False
     dwrr_charge(slot, difference)
     dwrr_trim_deficit(t, slot)
-    if slot.deficit < 0 and not slot.active:
+    if slot.deficit < 0 and not slot.active and not slot.flags & AT_LIMIT:
         slots_activate(t, index)
     return True
 

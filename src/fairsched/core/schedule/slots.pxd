@@ -23,6 +23,8 @@ cdef enum:
 cdef enum SlotFlag:
     TRANSIENT = 1  # to be forgotten when it is idle
     REPORTED = 2   # among those reported idle
+    AT_LIMIT = 4   # takes no turns: in no list, whatever it has; see limits.pxd
+    IN_USE = 8     # not to be forgotten for what its limit counts
 
 cdef enum HoldState:
     NOT_HELD = 0
@@ -64,7 +66,8 @@ cdef struct SlotTable:
     uint32_t idle_count
     uint32_t active_tail  # the active list is circular: the first is the tail's next
     uint32_t active_count
-    int64_t queued        # messages in all slots
+    int64_t queued        # messages in all slots that take turns
+    int64_t withheld      # in those at their limit
     int64_t max_cost      # largest cost pushed so far
     int64_t patience      # most nanoseconds that one turn is waited; 0: nobody is waited for
     int64_t patience_left  # of the turn under way
@@ -77,7 +80,7 @@ cdef inline void slots_init(SlotTable* t) noexcept nogil:
     t.idle = NULL
     t.size = t.capacity = t.active_count = t.idle_count = 0
     t.free_slot = t.active_tail = NO_SLOT
-    t.queued = 0
+    t.queued = t.withheld = 0
     t.max_cost = 1
     t.patience = t.patience_left = 0
     t.awaited_since = NOT_AWAITED
@@ -162,9 +165,11 @@ cdef inline void slots_deactivate_after(SlotTable* t, uint32_t before) noexcept 
     slot.active = slot.granted = 0
 
 cdef inline bint slots_idle(const SlotTable* t, uint32_t index) noexcept nogil:
-    """True when a slot is there that may be forgotten: transient, without messages or debt, and not held."""
+    """True when a slot is there that may be forgotten: transient, without messages or debt, not held, nor in use."""
     cdef const Slot* slot = &t.slots[index]
-    return slot.quantum != 0 and slot.flags & TRANSIENT and not slot.active and not slot.held
+    return (
+        slot.quantum != 0 and slot.flags & (TRANSIENT | IN_USE) == TRANSIENT and not slot.active and not slot.held
+    )
 
 cdef inline void slots_report_idle(SlotTable* t, uint32_t index) noexcept nogil:
     """Put a slot that went idle where the owner finds it, if it is one to be forgotten."""
@@ -227,13 +232,13 @@ cdef inline uint64_t slots_unlink_head(SlotTable* t, Slot* slot) noexcept nogil:
     slot.served += 1
     entrypool_give(&t.pool, entry)
     t.queued -= 1
-    if t.queued == 0:
+    if t.queued == 0 and t.withheld == 0:
         entrypool_relax(&t.pool)
     return token
 
 cdef inline bint slots_valid(const SlotTable* t) noexcept nogil:
     """True when counters, lists and flags agree. For tests: O(slots + messages + pool)."""
-    cdef int64_t queued = 0, in_slot
+    cdef int64_t queued = 0, withheld = 0, in_slot
     cdef uint32_t i, _i, active = 0, index = t.active_tail
     cdef const Slot* slot
     cdef const Entry* entry
@@ -246,9 +251,16 @@ cdef inline bint slots_valid(const SlotTable* t) noexcept nogil:
         while entry != NULL:
             in_slot += 1
             entry = entry.next
-        queued += in_slot
         active += slot.active
-        if in_slot != <int64_t> (slot.pushed - slot.served) or ((in_slot > 0 or slot.deficit < 0) and not slot.active):
+        if in_slot != <int64_t> (slot.pushed - slot.served):
+            return False
+        if slot.flags & AT_LIMIT:
+            withheld += in_slot
+            if slot.active:
+                return False
+            continue
+        queued += in_slot
+        if (in_slot > 0 or slot.deficit < 0) and not slot.active:
             return False
     for _i in range(t.active_count):
         if not t.slots[index].active:
@@ -258,6 +270,6 @@ cdef inline bint slots_valid(const SlotTable* t) noexcept nogil:
         if not t.slots[t.idle[i]].flags & REPORTED:
             return False
     return (
-        queued == t.queued and active == t.active_count
-        and (active == 0 or index == t.active_tail) and entrypool_valid(&t.pool, t.queued)
+        queued == t.queued and withheld == t.withheld and active == t.active_count
+        and (active == 0 or index == t.active_tail) and entrypool_valid(&t.pool, queued + withheld)
     )

@@ -1,0 +1,247 @@
+"""Limits of slots: how much of one may be in hand at a time, and how fast it may be served.
+
+A slot at its limit takes no turns: it leaves the active list, and its messages count as `withheld` instead of as
+`queued`, so that for all others it is as though they had not come yet. It comes back in time or with what is given
+back. The owner calls, in the stretch in which it popped, limits_take; and limits_give_back when a message is done.
+
+* In hand. At most `concurrency` messages that were popped and not given back.
+* Rate. A token bucket, kept as the moment at which it will be full again: serving takes a token, which comes back
+  `interval` later, and is possible while that leaves no more than `burst` of them missing. So in any time t at most
+  burst + t/interval messages are served. An interval is rounded up: the rate is never exceeded.
+* Turns. A slot that has to stop in the midst of its turn goes on with it, at the head of the list, when it comes back;
+  it is not granted another quantum for that. So its share of what it may have is that of its quantum, a limit gives it
+  no credit, and between two turns of another slot it is granted one quantum at most, and finishes one turn at most.
+  What it owes is not paid meanwhile.
+* Forgetting. A transient slot is not idle while something of it is in hand, or before its bucket is full: otherwise it
+  would come back with a full one.
+
+Sources: Turner, "New Directions in Communications (or Which Way to the Information Age?)" (1986), the leaky bucket;
+ITU-T I.371, annex A, the generic cell rate algorithm, which needs one moment for each bucket. Thread safety: none; the
+owner excludes. Complexity: O(1), where times are noted O(log slots); a slot that is not the first is taken off the
+active list, because its limit was changed, in O(active slots). The owner brings the time, in nanoseconds; a clock that
+is set back stands still.
+"""
+
+from libc.stdint cimport int64_t, uint32_t
+from libc.stdlib cimport free, realloc
+
+from fairsched.core.schedule.dwrr cimport dwrr_trim_deficit
+from fairsched.core.schedule.slots cimport (
+    AT_LIMIT, IN_USE, NO_TURN, TRANSIENT, TURN, Slot, SlotTable, slots_activate, slots_deactivate_after,
+    slots_report_idle,
+)
+
+cdef extern from *:
+    """
+    static const int64_t FAIRSCHED_NEVER = INT64_MAX;
+    """
+    const int64_t NEVER "FAIRSCHED_NEVER"
+
+cdef enum:
+    NO_PLACE = 0xFFFFFFFF  # not in the heap
+
+cdef struct Limit:
+    int64_t concurrency  # most messages in hand; 0: no limit
+    int64_t interval     # nanoseconds until a token comes back; 0: no rate
+    int64_t tolerance    # nanoseconds for which the bucket may lack being full: of all tokens but one
+
+cdef struct SlotLimit:
+    Limit limit
+    int64_t in_hand   # messages; counted where there is a concurrency
+    int64_t full_at   # when its bucket will be full
+    int64_t due       # when it has to be looked at
+    uint32_t place    # of it in the heap
+
+cdef struct LimitTable:
+    SlotLimit* of      # by index of the slot
+    uint32_t* heap     # of those that have to be looked at in time: indices, the earliest first
+    uint32_t capacity  # of both
+    uint32_t timed     # in the heap
+    Limit usual        # of slots that are not told otherwise
+    int64_t now        # the latest time that was brought
+    bint on            # somebody has, or had, a limit: so the owner calls
+    bint rated         # a rate: so it brings the time
+
+cdef inline void limits_init(LimitTable* l) noexcept nogil:
+    l.of = NULL
+    l.heap = NULL
+    l.capacity = l.timed = 0
+    l.usual.concurrency = l.usual.interval = l.usual.tolerance = 0
+    l.now = -NEVER
+    l.on = l.rated = False
+
+cdef inline void limits_clear(LimitTable* l) noexcept nogil:
+    free(l.of)
+    free(l.heap)
+    limits_init(l)
+
+cdef inline bint limits_reserve(LimitTable* l, const SlotTable* t) noexcept nogil:
+    """Make sure that all slots, and another one, have a place; False when memory is exhausted."""
+    cdef uint32_t capacity = max(8, l.capacity)
+    cdef void* grown
+    if t.size < l.capacity:
+        return True
+    while capacity <= t.size:
+        capacity *= 2
+    grown = realloc(l.of, capacity * sizeof(SlotLimit))
+    if grown == NULL:
+        return False
+    l.of = <SlotLimit*> grown
+    grown = realloc(l.heap, capacity * sizeof(uint32_t))
+    if grown == NULL:
+        return False
+    l.heap = <uint32_t*> grown
+    l.capacity = capacity
+    return True
+
+cdef inline void limits_add(LimitTable* l, uint32_t index) noexcept nogil:
+    """Note a new slot: nothing of it is in hand, and its bucket is full. Needs limits_reserve."""
+    cdef SlotLimit* at = &l.of[index]
+    at.limit = l.usual
+    at.in_hand = 0
+    at.full_at = at.due = -NEVER
+    at.place = NO_PLACE
+
+# The heap -------------------------------------------------------------------------------------------------------------
+
+cdef inline void limits_put(LimitTable* l, uint32_t place, uint32_t index) noexcept nogil:
+    l.heap[place] = index
+    l.of[index].place = place
+
+cdef inline bint limits_before(const LimitTable* l, uint32_t one, uint32_t other) noexcept nogil:
+    """Whether one slot is due before another; of the same time, the one with the smaller index."""
+    return l.of[one].due < l.of[other].due or (l.of[one].due == l.of[other].due and one < other)
+
+cdef inline void limits_sift(LimitTable* l, uint32_t place) noexcept nogil:
+    """Move an entry to where it belongs."""
+    cdef uint32_t index = l.heap[place], child
+    while place > 0 and limits_before(l, index, l.heap[(place - 1) // 2]):
+        limits_put(l, place, l.heap[(place - 1) // 2])
+        place = (place - 1) // 2
+    while 2 * place + 1 < l.timed:
+        child = 2 * place + 1
+        if child + 1 < l.timed and limits_before(l, l.heap[child + 1], l.heap[child]):
+            child += 1
+        if not limits_before(l, l.heap[child], index):
+            break
+        limits_put(l, place, l.heap[child])
+        place = child
+    limits_put(l, place, index)
+
+cdef inline void limits_schedule(LimitTable* l, uint32_t index, int64_t due) noexcept nogil:
+    """Have a slot looked at in time, or no more: NEVER."""
+    cdef SlotLimit* at = &l.of[index]
+    cdef uint32_t place = at.place
+    at.due = due
+    if due != NEVER:
+        if place == NO_PLACE:
+            place = l.timed
+            l.timed += 1
+            l.heap[place] = index
+        limits_sift(l, place)
+    elif place != NO_PLACE:
+        at.place = NO_PLACE
+        l.timed -= 1
+        if place < l.timed:
+            l.heap[place] = l.heap[l.timed]
+            limits_sift(l, place)
+
+cdef inline int64_t limits_due(const LimitTable* l) noexcept nogil:
+    """When the first of the slots has to be looked at; NEVER: none."""
+    return l.of[l.heap[0]].due if l.timed else NEVER
+
+# Leaving the active list, and coming back -----------------------------------------------------------------------------
+
+cdef inline void limits_withhold(SlotTable* t, uint32_t index) noexcept nogil:
+    """Let a slot take no turns; a turn that has begun is interrupted."""
+    cdef Slot* slot = &t.slots[index]
+    cdef int64_t count = <int64_t> (slot.pushed - slot.served)
+    cdef bint interrupted = slot.granted != NO_TURN and slot.head != NULL
+    cdef uint32_t before = t.active_tail
+    if slot.active:
+        while t.slots[before].next != index:  # none, for the one that has just been served
+            before = t.slots[before].next
+        slots_deactivate_after(t, before)
+        dwrr_trim_deficit(t, slot)
+        slot.granted = TURN if interrupted else NO_TURN
+    slot.flags |= AT_LIMIT
+    t.queued -= count
+    t.withheld += count
+
+cdef inline void limits_let_go(SlotTable* t, uint32_t index) noexcept nogil:
+    """Let a slot take turns again, first of all what is left of the one that was interrupted."""
+    cdef Slot* slot = &t.slots[index]
+    cdef int64_t count = <int64_t> (slot.pushed - slot.served)
+    cdef bint interrupted = slot.granted != NO_TURN and slot.head != NULL
+    cdef uint32_t tail = t.active_tail
+    slot.flags &= ~AT_LIMIT
+    t.withheld -= count
+    t.queued += count
+    slot.granted = NO_TURN
+    dwrr_trim_deficit(t, slot)
+    if slot.head == NULL and slot.deficit >= 0:
+        return
+    slots_activate(t, index)
+    if interrupted:
+        slot.granted = TURN
+        if t.active_count > 1:
+            t.active_tail = tail  # so it is the first
+
+cdef inline void limits_look(LimitTable* l, SlotTable* t, uint32_t index) noexcept nogil:
+    """See whether a slot is at its limit, and when that may be otherwise."""
+    cdef SlotLimit* at = &l.of[index]
+    cdef Slot* slot = &t.slots[index]
+    cdef bint full = at.limit.concurrency != 0 and at.in_hand >= at.limit.concurrency
+    cdef bint early = at.full_at > l.now and at.full_at - at.limit.tolerance > l.now
+    if full or early:
+        if not slot.flags & AT_LIMIT:
+            limits_withhold(t, index)
+    elif slot.flags & AT_LIMIT:
+        limits_let_go(t, index)
+    if at.in_hand or at.full_at > l.now:
+        slot.flags |= IN_USE
+    else:
+        slot.flags &= ~IN_USE
+        slots_report_idle(t, index)
+    if early and not full:
+        limits_schedule(l, index, at.full_at - at.limit.tolerance)
+    elif at.full_at > l.now and not at.in_hand and slot.flags & TRANSIENT:
+        limits_schedule(l, index, at.full_at)  # to be forgotten then
+    else:
+        limits_schedule(l, index, NEVER)
+
+# What the owner calls -------------------------------------------------------------------------------------------------
+
+cdef inline void limits_set(LimitTable* l, SlotTable* t, uint32_t index, Limit limit) noexcept nogil:
+    """Change the limit of a slot, at the time brought last; its bucket is full when it would have been, or sooner."""
+    cdef SlotLimit* at = &l.of[index]
+    at.limit = limit
+    if not limit.concurrency:
+        at.in_hand = 0
+    at.full_at = min(at.full_at, l.now + limit.tolerance + limit.interval)
+    limits_look(l, t, index)
+
+cdef inline void limits_tell(LimitTable* l, SlotTable* t, int64_t now) noexcept nogil:
+    """Bring the time: those that are due are looked at."""
+    l.now = max(l.now, now)
+    while l.timed and limits_due(l) <= l.now:
+        limits_look(l, t, l.heap[0])
+
+cdef inline void limits_take(LimitTable* l, SlotTable* t, uint32_t index) noexcept nogil:
+    """Note that a message of a slot was popped just now."""
+    cdef SlotLimit* at = &l.of[index]
+    at.in_hand += at.limit.concurrency != 0
+    if at.limit.interval:
+        at.full_at = max(at.full_at, l.now) + at.limit.interval
+    if at.in_hand or at.limit.interval:
+        limits_look(l, t, index)
+
+cdef inline void limits_give_back(
+    LimitTable* l, SlotTable* t, uint32_t index, int64_t count, bint unused
+) noexcept nogil:
+    """Note that popped messages are in hand no more; unused: as though they had not been popped."""
+    cdef SlotLimit* at = &l.of[index]
+    at.in_hand -= min(count, at.in_hand)
+    if unused and at.limit.interval:
+        at.full_at -= min(count * at.limit.interval, at.limit.tolerance + at.limit.interval)
+    limits_look(l, t, index)

@@ -1,0 +1,101 @@
+"""Limits of tenants and queues: how many of their messages are in hand at a time, and how fast they are handled."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import KW_ONLY, dataclass
+
+from fairsched.errors import ConfigurationError
+
+__all__ = ["Limit"]
+
+#: Seconds in the units of a rate.
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_MOST = 2**31 - 1
+_FASTEST = 1e9
+#: A whole bucket fills in so many seconds at most.
+_LONGEST = 365 * 86_400.0
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How much of a tenant, or a queue, is handled at a time, and how fast.
+
+    Parameters
+    ----------
+    concurrency : int, optional
+        Most messages in hand: handed out, and not settled yet.
+    rate : float or str, optional
+        Messages a second in the long run, at most 1e9; or text: ``"10/s"``, ``"100/m"`` or ``"5/h"``.
+    burst : int, optional
+        Messages that may be handed out at once after a pause, with `rate`; by default 1, so that they are evenly
+        spaced.
+
+    Raises
+    ------
+    ConfigurationError
+        If a value is not allowed, or there is neither `concurrency` nor `rate`.
+
+    Notes
+    -----
+    The rate is that of a token bucket: in any t seconds at most burst + rate · t messages are handed out.
+
+    Immutable. Safe from any thread.
+
+    Examples
+    --------
+    >>> Limit(4)
+    Limit(concurrency=4, rate=None, burst=None)
+    >>> Limit(rate="120/m", burst=10).per_second
+    2.0
+    """
+
+    concurrency: int | None = None
+    _: KW_ONLY
+    rate: float | str | None = None
+    burst: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("concurrency", "burst"):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and not (whole and 1 <= value <= _MOST):
+                raise ConfigurationError(f"{name} of a limit must be a whole number from 1 to {_MOST}, got {value!r}")
+        if self.concurrency is None and self.rate is None:
+            raise ConfigurationError("a limit needs a concurrency or a rate, got neither")
+        if self.rate is None:
+            if self.burst is not None:
+                raise ConfigurationError(f"burst of a limit needs a rate, got burst={self.burst!r} alone")
+            return
+        rate = self.per_second
+        if rate is None or not 0 < rate <= _FASTEST:
+            raise ConfigurationError(
+                f"rate of a limit must be a number of messages a second, more than 0 and at most {_FASTEST:g}, or text "
+                f"such as 10/s, 100/m or 5/h, got {self.rate!r}"
+            )
+        if (self.burst or 1) / rate > _LONGEST:
+            raise ConfigurationError(
+                f"burst of a limit must be at most what its rate brings in a year, got burst={self.burst or 1} with "
+                f"rate={self.rate!r}"
+            )
+
+    @property
+    def per_second(self) -> float | None:
+        """The rate in messages a second; None if there is none."""
+        rate, seconds = self.rate, 1.0
+        if isinstance(rate, str):
+            number, _, unit = rate.partition("/")
+            seconds = _UNITS.get(unit.strip().lower() if _ else "s", math.nan)
+            try:
+                rate = float(number)
+            except ValueError:
+                return math.nan
+        if rate is not None and (not isinstance(rate, int | float) or isinstance(rate, bool)):
+            return math.nan
+        return None if rate is None else rate / seconds
+
+    @property
+    def interval_ns(self) -> int:
+        """Nanoseconds until a token comes back, rounded up; 0 if there is no rate."""
+        rate = self.per_second
+        return 0 if rate is None else math.ceil(1e9 / rate)

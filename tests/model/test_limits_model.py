@@ -1,0 +1,50 @@
+"""Every schedule of getters while slots are at limits, up to a bound on preemptions; each guard shown to be needed."""
+
+from __future__ import annotations
+
+import pytest
+from model.explore import Fault, schedules
+from model.limits_model import GUARDS, LimitsModel
+
+PATIENT, HASTY = False, True
+
+#: Getters, slots of puts, ticks of the clock, whether the capped slot is released.
+SCENARIOS = {
+    "a token": ((PATIENT,), ("rated",), 1, False),
+    "two tokens": ((PATIENT, PATIENT), ("rated", "rated"), 2, False),
+    "another goes on": ((PATIENT, PATIENT), ("rated", "free"), 1, False),
+    "one gives up": ((HASTY, PATIENT), ("rated",), 1, False),
+    "one gives up, another goes on": ((HASTY, PATIENT), ("rated", "free"), 1, False),
+    "a release": ((PATIENT,), ("capped",), 0, True),
+    "a release and a token": ((PATIENT, PATIENT), ("capped", "rated"), 1, True),
+    "more getters than items": ((PATIENT, HASTY, PATIENT), ("rated", "capped"), 1, True),
+}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_no_item_that_may_be_served_lies_beside_a_getter_that_sleeps(scenario: str) -> None:
+    assert sum(1 for _ in schedules(lambda: LimitsModel(*SCENARIOS[scenario]), preemptions=3)) > 1
+
+
+#: Without that guard: in which scenario an item is left.
+FAULTS = {
+    "a put for a token wakes, if nobody sees to it": "a token",
+    "who finds a token awaited sees to it": "a token",
+    "who gives up hands over": "one gives up",
+    "who has taken hands over": "two tokens",
+    "a release wakes": "a release",
+}
+
+
+@pytest.mark.parametrize("guard", FAULTS)
+def test_without_a_guard_the_fault_is_found(guard: str) -> None:
+    with pytest.raises(Fault, match="an item may be served and a getter sleeps"):
+        list(schedules(lambda: LimitsModel(*SCENARIOS[FAULTS[guard]], guard), preemptions=2))
+
+
+def test_every_other_guard_is_for_speed() -> None:
+    """All may see to the same token, at the price of waking all of them for it."""
+    assert set(GUARDS) - set(FAULTS) == {"one sees to it", "who sees to it says until when"}
+    for guard in set(GUARDS) - set(FAULTS):
+        for scenario in SCENARIOS.values():
+            list(schedules(lambda s=scenario, g=guard: LimitsModel(*s, g), preemptions=1))

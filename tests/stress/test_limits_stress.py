@@ -1,0 +1,119 @@
+"""FairQueue with limits and many threads: every item is got, never more are in hand, and nobody sleeps beside one."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import random
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+from support.threads import SOON, result_of, start
+
+from fairsched import FairQueue, Limit, ShutDown
+
+pytestmark = pytest.mark.stress
+
+SLOTS, MOST = 4, 2
+
+
+class Hands:
+    """How many of each slot are in hand; each thread notes its own before it releases it."""
+
+    def __init__(self) -> None:
+        self.now: Counter[int] = Counter()
+        self.most: Counter[int] = Counter()
+        self.guard = threading.Lock()
+
+    def take(self, slot: int) -> None:
+        with self.guard:
+            self.now[slot] += 1
+            self.most[slot] = max(self.most[slot], self.now[slot])
+
+    def give_back(self, slot: int) -> None:
+        with self.guard:
+            self.now[slot] -= 1
+
+
+def produce(fair: FairQueue, me: int, count: int, ready: threading.Barrier) -> None:
+    """Put numbers into a slot of one's own, singly or in batches, and change quanta and debts meanwhile."""
+    chance = random.Random(me)
+    ready.wait()
+    number = 0
+    while number < count:
+        size = min(chance.randrange(1, 6), count - number)
+        if size == 1:
+            fair.put(me, number)
+        else:
+            fair.put_many(me, range(number, number + size))
+        number += size
+        if chance.random() < 0.05:
+            fair.settle(me, chance.randrange(-3, 4))
+        if chance.random() < 0.05:
+            with contextlib.suppress(KeyError):  # a tenant that was forgotten
+                fair.hold(me, chance.random() < 0.5, chance.random() < 0.5)
+
+
+def consume(fair: FairQueue, me: int, got: list[tuple[Any, Any]], hands: Hands, ready: threading.Barrier) -> None:
+    """Get by every method until the queue is shut down; release at once, or a few gets later."""
+    chance = random.Random(me)
+    mine: list[int] = []
+    ready.wait()
+
+    def put_down(least: int) -> None:
+        while len(mine) > least:
+            slot = mine.pop(chance.randrange(len(mine)))
+            hands.give_back(slot)
+            fair.release(slot)
+
+    while True:
+        try:
+            what = chance.random()
+            if what < 0.4:
+                put_down(0)  # else all could wait for what one of them has
+                found = [fair.get(timeout=SOON, priority=chance.randrange(2))]
+            elif what < 0.6:
+                found = [fair.get(timeout=0.0005)]
+            elif what < 0.7:
+                found = [fair.get(False)]
+            else:
+                put_down(0)
+                found = list(fair.get_many(chance.randrange(1, 6)))
+        except queue.Empty:
+            assert what >= 0.4, "an item, or the end, was due long ago"
+            continue
+        except ShutDown:
+            put_down(0)
+            return
+        for slot, _ in found:
+            hands.take(slot)
+            mine.append(slot)
+        got += found
+        put_down(chance.randrange(3))
+
+
+@pytest.mark.parametrize(
+    "limit", [Limit(MOST), Limit(MOST, rate=20_000, burst=3), Limit(rate=20_000, burst=3)], ids=["cap", "both", "rate"]
+)
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("tenants", [False, True])
+def test_every_item_exactly_once_and_never_more_in_hand(threads: int, limit: Limit, tenants: bool) -> None:
+    each, hands = 2000, Hands()
+    quanta = None if tenants else dict.fromkeys(range(SLOTS), 2)
+    fair = FairQueue(quanta, default_quantum=2 if tenants else None, limit=limit, anticipation=0.0005)
+    ready = threading.Barrier(SLOTS + threads)
+    got: list[list[tuple[Any, Any]]] = [[] for _ in range(threads)]
+    producers = [start(lambda me=me: produce(fair, me, each, ready)) for me in range(SLOTS)]
+    consumers = [start(lambda me=me: consume(fair, me, got[me], hands, ready)) for me in range(threads)]
+    assert [result_of(producer) for producer in producers] == [None] * SLOTS
+    fair.close()
+    assert [result_of(consumer) for consumer in consumers] == [None] * threads
+    assert Counter(pair for one in got for pair in one) == Counter(
+        (slot, n) for slot in range(SLOTS) for n in range(each)
+    )
+    assert fair.qsize() == 0
+    if limit.concurrency is not None:
+        assert max(hands.most.values()) <= MOST
+        assert all(fair.outlook(slot).in_hand == 0 for slot in fair.stats())
