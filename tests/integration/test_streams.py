@@ -61,11 +61,16 @@ def test_failures_are_acknowledged(broker: Node, stream: str, known: dict[str, A
 
     # A window smaller than what is there: what fails makes room for more.
     consumer = Consumer(broker.url, [Queue(stream, prefetch=10, **known)], on_error=on_error or "requeue")
-    found = run(consumer, handle, lambda: len(handled) >= COUNT)
+
+    def settled() -> int:
+        found = consumer.stats()
+        return int(found["nacked"] + found["rejected"])
+
+    found = run(consumer, handle, lambda: settled() >= COUNT)
     assert handled == numbered(COUNT)
     assert found["reconnects"] == 0
     assert found["errors"] == (0 if on_error is None else COUNT)
-    assert found["nacked"] + found["rejected"] == COUNT
+    assert settled() == COUNT
 
 
 def test_what_is_buffered_at_a_stop_makes_no_trouble(
