@@ -38,7 +38,7 @@ from fairsched.core.schedule.anticipation cimport (
     anticipation_awaits, anticipation_cost, anticipation_end_wait, anticipation_left, anticipation_set,
 )
 from fairsched.core.schedule.dwrr cimport (
-    dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_retire_empty, dwrr_set_quantum, dwrr_turn,
+    dwrr_charge_elsewhere, dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_retire_empty, dwrr_set_quantum, dwrr_turn,
 )
 from fairsched.core.schedule.entrypool cimport Entry
 from fairsched.core.schedule.limits cimport (
@@ -731,6 +731,53 @@ cdef class FairQueue(NamedSlots):
                 if awaiting:  # perhaps for this slot, whose turn may be over
                     self.getters.wake(self.table.queued)
                 self.forget_idle()
+
+    def charge(self, slot, cost, most):
+        """charge($self, slot, cost, most)
+        --
+
+        Charge a slot for what it was served elsewhere, in another process for instance.
+
+        Its deficit shrinks, so that the others are served first; `SlotStats.work` stays what was served here. While
+        only slots in debt have messages, they are served at once: a charge never leaves a message waiting for nobody.
+
+        Parameters
+        ----------
+        slot : Hashable
+            The slot's name. One that has no messages, and is not held, is not charged.
+        cost : int
+            What it was served.
+        most : int
+            Its debt does not exceed this, which bounds for how long it stands back.
+
+        Returns
+        -------
+        bool
+            Whether there is such a slot.
+
+        Raises
+        ------
+        ValueError, OverflowError
+            The cost or the limit is not a positive integer of at most 2**62 - 1.
+
+        Notes
+        -----
+        O(1). Safe from any thread.
+        """
+        cdef int64_t amount = as_amount(cost, "cost")
+        cdef int64_t limit = as_amount(most, "most")
+        cdef bint awaiting
+        cdef int64_t hash
+        cdef long index
+        with cython.critical_section(self):
+            index = slot_find(self, slot, &hash)
+            if index < 0:
+                return False
+            awaiting = is_awaiting(self)
+            dwrr_charge_elsewhere(&self.table, index, amount, limit)
+            if awaiting:  # perhaps for this slot, whose turn may be over
+                self.getters.wake(self.table.queued)
+            return True
 
     def hold(self, slot, held, awaited=True):
         """hold($self, slot, held, awaited=True)

@@ -132,6 +132,10 @@ class ConsumerOptions:
         Weights of tenants, with `key`.
     default_weight : int
         Weight of every other tenant.
+    share_group : str, optional
+        Consumers of the same group, on the same broker, keep shares together: each tells the others once a second what
+        it serves, and charges its queues or tenants for what they are served elsewhere. Without it each is fair to
+        what it has here. All of a group need the same `cost`, and weights that mean the same.
     limit : Limit, optional
         How many messages of each tenant, or without a `key` of each queue, are handled at a time, and how fast; those
         above it wait here, and the others go on. A tenant that shares its queue with others fills the window with
@@ -265,6 +269,15 @@ class ConsumerOptions:
     )
     default_weight: int = field(
         default=1, metadata=_row(values.whole(), "N", "Weight of tenants that weights does not list.")
+    )
+    share_group: str | None = field(
+        default=None,
+        metadata=_row(
+            or_off(values.TEXT),
+            "NAME|off",
+            "Keep shares together with the other consumers of this group, by a message a second through the broker.",
+            unset="off",
+        ),
     )
     limit: Limit | None = field(
         default=None,

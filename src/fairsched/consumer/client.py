@@ -22,6 +22,7 @@ from fairsched.consumer.prefetch.arithmetic import busying, shortfall
 from fairsched.consumer.retries import Retries
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.settlement import FailurePolicy
+from fairsched.consumer.share_group import ShareGroup
 from fairsched.consumer.shedding import Shedding
 from fairsched.consumer.state import STUCK, ConsumerState
 from fairsched.consumer.time_limit import TimeLimits
@@ -82,6 +83,8 @@ class Client(MessageSource, Listener):
         self._waits = WaitWarnings(settings.workers, self._unsettled, self._smaller)
         rules = settings.shedding
         self.shedding = rules and Shedding(rules, self.counters, self._is_alone, self._advice)
+        name = settings.options.share_group
+        self._share_group = None if name is None else ShareGroup(name, settings, self.lanes)
         #: Made by `start`: it owns sockets, and a consumer that is never started should own nothing.
         self.io_thread: IOThread
         #: What made consuming impossible, if anything did.
@@ -140,6 +143,8 @@ class Client(MessageSource, Listener):
                 )
             if self.error is not None:
                 raise self.error
+            if self._share_group is not None:
+                self._share_group.start(_ended(self.io_thread))
         except BaseException:
             if mine:
                 self.close(at_once=True)
@@ -370,6 +375,8 @@ class Client(MessageSource, Listener):
             self.io_thread.close(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
             if self._retries is not None:
                 self._retries.close(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
+            if self._share_group is not None:
+                self._share_group.end(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
 
     def _wait_for_settlements(self) -> None:
         if self._settled.wait(self.remaining()):
@@ -393,6 +400,8 @@ class Client(MessageSource, Listener):
                     continue  # two at once would undo each other, and so would a start
                 self.settings = found
                 self.lanes.set_quanta(changed)
+                if self._share_group is not None:
+                    self._share_group.reweigh(found)
                 if self._started and found.units != before.units:
                     self.io_thread.reweigh(found)
                 return
@@ -485,6 +494,8 @@ class Client(MessageSource, Listener):
         found = {**self.counters.snapshot(), "buffered": self.lanes.qsize(), "slots": self.lanes.stats()}
         if self._retries is not None:
             found |= self._retries.stats()
+        if self._share_group is not None:
+            found["peers"] = self._share_group.peers
         return {**found, "codel": self.shedding.stats()} if self.shedding else found
 
 

@@ -210,6 +210,15 @@ cdef inline bint dwrr_settle(SlotTable* t, uint32_t index, int64_t difference) n
         slots_activate(t, index)
     return True
 
+cdef inline void dwrr_charge_elsewhere(SlotTable* t, uint32_t index, int64_t cost, int64_t most) noexcept nogil:
+    """Charge a slot for what it was served elsewhere, up to a debt of `most`; one that wants nothing here goes free."""
+    cdef Slot* slot = &t.slots[index]
+    if not slot.active and not slot.held:
+        return
+    slot.deficit = max(slot.deficit - cost, min(slot.deficit, -most))
+    if slot.deficit < 0 and not slot.active and not slot.flags & AT_LIMIT:
+        slots_activate(t, index)
+
 cdef inline void dwrr_set_quantum(SlotTable* t, uint32_t index, int64_t quantum) noexcept nogil:
     """Takes effect on the backlog at once: credit from the old quantum is cut to the new cap."""
     t.slots[index].quantum = quantum

@@ -1,0 +1,331 @@
+"""Shares across processes: the consumers of a group tell each other what they served, and count it as their own.
+
+Every worker is fair to the queues that it consumes. If not all consume the same ones, or if one of them finds more of a
+queue than another, the sum of their service is in no proportion to the weights: two workers that both divide their time
+equally between ``gold`` and ``free``, and a third that consumes ``free`` alone, serve ``free`` twice as much.
+
+So each worker publishes once a second what it serves of every slot, to a fanout exchange, and charges its own slots
+(`FairQueue.charge`) for what they are served too much elsewhere. The charge of a slot is found by integral control: it
+grows while the slot is ahead of the others in the whole group, by work in proportion to its weight, and shrinks while it
+is behind. Where every worker serves those that are furthest behind, the whole is max-min fair.
+
+Bounds: a charge holds a slot back for a second at most, and only while another one has messages here, so no worker is
+ever idle for it. A worker that is not heard of for 3.5 s no longer counts; without any other there is no charge.
+
+Sources: max-min fairness, Bertsekas and Gallager, "Data Networks", 6.5.2; integral control with a clamp against windup,
+Åström and Murray, "Feedback Systems", 11.4.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import threading
+import time
+import uuid
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairsched.amqp.backoff import Backoff
+from fairsched.amqp.session import Session
+from fairsched.consumer.log_limit import LogLimit
+from fairsched.errors import ConfigurationError, FairschedError
+from fairsched.shortstring import LONGEST, is_short_string
+
+if TYPE_CHECKING:
+    from fairsched.consumer.lanes import Lanes
+    from fairsched.consumer.settings import ConsumerSettings
+    from fairsched.slotstats import SlotStats
+
+_log = logging.getLogger(__name__)
+
+#: What the names of exchanges begin with.
+EXCHANGES = "fairsched.shares."
+#: Seconds between two messages to the group; a charge is made in so many parts. All of it takes at most this part of a
+#: processor: with many slots the periods are longer.
+PERIOD, PARTS, MOST_EFFORT = 1.0, 4, 0.005
+#: A worker of which nothing was heard for so many seconds is gone, unless its own periods are longer.
+LOST_AFTER = 3.5
+#: How much of a difference is corrected in a period, and how much of it a measurement counts against those before.
+GAIN, SMOOTHING = 0.3, 0.4
+#: A charge is at most this part more than what holds a slot back altogether.
+HEADROOM = 1.25
+#: Workers and slots that are remembered, or told of, at most.
+MOST_PEERS, MOST_SLOTS = 1_000, 2_000
+
+
+class _Peer(NamedTuple):
+    """What another worker said last: when, for how long that is good, the rates, and what has messages there."""
+
+    heard: float
+    lasts: float
+    rates: dict[str, float]
+    wanted: frozenset[str]
+
+
+class GroupBalance:
+    """What each slot is to be charged so that the whole group is fair.
+
+    Notes
+    -----
+    Rates and charges are in cost per second. Slots are known by text. `update` is O(slots * workers). Pure but for its
+    memory; for one thread.
+    """
+
+    def __init__(self) -> None:
+        #: Charge of each slot.
+        self.charges: dict[str, float] = {}
+        #: The most debt that goes with it.
+        self.limits: dict[str, float] = {}
+        self._peers: dict[str, _Peer] = {}
+        self._served: dict[str, float] = {}
+        self._lags: dict[str, float] = {}
+
+    def hear(self, sender: str, rates: Mapping[str, float], wanted: Iterable[str], lasts: float, now: float) -> None:
+        """Take note of what a worker said."""
+        if sender in self._peers or len(self._peers) < MOST_PEERS:
+            self._peers[sender] = _Peer(now, lasts, dict(rates), frozenset(wanted))
+
+    def peers(self, now: float) -> int:
+        """Return the number of other workers, and forget those that are gone."""
+        for name, peer in list(self._peers.items()):
+            if now - peer.heard > peer.lasts:
+                del self._peers[name]
+        return len(self._peers)
+
+    def update(self, rates: Mapping[str, float], weights: Mapping[str, float], now: float) -> None:
+        """Find new charges.
+
+        Parameters
+        ----------
+        rates : mapping
+            What was served here lately.
+        weights : mapping
+            Of the slots that have messages here: of these alone the service can be divided otherwise.
+        now : float
+            In seconds, on the clock of `hear`.
+        """
+        if not self.peers(now) or len(weights) < 2:
+            self.charges, self.limits, self._served, self._lags = {}, {}, {}, {}
+            return
+        others = list(self._peers.values())
+        served = {name: rates.get(name, 0.0) + sum(peer.rates.get(name, 0.0) for peer in others) for name in weights}
+        self._served = {
+            name: rate + (1.0 - SMOOTHING) * (self._served.get(name, rate) - rate) for name, rate in served.items()
+        }
+        # Who can correct a difference, too: all together correct it once.
+        able = 1 + sum(len(peer.wanted & weights.keys()) > 1 for peer in others)
+        level = {name: self._served[name] / weights[name] for name in weights}
+        behind = min(level.values())
+        lags = {name: self._lags.get(name, 0.0) + GAIN / able * (level[name] - behind) for name in weights}
+        least = min(lags.values())
+        # As much as the slot is served that is charged nothing: more cannot be held back.
+        most = HEADROOM * max(rates.get(name, 0.0) / weights[name] for name in weights)
+        self._lags = {name: min(most, lag - least) for name, lag in lags.items()}
+        self.charges = {name: lag * weights[name] for name, lag in self._lags.items()}
+        self.limits = {name: most * weights[name] for name in weights}
+
+
+class ShareGroup:
+    """Keeps the shares of a consumer in step with those of the others of its group.
+
+    Parameters
+    ----------
+    name : str
+        Of the group.
+    settings : ConsumerSettings
+        Where the broker is, and the cost model, which all of the group share.
+    lanes : Lanes
+        What is charged.
+
+    Notes
+    -----
+    It has a thread and a connection of its own: a broker in need of memory stops reading from connections that publish,
+    and acknowledgements must go on. Nothing waits for it. While the broker cannot be reached, or does not allow it,
+    every worker is fair to its own queues as without a group; the log says so once a minute.
+
+    `peers` and `reweigh` are safe from any thread.
+
+    Synchronization: `_settings`, `peers` and `_ended` are single references that one thread writes and any may read.
+    Everything else belongs to the thread.
+    """
+
+    def __init__(self, name: str, settings: ConsumerSettings, lanes: Lanes) -> None:
+        self._exchange = EXCHANGES + name
+        if not is_short_string(self._exchange):
+            most = LONGEST - len(EXCHANGES)
+            raise ConfigurationError(f"share_group must be at most {most} bytes of text, got {name!r}")
+        self._settings = settings
+        self._lanes = lanes
+        #: Other consumers that were heard of lately.
+        self.peers = 0
+        self._identity = uuid.uuid4().hex
+        self._balance = GroupBalance()
+        self._session: Session | None = None
+        self._ended = threading.Event()
+        #: Says whether the consumer has ended, closed or not.
+        self._over: Callable[[], bool] = self._ended.is_set
+        self._log = LogLimit()
+        self._work: dict[str, int] = {}
+        self._began = time.monotonic()
+        #: How often a slot had messages, in this period.
+        self._wanted: dict[str, int] = {}
+        self._slots: dict[str, Hashable] = {}
+        self._parts = 0
+        #: What is left of a charge that was no whole number.
+        self._rests: dict[str, float] = {}
+        self._thread = threading.Thread(target=self._run, name="fairsched-shares", daemon=True)
+
+    def start(self, over: Callable[[], bool]) -> None:
+        """Join the group, as soon as that can be, and until `over`."""
+        self._over = lambda: self._ended.is_set() or over()
+        self._thread.start()
+
+    def reweigh(self, settings: ConsumerSettings) -> None:
+        """Take other weights."""
+        self._settings = settings
+
+    def end(self, timeout: float = 0.0) -> None:
+        """Leave the group, waiting for at most so many seconds."""
+        self._ended.set()
+        session = self._session
+        if session is not None:
+            with contextlib.suppress(Exception):  # its loop may be closed by now
+                session.interrupt(now=True)
+        if self._thread.is_alive() and timeout > 0:
+            self._thread.join(timeout)
+
+    # The thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        backoff, attempts = Backoff(), 0
+        while not self._over():
+            urls = self._settings.urls
+            try:
+                self._take_part(urls[attempts % len(urls)], backoff)
+            except (FairschedError, KeyboardInterrupt) as error:
+                self._lose(error)
+            except Exception as error:
+                _log.exception("the share group %s failed", self._exchange)
+                self._lose(error)
+            attempts += 1
+            self._ended.wait(backoff.failed())
+
+    def _lose(self, error: BaseException) -> None:
+        if not self._over() and self._log.due("lost"):
+            _log.warning("shares are kept by this consumer alone, until %s can be used: %s", self._exchange, error)
+        self._balance, self.peers = GroupBalance(), 0
+
+    def _take_part(self, url: str, backoff: Backoff) -> None:
+        """Connect, and take part until the connection is lost or this is ended."""
+        session = self._session = Session(url)
+        try:
+            session.open()
+            channel = session.channel()
+            declare = [
+                lambda callback: channel.exchange_declare(
+                    self._exchange, "fanout", auto_delete=True, callback=callback
+                ),
+                lambda callback: channel.queue_declare("", exclusive=True, callback=callback),
+            ]
+            for request in declare:
+                [answer] = session.call([request], f"share group {self._exchange}")
+            queue = answer.method.queue
+            session.call([lambda callback: channel.queue_bind(queue, self._exchange, callback=callback)], "queue.bind")
+            channel.basic_consume(queue, self._on_message, auto_ack=True)
+            backoff.succeeded()
+            self._measure(time.monotonic(), self._lanes.stats())
+            length = PERIOD / PARTS
+            while not self._over():
+                session.serve_until(self._over, length)
+                before = time.thread_time()
+                self._step(channel, length)
+                length = max(PERIOD / PARTS, (time.thread_time() - before) / MOST_EFFORT)
+        finally:
+            self._session = None
+            session.drop()
+
+    def _step(self, channel: Any, length: float) -> None:
+        """Look what has messages, charge a part; and once in a period measure, publish and find new charges."""
+        stats = self._lanes.stats()
+        for slot, figures in stats.items():
+            if figures.queued or figures.held:
+                name = ascii(slot)
+                self._slots[name] = slot
+                self._wanted[name] = self._wanted.get(name, 0) + 1
+        self._parts += 1
+        if self._parts >= PARTS:
+            now = time.monotonic()
+            rates = self._measure(now, stats)
+            # What comes and goes is served whenever it comes, and is not behind.
+            wanted = [name for name, times in self._wanted.items() if 2 * times > self._parts]
+            weights = {name: float(stats[self._slots[name]].quantum) for name in wanted if self._slots[name] in stats}
+            self._publish(channel, rates, wanted, max(LOST_AFTER, 3.5 * PARTS * length))
+            self._balance.update(rates, weights, now)
+            self.peers = self._balance.peers(now)
+            self._parts, self._wanted = 0, {}
+            self._slots = {name: self._slots[name] for name in weights}
+        self._charge(length)
+
+    def _measure(self, now: float, stats: Mapping[Hashable, SlotStats]) -> dict[str, float]:
+        """Return what was served of each slot in a second since the last call."""
+        seconds, self._began = max(1e-3, now - self._began), now
+        before, self._work = self._work, {ascii(slot): figures.work for slot, figures in stats.items()}
+        # A tenant that was forgotten, and came back, counts from nothing.
+        done = {
+            name: work - before.get(name, 0) if work >= before.get(name, 0) else work
+            for name, work in self._work.items()
+        }
+        return {name: work / seconds for name, work in done.items() if work}
+
+    def _charge(self, seconds: float) -> None:
+        for name, rate in self._balance.charges.items():
+            slot, exact = self._slots.get(name), rate * seconds + self._rests.get(name, 0.0)
+            limit, amount = math.ceil(self._balance.limits[name]), int(exact)
+            self._rests[name] = exact - amount
+            if amount > 0 and limit > 0 and name in self._slots:
+                for queue in self._lanes.queues:
+                    # Every lane has its part of the slot.
+                    queue.charge(
+                        slot, max(1, amount // len(self._lanes.queues)), max(1, limit // len(self._lanes.queues))
+                    )
+
+    # Messages ----------------------------------------------------------------------------------------------------
+
+    def _publish(self, channel: Any, rates: Mapping[str, float], wanted: list[str], lasts: float) -> None:
+        most = sorted(rates, key=lambda name: -rates[name])[:MOST_SLOTS]
+        text = json.dumps({
+            "from": self._identity, "cost": self._cost, "lasts": lasts, "wanted": wanted[:MOST_SLOTS],
+            "rates": {name: rates[name] for name in most},
+        })  # fmt: skip
+        channel.basic_publish(self._exchange, "", text.encode())
+
+    @property
+    def _cost(self) -> str:
+        cost = self._settings.options.cost
+        return cost if isinstance(cost, str) else "function"
+
+    def _on_message(self, _channel: Any, _method: Any, _properties: Any, body: bytes) -> None:
+        try:
+            said = json.loads(body)
+            sender, cost, lasts = str(said["from"]), said["cost"], float(said["lasts"])
+            rates = {str(name): float(rate) for name, rate in said["rates"].items()}
+            wanted = [str(name) for name in said["wanted"]]
+            if not all(math.isfinite(number) and 0 <= number <= 1e18 for number in (lasts, *rates.values())):
+                raise ValueError("a rate out of range")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            if self._log.due("message"):
+                _log.warning("share group %s: a message that is not understood: %r", self._exchange, error)
+            return
+        if sender == self._identity:
+            return
+        if cost != self._cost:
+            if self._log.due("cost"):
+                _log.warning(
+                    "share group %s: another consumer has cost=%r, this one %r; it is not counted",
+                    self._exchange, cost, self._cost,
+                )  # fmt: skip
+            return
+        self._balance.hear(sender, rates, wanted, min(lasts, 60.0), time.monotonic())

@@ -1,0 +1,200 @@
+"""Shares across workers: charges for what was served elsewhere, and where they lead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairsched import ConfigurationError, FairQueue
+from fairsched.consumer import share_group
+from fairsched.consumer.settings import ConsumerSettings
+from fairsched.consumer.share_group import GroupBalance, ShareGroup
+
+
+class Worker:
+    """A worker with a backlog of every queue that it consumes, which serves so much a second."""
+
+    def __init__(self, weights: Mapping[str, int], speed: int) -> None:
+        self.queue = FairQueue(weights)
+        self.weights, self.speed = weights, speed
+        self.balance = GroupBalance()
+        self.rates: dict[str, float] = {}
+        for name in weights:
+            self.queue.put_many(name, range(2))
+
+    def serve(self, seconds: float = 1.0) -> None:
+        served = dict.fromkeys(self.weights, 0)
+        for part in range(share_group.PARTS):
+            for name, rate in self.balance.charges.items():
+                self.queue.charge(
+                    name, max(1, round(rate / share_group.PARTS)), max(1, round(self.balance.limits[name]))
+                )
+            for _ in range(round(self.speed * seconds) // share_group.PARTS):
+                name, item = self.queue.get(False)
+                self.queue.put(name, item)
+                served[name] += 1
+        self.rates = {name: count / seconds for name, count in served.items()}
+
+
+def run(workers: list[Worker], seconds: int, begin: int = 0) -> dict[str, float]:
+    """Let workers serve, and tell each other; return what was served of each queue in the last quarter, per second."""
+    total: dict[str, float] = {}
+    for second in range(begin, begin + seconds):
+        for worker in workers:
+            worker.serve()
+        for worker in workers:
+            for number, other in enumerate(workers):
+                if other is not worker:
+                    worker.balance.hear(str(number), other.rates, other.weights, share_group.LOST_AFTER, second)
+        for worker in workers:
+            worker.balance.update(
+                worker.rates, {name: float(weight) for name, weight in worker.weights.items()}, second
+            )
+        if second >= begin + seconds * 3 // 4:
+            for worker in workers:
+                for name, rate in worker.rates.items():
+                    total[name] = total.get(name, 0.0) + rate
+    return {name: rate / (seconds - seconds * 3 // 4) for name, rate in total.items()}
+
+
+def max_min(workers: list[Worker]) -> dict[str, float]:
+    """Return the max-min fair service of each queue, by filling up in small steps: an oracle."""
+    weights = {name: weight for worker in workers for name, weight in worker.weights.items()}
+    served = dict.fromkeys(weights, 0.0)
+    given = [dict.fromkeys(worker.weights, 0.0) for worker in workers]
+    # Each worker in turn divides its service anew, so that those that are furthest behind have it, until nothing moves.
+    for _ in range(300):
+        for worker, mine in zip(workers, given, strict=True):
+            others = {name: served[name] - mine[name] for name in mine}
+            low, high = 0.0, 2.0 * sum(one.speed for one in workers)
+            for _ in range(60):
+                level = (low + high) / 2
+                need = sum(max(0.0, level * weights[name] - others[name]) for name in mine)
+                low, high = (level, high) if need < worker.speed else (low, level)
+            for name in mine:
+                served[name] -= mine[name]
+                mine[name] = max(0.0, low * weights[name] - others[name])
+                served[name] += mine[name]
+    return served
+
+
+def test_the_oracle() -> None:
+    found = max_min([Worker({"gold": 3, "free": 1}, 400), Worker({"free": 1}, 400)])
+    assert found == pytest.approx({"gold": 400, "free": 400})
+    found = max_min(
+        [Worker({"gold": 3, "free": 1}, 400), Worker({"gold": 3, "free": 1}, 400), Worker({"free": 1}, 100)]
+    )
+    assert found == pytest.approx({"gold": 675, "free": 225})
+
+
+def test_without_others_nothing_is_charged() -> None:
+    one = Worker({"gold": 3, "free": 1}, 400)
+    assert run([one], 8) == pytest.approx({"gold": 300, "free": 100}, rel=0.02)
+    assert one.balance.charges == {}
+
+
+def test_a_queue_that_another_worker_serves_stands_back() -> None:
+    workers = [Worker({"gold": 1, "free": 1}, 400), Worker({"free": 1}, 400)]
+    alone = {name: sum(worker.speed for worker in workers) / 2 for name in ("gold", "free")}
+    assert run(workers, 40) == pytest.approx(alone, rel=0.03)
+
+
+def test_shares_come_back_when_a_worker_is_gone() -> None:
+    workers = [Worker({"gold": 1, "free": 1}, 400), Worker({"free": 1}, 400)]
+    run(workers, 40)
+    assert workers[0].balance.charges["free"] > 0
+    found = run(workers[:1], 12, begin=40)
+    assert found == pytest.approx({"gold": 200, "free": 200}, rel=0.03)
+    assert workers[0].balance.charges == {}
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcd"), st.integers(1, 5), min_size=2),
+    st.lists(st.tuples(st.sets(st.sampled_from("abcd"), min_size=1), st.integers(1, 4)), min_size=2, max_size=4),
+)
+def test_the_whole_is_max_min_fair(weights: dict[str, int], plans: list[tuple[set[str], int]]) -> None:
+    workers = []
+    for names, speed in plans:
+        mine = {name: weights[name] for name in sorted(names) if name in weights}
+        if mine:
+            workers.append(Worker(mine, 400 * speed))
+    found, wanted = run(workers, 120), max_min(workers)
+    whole = sum(worker.speed for worker in workers)
+    assert sum(found.values()) == pytest.approx(whole)
+    for name in wanted:
+        assert abs(found[name] - wanted[name]) <= 0.05 * whole, (found, wanted)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 10**6)), max_size=20), st.integers(1, 100))
+def test_a_charge_is_bounded_and_idles_nobody(charges: list[tuple[str, int]], most: int) -> None:
+    queue = FairQueue({"a": 1, "b": 1, "c": 1})
+    queue.put_many("a", range(3 * most + 10))
+    queue.put_many("c", range(3 * most + 10))
+    for name, cost in charges:
+        assert queue.charge(name, cost, most)
+        assert queue.stats()[name].deficit >= -most
+    before = queue.stats()["a"].work
+    assert before == 0  # it is no work of here
+    # Of a, no more than the debt is missing in a run of service; b has nothing, and is not charged.
+    served = [queue.get(False)[0] for _ in range(2 * most + 8)]
+    assert served.count("a") >= len(served) // 2 - most - 1
+    assert queue.stats()["b"].deficit == 0
+    for _ in range(queue.qsize()):
+        queue.get(False)
+
+
+def test_what_a_charge_refuses() -> None:
+    queue = FairQueue({"a": 1})
+    assert queue.charge("nobody", 1, 1) is False
+    with pytest.raises(ValueError, match="cost"):
+        queue.charge("a", 0, 1)
+    with pytest.raises(ValueError, match="most"):
+        queue.charge("a", 1, -1)
+
+
+# Messages of the group ----------------------------------------------------------------------------------------------
+
+
+def group(**options: Any) -> ShareGroup:
+    settings = ConsumerSettings("amqp://localhost", {"gold": 3, "free": 1}, share_group="g", **options)
+    return ShareGroup("g", settings, None)  # type: ignore[arg-type]  # no lanes: nothing is charged here
+
+
+GOOD = {"from": "other", "cost": "constant", "lasts": 3.5, "rates": {"'gold'": 5.0}, "wanted": ["'gold'"]}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"\xff", b"[]", b"{}", b"null", b"[" * 100_000, b'{"from": 1}',
+        *(json.dumps({**GOOD, **wrong}).encode() for wrong in (
+            {"rates": {"'gold'": -1}}, {"rates": {"'gold'": float("nan")}}, {"rates": {"'gold'": float("inf")}},
+            {"rates": {"'gold'": 10**30}}, {"rates": []}, {"rates": {"'gold'": None}}, {"lasts": "long"}, {"wanted": 5},
+            {"lasts": -1},
+        )),
+    ],
+)  # fmt: skip
+def test_a_message_that_is_not_understood_is_left_alone(body: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    found = group()
+    found._on_message(None, None, None, body)
+    assert found._balance.peers(0.0) == 0
+    assert "not understood" in caplog.text
+
+
+def test_those_with_another_cost_do_not_count(caplog: pytest.LogCaptureFixture) -> None:
+    found = group()
+    found._on_message(None, None, None, json.dumps({**GOOD, "cost": "bytes"}).encode())
+    assert found._balance._peers == {}
+    assert "cost='bytes'" in caplog.text
+    found._on_message(None, None, None, json.dumps(GOOD).encode())
+    assert found._balance._peers.keys() == {"other"}
+
+
+def test_a_name_that_is_too_long() -> None:
+    with pytest.raises(ConfigurationError, match="share_group must be at most"):
+        ShareGroup("g" * 240, group()._settings, None)  # type: ignore[arg-type]
