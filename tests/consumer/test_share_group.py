@@ -29,7 +29,7 @@ class Worker:
 
     def serve(self, seconds: float = 1.0) -> None:
         served = dict.fromkeys(self.weights, 0)
-        for part in range(share_group.PARTS):
+        for _part in range(share_group.PARTS):
             for name, rate in self.balance.charges.items():
                 self.queue.charge(
                     name, max(1, round(rate / share_group.PARTS)), max(1, round(self.balance.limits[name]))

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from support.rabbitmq import Node, eventually
@@ -20,22 +19,19 @@ Declare = Callable[..., str]
 #: Seconds that a message takes, and messages of each queue: more than can be handled in the time of a test.
 SERVICE, BACKLOG = 0.002, 40_000
 
-WORKER = (
-    """
+WORKER = """
 import sys, time
 from fairsched import Consumer
-url, group, *queues = sys.argv[1:]
+url, group, service, *queues = sys.argv[1:]
 with Consumer(url, queues, share_group=group) as consumer:
     print("ready", flush=True)
-    consumer.run(lambda message: time.sleep(%r))
+    consumer.run(lambda message: time.sleep(float(service)))
 """
-    % SERVICE
-)  # braces would be doubled
 
 
 @contextmanager
 def worker(broker: Node, group: str, *queues: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", WORKER, broker.url, group, *queues]
+    command = [sys.executable, "-c", WORKER, broker.url, group, str(SERVICE), *queues]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -68,7 +64,7 @@ def left(broker: Node, *queues: str) -> Counter[str]:
         })  # fmt: skip
 
 
-def served(broker: Node, consumers: list[Any], queues: list[str], seconds: float) -> dict[str, int]:
+def served(broker: Node, queues: list[str], seconds: float) -> dict[str, int]:
     """Return how many messages of each queue are handled in so many seconds, by anybody."""
     # What is unsettled is in windows of one size, which the ends of the span have in common.
     before = left(broker, *queues)
@@ -89,7 +85,7 @@ def test_workers_of_different_queues_are_fair_together(broker: Node, new_queue: 
             eventually(lambda: consumer.stats()["peers"] == 1)
 
             def fair() -> bool:
-                found = served(broker, [consumer], queues, 5.0)
+                found = served(broker, queues, 5.0)
                 return abs(found[gold] - found[free]) <= 0.05 * sum(found.values())
 
             # Alone, it would be a quarter and three quarters.

@@ -6,8 +6,8 @@ equally between ``gold`` and ``free``, and a third that consumes ``free`` alone,
 
 So each worker publishes once a second what it serves of every slot, to a fanout exchange, and charges its own slots
 (`FairQueue.charge`) for what they are served too much elsewhere. The charge of a slot is found by integral control: it
-grows while the slot is ahead of the others in the whole group, by work in proportion to its weight, and shrinks while it
-is behind. Where every worker serves those that are furthest behind, the whole is max-min fair.
+grows while the slot is ahead of the others in the whole group, by work in proportion to its weight, and shrinks while
+it is behind. Where every worker serves those that are furthest behind, the whole is max-min fair.
 
 Bounds: a charge holds a slot back for a second at most, and only while another one has messages here, so no worker is
 ever idle for it. A worker that is not heard of for 3.5 s no longer counts; without any other there is no charge.
@@ -273,24 +273,23 @@ class ShareGroup:
         """Return what was served of each slot in a second since the last call."""
         seconds, self._began = max(1e-3, now - self._began), now
         before, self._work = self._work, {ascii(slot): figures.work for slot, figures in stats.items()}
-        # A tenant that was forgotten, and came back, counts from nothing.
-        done = {
-            name: work - before.get(name, 0) if work >= before.get(name, 0) else work
-            for name, work in self._work.items()
-        }
-        return {name: work / seconds for name, work in done.items() if work}
+        rates = {}
+        for name, work in self._work.items():
+            # A tenant that was forgotten, and came back, counts from nothing.
+            done = work - before.get(name, 0) if work >= before.get(name, 0) else work
+            if done:
+                rates[name] = done / seconds
+        return rates
 
     def _charge(self, seconds: float) -> None:
+        lanes = self._lanes.queues
         for name, rate in self._balance.charges.items():
-            slot, exact = self._slots.get(name), rate * seconds + self._rests.get(name, 0.0)
+            exact = rate * seconds + self._rests.get(name, 0.0)
             limit, amount = math.ceil(self._balance.limits[name]), int(exact)
             self._rests[name] = exact - amount
             if amount > 0 and limit > 0 and name in self._slots:
-                for queue in self._lanes.queues:
-                    # Every lane has its part of the slot.
-                    queue.charge(
-                        slot, max(1, amount // len(self._lanes.queues)), max(1, limit // len(self._lanes.queues))
-                    )
+                for lane in lanes:  # each has its part of the slot
+                    lane.charge(self._slots[name], max(1, amount // len(lanes)), max(1, limit // len(lanes)))
 
     # Messages ----------------------------------------------------------------------------------------------------
 
