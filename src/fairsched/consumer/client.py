@@ -400,8 +400,6 @@ class Client(MessageSource, Listener):
                     continue  # two at once would undo each other, and so would a start
                 self.settings = found
                 self.lanes.set_quanta(changed)
-                if self._share_group is not None:
-                    self._share_group.reweigh(found)
                 if self._started and found.units != before.units:
                     self.io_thread.reweigh(found)
                 return

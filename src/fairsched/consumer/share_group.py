@@ -146,10 +146,8 @@ class ShareGroup:
     and acknowledgements must go on. Nothing waits for it. While the broker cannot be reached, or does not allow it,
     every worker is fair to its own queues as without a group; the log says so once a minute.
 
-    `peers` and `reweigh` are safe from any thread.
-
-    Synchronization: `_settings`, `peers` and `_ended` are single references that one thread writes and any may read.
-    Everything else belongs to the thread.
+    `start` and `end` are for the owner, one after the other. Synchronization: `peers` and `_session` are single
+    references that the thread writes and any thread may read, `_ended` is an event. All else belongs to the thread.
     """
 
     def __init__(self, name: str, settings: ConsumerSettings, lanes: Lanes) -> None:
@@ -183,17 +181,13 @@ class ShareGroup:
         self._over = lambda: self._ended.is_set() or over()
         self._thread.start()
 
-    def reweigh(self, settings: ConsumerSettings) -> None:
-        """Take other weights."""
-        self._settings = settings
-
     def end(self, timeout: float = 0.0) -> None:
         """Leave the group, waiting for at most so many seconds."""
         self._ended.set()
         session = self._session
         if session is not None:
             with contextlib.suppress(Exception):  # its loop may be closed by now
-                session.interrupt(now=True)
+                session.interrupt()
         if self._thread.is_alive() and timeout > 0:
             self._thread.join(timeout)
 
@@ -245,7 +239,10 @@ class ShareGroup:
                 length = max(PERIOD / PARTS, (time.thread_time() - before) / MOST_EFFORT)
         finally:
             self._session = None
-            session.drop()
+            if self._over():
+                session.close()
+            else:
+                session.drop()
 
     def _step(self, channel: Any, length: float) -> None:
         """Look what has messages, charge a part; and once in a period measure, publish and find new charges."""
