@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+import textwrap
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +16,7 @@ import pytest
 from support.rabbitmq import Node, eventually, numbered
 
 import fairsched
+import fairsched.aio
 
 PAGES = Path(__file__).parents[2] / "docs" / "howto"
 COUNT = 20
@@ -27,6 +33,7 @@ def blocks(page: str) -> list[str]:
         ("freshness", 1, ["quotes"]),
         ("ordering", 0, ["payments", "mails"]),
         ("prefetch", 1, ["gold", "free"]),
+        ("processes", 0, ["gold", "free"]),
         ("tenants", 0, ["jobs"]),
     ],
 )
@@ -71,3 +78,198 @@ def test_a_queue_with_one_active_consumer(broker: Node) -> None:
     with broker.connect() as channel:
         exec(blocks("ordering")[1], {"channel": channel})
     broker.delete("payments")
+
+
+# consuming.md ---------------------------------------------------------------------------------------------------------
+
+GOLD, FREE = "gold", "free"
+
+
+class Page:
+    """Blocks of a page, run in a thread until their queues are empty."""
+
+    def __init__(self, broker: Node, monkeypatch: pytest.MonkeyPatch, queues: list[str]) -> None:
+        self.broker, self.queues = broker, queues
+        self.made: list[Any] = []
+        made = self.made
+
+        def recording(kind: Any) -> Any:
+            class Recorded(kind):  # type: ignore[misc]
+                def __init__(self, *arguments: Any, **options: Any) -> None:
+                    super().__init__(*arguments, **options)
+                    made.append(self)
+
+            return Recorded
+
+        for module in (fairsched, fairsched.aio):
+            monkeypatch.setattr(module, "Consumer", recording(module.Consumer))
+        self.names: dict[str, Any] = {"Consumer": fairsched.Consumer, "url": broker.url}
+        broker.delete(*queues)
+        broker.declare(*queues)
+
+    def fill(self, **options: Any) -> None:
+        for queue in self.queues:
+            self.broker.publish(queue, numbered(COUNT), **options)
+
+    def run(self, *codes: str, until: Callable[[], object] | None = None) -> None:
+        problems: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                for code in codes:
+                    exec(compile(code, "page", "exec"), self.names)
+            except BaseException as error:
+                problems.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            eventually(lambda: problems or (until or self.is_empty)())
+        finally:
+            for one in self.made:
+                one.stop()
+            thread.join(30)
+        assert not thread.is_alive()
+        assert not problems
+
+    def is_empty(self) -> bool:
+        return self.broker.left(*self.queues) == 0
+
+    def close(self) -> None:
+        self.broker.delete(*self.queues)
+
+
+@pytest.fixture
+def consuming(broker: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
+    page = Page(broker, monkeypatch, [GOLD, FREE])
+    yield page
+    page.close()
+
+
+def awaited(code: str) -> str:
+    """Return code that runs a block with `await` in it."""
+    return "import asyncio\nasync def main():\n" + textwrap.indent(code, "    ") + "\nasyncio.run(main())\n"
+
+
+def test_the_consumer_of_several_brokers_its_weights_and_pauses(consuming: Page, broker: Node) -> None:
+    first, weight, pause = blocks("consuming")[:3]
+    code = re.sub(r"amqp://user:secret@rabbit-[12]", broker.url, first)
+    assert code.count(broker.url) == 2
+    handled: list[bytes] = []
+    consuming.names["handle"] = lambda message: handled.append(message.body)
+    consuming.fill()
+    changed = False
+
+    def done() -> bool:
+        nonlocal changed
+        if not changed and consuming.made:
+            names = {**consuming.names, "consumer": consuming.made[0]}
+            exec(weight, names)
+            exec(pause, names)
+            changed = True
+        return changed and consuming.is_empty()
+
+    consuming.run(code, until=done)
+    assert sorted(handled) == sorted(2 * numbered(COUNT))
+    assert (
+        consuming.made[0].stats()["slots"]["gold"].quantum * 2 == consuming.made[0].stats()["slots"]["free"].quantum * 5
+    )
+
+
+@pytest.mark.parametrize("number", [3, 5, 6])
+def test_other_forms_of_consumers(consuming: Page, number: int) -> None:
+    handled: list[Any] = []
+    consuming.names |= {"handle": lambda message: handled.append(message.body), "insert": handled.extend}
+    consuming.fill()
+    consuming.run(blocks("consuming")[number])
+    assert sorted(handled) == sorted(2 * numbered(COUNT))
+
+
+def test_messages_one_by_one(broker: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, handled = Page(broker, monkeypatch, ["invoices", "mails"]), []
+    page.names["work"] = handled.append
+    page.fill()
+    page.run(blocks("consuming")[4])
+    assert sorted(handled) == sorted(2 * numbered(COUNT))
+    page.close()
+
+
+def test_the_asyncio_consumer(consuming: Page) -> None:
+    handled: list[bytes] = []
+
+    async def handle(message: Any) -> None:
+        handled.append(message.body)
+
+    consuming.names["handle"] = handle
+    consuming.fill()
+    consuming.run(awaited(blocks("consuming")[8]))
+    assert sorted(handled) == sorted(2 * numbered(COUNT))
+
+
+def test_the_module_of_an_app(consuming: Page, broker: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "workers.py").write_text(blocks("consuming")[9])
+    consuming.fill()
+    command = [sys.executable, "-m", "fairsched.cli", "run", "workers:app", "--url", broker.url]
+    process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    try:
+        eventually(consuming.is_empty)
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_a_callback_of_pika(consuming: Page, broker: Node) -> None:
+    handled: list[bytes] = []
+
+    def on_message(channel: Any, method: Any, _properties: Any, body: bytes) -> None:
+        handled.append(body)
+        channel.basic_ack(method.delivery_tag)
+
+    consuming.names |= {"on_message": on_message, "consumer": fairsched.Consumer(broker.url, [GOLD, FREE])}
+    consuming.fill()
+    consuming.run(blocks("consuming")[10])
+    assert sorted(handled) == sorted(2 * numbered(COUNT))
+
+
+def test_the_state_of_a_consumer(consuming: Page, broker: Node) -> None:
+    with fairsched.Consumer(broker.url, [GOLD, FREE]) as consumer:
+        exec(blocks("consuming")[12], {"consumer": consumer})
+        assert consumer.state.consuming == {"gold": True, "free": True}
+
+
+# publishing.md --------------------------------------------------------------------------------------------------------
+
+
+class Order:
+    def __init__(self, number: int) -> None:
+        self.id = str(number)
+
+    def to_json(self) -> bytes:
+        return b"%d" % int(self.id)
+
+
+def test_what_the_page_on_publishing_shows(broker: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Page(broker, monkeypatch, ["orders", "invoices", "answers"])
+    first, confirmed, handler, asynchronous = (
+        code.replace('"amqp://localhost"', repr(broker.url)) for code in blocks("publishing")
+    )
+    exec(first, {"orders": [Order(number) for number in range(COUNT)]})
+    with fairsched.Publisher(broker.url) as publisher:
+        exec(confirmed, {"publisher": publisher, "body": b"one more"})
+    exec(awaited(asynchronous), {"body": b"and another"})
+    assert broker.left("orders") == COUNT + 2
+    with broker.connect() as channel:
+        _, properties, body = channel.basic_get("orders", auto_ack=True)
+        assert (properties.content_type, properties.message_id, body) == ("application/json", "0", b"0")
+        channel.queue_purge("orders")
+    broker.publish("orders", numbered(COUNT), reply_to="answers")
+    app = fairsched.App(broker.url)
+    exec(handler, {"App": lambda: app, "invoice": lambda body: b"invoice of " + body})
+    thread = threading.Thread(target=app.run)
+    thread.start()
+    try:
+        eventually(lambda: broker.left("invoices") == broker.left("answers") == COUNT and broker.left("orders") == 0)
+    finally:
+        app.stop()
+        thread.join(30)
+    page.close()
