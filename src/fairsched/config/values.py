@@ -190,17 +190,22 @@ _CODEL: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def _given(value: Any, known: Mapping[str, object], alone: str) -> Mapping[str, Any]:
+    """Return a table of names that are known: as it is, out of text, or of one value that stands alone."""
+    if isinstance(value, str) and ("=" in value or value.lstrip().startswith("{")):
+        value = _text_table(value)
+    table: Mapping[str, Any] = value if isinstance(value, Mapping) else {alone: value}
+    unknown = sorted(set(table) - set(known))
+    if unknown:
+        raise ConfigurationError(f"unknown {unknown[0]!r}; there are {', '.join(known)}")
+    return table
+
+
 def _codel(value: Any) -> FrozenMapping[str, Any]:
     """Read a table, ``target=100ms,interval=20ms``, or the target alone."""
     from fairsched._codel import CoDel  # and with it numpy, which must not be loaded just to read a file
 
-    if isinstance(value, str) and ("=" in value or value.lstrip().startswith("{")):
-        value = _text_table(value)
-    if not isinstance(value, Mapping):
-        value = {"target": value}
-    unknown = sorted(set(value) - set(_CODEL))
-    if unknown:
-        raise ConfigurationError(f"unknown {unknown[0]!r}; there are {', '.join(_CODEL)}")
+    value = _given(value, _CODEL, "target")
     table = {name: read(value[name]) for name, read in _CODEL.items() if name in value}
     try:
         CoDel(**table)
@@ -232,13 +237,7 @@ def _retry(value: Any) -> FrozenMapping[str, Any]:
     """Read a table, ``max_attempts=5,backoff=1s:5m``, or the number of attempts alone."""
     if isinstance(value, Retry):
         value = {name: getattr(value, name) for name in _RETRY}
-    if isinstance(value, str) and ("=" in value or value.lstrip().startswith("{")):
-        value = _text_table(value)
-    if not isinstance(value, Mapping):
-        value = {"max_attempts": value}
-    unknown = sorted(set(value) - set(_RETRY))
-    if unknown:
-        raise ConfigurationError(f"unknown {unknown[0]!r}; there are {', '.join(_RETRY)}")
+    value = _given(value, _RETRY, "max_attempts")
     table = {name: read(value[name]) for name, read in _RETRY.items() if name in value and value[name] is not None}
     Retry(**table)  # which checks it
     return FrozenMapping(table)
@@ -272,13 +271,7 @@ def _limit(value: Any) -> Limit:
     """Read a table, ``concurrency=4,rate=10/s,burst=20``, or the concurrency alone."""
     if isinstance(value, Limit):
         return value
-    if isinstance(value, str) and ("=" in value or value.lstrip().startswith("{")):
-        value = _text_table(value)
-    if not isinstance(value, Mapping):
-        value = {"concurrency": value}
-    unknown = sorted(set(value) - set(_LIMIT))
-    if unknown:
-        raise ConfigurationError(f"unknown {unknown[0]!r}; there are {', '.join(_LIMIT)}")
+    value = _given(value, _LIMIT, "concurrency")
     return Limit(**{name: read(value[name]) for name, read in _LIMIT.items() if value.get(name) is not None})
 
 
