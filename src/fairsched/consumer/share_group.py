@@ -26,6 +26,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairsched.amqp.backoff import Backoff
@@ -181,14 +182,14 @@ class ShareGroup:
         self._over = lambda: self._ended.is_set() or over()
         self._thread.start()
 
-    def end(self, timeout: float = 0.0) -> None:
+    def end(self, timeout: float) -> None:
         """Leave the group, waiting for at most so many seconds."""
         self._ended.set()
         session = self._session
         if session is not None:
             with contextlib.suppress(Exception):  # its loop may be closed by now
                 session.interrupt()
-        if self._thread.is_alive() and timeout > 0:
+        if self._thread.is_alive():
             self._thread.join(timeout)
 
     # The thread --------------------------------------------------------------------------------------------------
@@ -218,16 +219,16 @@ class ShareGroup:
         try:
             session.open()
             channel = session.channel()
-            declare = [
-                lambda callback: channel.exchange_declare(
-                    self._exchange, "fanout", auto_delete=True, callback=callback
-                ),
-                lambda callback: channel.queue_declare("", exclusive=True, callback=callback),
-            ]
-            for request in declare:
-                [answer] = session.call([request], f"share group {self._exchange}")
-            queue = answer.method.queue
-            session.call([lambda callback: channel.queue_bind(queue, self._exchange, callback=callback)], "queue.bind")
+            exchange = self._exchange
+            _, declared = session.call(
+                [
+                    partial(channel.exchange_declare, exchange, "fanout", auto_delete=True),
+                    partial(channel.queue_declare, "", exclusive=True),
+                ],
+                f"share group {exchange}",
+            )
+            queue = declared.method.queue
+            session.call([partial(channel.queue_bind, queue, exchange)], "queue.bind")
             channel.basic_consume(queue, self._on_message, auto_ack=True)
             backoff.succeeded()
             self._measure(time.monotonic(), self._lanes.stats())
@@ -279,9 +280,10 @@ class ShareGroup:
         return rates
 
     def _charge(self, seconds: float) -> None:
-        lanes = self._lanes.queues
+        lanes, before = self._lanes.queues, self._rests
+        self._rests = {}  # of these alone: tenants come and go
         for name, rate in self._balance.charges.items():
-            exact = rate * seconds + self._rests.get(name, 0.0)
+            exact = rate * seconds + before.get(name, 0.0)
             limit, amount = math.ceil(self._balance.limits[name]), int(exact)
             self._rests[name] = exact - amount
             if amount > 0 and limit > 0 and name in self._slots:
