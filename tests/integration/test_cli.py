@@ -125,12 +125,23 @@ def test_demo_deletes_its_queues_when_it_fails(broker: Node) -> None:
     assert queues_of(broker) == before
 
 
-def test_demo_deletes_its_queues_when_interrupted(broker: Node) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "queues"),
+    [
+        (["demo", "--messages", "20000", "--service-time", "10ms"], 10),
+        # Its first one.
+        (["bench", "--flood", "5000", "--tenants", "3", "--service-time", "10ms"], 1),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
+)
+def test_queues_are_deleted_after_an_interrupt(broker: Node, arguments: list[str], queues: int) -> None:
     before = queues_of(broker)
-    arguments = ["demo", "--url", broker.url, "--messages", "20000", "--service-time", "10ms"]
-    process = subprocess.Popen([sys.executable, "-m", "fairsched.cli", *arguments], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fairsched.cli", *arguments, "--url", broker.url],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
     try:
-        eventually(lambda: len(queues_of(broker) - before) == 10, what="the demo declares its queues")
+        eventually(lambda: len(queues_of(broker) - before) == queues, what="its queues are declared")
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 1  # click's code for an interrupt
     finally:
@@ -150,22 +161,6 @@ def test_bench_over_the_broker(broker: Node) -> None:
     found = json.loads(result.stdout)
     assert [one["name"] for one in found["contestants"]] == ["FIFO", "pika", "round robin", "fairsched"]
     assert "@" not in found["broker"]
-    assert queues_of(broker) == before
-
-
-def test_bench_deletes_its_queues_when_interrupted(broker: Node) -> None:
-    before = queues_of(broker)
-    arguments = ["bench", "--url", broker.url, "--flood", "5000", "--tenants", "3", "--service-time", "10ms"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fairsched.cli", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        eventually(lambda: len(queues_of(broker) - before) == 1, what="the bench declares its first queue")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 1  # click's code for an interrupt
-    finally:
-        process.kill()
-        process.wait()
     assert queues_of(broker) == before
 
 

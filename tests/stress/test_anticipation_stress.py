@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 import pytest
+from support.producing import put_numbers
 from support.threads import SOON, result_of, start
 
 from fairsched import FairQueue, ShutDown
@@ -21,14 +22,7 @@ def produce(fair: FairQueue, me: int, count: int, ready: threading.Barrier) -> N
     """Put numbers into a slot of one's own, singly or in batches, holding it and letting it go."""
     chance = random.Random(me)
     ready.wait()
-    number = 0
-    while number < count:
-        size = min(chance.randrange(1, 6), count - number)
-        if size == 1:
-            fair.put(me, number)
-        else:
-            fair.put_many(me, range(number, number + size))
-        number += size
+    for _ in put_numbers(fair, me, count, chance):
         if chance.random() < 0.3:
             fair.hold(me, chance.random() < 0.6)
         if chance.random() < 0.01:

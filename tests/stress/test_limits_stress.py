@@ -10,6 +10,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from support.producing import put_numbers
 from support.threads import SOON, result_of, start
 
 from fairsched import FairQueue, Limit, ShutDown
@@ -41,14 +42,7 @@ def produce(fair: FairQueue, me: int, count: int, ready: threading.Barrier) -> N
     """Put numbers into a slot of one's own, singly or in batches, and change quanta and debts meanwhile."""
     chance = random.Random(me)
     ready.wait()
-    number = 0
-    while number < count:
-        size = min(chance.randrange(1, 6), count - number)
-        if size == 1:
-            fair.put(me, number)
-        else:
-            fair.put_many(me, range(number, number + size))
-        number += size
+    for _ in put_numbers(fair, me, count, chance):
         if chance.random() < 0.05:
             fair.settle(me, chance.randrange(-3, 4))
         if chance.random() < 0.05:
