@@ -60,8 +60,9 @@ from fairsched.core.amqp.sockets cimport (
     RECEIVED_NOTHING, SOCKETS_LEND, sockets_receive, sockets_send, sockets_wait, sockets_watch,
 )
 from fairsched.core.amqp.tables cimport FIELD_FOUND, FIELD_MISSING, FIELD_UNSURE, Field, FieldFound, tables_find
+from fairsched.core.arrowdata cimport ArrowArray
 from fairsched.core.arrowexport cimport (
-    ArrowArray, ArrowBlock, ArrowTexts, arrow_batch, arrow_batch_column, arrow_batch_dictionary, arrow_texts_leave,
+    ArrowBlock, ArrowTexts, arrow_batch, arrow_batch_column, arrow_batch_dictionary, arrow_texts_leave,
 )
 
 from queue import Empty

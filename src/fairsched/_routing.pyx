@@ -21,7 +21,8 @@ from libc.stdlib cimport calloc, free
 
 from fairsched._buffers cimport array_data
 from fairsched._numbers cimport as_amount, as_buckets
-from fairsched.core.hashing.arrow cimport ArrowArray, ArrowArrayStream, ArrowSchema, arrow_column
+from fairsched.core.arrowdata cimport ArrowArray, ArrowArrayStream, ArrowSchema
+from fairsched.core.hashing.arrow cimport arrow_column
 from fairsched.core.hashing.exs1024 cimport rabbitmq_bucket as bucket_of_rabbitmq
 from fairsched.core.hashing.jump cimport jump_bucket, jump_buckets
 from fairsched.core.hashing.keycolumn cimport (

@@ -11,5 +11,6 @@
     simulation    brokers, links and consumers in virtual time (over schedule and delay)
 
 atomics.pxd is what all of the concurrent ones share; memory.pxd has arrays that grow and what is done for the sake of
-caches, chains.pxd the hash table. Each folder says in which order to read it.
+caches, chains.pxd the hash table, arrowdata.pxd the structures of Arrow, arrowexport.pxd the making of them. Each
+folder says in which order to read it.
 """

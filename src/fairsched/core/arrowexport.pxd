@@ -14,46 +14,7 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from libcpp.atomic cimport atomic
 
-cdef extern from *:
-    """
-    #include <cstdint>
-    #ifndef ARROW_C_DATA_INTERFACE
-    #define ARROW_C_DATA_INTERFACE
-    struct ArrowSchema {
-        const char* format;
-        const char* name;
-        const char* metadata;
-        int64_t flags;
-        int64_t n_children;
-        struct ArrowSchema** children;
-        struct ArrowSchema* dictionary;
-        void (*release)(struct ArrowSchema*);
-        void* private_data;
-    };
-    struct ArrowArray {
-        int64_t length;
-        int64_t null_count;
-        int64_t offset;
-        int64_t n_buffers;
-        int64_t n_children;
-        const void** buffers;
-        struct ArrowArray** children;
-        struct ArrowArray* dictionary;
-        void (*release)(struct ArrowArray*);
-        void* private_data;
-    };
-    #endif
-    """
-    ctypedef struct ArrowArray:
-        int64_t length
-        int64_t null_count
-        int64_t n_buffers
-        int64_t n_children
-        const void** buffers
-        ArrowArray** children
-        ArrowArray* dictionary
-        void (*release)(ArrowArray*) noexcept nogil
-        void* private_data
+from fairsched.core.arrowdata cimport ArrowArray
 
 ctypedef struct ArrowTexts:  # what a dictionary holds, none of them null
     atomic[int64_t] users

@@ -1,7 +1,8 @@
 """Key columns out of Arrow arrays, through the C data interface: pyarrow, polars and others, none of them needed here.
 
-Source: "The Arrow C data interface" and "The Arrow C stream interface", Apache Arrow columnar format 1.4. The
-structures are an ABI; a producer hands them over in capsules and releases them when told to.
+A producer hands the structures of arrowdata.pxd over in capsules, and releases them when told to.
+
+Source: "The Arrow C data interface", Apache Arrow columnar format 1.4.
 
 Thread safety: pure functions over arrays that nobody changes.
 """
@@ -9,69 +10,10 @@ Thread safety: pure functions over arrays that nobody changes.
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport strtoll
 
+from fairsched.core.arrowdata cimport ArrowArray, ArrowSchema
 from fairsched.core.hashing.keycolumn cimport (
     KEYS_FIXED, KEYS_NULL, KEYS_OFFSETS32, KEYS_OFFSETS64, KEYS_SIGNED, KEYS_UNSIGNED, KEYS_VIEWS, KeyColumn,
 )
-
-cdef extern from *:
-    """
-    #include <cstdint>
-    #ifndef ARROW_C_DATA_INTERFACE
-    #define ARROW_C_DATA_INTERFACE
-    struct ArrowSchema {
-        const char* format;
-        const char* name;
-        const char* metadata;
-        int64_t flags;
-        int64_t n_children;
-        struct ArrowSchema** children;
-        struct ArrowSchema* dictionary;
-        void (*release)(struct ArrowSchema*);
-        void* private_data;
-    };
-    struct ArrowArray {
-        int64_t length;
-        int64_t null_count;
-        int64_t offset;
-        int64_t n_buffers;
-        int64_t n_children;
-        const void** buffers;
-        struct ArrowArray** children;
-        struct ArrowArray* dictionary;
-        void (*release)(struct ArrowArray*);
-        void* private_data;
-    };
-    #endif
-    #ifndef ARROW_C_STREAM_INTERFACE
-    #define ARROW_C_STREAM_INTERFACE
-    struct ArrowArrayStream {
-        int (*get_schema)(struct ArrowArrayStream*, struct ArrowSchema* out);
-        int (*get_next)(struct ArrowArrayStream*, struct ArrowArray* out);
-        const char* (*get_last_error)(struct ArrowArrayStream*);
-        void (*release)(struct ArrowArrayStream*);
-        void* private_data;
-    };
-    #endif
-    """
-    ctypedef struct ArrowSchema:
-        const char* format
-        ArrowSchema* dictionary
-        void (*release)(ArrowSchema*) noexcept
-
-    ctypedef struct ArrowArray:
-        int64_t length
-        int64_t null_count
-        int64_t offset
-        int64_t n_buffers
-        const void** buffers
-        ArrowArray* dictionary
-        void (*release)(ArrowArray*) noexcept
-
-    ctypedef struct ArrowArrayStream:
-        int (*get_schema)(ArrowArrayStream*, ArrowSchema* out) noexcept
-        int (*get_next)(ArrowArrayStream*, ArrowArray* out) noexcept
-        const char* (*get_last_error)(ArrowArrayStream*) noexcept
-        void (*release)(ArrowArrayStream*) noexcept
 
 cdef inline int64_t arrow_integer_width(char letter) noexcept nogil:
     """Bytes of an integer type by its format letter, negative for a signed one; 0 for any other type."""
