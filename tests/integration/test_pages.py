@@ -26,62 +26,6 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (PAGES / f"{page}.md").read_text(encoding="utf-8"), re.DOTALL)
 
 
-@pytest.mark.parametrize(
-    ("page", "number", "queues"),
-    [
-        ("freshness", 0, ["orders"]),
-        ("freshness", 1, ["quotes"]),
-        ("ordering", 0, ["payments", "mails"]),
-        ("prefetch", 1, ["gold", "free"]),
-        ("processes", 0, ["gold", "free"]),
-        ("tenants", 0, ["jobs"]),
-    ],
-)
-def test_a_consumer(broker: Node, monkeypatch: pytest.MonkeyPatch, page: str, number: int, queues: list[str]) -> None:
-    made: list[fairsched.Consumer] = []
-    handled: list[bytes] = []
-
-    class Recorded(fairsched.Consumer):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            made.append(self)
-
-    def handle(message: Any) -> None:
-        handled.append(message.body)
-
-    def run() -> None:
-        exec(blocks(page)[number], names)
-        if not blocks(page)[number].rstrip().endswith(".run(handle)"):
-            made[0].run(handle)
-
-    broker.delete(*queues)
-    broker.declare(*queues)
-    for queue in queues:
-        broker.publish(queue, numbered(COUNT), headers={"tenant": "acme", "account": "1"})
-    monkeypatch.setattr(fairsched, "Consumer", Recorded)
-    names = {"Consumer": Recorded, "CoDel": fairsched.CoDel, "url": broker.url, "handle": handle}
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        eventually(lambda: broker.left(*queues) == 0)
-    finally:
-        for consumer in made:
-            consumer.stop()
-        thread.join(30)
-    # What waited too long for its turn may have been given up.
-    assert set(handled) <= set(numbered(COUNT))
-    assert handled
-
-
-def test_a_queue_with_one_active_consumer(broker: Node) -> None:
-    broker.delete("payments")
-    with broker.connect() as channel:
-        exec(blocks("ordering")[1], {"channel": channel})
-    broker.delete("payments")
-
-
-# consuming.md ---------------------------------------------------------------------------------------------------------
-
 GOLD, FREE = "gold", "free"
 
 
@@ -137,6 +81,43 @@ class Page:
 
     def close(self) -> None:
         self.broker.delete(*self.queues)
+
+
+@pytest.mark.parametrize(
+    ("page", "number", "queues"),
+    [
+        ("freshness", 0, ["orders"]),
+        ("freshness", 1, ["quotes"]),
+        ("ordering", 0, ["payments", "mails"]),
+        ("prefetch", 1, ["gold", "free"]),
+        ("processes", 0, ["gold", "free"]),
+        ("tenants", 0, ["jobs"]),
+    ],
+)
+def test_a_consumer(broker: Node, monkeypatch: pytest.MonkeyPatch, page: str, number: int, queues: list[str]) -> None:
+    shown, handled = Page(broker, monkeypatch, queues), []
+    shown.names |= {
+        "CoDel": fairsched.CoDel,
+        "handle": lambda message: handled.append(message.body),
+        "made": shown.made,
+    }
+    shown.fill(headers={"tenant": "acme", "account": "1"})
+    code = blocks(page)[number].rstrip()
+    shown.run(code if code.endswith(".run(handle)") else f"{code}\nmade[0].run(handle)")
+    # What waited too long for its turn may have been given up.
+    assert set(handled) <= set(numbered(COUNT))
+    assert handled
+    shown.close()
+
+
+def test_a_queue_with_one_active_consumer(broker: Node) -> None:
+    broker.delete("payments")
+    with broker.connect() as channel:
+        exec(blocks("ordering")[1], {"channel": channel})
+    broker.delete("payments")
+
+
+# consuming.md ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
