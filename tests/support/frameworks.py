@@ -98,5 +98,7 @@ class Jobs:
 
     def begun(self) -> list[tuple[str, float]]:
         """Return the name of each job that has ended, and when it began; in the order of beginnings."""
-        pairs = (line.split() for line in self._done.read_text().splitlines())
+        # What stands behind the last end of a line is being written.
+        whole, _, _ = self._done.read_text().rpartition("\n")
+        pairs = (line.split() for line in whole.splitlines())
         return sorted(((name, float(began)) for name, began in pairs), key=lambda pair: pair[1])
