@@ -31,7 +31,7 @@ PYTEST := $(PY) -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 in_two_crowds = status=0; $(PYTEST) $(WORKERS) -m "$(1)not steady" tests || status=$$?; test $$status -le 1; \
 	$(PYTEST) $(HALF) -m "$(1)steady" tests; exit $$status
 
-.PHONY: help demo test test-quick test-embedded test-brokers test-versions chaos peer-suites bench lint sanitize coverage wheel docs build venv servers format clean distclean
+.PHONY: help demo test test-quick test-embedded test-brokers test-versions chaos soak peer-suites bench lint sanitize coverage wheel docs build venv servers format clean distclean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -51,6 +51,9 @@ test-embedded: build  ## the tests of consumer, CLI and Spark that need a broker
 
 chaos: build servers  ## every fault of the tests, and what was lost, handled again and overtaken
 	tools/chaos --dist loadfile --no-loadscope-reorder --numprocesses $(WORKERS)
+
+soak: build servers  ## half an hour of work at 70 % of capacity: memory flat, shares by weight, nothing lost
+	SOAK_MINUTES=30 $(PYTEST) 0 -s tests/integration/test_soak.py
 
 test-brokers: build servers  ## the tests of the consumer and of Spark's queues and streams on RabbitMQ 3.10, 4.0 and 4.3
 	tools/install-servers rabbitmq-4

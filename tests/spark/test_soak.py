@@ -8,31 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
-import re
 import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import psutil
 import pytest
+from support.growth import Sample, growth, held
 from support.rabbitmq import Node, eventually
-from support.spark.processes import MEGABYTE, family, threads
+from support.spark.processes import MEGABYTE, family
 from support.spark.running import options_of
 
 #: Seconds before the first sample that counts, and until the last one.
 WARM_UP, DURATION = 90.0, 300.0
 #: Messages in each round, and seconds from one to the next: 200 a second.
 ROUND, PAUSE = 50, 0.25
-
-Sample = dict[str, float]
 
 
 def sample(driver: psutil.Process, port: int, folder: Path) -> Sample:
@@ -41,9 +36,7 @@ def sample(driver: psutil.Process, port: int, folder: Path) -> Sample:
     for kind, processes in family(driver).items():
         found[f"{kind}: processes"] = len(processes)
         for one in processes:
-            found[f"{kind} {one.pid}: MB"] = one.memory_info().rss / MEGABYTE
-            found[f"{kind} {one.pid}: files"] = one.num_fds()
-            found[f"{kind} {one.pid}: threads"] = threads(one.pid)
+            found.update(held(f"{kind} {one.pid}", one))
         for one in processes if kind != "jvm" else []:
             ends = [end.raddr.port for end in one.net_connections("tcp") if end.raddr]
             found["broker connections"] += ends.count(port)
@@ -85,24 +78,6 @@ class Publisher:
     def stop(self) -> None:
         self._over.set()
         self._thread.join(60)
-
-
-def growth(found: list[Sample]) -> dict[str, float]:
-    """By how much each third is above the one before it, the lesser of both; of several processes, the one most so.
-
-    A leak grows in both. What is taken once, as a pool's next block is, is a step in one of them. Memory is compared by
-    medians. Files and connections come and go within a batch, so what there is at least counts. What is not there from
-    the first sample to the last is left out; the number of processes shows it.
-    """
-    third = len(found) // 3
-    parts = found[:third], found[third:-third], found[-third:]
-    grown: dict[str, float] = {}
-    for name in found[0].keys() & found[-1].keys():
-        kind = re.sub(r" \d+:", ":", name)
-        level = median if kind.endswith("MB") else min
-        levels = [level([one[name] for one in part if name in one]) for part in parts]
-        grown[kind] = max(grown.get(kind, -math.inf), min(b - a for a, b in pairwise(levels)))
-    return dict(sorted(grown.items()))
 
 
 def check(grown: Mapping[str, float]) -> None:

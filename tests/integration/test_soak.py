@@ -1,0 +1,211 @@
+"""Workers at 70 % of what they can do: nothing grows, shares stay by weight, every message is handled once.
+
+A minute stands for half an hour, which `make soak` takes (SOAK_MINUTES): each second is a round of its own,
+with tenants that were never there before, failures that are retried, a scrape, and a message of the share group.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from support.growth import Sample, growth, held
+from support.rabbitmq import Broker, EmbeddedNode, eventually, free_ports
+
+from fairsched import Publisher
+
+#: Seconds of the whole run, and of its beginning, which does not count.
+DURATION = 60 * float(os.environ.get("SOAK_MINUTES", "1"))
+WARM_UP = DURATION / 4
+#: Seconds from one round to the next. A worker handles some 900 messages a second.
+ROUND = 1.0
+#: Messages in a round: of queues for each of their weight, of new tenants of one queue, and how many of these fail.
+EACH, TENANTS, OF_TENANT, FAILING = 63, 20, 10, 5
+WEIGHTS = [1, 2, 3, 4]
+
+SUPPORT = Path(__file__).parents[1] / "support"
+
+
+class Worker:
+    """`fairsched run` with a metrics port, and what it wrote."""
+
+    def __init__(self, url: str, queues: dict[str, int], folder: Path, *options: str) -> None:
+        [self.port] = free_ports(1)
+        self.seen, self.log = folder / "seen", folder / "log"
+        folder.mkdir()
+        self._log = self.log.open("wb")
+        settings = {"FAIRSCHED_URL": url, "SOAKED_QUEUES": json.dumps(queues), "SOAKED_SEEN": str(self.seen)}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "fairsched.cli", "run", "soaked_worker:app", "--share-group", "soak",
+             "--metrics-port", str(self.port), *options],
+            cwd=SUPPORT, env={**os.environ, **settings}, stdout=self._log, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait(30)
+        self._log.close()
+
+    def scrape(self) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
+            return str(answer.read().decode())
+
+    def is_ready(self) -> bool:
+        assert self.process.poll() is None, self.log.read_text()
+        try:
+            return "fairsched_connected 1.0" in self.scrape()
+        except OSError:
+            return False
+
+    def bodies(self) -> list[str]:
+        return self.seen.read_text().splitlines() if self.seen.exists() else []
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(60) == 0, self.log.read_text()[-5000:]
+
+
+class Rounds(threading.Thread):
+    """Publishes a round a second until it is told to stop: queue after queue, which a fair order has to mix."""
+
+    def __init__(self, url: str, queues: dict[str, int], tenants: str) -> None:
+        super().__init__()
+        self.url, self.queues, self.tenants = url, queues, tenants
+        self.of_queues: list[str] = []
+        self.of_tenants: list[str] = []
+        self.error: BaseException | None = None
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        try:
+            with Publisher(self.url) as publisher:
+                begun, number = time.monotonic(), 0
+                while not self._over.wait(begun + number * ROUND - time.monotonic()):
+                    self._publish(publisher, number)
+                    number += 1
+        except BaseException as error:
+            self.error = error
+
+    def _publish(self, publisher: Publisher, number: int) -> None:
+        for queue, weight in self.queues.items():
+            for index in range(EACH * weight):
+                self.of_queues.append(f"{number} {queue} {index}")
+                publisher.publish(self.of_queues[-1].encode(), queue)
+        for tenant in range(TENANTS):
+            for index in range(OF_TENANT):
+                self.of_tenants.append(f"{number} {tenant} {index}")
+                headers = {"tenant": f"{number}/{tenant}", "fails": index == 0 and tenant < FAILING}
+                publisher.publish(self.of_tenants[-1].encode(), self.tenants, headers=headers)
+        publisher.flush(60)
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join(90)
+        if self.error is not None:
+            raise self.error
+
+
+@contextmanager
+def publishing(rounds: Rounds) -> Iterator[None]:
+    rounds.start()
+    try:
+        yield
+    finally:
+        rounds.stop()
+
+
+def samples(processes: dict[str, psutil.Process], workers: list[Worker], seconds: float) -> Iterator[Sample]:
+    """About a sample a second for so many seconds, each after a scrape."""
+    pause, deadline = threading.Event(), time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found: Sample = {}
+        for worker in workers:
+            assert worker.is_ready()
+        for name, process in processes.items():
+            found.update(held(name, process))
+        yield found
+        pause.wait(1.0)
+
+
+def shares(order: list[str], weights: dict[str, int]) -> dict[str, float]:
+    """The part of its weight that each queue had while all of them had messages.
+
+    All queues of a round are served to their ends side by side. Its first quarter may be published while it is served,
+    and its end is when one of them runs dry.
+    """
+    rounds: dict[str, list[str]] = {}
+    for body in order:
+        number, queue, _ = body.split(" ")
+        rounds.setdefault(number, []).append(queue)
+    served: Counter[str] = Counter()
+    for of_round in rounds.values():
+        served.update(of_round[len(of_round) // 4 : 3 * len(of_round) // 4])
+    return {name: served[name] / served.total() * sum(weights.values()) / weight for name, weight in weights.items()}
+
+
+@pytest.mark.steady
+@pytest.mark.timeout(DURATION + 300)
+def test_nothing_grows_and_shares_stay(
+    broker: Broker, new_queue: Callable[..., str], tmp_path: Path, record_property: Callable[..., None]
+) -> None:
+    queues = {new_queue("soak"): weight for weight in WEIGHTS}
+    tenants = new_queue("soaked")
+    with ExitStack() as stack:
+        fair = stack.enter_context(Worker(broker.url, queues, tmp_path / "queues"))
+        many = stack.enter_context(
+            Worker(
+                broker.url, {tenants: 1}, tmp_path / "tenants", "--key", "header:tenant", "--workers", "2",
+                "--limit", "concurrency=1,rate=1000/s", "--retry", "max_attempts=3,backoff=0.1:0.2", "--codel", "5s",
+            )
+        )  # fmt: skip
+        workers = [fair, many]
+        for worker in workers:
+            eventually(worker.is_ready, 60, "the worker consumes")
+        pids = {"worker of queues": fair.process.pid, "worker of tenants": many.process.pid}
+        if isinstance(broker, EmbeddedNode):
+            pids["broker"] = broker.pid
+        processes = {name: psutil.Process(pid) for name, pid in pids.items()}
+        rounds = Rounds(broker.url, queues, tenants)
+        with publishing(rounds):
+            for _ in samples(processes, workers, WARM_UP):
+                pass
+            found = list(samples(processes, workers, DURATION - WARM_UP))
+        eventually(lambda: len(fair.bodies()) >= len(rounds.of_queues), 60, "all of the queues is handled")
+        eventually(lambda: len(many.bodies()) >= len(rounds.of_tenants), 60, "all of the tenants is handled")
+        for worker in workers:
+            worker.stop()
+    order = fair.bodies()
+    third = len(order) // 3
+    parts = [shares(order[at : at + third], queues) for at in (0, third, 2 * third)]
+    grown = growth(found)
+    figures = {
+        "messages": len(order) + len(rounds.of_tenants),
+        "shares": [list(part.values()) for part in parts],
+        "growth": grown,
+        "samples": found[:: max(1, len(found) // 12)],
+    }
+    record_property("soak", figures)
+    print(json.dumps(figures, indent=1))
+    assert Counter(order) == Counter(rounds.of_queues)
+    assert Counter(many.bodies()) == Counter(rounds.of_tenants)
+    for part in parts:
+        assert list(part.values()) == pytest.approx([1.0] * len(WEIGHTS), rel=0.03)
+    for name in processes:
+        assert grown[f"{name}: MB"] <= 0.5, grown
+        assert grown[f"{name}: files"] <= 0, grown
+        assert grown[f"{name}: threads"] <= 0, grown
