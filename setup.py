@@ -87,10 +87,28 @@ def extensions() -> list[Extension]:
     ]
 
 
+def return_structs_untraced() -> None:
+    """Have the tracer not see the structs that C functions return.
+
+    Cython would make Python objects of them, reading what a pointer to octets points to as a text that ends with a zero.
+    """
+    from Cython.Compiler.PyrexTypes import CStructOrUnionType
+
+    initialise = CStructOrUnionType.__init__
+
+    def initialise_inconvertible(self: CStructOrUnionType, *args: object, **options: object) -> None:
+        initialise(self, *args, **options)
+        self.to_py_function, self._convert_to_py_code = None, False
+
+    CStructOrUnionType.__init__ = initialise_inconvertible
+
+
 def translated() -> list[Extension]:
     """Translate what has changed to C++."""
     from Cython.Build import cythonize  # not needed where nothing is compiled, and pip runs this file several times
 
+    if TRACE:
+        return_structs_untraced()
     # A translator makes many objects and drops few before it ends: looking for cycles took it a third of its time. The
     # processes forked for it keep this setting; each needs about 100 MB more.
     gc.set_threshold(500_000, 20, 100)
