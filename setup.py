@@ -90,7 +90,7 @@ def extensions() -> list[Extension]:
 def return_structs_untraced() -> None:
     """Have the tracer not see the structs that C functions return.
 
-    Cython would make Python objects of them, reading what a pointer to octets points to as a text that ends with a zero.
+    Cython would make Python objects of them, and read octets that a pointer points to as a text with a zero at its end.
     """
     from Cython.Compiler.PyrexTypes import CStructOrUnionType
 
