@@ -103,15 +103,21 @@ def return_structs_untraced() -> None:
     CStructOrUnionType.__init__ = initialise_inconvertible
 
 
+def collect_seldom() -> None:
+    """Have the collector run seldom: a translator makes many objects and drops few before it ends.
+
+    Looking for cycles took it a third of its time. Processes forked later keep this; each needs about 100 MB more.
+    """
+    gc.set_threshold(500_000, 20, 100)
+
+
 def translated() -> list[Extension]:
     """Translate what has changed to C++."""
     from Cython.Build import cythonize  # not needed where nothing is compiled, and pip runs this file several times
 
     if TRACE:
         return_structs_untraced()
-    # A translator makes many objects and drops few before it ends: looking for cycles took it a third of its time. The
-    # processes forked for it keep this setting; each needs about 100 MB more.
-    gc.set_threshold(500_000, 20, 100)
+    collect_seldom()
     return cythonize(
         extensions(),
         include_path=["src"],

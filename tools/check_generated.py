@@ -47,6 +47,7 @@ def load_setup(project: Path) -> ModuleType:
 def generate(project: Path, target: Path) -> tuple[list[Path], str]:
     """Translate every extension into `target`; return the generated files and what Cython said meanwhile."""
     setup = load_setup(project)
+    setup.collect_seldom()
     said = io.StringIO()
     with contextlib.chdir(project), contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         extensions = cythonize(
