@@ -105,6 +105,39 @@ def test_a_batch_that_cannot_be_rid_of_them_fails_and_comes_again(
     assert (found[b"1"].priority, found[b"1"].expiration, found[b"1"].message_id) == (3, None, "id-1")
 
 
+def test_messages_that_are_acknowledged_as_they_are_read(
+    spark: Any, broker: Node, queues: Declare, tmp_path: Path
+) -> None:
+    """Without a spool a second reading gets other messages: none of those of the first may be lost."""
+    [source, dead] = queues(2)
+    bodies = [b"%d" % number for number in range(100)]
+    publish(broker, source, bodies)
+    frame = load(spark, options_of(broker, {source: 1}, None, maxMessagesPerTrigger=30))
+    reason = F.expr("IF(CAST(CAST(body AS STRING) AS INT) % 2 = 1, 'odd', NULL)")
+    kept: list[bytes] = []
+
+    def process(batch: Any, _number: int) -> None:
+        good = dead_letter(batch, reason, url=broker.url, routingKey=dead)
+        assert good.columns == batch.columns
+        assert good.count() == 15 or not good.isEmpty()  # further actions are of the same rows
+        kept.extend(bytes(row.body) for row in good.collect())
+
+    drain(frame, tmp_path / "checkpoint", process)
+    assert kept == bodies[::2]
+    assert set(letters(broker, dead)) == set(bodies[1::2])
+
+
+def test_a_reason_that_is_another_each_time(spark: Any, broker: Node, queues: Declare) -> None:
+    """It is evaluated once for each row: a row is on one side."""
+    [dead] = queues(1)
+    rows = spark.range(1000).selectExpr("CAST(CAST(id AS STRING) AS BINARY) AS body").withColumn("k", F.lit("k"))
+    good = dead_letter(rows, F.expr("IF(rand() < 0.5, 'bad luck', NULL)"), url=broker.url, routingKey=dead)
+    kept = {bytes(row.body) for row in good.collect()}
+    refused = set(letters(broker, dead))
+    assert len(kept) + len(refused) == 1000
+    assert not kept & refused
+
+
 def test_what_would_not_work_is_refused(spark: Any, broker: Node, tmp_path: Path) -> None:
     rows = spark.createDataFrame([(b"a", "k")], "body binary, routing_key string")
     for options in {}, {"exchange": ""}, {"exchange": "", "routingKey": ""}:

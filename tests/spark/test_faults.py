@@ -21,6 +21,7 @@ from support.spark.faulty import FaultySource, fault, reached
 from support.spark.home import link
 from support.spark.launched import end
 from support.spark.queries import Rows, drain, into_files, load, query, rows_from_files
+from support.spark.refusing import REASON, STEPS, is_refused, refusing
 from support.spark.running import QUANTA, fill, options_of
 
 import fairsched
@@ -143,11 +144,66 @@ def test_a_driver_that_reads_streams_and_is_killed(
     assert {bytes(row.body) for row in rows} == streamed
 
 
-def kill_all(launch: Any, places: list[dict[str, Any]]) -> None:
-    """Run queries in a driver, and kill it when each of them has reached its stage."""
+@pytest.mark.parametrize("kind", ["queues", pytest.param("streams", marks=pytest.mark.rabbitmq("streams"))])
+def test_a_driver_that_is_killed_while_it_refuses_rows(
+    kind: str, spark: Any, launch: Any, broker: Node, queues: Declare, tmp_path: Path, outcomes: Outcomes
+) -> None:
+    """Between any two steps: each refused message arrives with its reason, each good one in its file."""
+    register(spark)
+    places: dict[str, dict[str, Any]] = {}
+    expected: dict[str, set[bytes]] = {}
+    for step in STEPS:
+        (folder := tmp_path / step).mkdir()
+        [dead] = queues(1)
+        # Whoever confirms one message after the other is a while about it.
+        route = {"url": broker.url, "routingKey": dead, "confirmWindow": "1"}
+        if kind == "queues":
+            [name] = queues(1)
+            options = options_of(broker, {name: 1}, folder / "spool", maxMessagesPerTrigger=3000)
+        else:
+            [name] = queues(1, arguments={"x-queue-type": "stream"})
+            options = {"url": broker.url, "streams": name, "startingOffsets": "earliest",
+                       "maxMessagesPerTrigger": "3000"}  # fmt: skip
+        expected[step] = fill(broker, [name], 7500)
+        # The first batch of streams only notes where they begin.
+        places[step] = {**place(folder, options), "dead": route, "step": step, "batch": 1 if kind == "queues" else 2}
+    route = places["publishing"]["dead"]
+    last = places.pop("publishing")
+    first_refused = 1000
+    kill_all(launch, [*places.values(), last], lambda: broker.count(route["routingKey"]) > first_refused)
+    places["publishing"] = last
+    assert first_refused < broker.count(route["routingKey"]) < 2 * first_refused, "it was not publishing"
+    for step, where in places.items():
+        sink = Path(where["sink"])
+        drain(load(spark, where["options"]), Path(where["checkpoint"]), refusing(sink, where["dead"]))
+        good = [bytes(row.body) for row in rows_from_files(spark, sink)]
+        dead = where["dead"]["routingKey"]
+        copies_of, reasons = letters(broker, dead)
+        outcomes.note("Spark driver killed", f"dead_letter, {kind}, {step}", (expected[step], good + copies_of))
+        refused = {body for body in expected[step] if is_refused(body)}
+        assert Counter(good) == Counter(expected[step] - refused), step
+        assert set(copies_of) == refused, step
+        assert reasons == {REASON}, step
+        # Only a batch that is run again publishes again.
+        assert len(copies_of) == len(refused) or step in ("publishing", "published", "written"), step
+
+
+def letters(broker: Node, queue: str) -> tuple[list[bytes], set[str]]:
+    """Take all dead letters: bodies, and reasons."""
+    bodies, reasons = [], set()
+    with broker.connect() as channel:
+        while (found := channel.basic_get(queue, auto_ack=True))[0] is not None:
+            _, properties, body = found
+            bodies.append(body)
+            reasons.add(properties.headers["x-reason"])
+    return bodies, reasons
+
+
+def kill_all(launch: Any, places: list[dict[str, Any]], then: Callable[[], bool] = lambda: True) -> None:
+    """Run queries in a driver, and kill it when each of them has reached its stage, and `then` is true."""
     driver = launch("killed", json.dumps(places))
     reach = [Path(one["reached"]) for one in places]
-    eventually(lambda: driver.poll() is not None or all(path.exists() for path in reach), 200)
+    eventually(lambda: driver.poll() is not None or (all(path.exists() for path in reach) and then()), 300)
     assert driver.poll() is None
     end(driver)
 

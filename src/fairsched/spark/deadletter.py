@@ -20,6 +20,8 @@ _LONGEST_REASON = 1000
 #: Headers that are given anew: where the message was, and why it is there no more.
 _ORIGIN = {"queue": "x-original-queue", "exchange": "x-original-exchange", "routing_key": "x-original-routing-key"}
 _REASON = "x-reason"
+#: The column that keeps a row's reason while its rows are told apart.
+_WHY = "_fairsched_reason"
 #: Headers that a copy has not: some would route it to other queues, and what died in its queue before, the broker would
 #: take for a cycle, and drop it.
 _WITHOUT = ("CC", "BCC", "x-death") + tuple(
@@ -36,8 +38,8 @@ def dead_letter(df: DataFrame, reason: Column | str, **options: str) -> DataFram
         Rows of the source, in ``foreachBatch`` or of a batch query: ``body``, and as far as they are there ``queue``,
         ``exchange``, ``routing_key``, ``message_id``, ``headers`` and ``properties``.
     reason : Column or str
-        Text that says why a row cannot be used, null where it can; or the column that has it. It must give the same
-        each time. Only the first 1000 characters are sent.
+        Text that says why a row cannot be used, null where it can; or the column that has it. It is evaluated once for
+        each row. Only the first 1000 characters are sent.
     **options : str
         Options of the sink: ``url``, and ``exchange`` or ``routingKey`` or both. Without ``routingKey`` a message keeps
         its own.
@@ -45,7 +47,7 @@ def dead_letter(df: DataFrame, reason: Column | str, **options: str) -> DataFram
     Returns
     -------
     DataFrame
-        The rows without a reason.
+        The rows without a reason, as they were read by this call.
 
     Raises
     ------
@@ -59,10 +61,10 @@ def dead_letter(df: DataFrame, reason: Column | str, **options: str) -> DataFram
     Notes
     -----
     Returns when the broker has confirmed all of them: at least once, since a batch that is run again publishes again,
-    with the same ``message_id`` where a message has one. `df` is read now, and by whatever uses the rest, so it must
-    give the same rows again: it does from queues with a spool and from streams; with ``ackMode=auto`` and in batch
-    queries of queues ``cache`` it first. A message's headers need ``includeHeaders``, its other properties
-    ``includeProperties``. O(rows). For one thread.
+    with the same ``message_id`` where a message has one. `df` is read once, by this call, into the storage of the
+    executors (``localCheckpoint``); the rest comes from there. Rows that are lost from there with an executor fail the
+    batch, and are not read anew: with ``ackMode=auto`` these would be others. A message's headers need
+    ``includeHeaders``, its other properties ``includeProperties``. O(rows). For one thread.
 
     Examples
     --------
@@ -87,9 +89,14 @@ def dead_letter(df: DataFrame, reason: Column | str, **options: str) -> DataFram
             f"dead_letter() needs the column {', '.join(missing)}; there are {', '.join(df.columns)}"
         )
     why = (F.col(reason) if isinstance(reason, str) else reason).cast("string")
-    columns = _message(df, why, own_key=not given.get("routingkey"))
-    df.where(why.isNotNull()).select(*columns).write.format("rabbitmq").mode("append").options(**options).save()
-    return df.where(why.isNull())
+    # Read once: messages that are acknowledged as they are read would be others in a second reading, and a reason that
+    # is not the same twice would put a row on both sides, or on none.
+    rows = df.withColumn(_WHY, why).localCheckpoint(eager=True)
+    columns = _message(rows, F.col(_WHY), own_key=not given.get("routingkey"))
+    rows.where(F.col(_WHY).isNotNull()).select(*columns).write.format("rabbitmq").mode("append").options(
+        **options
+    ).save()
+    return rows.where(F.col(_WHY).isNull()).drop(_WHY)
 
 
 def _message(df: DataFrame, why: Column, *, own_key: bool) -> list[Column]:
