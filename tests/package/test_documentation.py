@@ -7,6 +7,7 @@ import json
 import queue
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from fairsched.broker.metrics import BrokerCollector
 from fairsched.config import OPTIONS, ConsumerOptions, Settings
 from fairsched.config.reference import options_table
 from fairsched.metrics import collector
+from fairsched.spark.metrics import QueryCollector
 
 ROOT = Path(__file__).parents[2]
 
@@ -179,8 +181,16 @@ OF_SLOTS = {
 
 def metrics_labels() -> dict[str, tuple[Metric, list[str]]]:
     """Return a consumer's metrics by name, each with the names of its labels."""
-    families = collector(Consumer("amqp://127.0.0.1:9", ["q"])).describe()
-    return {one.name + "_total" * (one.type == "counter"): (one, list(one._labelnames)) for one in families}
+    return by_name(collector(Consumer("amqp://127.0.0.1:9", ["q"])))
+
+
+def spark_labels() -> dict[str, tuple[Metric, list[str]]]:
+    """Return the same of Spark's queries."""
+    return by_name(QueryCollector())
+
+
+def by_name(collected: Any) -> dict[str, tuple[Metric, list[str]]]:
+    return {one.name + "_total" * (one.type == "counter"): (one, list(one._labelnames)) for one in collected.describe()}
 
 
 def test_the_page_on_metrics_has_the_tables_of_what_there_is() -> None:
@@ -188,6 +198,11 @@ def test_the_page_on_metrics_has_the_tables_of_what_there_is() -> None:
     for name, (family, labels) in metrics_labels().items():
         shown = "*queue or tenant*" if name in OF_SLOTS else ", ".join(f"`{label}`" for label in labels)
         rows.append(f"| `{name}` | {family.type} | {shown} | {family.documentation} |")
+    assert "\n".join(rows) in METRICS_PAGE.read_text(encoding="utf-8"), "paste:\n" + "\n".join(rows)
+    rows = [
+        f"| `{name}` | {family.type} | {', '.join(f'`{label}`' for label in labels)} | {family.documentation} |"
+        for name, (family, labels) in spark_labels().items()
+    ]
     assert "\n".join(rows) in METRICS_PAGE.read_text(encoding="utf-8"), "paste:\n" + "\n".join(rows)
     rows = []
     for family in BrokerCollector(dict).describe():
@@ -217,11 +232,20 @@ def test_the_example_of_the_page_on_explaining(capsys: pytest.CaptureFixture[str
     )
 
 
-def test_the_dashboard_asks_for_what_there_is() -> None:
-    board = json.loads((ROOT / "examples/grafana/consumers.json").read_text(encoding="utf-8"))
+@pytest.mark.parametrize(
+    ("file", "collected", "unasked", "variable"),
+    [
+        ("consumers.json", metrics_labels, {"fairsched_tenants"}, "fairsched_connected"),
+        ("spark.json", spark_labels, set(), "fairsched_spark_query_running"),
+    ],
+)
+def test_the_dashboard_asks_for_what_there_is(
+    file: str, collected: Callable[[], dict[str, tuple[Metric, list[str]]]], unasked: set[str], variable: str
+) -> None:
+    board = json.loads((ROOT / "examples/grafana" / file).read_text(encoding="utf-8"))
     there = {
         name: {*labels, "instance"} | ({"tenant"} if name in OF_SLOTS else set())
-        for name, (_, labels) in metrics_labels().items()
+        for name, (_, labels) in collected().items()
     }
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"]) >= 10
     asked: set[str] = set()
@@ -237,9 +261,9 @@ def test_the_dashboard_asks_for_what_there_is() -> None:
             before = target["expr"].partition(name)[0]
             assert name.endswith("_total") == before.endswith(("rate(", "increase("))
         asked.update(metrics)
-    assert there.keys() - asked == {"fairsched_tenants"}
+    assert there.keys() - asked == unasked
     variables = board["templating"]["list"]
-    assert {name for one in variables for name in re.findall(r"fairsched_\w+", one["query"])} == {"fairsched_connected"}
+    assert {name for one in variables for name in re.findall(r"fairsched_\w+", one["query"])} == {variable}
 
 
 def test_the_page_on_configuration_has_the_table_of_options() -> None:

@@ -56,6 +56,15 @@ def test_a_query_that_waits_for_more_has_all_of_it_to_do() -> None:
     assert (found.depths, found.plan, found.lag) == ({"gold": 7}, {"gold": 0}, {"gold": 7})
 
 
+def test_of_a_batch_that_an_earlier_run_planned_only_the_plan_is_known() -> None:
+    found = progress(reported(queues_of({"gold": 30}, {}, {}) | {"latestOffset": None}, batch=7))
+    assert (found.batch, found.source, found.plan) == (7, "", {"gold": 30})
+    assert found.depths == found.lag == found.ages == {}
+    end = {"v": 1, "streams": {"a": 15}, "from": {"a": 5}, "carried": {}}
+    found = progress(reported({"startOffset": None, "endOffset": end, "latestOffset": None}))
+    assert (found.source, found.plan, found.lag) == ("", {"a": 10}, {})
+
+
 def test_the_figures_of_streams_are_distances_between_offsets() -> None:
     begin = {"v": 1, "streams": {"a": 5, "b": 0}, "from": {"a": 0, "b": 0}, "carried": {}}
     end = {"v": 1, "streams": {"a": 15, "b": 3}, "from": {"a": 5, "b": 0}, "carried": {}}

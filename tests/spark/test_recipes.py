@@ -23,6 +23,7 @@ QUEUES = ("gold", "silver", "free")
 SPARK = {
     "install": 'pip install "fairsched[spark]" ', "job": "# job.py", "run": "PYSPARK_PYTHON=$(",
     "store": "pip install s3fs", "sql": "CREATE TEMPORARY VIEW", "dead": "# dead.py", "listener": "# listener.py",
+    "exported": "# exported.py",
     "archive": "pip install --target lib",
     "packed": "python -m venv made", "connect": 'pip install "fairsched[spark]" "pyspark[connect]"',
 }  # fmt: skip

@@ -4,7 +4,8 @@ Spark finds the format "rabbitmq" by its name. pyspark and pyarrow are imported 
 
 `datasource` is what Spark asks first; it leads to `source` and `sink`, which connect by `broker` and `transport` and
 take their options with `optionreader`. `pipeline` is a prebuilt job of both. The public functions stand in a file each:
-`fairorder`, `shedding` (CoDel), `ringpartition`, `deadletter`, `fairnessreport`, `queryprogress`, `scenariosweep`.
+`fairorder`, `shedding` (CoDel), `ringpartition`, `deadletter`, `fairnessreport`, `queryprogress`, `scenariosweep`. What
+Prometheus is told is in `metrics`.
 """
 
 from __future__ import annotations

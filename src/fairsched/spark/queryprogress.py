@@ -26,6 +26,8 @@ class SourceProgress:
         Number of the batch.
     source : str
         Names the queues or streams with their weights, and host and port of the broker; never a user or a password.
+        Empty for a batch that an earlier run of the query planned: it is run again without a look at the queues, and
+        `plan` is all that is known of it.
     depths : mapping of str to int
         Messages that were ready for this query when the batch was planned.
     plan : mapping of str to int
@@ -89,7 +91,7 @@ def progress(query: StreamingQuery | StreamingQueryProgress) -> SourceProgress |
             total[name] += count
     return SourceProgress(
         batch=found["batchId"],
-        source="; ".join(one[0] for one in mine),
+        source="; ".join(one[0] for one in mine if one[0]),
         depths=FrozenMapping(depths),
         plan=FrozenMapping(total),
         lag=FrozenMapping(lag),
@@ -113,6 +115,10 @@ def _figures(source: Mapping[str, Any]) -> _Figures | None:
     """
     begin, end, seen = (offset_of(source.get(name)) for name in ("startOffset", "endOffset", "latestOffset"))
     described = seen.get("source")
+    if not seen and "v" in end and ("plan" in end or "from" in end):
+        if "streams" in end:
+            return "", {}, _of_streams(begin, end, {"streams": {}})[1], {}, {}
+        return "", {}, dict.fromkeys(end["plan"], 0) if begin == end else end["plan"], {}, {}
     if not isinstance(described, str) or "v" not in end:
         return None
     if "streams" in end:

@@ -1,0 +1,183 @@
+"""Metrics of streaming queries for Prometheus; needs prometheus_client, the extra ``metrics``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from fairsched.spark.queryprogress import progress
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+    from fairsched.spark.queryprogress import SourceProgress
+
+__all__ = ["OTHER", "QueryCollector"]
+
+#: Queries that have samples, at most; and queues of a query that have samples of their own, the rest together.
+MOST_QUERIES, MOST_QUEUES = 100, 200
+
+#: The label of all queues together that have none of their own.
+OTHER = "other"
+
+_PREFIX = "fairsched_spark_"
+_COUNTER, _GAUGE = CounterMetricFamily, GaugeMetricFamily
+
+#: Of a query: name, class and what it is.
+_OF_QUERIES: dict[str, tuple[Any, str]] = {
+    "query_running": (_GAUGE, "Whether the query runs."),
+    "query_failures": (_COUNTER, "Runs of the query that ended with an exception."),
+    "batches": (_COUNTER, "Batches that had rows."),
+    "input_rows": (_COUNTER, "Rows that the batches read; as often as their actions read them."),
+    "batch_seconds": (_GAUGE, "Duration of the last batch."),
+}
+
+#: Of a queue or stream of a query.
+_OF_QUEUES: dict[str, tuple[Any, str]] = {
+    "planned_messages": (_COUNTER, "Messages that the batches took."),
+    "depth_messages": (_GAUGE, "Messages that were ready when the last batch was planned."),
+    "batch_messages": (_GAUGE, "How many of them the last batch took."),
+    "lag_messages": (_GAUGE, "How many of them the last batch left."),
+    "message_age_seconds": (_GAUGE, "How long the last message read had waited, if messages have a time."),
+}
+
+
+@dataclass
+class _Query:
+    """What is known of a query: figures by metric, those of queues by queue, too."""
+
+    figures: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_OF_QUERIES, 0))
+    taken: dict[str, int] = field(default_factory=dict)
+    last: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+class QueryCollector(StreamingQueryListener, Collector):
+    """What Prometheus is told of the streaming queries of a session that read from RabbitMQ.
+
+    A listener of Spark, which adds up what batches report, and a collector of prometheus_client, which shows it.
+
+    Notes
+    -----
+    Nothing is asked of Spark or the broker. A query is shown from its first batch on, and as the last one reported it
+    while it is idle. The label ``query`` is its name, or its id if it has none. There are samples of the first hundred
+    queries, and of the first 200 queues of each; further queues count together as "other", and a further query takes
+    the place of the one that ended first, if there is one. O(queues) for a batch and for a scrape. Any thread; works
+    over Spark Connect, too.
+
+    Examples
+    --------
+    >>> queries = QueryCollector()
+    >>> spark.streams.addListener(queries)  # doctest: +SKIP
+    >>> REGISTRY.register(queries)  # doctest: +SKIP
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._queries: dict[str, _Query] = {}
+        #: By the id of a query the label, as far as it is shown.
+        self._labels: dict[str, str] = {}
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the metrics without samples: a registry refuses a second collector of the same."""
+        return _families().values()
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the metrics of this moment."""
+        families = _families()
+        with self._guard:
+            for label, query in self._queries.items():
+                for name, value in query.figures.items():
+                    families[name].add_metric((label,), value)
+                for name, by_queue in {**query.last, "planned_messages": query.taken}.items():
+                    for queue, figure in by_queue.items():
+                        families[name].add_metric((label, queue), figure)
+        return iter(families.values())
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # Spark's name
+        """Do nothing: whether a query reads from RabbitMQ is in its progress."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Add what a batch reports."""
+        batch = event.progress
+        found = progress(batch)
+        if found is None:
+            return
+        with self._guard:
+            query = self._shown(str(batch.id), batch.name or str(batch.id))
+            if query is not None:
+                _add(query, found, batch.numInputRows, batch.batchDuration / 1000)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Do nothing: the figures are those of the last batch."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Note that a query ended, and whether it failed."""
+        with self._guard:
+            label = self._labels.pop(str(event.id), None)
+            if label is None:
+                return
+            query = self._queries.pop(label)
+            query.figures["query_running"] = 0
+            query.figures["query_failures"] += event.exception is not None
+            self._queries[label] = query  # behind those that ended before it
+
+    def _shown(self, identity: str, label: str) -> _Query | None:
+        """Return the query that is shown by a label; None if there are too many."""
+        if label not in self._queries:
+            if len(self._queries) >= MOST_QUERIES:
+                ended = (one for one, query in self._queries.items() if not query.figures["query_running"])
+                oldest = next(ended, None)
+                if oldest is None:
+                    return None
+                del self._queries[oldest]
+            self._queries[label] = _Query()
+        self._labels[identity] = label
+        self._queries[label].figures["query_running"] = 1
+        return self._queries[label]
+
+
+def _add(query: _Query, found: SourceProgress, rows: int, seconds: float) -> None:
+    """Add a batch, or what was seen when there was none."""
+    own = set(query.taken) - {OTHER}
+    for queue in {**found.plan, **found.depths}:
+        if len(own) < MOST_QUEUES and queue != OTHER:
+            own.add(queue)
+    if rows:
+        query.figures["batches"] += 1
+        query.figures["input_rows"] += rows
+        query.figures["batch_seconds"] = seconds
+    for queue, count in _labelled(found.plan, own, sum).items():
+        query.taken[queue] = query.taken.get(queue, 0) + int(count)
+    if not found.source:  # planned by an earlier run: nobody looked at the queues
+        return
+    query.last = {
+        "depth_messages": _labelled(found.depths, own, sum),
+        "batch_messages": _labelled(found.plan, own, sum),
+        "lag_messages": _labelled(found.lag, own, sum),
+        "message_age_seconds": _labelled(found.ages, own, max),
+    }
+
+
+def _labelled(figures: Mapping[str, float], own: set[str], together: Any) -> dict[str, float]:
+    """Return figures by label, those of queues without one of their own taken together."""
+    shown = {queue: value for queue, value in figures.items() if queue in own}
+    rest = [value for queue, value in figures.items() if queue not in own]
+    return {**shown, OTHER: together(rest)} if rest else shown
+
+
+def _families() -> dict[str, Any]:
+    found = {name: make(_PREFIX + name, help, labels=("query",)) for name, (make, help) in _OF_QUERIES.items()}
+    return found | {
+        name: make(_PREFIX + name, help, labels=("query", "queue")) for name, (make, help) in _OF_QUEUES.items()
+    }
