@@ -5,6 +5,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 from fairsched._core cimport NamedSlots
 from fairsched._waitingroom cimport WaitingRoom
 from fairsched.core.schedule.limits cimport Limit, LimitTable
+from fairsched.core.schedule.slots cimport Bands
 
 
 cdef class Place
@@ -17,6 +18,7 @@ cdef class FairQueue(NamedSlots):
     cdef int64_t maxsize
     cdef int64_t default_quantum  # 0: unknown slots are errors
     cdef LimitTable limits
+    cdef Bands bands              # used once a slot has another band than the default
     cdef int64_t watched_until    # when a getter that waits will look at the slots at their limit; NEVER: none of them
     cdef bint is_shut_down
     cdef object __weakref__

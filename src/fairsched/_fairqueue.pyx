@@ -37,6 +37,9 @@ from fairsched.core.atomics cimport rarely
 from fairsched.core.schedule.anticipation cimport (
     anticipation_awaits, anticipation_cost, anticipation_end_wait, anticipation_left, anticipation_set,
 )
+from fairsched.core.schedule.bands cimport (
+    bands_above, bands_enter, bands_exchange, bands_of, bands_serve, bands_set, bands_start,
+)
 from fairsched.core.schedule.dwrr cimport (
     dwrr_charge_elsewhere, dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_retire_empty, dwrr_set_quantum, dwrr_turn,
 )
@@ -47,8 +50,8 @@ from fairsched.core.schedule.limits cimport (
 )
 from fairsched.core.schedule.outlook cimport Outlook, outlook_read
 from fairsched.core.schedule.slots cimport (
-    AT_LIMIT, AWAITED_SLOT, HELD, HELD_ONLY, NOT_AWAITED, NOT_HELD, NO_SLOT, TRANSIENT, Slot, SlotTable, slots_first,
-    slots_report_idle, slots_unlink_head,
+    AT_LIMIT, AWAITED_SLOT, BANDS, HELD, HELD_ONLY, NOT_AWAITED, NOT_HELD, NO_SLOT, TRANSIENT, Slot, SlotTable,
+    slots_first, slots_report_idle, slots_unlink_head,
 )
 from fairsched.core.waiting.node cimport NOTIFIED, node_state
 from fairsched.core.waiting.wakeup cimport wakeup_higher, wakeup_possible
@@ -59,6 +62,7 @@ import numpy as np
 
 from fairsched._arrays import as_costs
 from fairsched._core import checked_quanta
+from fairsched.bands import check_band
 from fairsched.batch import Batch
 from fairsched.errors import ShutDown
 from fairsched.limit import Limit as GivenLimit
@@ -434,7 +438,7 @@ cdef class FairQueue(NamedSlots):
                 if verdict == READY_AFTER_WAIT:  # and somebody else was quicker
                     hand_over(self)
                 # Making a list may run finalizers that use this queue: so it is made before anything is looked at.
-                size = min(limit, max(self.table.queued, 1))
+                size = min(limit, max(takeable(self), 1))
                 names = PyList_New(size)
                 items = PyList_New(size)
                 if may_take(self, rank):
@@ -570,7 +574,52 @@ cdef class FairQueue(NamedSlots):
                 index = self.admit(slot, hash)
             self.table.slots[index].flags &= ~TRANSIENT
             dwrr_set_quantum(&self.table, index, amount)
-            self.getters.wake(self.table.queued)  # those who wait for this slot's turn, perhaps
+            self.getters.wake(takeable(self))  # those who wait for this slot's turn, perhaps
+
+    def set_band(self, slot, band):
+        """set_band($self, slot, band)
+        --
+
+        Change a slot's band; takes effect on its backlog at once.
+
+        Nothing is served of a slot while anything is queued in a slot of a band before its own, unless that one is at
+        its limit. Within a band the quanta count, as if the others were not there.
+
+        With a default quantum an unknown slot is added, and either way the slot is no longer forgotten when idle.
+
+        Parameters
+        ----------
+        slot : Hashable
+            The slot's name.
+        band : int
+            From 0, served first, to 7; 4 is that of all slots for which nothing else is said.
+
+        Raises
+        ------
+        KeyError
+            There is no such slot, and no default quantum.
+        ValueError
+            `band` is no band.
+
+        Notes
+        -----
+        What is always queued in a band keeps all bands after it waiting, for as long as that is so: there is no bound,
+        unless its slots have limits (see `set_limit`). The slot begins as one without credit; a debt stays.
+        O(slots of its band that have something queued). Once there are bands, it costs a look at each of the eight when
+        an item is put, or a slot runs empty.
+        """
+        cdef uint32_t number = check_band(slot, band)
+        cdef int64_t hash
+        cdef long index
+        with cython.critical_section(self):
+            index = slot_find(self, slot, &hash)
+            if index < 0:
+                index = self.admit(slot, hash)
+            self.table.slots[index].flags &= ~TRANSIENT
+            if self.table.bands == NULL:
+                bands_start(&self.table, &self.bands)
+            bands_set(&self.table, index, number)
+            self.getters.wake(takeable(self))  # those who wait for the turn of a slot that is not served now, perhaps
 
     # -- limits -------------------------------------------------------------------------------------------------------
 
@@ -729,7 +778,7 @@ cdef class FairQueue(NamedSlots):
             finally:
                 slots_report_idle(&self.table, index)
                 if awaiting:  # perhaps for this slot, whose turn may be over
-                    self.getters.wake(self.table.queued)
+                    self.getters.wake(takeable(self))
                 self.forget_idle()
 
     def charge(self, slot, cost, most):
@@ -776,7 +825,7 @@ cdef class FairQueue(NamedSlots):
             awaiting = is_awaiting(self)
             dwrr_charge_elsewhere(&self.table, index, amount, limit)
             if awaiting:  # perhaps for this slot, whose turn may be over
-                self.getters.wake(self.table.queued)
+                self.getters.wake(takeable(self))
             return True
 
     def hold(self, slot, held, awaited=True):
@@ -818,7 +867,7 @@ cdef class FairQueue(NamedSlots):
             if index < 0:
                 raise KeyError(f"no slot is named {slot!r}")
             state = dwrr_hold(&self.table, index, state)
-            self.getters.wake(self.table.queued)  # those who wait for this slot's turn, perhaps
+            self.getters.wake(takeable(self))  # those who wait for this slot's turn, perhaps
             self.forget_idle()
             return state == HELD
 
@@ -848,7 +897,7 @@ cdef class FairQueue(NamedSlots):
         cdef int64_t patience = as_nanoseconds(seconds)
         with cython.critical_section(self):
             anticipation_set(&self.table, 0 if self.is_shut_down else patience)
-            self.getters.wake(self.table.queued)
+            self.getters.wake(takeable(self))
 
     def anticipated(self):
         """anticipated($self)
@@ -906,7 +955,8 @@ cdef class FairQueue(NamedSlots):
         cdef SlotTable* table = &self.table
         cdef Slot found
         cdef Outlook outlook
-        cdef int64_t hash, cost = 0
+        cdef int64_t hash, cost = 0, above = 0
+        cdef uint32_t band = 0
         cdef long index
         cdef bint queued, turns = False
         cdef SlotLimit limit
@@ -928,7 +978,12 @@ cdef class FairQueue(NamedSlots):
                 cost = found.head.cost
                 turns = not found.flags & AT_LIMIT
                 if turns:
+                    bands_enter(table, index)
                     outlook_read(table, index, &outlook)
+                    bands_serve(table)
+            if table.bands != NULL:
+                band = bands_of(table, index)
+                above = bands_above(table, index, &outlook.before, &outlook.others)
             if self.limits.on:
                 limit = self.limits.of[index]
             if is_awaiting(self):
@@ -939,6 +994,8 @@ cdef class FairQueue(NamedSlots):
             limit.in_hand if limit.limit.concurrency else None,
             limit.limit.concurrency or None,
             now * 1e-9 if now > 0 else None,
+            None if table.bands == NULL else band,
+            None if table.bands == NULL else above,
         )
         if not queued:
             return SlotOutlook(stats, None, None, None, None, None, awaited, *limited)
@@ -972,9 +1029,14 @@ cdef inline bint is_awaiting(FairQueue q) noexcept:
     return slot.head == NULL and slot.deficit >= anticipation_cost(slot) and anticipation_awaits(table, slot)
 
 
+cdef inline int64_t takeable(FairQueue q) noexcept:
+    """Items in the slots that take turns, of all bands."""
+    return q.table.queued + q.bands.elsewhere
+
+
 cdef inline int64_t token_due(FairQueue q) noexcept:
     """When a slot at its limit may be served again, if that is a matter of time: NEVER, if not, or nothing waits."""
-    return limits_due(&q.limits) if q.table.withheld else NEVER
+    return limits_due(&q.limits) if q.table.withheld > q.bands.elsewhere else NEVER
 
 
 cdef inline int64_t wanted(FairQueue q) noexcept:
@@ -982,7 +1044,7 @@ cdef inline int64_t wanted(FairQueue q) noexcept:
 
     And one more, if nobody would look again when a slot at its limit gets its token.
     """
-    return (0 if q.anticipating and is_awaiting(q) else q.table.queued) + (token_due(q) < q.watched_until)
+    return (0 if q.anticipating and is_awaiting(q) else takeable(q)) + (token_due(q) < q.watched_until)
 
 
 cdef inline bint has_room(FairQueue q, int64_t count) noexcept:
@@ -1038,7 +1100,7 @@ cdef Verdict wait_for_item(FairQueue q, bint block, object deadline, int32_t ran
         verdict = wait_as_getter(q, deadline, rank, limit) if block else TOO_LATE
     if verdict > READY_AFTER_WAIT:
         if q.limits.on:  # this look may have found what is due, and others may take it
-            q.getters.wake(q.table.queued)
+            q.getters.wake(takeable(q))
         q.forget_idle()
     return verdict
 
@@ -1059,7 +1121,7 @@ cdef Verdict wait_as_getter(FairQueue q, object deadline, int32_t rank, int64_t 
             if verdict == WAIT:
                 q.getters.stay(seat)
                 if not is_awaiting(q):  # else this getter sees to it
-                    q.getters.wake(q.table.queued)
+                    q.getters.wake(takeable(q))
     except BaseException:
         q.getters.leave(seat)
         hand_over(q)
@@ -1350,7 +1412,7 @@ cdef class Waiter:
                 raise RuntimeError("the waiter has left")
             self.queue.getters.stay(self.seat)
             if not is_awaiting(self.queue):  # else nobody else could take an item either
-                self.queue.getters.wake(self.queue.table.queued)  # who sees to a token is this one
+                self.queue.getters.wake(takeable(self.queue))  # who sees to a token is this one
 
     def leave(self):
         """leave($self)
@@ -1401,6 +1463,7 @@ cdef void drop_items(SlotTable* table) noexcept:
     cdef uint32_t i
     for i in range(table.size):
         slot = &table.slots[i]
+        bands_enter(table, i)
         if slot.quantum and slot.flags & AT_LIMIT:
             table.queued += <int64_t> (slot.pushed - slot.served)
             table.withheld -= <int64_t> (slot.pushed - slot.served)
@@ -1411,6 +1474,9 @@ cdef void drop_items(SlotTable* table) noexcept:
             Py_DECREF(item)
             dropped.append(item)
     dwrr_retire_empty(table)
+    for i in range(BANDS if table.bands != NULL else 0):
+        bands_exchange(table, i)
+        dwrr_retire_empty(table)
 
 
 @cython.linetrace(False)

@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from fairsched.bands import check_band
 from fairsched.errors import ConfigurationError
 from fairsched.frozenmapping import FrozenMapping
 from fairsched.handlers import check_plain
@@ -49,6 +50,9 @@ class Queue:
     limit : Limit or False, optional
         How many messages of it are handled at a time, and how fast, or that there is no limit; by default as the
         consumer is told. Not for consumers with a `key`, which limit tenants.
+    band : int, optional
+        Its strict band, from 0 to 7; 4 by default. While a message of a queue of one band waits here, nothing of those
+        after it is handled, for however long that is. Not for consumers with a `key`, whose tenants have bands.
     durable : bool, optional
         Whether it outlives the broker; True by default, if it is declared.
     arguments : mapping, optional
@@ -91,6 +95,7 @@ class Queue:
     retry: Retry | Literal[False] | None = None
     time_limit: float | Literal[False] | None = None
     limit: Limit | Literal[False] | None = None
+    band: int | None = None
     durable: bool | None = None
     arguments: Mapping[str, Any] | None = field(default=None, hash=False)
     bind: Collection[str | tuple[Any, ...]] = field(default=(), hash=False)
@@ -124,6 +129,8 @@ class Queue:
             raise self._refuse("time_limit", "a positive number of seconds or False")
         if self.limit is not None and self.limit is not False and not isinstance(self.limit, Limit):
             raise self._refuse("limit", "a fairsched.Limit or False")
+        if self.band is not None:
+            check_band(self.name, self.band)
         if self.retry and self.on_error is not None:
             raise ConfigurationError(
                 f"queue {self.name!r} has retry and on_error, of which one takes the other's place"

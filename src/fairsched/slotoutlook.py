@@ -33,6 +33,10 @@ class SlotOutlook(NamedTuple):
         How many may be, at most.
     retry_after : float or None
         Seconds until its bucket has a token; None if it has one, or its limit has no rate.
+    band : int or None
+        Its band; None if no slot has one of its own, as is `above`.
+    above : int or None
+        Items of the bands before that are served before any of its own. The slots that have them are among `before`.
     """
 
     stats: SlotStats
@@ -45,3 +49,5 @@ class SlotOutlook(NamedTuple):
     in_hand: int | None = None
     concurrency: int | None = None
     retry_after: float | None = None
+    band: int | None = None
+    above: int | None = None

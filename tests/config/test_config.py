@@ -66,6 +66,11 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
         "environment": ("acme=8, free=off", {"acme": Limit(8), "free": False}),
         "argument": ('{"acme": {"concurrency": 1}}', {"acme": Limit(1)}),
     },
+    "bands": {
+        "file": ({"acme": 0}, {"acme": 0}),
+        "environment": ("acme=1, bulk=7", {"acme": 1, "bulk": 7}),
+        "argument": ('{"a=b": 3}', {"a=b": 3}),
+    },
     "ordering_key": {
         "file": ("header:account", "header:account"),
         "environment": ("property:app_id", "property:app_id"),
@@ -402,6 +407,7 @@ def test_consumer_options_are_what_was_set() -> None:
         "share_group": "h",
         "limit": Limit(3),
         "limits": {"acme": Limit(1)},
+        "bands": {"a=b": 3},
         "ordering_key": "header:order",
         "on_error": "requeue",
         "retry": Retry(3),
@@ -453,6 +459,14 @@ def test_off_overrides_what_an_earlier_source_switched_on(tmp_path: Path, key: s
 def test_refused_limits(value: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Settings(limit=value)
+
+
+def test_refused_bands() -> None:
+    for value in ("acme", ["acme"], {"acme": "first"}, {"acme": 8}, {"acme": -1}, {"acme": True}, 3, "acme=8"):
+        with pytest.raises(ConfigurationError, match="bands must be names of tenants with bands"):
+            Settings(bands=value)
+    with pytest.raises(ConfigurationError, match="band of queue 'gold' cannot be 8"):
+        Settings(queues={"gold": {"band": 8}})
 
 
 def test_refused_limits_of_tenants() -> None:

@@ -179,3 +179,30 @@ def test_limits_of_slots() -> None:
     assert tenants.limits == {"x": Limit(1), "y": None}
     lanes: dict[str, Any] = {"ordering_key": "header:k", "workers": 2}
     assert ConsumerSettings(URL, [Queue("a", limit=False)], **lanes).limits == {"a": None}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bands": {"a": 0}}, "bands= are bands of tenants and need key=; queues take theirs in queues="),
+        (
+            {"key": "header:t", "bands": {"a": 8}},
+            r"bands must be a mapping of tenants to bands \(whole numbers from 0 to 7\), got",
+        ),
+        ({"key": "header:t", "bands": 3}, "bands must be a mapping of tenants to bands"),
+        (
+            {"queues": [Queue("a", band=0)], "key": "header:t"},
+            "band of queue 'a' is for consumers without key=, whose slots are tenants: use bands=",
+        ),
+    ],
+)
+def test_refused_bands(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        ConsumerSettings(URL, options.pop("queues", ["a", "b"]), **options)
+
+
+def test_bands_of_slots() -> None:
+    assert ConsumerSettings(URL, [Queue("a", band=0), "b"]).bands == {"a": 0}
+    assert ConsumerSettings(URL, ["a"], key="header:t", bands={"x": 7}).bands == {"x": 7}
+    with pytest.raises(ConfigurationError, match="band of 'a' must be a whole number"):
+        Queue("a", band=True)

@@ -174,6 +174,9 @@ class World:
     def set_quantum(self, slot: int, quantum: int) -> None:
         self.attempt(lambda: self.queue.set_quantum(self.name(slot), self.integer(quantum)))
 
+    def set_band(self, slot: int, band: int) -> None:
+        self.attempt(lambda: self.queue.set_band(self.name(slot), band))
+
     def anticipate(self, patience: float) -> None:
         if self.patience:
             self.attempt(lambda: self.queue.anticipate(self.seconds(patience)))
@@ -289,6 +292,7 @@ tending: st.SearchStrategy[Step] = st.one_of(
     st.tuples(st.just("settle"), slots, st.integers(-3, 3)),
     st.tuples(st.just("hold"), slots, st.booleans(), st.booleans()),
     st.tuples(st.just("set_quantum"), slots, st.integers(1, 3)),
+    st.tuples(st.just("set_band"), slots, st.integers(3, 5)),
     st.tuples(st.just("anticipate"), st.sampled_from([0.0, 0.5])),
     st.tuples(st.just("tick"), st.sampled_from([0.25, 1.0])),
     st.tuples(st.just("look"), slots),

@@ -1,4 +1,4 @@
-"""FairQueue with limits and many threads: every item is got, never more are in hand, and nobody sleeps beside one."""
+"""FairQueue with limits, bands and many threads: each item is got, never more are in hand, nobody sleeps beside one."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Hands:
             self.now[slot] -= 1
 
 
-def produce(fair: FairQueue, me: int, count: int, ready: threading.Barrier) -> None:
-    """Put numbers into a slot of one's own, singly or in batches, and change quanta and debts meanwhile."""
+def produce(fair: FairQueue, me: int, count: int, bands: bool, ready: threading.Barrier) -> None:
+    """Put numbers into a slot of one's own, singly or in batches, and change debts, holds and bands meanwhile."""
     chance = random.Random(me)
     ready.wait()
     for _ in put_numbers(fair, me, count, chance):
@@ -48,6 +48,8 @@ def produce(fair: FairQueue, me: int, count: int, ready: threading.Barrier) -> N
         if chance.random() < 0.05:
             with contextlib.suppress(KeyError):  # a tenant that was forgotten
                 fair.hold(me, chance.random() < 0.5, chance.random() < 0.5)
+        if bands and chance.random() < 0.05:
+            fair.set_band(chance.randrange(SLOTS), chance.randrange(8))
 
 
 def consume(fair: FairQueue, me: int, got: list[tuple[Any, Any]], hands: Hands, ready: threading.Barrier) -> None:
@@ -89,17 +91,21 @@ def consume(fair: FairQueue, me: int, got: list[tuple[Any, Any]], hands: Hands, 
 
 
 @pytest.mark.parametrize(
-    "limit", [Limit(MOST), Limit(MOST, rate=20_000, burst=3), Limit(rate=20_000, burst=3)], ids=["cap", "both", "rate"]
+    "limit",
+    [None, Limit(MOST), Limit(MOST, rate=20_000, burst=3), Limit(rate=20_000, burst=3)],
+    ids=["none", "cap", "both", "rate"],
 )
 @pytest.mark.parametrize("threads", [1, 4])
-@pytest.mark.parametrize("tenants", [False, True])
-def test_every_item_exactly_once_and_never_more_in_hand(threads: int, limit: Limit, tenants: bool) -> None:
+@pytest.mark.parametrize(("tenants", "bands"), [(False, False), (True, False), (True, True)])
+def test_every_item_exactly_once_and_never_more_in_hand(
+    threads: int, limit: Limit | None, tenants: bool, bands: bool
+) -> None:
     each, hands = 2000, Hands()
     quanta = None if tenants else dict.fromkeys(range(SLOTS), 2)
     fair = FairQueue(quanta, default_quantum=2 if tenants else None, limit=limit, anticipation=0.0005)
     ready = threading.Barrier(SLOTS + threads)
     got: list[list[tuple[Any, Any]]] = [[] for _ in range(threads)]
-    producers = [start(lambda me=me: produce(fair, me, each, ready)) for me in range(SLOTS)]
+    producers = [start(lambda me=me: produce(fair, me, each, bands, ready)) for me in range(SLOTS)]
     consumers = [start(lambda me=me: consume(fair, me, got[me], hands, ready)) for me in range(threads)]
     assert [result_of(producer) for producer in producers] == [None] * SLOTS
     fair.close()
@@ -108,6 +114,6 @@ def test_every_item_exactly_once_and_never_more_in_hand(threads: int, limit: Lim
         (slot, n) for slot in range(SLOTS) for n in range(each)
     )
     assert fair.qsize() == 0
-    if limit.concurrency is not None:
+    if limit is not None and limit.concurrency is not None:
         assert max(hands.most.values()) <= MOST
         assert all(fair.outlook(slot).in_hand == 0 for slot in fair.stats())

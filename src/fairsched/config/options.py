@@ -142,6 +142,9 @@ class ConsumerOptions:
         what waits, so it needs a `prefetch` that is larger. Not with an `ordering_key` and more than one of `workers`.
     limits : mapping, optional
         With `key`: limits of tenants, in place of `limit`; False: none. Queues take theirs in `queues`.
+    bands : mapping, optional
+        With `key`: strict bands of tenants, from 0 to 7; others are of band 4. While a message of a tenant of a band
+        waits here, nothing of those after it is handled, for however long that is. Queues take theirs in `queues`.
     ordering_key : str or callable, optional
         As `key`: messages of one ordering key, of one queue or tenant, are handled in order and one at a time, those
         of different keys by `workers` in parallel. Messages without one form a sequence of their own.
@@ -295,6 +298,15 @@ class ConsumerOptions:
             values.LIMITS,
             "NAME=N,...|JSON",
             "With key: limits of tenants, in place of limit; off: none.",
+            unset="none",
+        ),
+    )
+    bands: Mapping[Any, int] | None = field(
+        default=None,
+        metadata=_row(
+            values.BANDS,
+            "NAME=BAND,...",
+            "With key: strict bands of tenants, 0 (served first) to 7; others are of band 4.",
             unset="none",
         ),
     )

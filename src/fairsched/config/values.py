@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from fairsched.bands import LAST_BAND, check_band
 from fairsched.durations import RULE as DURATION
 from fairsched.durations import parse_duration
 from fairsched.errors import ConfigurationError
@@ -115,13 +116,25 @@ def _text_table(text: str) -> Any:
     return parts
 
 
-def _numbers(value: Any, most: float = math.inf) -> FrozenMapping[str, int]:
+def _numbers(value: Any, least: int = 1, most: float = math.inf) -> FrozenMapping[str, int]:
     if isinstance(value, str):
         value = _text_table(value)
     if not isinstance(value, Mapping):
         raise ValueError
-    numbers = [_whole(number, most=most) for number in value.values()]
+    numbers = [_whole(number, least, most) for number in value.values()]
     return FrozenMapping(zip(_names(list(value)), numbers, strict=True))
+
+
+def _bands(value: Any) -> FrozenMapping[str, int]:
+    return _numbers(value, 0, LAST_BAND)
+
+
+def _checked_bands(value: Any) -> Mapping[Any, int]:
+    if not isinstance(value, Mapping):
+        raise ValueError
+    for name, band in value.items():
+        check_band(name, band)
+    return value
 
 
 def _prefetch(value: Any) -> int | str | FrozenMapping[str, int]:
@@ -316,6 +329,7 @@ _QUEUE: dict[str, Callable[[Any], Any]] = {
     "retry": _queue_retry,
     "time_limit": _queue_time_limit,
     "limit": _queue_limit,
+    "band": lambda value: _whole(value, 0, LAST_BAND),
     "durable": _flag,
     "arguments": _frozen,
     "bind": _frozen,
@@ -442,6 +456,12 @@ WORKERS = Kind(
 KEY = Kind(_key, "'queue', 'header:NAME' or 'property:NAME'")
 ORDERING_KEY = Kind(_ordering_key, "'header:NAME' or 'property:NAME'")
 PORT = Kind(lambda value: _whole(value, 0, 65535), "a port, 0 to 65535")
+BANDS = Kind(
+    _bands,
+    f"names of tenants with bands (whole numbers from 0 to {LAST_BAND})",
+    _checked_bands,
+    f"a mapping of tenants to bands (whole numbers from 0 to {LAST_BAND})",
+)
 WEIGHTS = Kind(_numbers, "names of tenants with weights (whole numbers of at least 1)")
 LIMIT = Kind(
     _limit,

@@ -93,6 +93,10 @@ class Explanation:
     retry_after : float or None
         Seconds until its rate allows another message; None if it does, or if it has none. While it is at its limit,
         rank, turns and others are None.
+    band : int or None
+        Its strict band; None if nobody has one of his own, as is above.
+    above : int or None
+        Messages buffered in the bands before its own, which are served before any of its own.
     returning : bool or None
         Whether CoDel is returning its messages; None without a `codel`, and so are the next two.
     returned : int or None
@@ -130,6 +134,8 @@ class Explanation:
     limited: int | None = None
     concurrency: int | None = None
     retry_after: float | None = None
+    band: int | None = None
+    above: int | None = None
     returning: bool | None = None
     returned: int | None = None
     sojourn: float | None = None
@@ -215,6 +221,8 @@ def _scheduled(
         limited=outlook.in_hand,
         concurrency=outlook.concurrency,
         retry_after=outlook.retry_after,
+        band=outlook.band,
+        above=outlook.above,
         returning=None if law is None else law[0],
         returned=None if law is None else law[1].returned,
         sojourn=law[1].sojourn if law is not None and law[1].asked else None,
@@ -291,20 +299,23 @@ def _turns(why: Explanation) -> Iterator[str]:
         yield f"{why.limited} of at most {why.concurrency} are in hand{most}"
     if why.retry_after is not None:
         yield f"its rate allows the next message in {_seconds(why.retry_after)}, so it takes no turns"
+    if why.above:
+        yield f"{_count(why.above, 'message')} of the bands before its own, {why.band}, {_is(why.above)} served first"
     if why.rank is not None:
         before = (
             "no other is served before it"
             if not why.rank
-            else (
-                f"{why.rank} of {_count(why.others or 0, f'other {why.kind}')} {'is' if why.rank == 1 else 'are'} "
-                "served before it"
-            )
+            else (f"{why.rank} of {_count(why.others or 0, f'other {why.kind}')} {_is(why.rank)} served before it")
         )
         yield before + (f", and {_count(why.turns, 'turn')} of its own {_pass(why.turns)} first" if why.turns else "")
     if why.awaited is not None:
         yield f"everybody waits for the next message of {_shortened.repr(why.awaited)}, whose turn it is"
     if why.held and not why.buffered:
         yield "it is on hold: more of it is at the broker, so it keeps its deficit"
+
+
+def _is(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _pass(turns: int) -> str:

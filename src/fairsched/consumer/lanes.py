@@ -59,6 +59,8 @@ class Lanes:
         for lane in self.queues:
             for slot, limit in settings.limits.items():
                 lane.set_limit(slot, limit)
+            for slot, band in settings.bands.items():
+                lane.set_band(slot, band)
         self._named = dict(zip(names, self.queues, strict=True))
         self._ring = HashRing(dict.fromkeys(names, 1), points_per_weight=POINTS) if len(names) > 1 else None
 

@@ -80,6 +80,8 @@ class ConsumerSettings:
         What happens to messages that wait here too long.
     limits : dict
         Limit of each queue that has one, or of each tenant for which something is said; None: none.
+    bands : dict
+        Band of each queue or tenant for which one is said.
     pools : tuple of Pool
         The workers, by descending priority.
     key, ordering_key : callable or None
@@ -116,6 +118,7 @@ class ConsumerSettings:
         self.quanta, self.default_quantum = self._quanta()
         _check_quanta(self.quanta)
         self.limits = self._limits()
+        self.bands = self._bands()
         _check_lanes(self)
         self.default_prefetch = options.prefetch is None
         self.decode = None if options.decode is None else Decoder(options.decode)
@@ -153,6 +156,20 @@ class ConsumerSettings:
         elif options.limits is not None:
             raise ConfigurationError("limits= are limits of tenants and need key=; queues take theirs in queues=")
         return {name: one or None for name, one in own.items() if one is not None}
+
+    def _bands(self) -> dict[Hashable, int]:
+        """Return what is said of the bands of slots."""
+        own: dict[Hashable, int] = {name: one.band for name, one in self.queues.items() if one.band is not None}
+        if self.key is not None:
+            if own:
+                raise ConfigurationError(
+                    f"band of queue {next(iter(own))!r} is for consumers without key=, whose slots are tenants: use "
+                    "bands="
+                )
+            return dict(self.options.bands or {})
+        if self.options.bands is not None:
+            raise ConfigurationError("bands= are bands of tenants and need key=; queues take theirs in queues=")
+        return own
 
     def _find_windows(self) -> None:
         """Set what a queue is served per round, and its window, by its weight."""

@@ -4,7 +4,7 @@ Source: Shreedhar and Varghese, "Efficient Fair Queuing using Deficit Round Robi
 consuming this project began from, with its faults mended (an idle slot hoards nothing, an empty system does not spin).
 
 The first slot of the active list has its turn: it is granted its quantum once, serves messages while their cost fits
-in its deficit, then goes to the tail; emptied, it leaves the list. Four things go beyond the paper:
+in its deficit, then goes to the tail; emptied, it leaves the list. Five things go beyond the paper:
 
 * Debt. A settlement may drive a deficit below zero. A slot in debt stays in the list, even when empty, until its turns
   have paid: a tenant that always empties its slot cannot run from what it owes.
@@ -13,6 +13,7 @@ in its deficit, then goes to the tail; emptied, it leaves the list. Four things 
 * Anticipation. With patience, a held slot stays in the list and is waited for; see anticipation.pxd.
 * Skipped rounds. When a whole round served nothing (every head costs more than its slot has), the rounds in which
   nothing could be served are granted at once. The order of service is that of the plain algorithm.
+* Bands. Where there are some, all of this is for one band at a time: its list is in the table; see bands.pxd.
 
 Bound: for two continuously backlogged slots |S_i/Q_i - S_j/Q_j| <= 1 + maxcost/Q_i + maxcost/Q_j.
 Complexity: push O(1); pop O(1) when no message costs more than its slot's quantum, else O(active slots) for each
@@ -26,6 +27,7 @@ from fairsched.core.schedule.amount cimport AMOUNT_MAX
 from fairsched.core.schedule.anticipation cimport (
     anticipation_awaits, anticipation_cost, anticipation_ends_turn, anticipation_keeps,
 )
+from fairsched.core.schedule.bands cimport bands_enter, bands_serve
 from fairsched.core.schedule.entrypool cimport entrypool_reserve
 from fairsched.core.schedule.slots cimport (
     AT_LIMIT, AWAITED_SLOT, NO_SLOT, NOT_HELD, Slot, SlotTable, slots_activate, slots_append, slots_deactivate_after,
@@ -95,17 +97,19 @@ cdef inline bint dwrr_reserve(SlotTable* t, int64_t count) noexcept nogil:
 
 cdef inline bint dwrr_push(SlotTable* t, uint32_t index, uint64_t token, int64_t cost) noexcept nogil:
     """Append a message to a slot; False when memory is exhausted."""
-    if not slots_append(t, index, token, cost):
-        return False
-    if cost > t.max_cost:
+    cdef bint done
+    bands_enter(t, index)
+    done = slots_append(t, index, token, cost)
+    if done and cost > t.max_cost:
         t.max_cost = cost
-    if not t.slots[index].active:
+    if done and not t.slots[index].active:
         if t.slots[index].flags & AT_LIMIT:
             t.queued -= 1
             t.withheld += 1
         else:
             slots_activate(t, index)
-    return True
+    bands_serve(t)
+    return done
 
 cdef inline int64_t dwrr_need(const Slot* slot) noexcept nogil:
     """What a slot's deficit lacks for its next message, present or anticipated, or for the end of its debt."""
@@ -195,9 +199,19 @@ cdef inline uint32_t dwrr_pop(SlotTable* t, uint64_t* token) noexcept nogil:
     slot = &t.slots[index]
     dwrr_charge(slot, slot.head.cost)
     token[0] = slots_unlink_head(t, slot)
-    if slot.head == NULL and not anticipation_keeps(t, slot):
-        dwrr_retire_first(t)
+    if slot.head == NULL:
+        if not anticipation_keeps(t, slot):
+            dwrr_retire_first(t)
+        bands_serve(t)
     return index
+
+cdef inline void dwrr_pay_by_turns(SlotTable* t, uint32_t index) noexcept nogil:
+    """Have a slot in debt take turns, also while it is empty."""
+    cdef Slot* slot = &t.slots[index]
+    if slot.deficit < 0 and not slot.active and not slot.flags & AT_LIMIT:
+        bands_enter(t, index)
+        slots_activate(t, index)
+        bands_serve(t)
 
 cdef inline bint dwrr_settle(SlotTable* t, uint32_t index, int64_t difference) noexcept nogil:
     """Charge `difference` more (less, when negative) for what a slot was served; False past the largest debt."""
@@ -206,8 +220,7 @@ cdef inline bint dwrr_settle(SlotTable* t, uint32_t index, int64_t difference) n
         return False
     dwrr_charge(slot, difference)
     dwrr_trim_deficit(t, slot)
-    if slot.deficit < 0 and not slot.active and not slot.flags & AT_LIMIT:
-        slots_activate(t, index)
+    dwrr_pay_by_turns(t, index)
     return True
 
 cdef inline void dwrr_charge_elsewhere(SlotTable* t, uint32_t index, int64_t cost, int64_t most) noexcept nogil:
@@ -216,8 +229,7 @@ cdef inline void dwrr_charge_elsewhere(SlotTable* t, uint32_t index, int64_t cos
     if not slot.active and not slot.held:
         return
     slot.deficit = max(slot.deficit - cost, min(slot.deficit, -most))
-    if slot.deficit < 0 and not slot.active and not slot.flags & AT_LIMIT:
-        slots_activate(t, index)
+    dwrr_pay_by_turns(t, index)
 
 cdef inline void dwrr_set_quantum(SlotTable* t, uint32_t index, int64_t quantum) noexcept nogil:
     """Takes effect on the backlog at once: credit from the old quantum is cut to the new cap."""

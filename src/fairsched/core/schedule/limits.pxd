@@ -25,6 +25,7 @@ is set back stands still.
 from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport free, realloc
 
+from fairsched.core.schedule.bands cimport bands_enter, bands_serve
 from fairsched.core.schedule.dwrr cimport dwrr_trim_deficit
 from fairsched.core.schedule.slots cimport (
     AT_LIMIT, IN_USE, NO_TURN, TRANSIENT, TURN, Slot, SlotTable, slots_activate, slots_deactivate_after,
@@ -157,8 +158,10 @@ cdef inline void limits_withhold(SlotTable* t, uint32_t index) noexcept nogil:
     cdef Slot* slot = &t.slots[index]
     cdef int64_t count = <int64_t> (slot.pushed - slot.served)
     cdef bint interrupted = slot.granted != NO_TURN and slot.head != NULL
-    cdef uint32_t before = t.active_tail
+    cdef uint32_t before
+    bands_enter(t, index)
     if slot.active:
+        before = t.active_tail
         while t.slots[before].next != index:  # none, for the one that has just been served
             before = t.slots[before].next
         slots_deactivate_after(t, before)
@@ -167,25 +170,28 @@ cdef inline void limits_withhold(SlotTable* t, uint32_t index) noexcept nogil:
     slot.flags |= AT_LIMIT
     t.queued -= count
     t.withheld += count
+    bands_serve(t)
 
 cdef inline void limits_let_go(SlotTable* t, uint32_t index) noexcept nogil:
     """Let a slot take turns again, first of all what is left of the one that was interrupted."""
     cdef Slot* slot = &t.slots[index]
     cdef int64_t count = <int64_t> (slot.pushed - slot.served)
     cdef bint interrupted = slot.granted != NO_TURN and slot.head != NULL
-    cdef uint32_t tail = t.active_tail
+    cdef uint32_t tail
+    bands_enter(t, index)
+    tail = t.active_tail
     slot.flags &= ~AT_LIMIT
     t.withheld -= count
     t.queued += count
     slot.granted = NO_TURN
     dwrr_trim_deficit(t, slot)
-    if slot.head == NULL and slot.deficit >= 0:
-        return
-    slots_activate(t, index)
-    if interrupted:
-        slot.granted = TURN
-        if t.active_count > 1:
-            t.active_tail = tail  # so it is the first
+    if slot.head != NULL or slot.deficit < 0:
+        slots_activate(t, index)
+        if interrupted:
+            slot.granted = TURN
+            if t.active_count > 1:
+                t.active_tail = tail  # so it is the first
+    bands_serve(t)
 
 cdef inline void limits_look(LimitTable* l, SlotTable* t, uint32_t index) noexcept nogil:
     """See whether a slot is at its limit, and when that may be otherwise."""

@@ -25,6 +25,12 @@ cdef enum SlotFlag:
     REPORTED = 2   # among those reported idle
     AT_LIMIT = 4   # takes no turns: in no list, whatever it has; see limits.pxd
     IN_USE = 8     # not to be forgotten for what its limit counts
+    BAND_BITS = 0xE0  # its band; see bands.pxd
+
+cdef enum:
+    BANDS = 8
+    BAND_SHIFT = 5
+    DEFAULT_BAND = 4
 
 cdef enum HoldState:
     NOT_HELD = 0
@@ -56,6 +62,18 @@ cdef struct Slot:  # one cache line
     uint8_t held       # empty here, backlogged upstream: a HoldState
     uint8_t flags      # SlotFlag
 
+cdef struct BandList:  # what a table has of a band; see bands.pxd
+    uint32_t tail
+    uint32_t count
+    int64_t queued
+    int64_t patience_left
+    int64_t awaited_since
+
+cdef struct Bands:
+    BandList of[BANDS]  # of all bands but the one whose list is in the table
+    int64_t elsewhere   # messages in these
+    uint8_t inside      # that one
+
 cdef struct SlotTable:
     Slot* slots           # aligned to the cache line
     void* block           # what malloc returned for it
@@ -67,11 +85,12 @@ cdef struct SlotTable:
     uint32_t active_tail  # the active list is circular: the first is the tail's next
     uint32_t active_count
     int64_t queued        # messages in all slots that take turns
-    int64_t withheld      # in those at their limit
+    int64_t withheld      # in those at their limit, or of another band than the one in service
     int64_t max_cost      # largest cost pushed so far
     int64_t patience      # most nanoseconds that one turn is waited; 0: nobody is waited for
     int64_t patience_left  # of the turn under way
     int64_t awaited_since  # when the wait under way began; NOT_AWAITED: there is none
+    Bands* bands           # the owner's; NULL: there is one list for all
     EntryPool pool
 
 cdef inline void slots_init(SlotTable* t) noexcept nogil:
@@ -84,6 +103,7 @@ cdef inline void slots_init(SlotTable* t) noexcept nogil:
     t.max_cost = 1
     t.patience = t.patience_left = 0
     t.awaited_since = NOT_AWAITED
+    t.bands = NULL
     entrypool_init(&t.pool)
 
 cdef inline void slots_clear(SlotTable* t) noexcept nogil:

@@ -1,0 +1,120 @@
+"""Strict bands: no slot takes a turn while a slot of a band before its own has a message.
+
+Band 0 is first; within a band, slots take turns as in dwrr.pxd. Each band has an active list of its own. The table
+holds the list of one of them, the band in service: the first that has messages. The messages of the others count as
+`withheld`, as those of slots at their limit do, and so whoever pops knows of one list only.
+
+* Service. Each message served is of the first band that has one in a slot that is not at its limit.
+* Within a band the order is that of the plain algorithm for this band alone: a turn that a band before it interrupts
+  goes on where it was, with what is left of its quantum, and its bound holds for the messages of the band.
+* Starvation. There is no bound for what comes after: a band of which something is always queued here has everything.
+  A limit on its slots (limits.pxd) makes one: a band that may serve burst + t/interval messages in any time t leaves
+  the rest of the time to those after it, and one with a concurrency the rest of the workers.
+* Waiting for a slot that is empty here (anticipation.pxd) is for shares within a band: a band of which nothing is
+  queued is passed over at once. Time in which others are served counts as waited, so patience stays the most.
+* A slot that changes its band begins as one without credit, at the tail; what it owes, it owes there too.
+
+Source: the strict priority of Linux's prio and ets queueing disciplines; ets has deficit round robin behind it, too.
+Without bands, `bands` of the table is NULL, and that is all that is looked at. Thread safety: none; the owner excludes.
+Complexity: O(BANDS) where the band in service may change, and O(active slots of the band) to change a slot's. Slots are
+removed when they are idle only.
+"""
+
+from libc.stdint cimport int64_t, uint32_t, uint8_t
+
+from fairsched.core.atomics cimport rarely
+from fairsched.core.schedule.slots cimport (
+    AT_LIMIT, BANDS, BAND_BITS, BAND_SHIFT, DEFAULT_BAND, NOT_AWAITED, NO_SLOT, BandList, Bands, Slot, SlotTable,
+    slots_activate, slots_deactivate_after,
+)
+
+cdef inline uint32_t bands_of(const SlotTable* t, uint32_t index) noexcept nogil:
+    """The band of a slot. Bits that are 0, as those of a new slot, stand for the default."""
+    return ((t.slots[index].flags >> BAND_SHIFT) + DEFAULT_BAND) & (BANDS - 1)
+
+cdef inline void bands_start(SlotTable* t, Bands* bands) noexcept nogil:
+    """Let there be bands from now on; so far all slots are of the default one."""
+    cdef uint32_t band
+    for band in range(<uint32_t> BANDS):
+        bands.of[band].tail = NO_SLOT
+        bands.of[band].count = 0
+        bands.of[band].queued = bands.of[band].patience_left = 0
+        bands.of[band].awaited_since = NOT_AWAITED
+    bands.elsewhere = 0
+    bands.inside = DEFAULT_BAND
+    t.bands = bands
+
+cdef inline void bands_exchange(SlotTable* t, uint32_t band) noexcept nogil:
+    """Put the list of the table away, and have that of another band in its place."""
+    cdef Bands* bands = t.bands
+    cdef BandList* away = &bands.of[bands.inside]
+    cdef BandList* here = &bands.of[band]
+    if band == bands.inside:
+        return
+    away.tail, away.count, away.queued = t.active_tail, t.active_count, t.queued
+    away.patience_left, away.awaited_since = t.patience_left, t.awaited_since
+    bands.elsewhere += away.queued - here.queued
+    t.withheld += away.queued - here.queued
+    t.active_tail, t.active_count, t.queued = here.tail, here.count, here.queued
+    t.patience_left, t.awaited_since = min(here.patience_left, t.patience), here.awaited_since
+    bands.inside = <uint8_t> band
+
+cdef inline int64_t bands_queued(const SlotTable* t, uint32_t band) noexcept nogil:
+    """Messages of a band, without those of slots at their limit."""
+    return t.queued if band == t.bands.inside else t.bands.of[band].queued
+
+cdef inline void bands_enter(SlotTable* t, uint32_t index) noexcept nogil:
+    """Have the list of a slot's band in the table, to change it; bands_serve comes after."""
+    if rarely(t.bands != NULL):
+        bands_exchange(t, bands_of(t, index))
+
+cdef inline void bands_serve(SlotTable* t) noexcept nogil:
+    """Have the list of the first band with messages in the table; any, if there are none."""
+    cdef uint32_t band
+    if rarely(t.bands != NULL):
+        for band in range(<uint32_t> BANDS):
+            if bands_queued(t, band):
+                bands_exchange(t, band)
+                return
+
+cdef inline void bands_set(SlotTable* t, uint32_t index, uint32_t band) noexcept nogil:
+    """Change the band of a slot."""
+    cdef Slot* slot = &t.slots[index]
+    cdef int64_t count = 0 if slot.flags & AT_LIMIT else <int64_t> (slot.pushed - slot.served)
+    cdef bint was_active = slot.active
+    cdef uint32_t before
+    if band == bands_of(t, index):
+        return
+    bands_enter(t, index)
+    if was_active:
+        before = t.active_tail
+        while t.slots[before].next != index:
+            before = t.slots[before].next
+        slots_deactivate_after(t, before)
+    slot.granted = 0
+    slot.deficit = min(slot.deficit, 0)
+    t.queued -= count
+    slot.flags = (slot.flags & ~BAND_BITS) | (((band - DEFAULT_BAND) & (BANDS - 1)) << BAND_SHIFT)
+    bands_enter(t, index)
+    t.queued += count
+    if was_active:
+        slots_activate(t, index)
+    bands_serve(t)
+
+cdef inline int64_t bands_above(const SlotTable* t, uint32_t index, uint32_t* slots, uint32_t* others) noexcept nogil:
+    """Messages served before any of a slot's band; add the slots that have them, and all that take turns elsewhere."""
+    cdef int64_t messages = 0
+    cdef uint32_t band, at, count, _i
+    for band in range(<uint32_t> BANDS):
+        if band == bands_of(t, index):
+            continue
+        at = t.active_tail if band == t.bands.inside else t.bands.of[band].tail
+        count = t.active_count if band == t.bands.inside else t.bands.of[band].count
+        others[0] += count
+        if band > bands_of(t, index):
+            continue
+        messages += bands_queued(t, band)
+        for _i in range(count):
+            slots[0] += t.slots[at].head != NULL
+            at = t.slots[at].next
+    return messages
