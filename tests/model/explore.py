@@ -3,11 +3,14 @@
 A thread is a generator. It yields before each atomic step: None when the step can always be taken, or a predicate that
 must hold before it can (a blocked thread). What runs between two yields is one atomic step. Schedules are enumerated
 depth first by replay, as loom and CHESS do: a switch away from a thread that could have gone on counts as a preemption.
+
+A model may say in what state it is. Then no schedule goes on from where another one has been: in the same state, each
+thread at the same step, by the same thread, after as many preemptions, the same can follow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,7 +18,11 @@ Step = Generator[Callable[[], bool] | None, None, None]
 
 
 class Model(Protocol):
-    """A small world: fresh state and threads for each schedule, and a verdict at its end."""
+    """A small world: fresh state and threads for each schedule, and a verdict at its end.
+
+    With a method `whole_state` it says, hashable, all that its threads and its verdict depend on, but for the step that
+    each thread is at; a thread may then keep nothing in variables of its own from one step to the next.
+    """
 
     def threads(self) -> list[Step]: ...
 
@@ -46,17 +53,20 @@ class Run:
         self.alternatives: list[list[int]] = []
         self.costs: list[int] = []
         self.preemptions = 0
+        self.seen: set[Any] = set()
 
     def go(self) -> None:
         """Replay the choices that are made, then let each thread go on for as long as it can."""
         model = self.make()
         try:
-            finished = self.extend(model.threads())
-            model.check(finished)
+            finished = self.extend(model.threads(), getattr(model, "whole_state", None))
+            if finished is not None:
+                model.check(finished)
         except AssertionError as error:
             raise Fault(self.choices, str(error)) from error
 
-    def extend(self, threads: list[Step]) -> list[bool]:
+    def extend(self, threads: list[Step], state: Callable[[], Hashable] | None) -> list[bool] | None:
+        """Return which threads have finished; None if another schedule has been where this one came."""
         steps = [thread.__next__ for thread in threads]
         guards: list[Any] = [next(thread, StopIteration) for thread in threads]
         # Nothing but the replay stands between here and a choice that was possible before: no need to ask the guards.
@@ -67,6 +77,8 @@ class Run:
                 guards[choice] = StopIteration
         current = self.choices[-1] if self.choices else -1
         while ready := [i for i, guard in enumerate(guards) if guard is None or self.holds(guard)]:
+            if state is not None and self.has_been(threads, current, state()):
+                return None
             # Going on costs nothing, switching away is a preemption.
             can_go_on = current in ready
             if can_go_on:
@@ -82,6 +94,13 @@ class Run:
             except StopIteration:
                 guards[current] = StopIteration
         return [guard is StopIteration for guard in guards]
+
+    def has_been(self, threads: list[Step], current: int, state: Hashable) -> bool:
+        steps = tuple(thread.gi_frame and thread.gi_frame.f_lasti for thread in threads)
+        here = (steps, current, self.preemptions, state)
+        known = here in self.seen
+        self.seen.add(here)
+        return known
 
     @staticmethod
     def holds(guard: Any) -> bool:
@@ -100,7 +119,10 @@ class Run:
 
 
 def schedules(make: Callable[[], Model], preemptions: int) -> Iterator[list[int]]:
-    """Yield every schedule of the model within the bound; raise `Fault` at the first that breaks it."""
+    """Yield every schedule of the model within the bound; raise `Fault` at the first that breaks it.
+
+    Of a model that says its state, a schedule ends where another one has been.
+    """
     run = Run(make, preemptions)
     going_on = True
     while going_on:

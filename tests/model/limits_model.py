@@ -7,7 +7,7 @@ are parked, or have not begun. Who takes prefers `rated`, then `capped`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from math import inf
 
@@ -51,7 +51,6 @@ class LimitsModel:
     queued: dict[str, int] = field(default_factory=dict)
     watched: float = inf  # until when a getter waits that sees to the token
     all: list[Getter] = field(default_factory=list)
-    timed: int = 0  # waits that were ended by the clock
 
     def threads(self) -> list[Step]:
         self.now, self.due, self.watched, self.open = 0, 1, inf, {"free"}
@@ -63,6 +62,11 @@ class LimitsModel:
     def has(self, guard: str) -> bool:
         assert guard in GUARDS
         return self.without != guard
+
+    def whole_state(self) -> Hashable:
+        getters = [(getter.interested, getter.permits, getter.until, getter.done) for getter in self.all]
+        queued = tuple(self.queued.values())
+        return (self.now, self.due, self.watched, frozenset(self.open), queued, *getters)
 
     # What the queue knows ----------------------------------------------------------------------------------------
 
@@ -109,7 +113,6 @@ class LimitsModel:
                 self.watched = getter.until
             ends: Callable[[], bool] = lambda: bool(getter.permits) or self.now >= getter.until or getter.hasty  # noqa: E731
             yield ends
-            self.timed += not getter.permits and self.now >= getter.until
             claimed, getter.permits, getter.interested = getter.permits, 0, False
             if self.watched == getter.until:
                 self.watched = inf

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import pytest
 from model.explore import Fault, schedules
 from model.limits_model import GUARDS, LimitsModel
@@ -48,3 +50,25 @@ def test_every_other_guard_is_for_speed() -> None:
     for guard in set(GUARDS) - set(FAULTS):
         for scenario in SCENARIOS.values():
             list(schedules(lambda s=scenario, g=guard: LimitsModel(*s, g), preemptions=1))
+
+
+class Forgetful(LimitsModel):
+    """Every schedule is run to its end."""
+
+    whole_state = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name != "more getters than items"])
+def test_schedules_that_meet_end_alike(scenario: str) -> None:
+    def ends(kind: type[LimitsModel]) -> set[Hashable]:
+        found: set[Hashable] = set()
+
+        class Noting(kind):  # type: ignore[valid-type, misc]
+            def check(self, finished: list[bool]) -> None:
+                found.add((*finished, LimitsModel.whole_state(self)))
+                super().check(finished)
+
+        list(schedules(lambda: Noting(*SCENARIOS[scenario]), preemptions=2))
+        return found
+
+    assert ends(LimitsModel) == ends(Forgetful)
