@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,21 +25,21 @@ class Worker:
         self.weights, self.speed = weights, speed
         self.balance = GroupBalance()
         self.rates: dict[str, float] = {}
+        self.part = speed // share_group.PARTS
         for name in weights:
-            self.queue.put_many(name, range(2))
+            self.queue.put_many(name, range(self.part + 1))  # one is left whoever is served
 
-    def serve(self, seconds: float = 1.0) -> None:
+    def serve(self) -> None:
         served = dict.fromkeys(self.weights, 0)
         for _part in range(share_group.PARTS):
             for name, rate in self.balance.charges.items():
                 self.queue.charge(
                     name, max(1, round(rate / share_group.PARTS)), max(1, round(self.balance.limits[name]))
                 )
-            for _ in range(round(self.speed * seconds) // share_group.PARTS):
-                name, item = self.queue.get(False)
-                self.queue.put(name, item)
-                served[name] += 1
-        self.rates = {name: count / seconds for name, count in served.items()}
+            for name, count in Counter(self.queue.get_many(self.part).slots).items():
+                self.queue.put_many(name, range(count))
+                served[name] += count
+        self.rates = {name: float(count) for name, count in served.items()}
 
 
 def run(workers: list[Worker], seconds: int, begin: int = 0) -> dict[str, float]:
@@ -69,6 +70,7 @@ def max_min(workers: list[Worker]) -> dict[str, float]:
     given = [dict.fromkeys(worker.weights, 0.0) for worker in workers]
     # Each worker in turn divides its service anew, so that those that are furthest behind have it, until nothing moves.
     for _ in range(300):
+        before = dict(served)
         for worker, mine in zip(workers, given, strict=True):
             others = {name: served[name] - mine[name] for name in mine}
             low, high = 0.0, 2.0 * sum(one.speed for one in workers)
@@ -80,6 +82,8 @@ def max_min(workers: list[Worker]) -> dict[str, float]:
                 served[name] -= mine[name]
                 mine[name] = max(0.0, low * weights[name] - others[name])
                 served[name] += mine[name]
+        if served == before:
+            break
     return served
 
 
