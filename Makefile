@@ -13,6 +13,8 @@ PY := $(VENV)/bin/python
 # Python compiles a module when it is first imported; most of what is installed for tests never is.
 INSTALL := $(PY) -m pip --disable-pip-version-check --quiet --quiet install --no-compile
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+# Where images set this, each of some hundred processes that tests start would compile what it imports again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # What the extension is made of. A change of any of these rebuilds it; a change of Python code needs nothing.
 SOURCES := setup.py $(shell find src tests/probes -name '*.pyx' -o -name '*.pxd')
