@@ -127,6 +127,19 @@ def test_arguments_that_cannot_be(channel: WireChannel, name: Name, arguments: d
 
 
 @pytest.mark.parametrize(
+    "argument", ["x-message-ttl", "x-expires", "x-max-length", "x-max-length-bytes", "x-max-priority"]
+)
+@pytest.mark.parametrize(("value", "kind"), [("1", "longstr"), (True, "bool"), (None, "void"), ({"a": 1}, "table")])
+def test_arguments_that_must_be_integers(
+    channel: WireChannel, name: Name, argument: str, value: Any, kind: str
+) -> None:
+    queue = name()
+    refusal = channel.refused(Queue.Declare(queue=queue, arguments={argument: value}))
+    reason = f"invalid arg '{argument}' for queue '{queue}' in vhost '/': \"expected integer, got {kind}\""
+    assert refusal == (406, f"PRECONDITION_FAILED - {reason}")
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         {"x-message-ttl": 0},

@@ -50,6 +50,11 @@ cdef inline bint argument_refuse_type(Reading* r, const char* name, const Field*
     snprintf(reason, sizeof(reason), b"{unacceptable_type,%s}", field_type(f))
     return argument_refuse(r, name, reason)
 
+cdef inline bint argument_refuse_not_integer(Reading* r, const char* name, const Field* f) noexcept nogil:
+    cdef char reason[128]
+    snprintf(reason, sizeof(reason), b"\"expected integer, got %s\"", field_type(f))
+    return argument_refuse(r, name, reason)
+
 cdef inline bint argument_find(Reading* r, const char* name, Field* f) noexcept nogil:
     return tables_get(r.table, text_of(name), f)
 
@@ -61,7 +66,7 @@ cdef inline bint argument_number(
     if not argument_find(r, name, &f):
         return True
     if not field_integer(&f, value):
-        return argument_refuse_type(r, name, &f)
+        return argument_refuse_not_integer(r, name, &f)
     if value[0] < 0:
         return argument_refuse_value(r, name, b"{value_negative,%lld}", value[0])
     if value[0] < least:
