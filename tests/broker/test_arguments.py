@@ -279,7 +279,7 @@ def test_a_fair_queue_by_routing_key(channel):
         ({"x-fair-key": "id", "x-max-priority": 3}, "invalid arg 'x-fair-key'"),
         ({"x-fair-weights": {"a": 1}}, "invalid arg 'x-fair-weights'"),
         ({"x-expires": 0}, "invalid arg 'x-expires' for queue 'p' in vhost '/': {value_zero,0}"),
-        ({"x-message-ttl": "1"}, "{unacceptable_type,longstr}"),
+        ({"x-message-ttl": "1"}, '"expected integer, got longstr"'),
         ({"x-max-priority": 256}, "{max_value_exceeded,256}"),
         ({"x-dead-letter-routing-key": "k"}, "routing_key_but_no_dlx_defined"),
     ],
