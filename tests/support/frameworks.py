@@ -68,9 +68,7 @@ class Jobs:
         text = (
             f"from functools import partial\nimport shares_app\nsend = partial(shares_app.send, {self._framework!r})\n"
         )
-        # dramatiq awaits nothing, and an end of the process that resets the connection takes with it what a busy broker
-        # has not read yet.
-        program += "\nshares_app.dramatiq.get_broker().close()"
+        program += "\nshares_app.await_broker()"
         done = subprocess.run(
             [sys.executable, "-c", text + program], cwd=CLIENTS, env=self._environment, timeout=120,
             capture_output=True, text=True, check=False,
@@ -87,6 +85,10 @@ class Jobs:
             )
             try:
                 yield process
+            except BaseException as error:
+                begun = len(self.begun())
+                error.add_note(f"worker: exit code {process.poll()}, {begun} jobs begun\n{self.log()[-4000:]}")
+                raise
             finally:
                 if process.poll() is None:
                     process.terminate()

@@ -53,3 +53,10 @@ def send(framework: str, queue: str, name: str, busy: float, tenant: str = "") -
         in_celery.apply_async((name, busy), queue=queue, headers={"tenant": tenant})
     else:
         in_dramatiq[queue].send_with_options(args=(name, busy), tenant=tenant)
+
+
+def await_broker() -> None:
+    """Return when the broker has all jobs: what it has not handled of a connection that just ends, it drops."""
+    dramatiq.get_broker().close()
+    with app.producer_or_acquire() as producer:  # the one that was used before
+        producer.channel.basic_qos(0, 1, False)  # answered in turn
