@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import celery
 import pytest
 from support.frameworks import Jobs
 from support.proxy import Proxy, behind
@@ -57,6 +59,39 @@ def test_tenants_of_a_queue_share_alike(framework: str, broker: Node, names: lis
     assert last < 150
 
 
+@pytest.mark.rabbitmq("how its channels end")
+def test_what_was_sent_is_with_the_broker(framework: str, broker: Node, names: list[str], tmp_path: Path) -> None:
+    """However busy it is: the broker stands still until the process that sends has nothing left to send."""
+    jobs = Jobs(framework, broker.url, names[:1], tmp_path / "done", None, 1)
+    assert broker._process is not None
+    group = broker._process.pid
+    jobs.send(
+        "import os, signal, subprocess\n"
+        f"send({names[0]!r}, 'first', 0)\n"
+        f"os.killpg({group}, signal.SIGSTOP)\n"
+        f"subprocess.Popen(['sh', '-c', 'sleep 1; kill -CONT -{group}'], stdout=-3, stderr=-3)\n"  # -3: DEVNULL
+        f"for number in range(300): send({names[0]!r}, 'flood', 0)"
+    )
+    eventually(lambda: broker.count(names[0]) == 301)
+
+
+def test_who_comes_late_does_not_wait_for_a_flood(broker: Node, names: list[str], tmp_path: Path) -> None:
+    """Celery takes the end of a process for one more that is free, and this worker replaces each after two tasks."""
+    queue = names[0]
+    jobs = Jobs("celery", broker.url, [queue], tmp_path / "done", {"key": "option:tenant"}, 1000)
+    program = (
+        "import os, time\n"
+        f"for number in range(200): send({queue!r}, 'flood', 0.1, 'flood')\n"
+        "while len(open(os.environ['DONE']).readlines()) < 60: time.sleep(0.01)\n"
+        f"send({queue!r}, 'late', 0.1, 'late')"
+    )
+    with jobs.worker(["--max-tasks-per-child", "2"]), ThreadPoolExecutor() as threads:
+        sent = threads.submit(jobs.send, program)
+        eventually(lambda: "late" in dict(jobs.begun()) or (sent.done() and sent.exception()), 120)
+        sent.result()
+    assert [name for name, _ in jobs.begun()].index("late") < 75
+
+
 def test_a_lost_connection_loses_no_job(framework: str, broker: Node, names: list[str], tmp_path: Path) -> None:
     queue = names[0]
     with Proxy(broker.port) as proxy:
@@ -66,6 +101,38 @@ def test_a_lost_connection_loses_no_job(framework: str, broker: Node, names: lis
             eventually(lambda: len(jobs.begun()) >= 40, 120)
             proxy.cut()
             eventually(lambda: len({name for name, _ in jobs.begun()}) == 200, 120)
+
+
+def test_any_number_of_tasks_may_be_revoked_while_they_wait(broker: Node, names: list[str], tmp_path: Path) -> None:
+    queue = names[0]
+    jobs = Jobs("celery", broker.url, [queue], tmp_path / "done", {"cost": "constant"}, 4000)
+    app = celery.Celery(broker=broker.url)
+    with jobs.worker():
+        busy = [app.send_task("work", ("busy", 60), queue=queue).id for _ in range(2)]
+        waiting = [app.send_task("work", ("waiting", 0), queue=queue).id for _ in range(2000)]
+        eventually(lambda: broker.left(queue) == 2002 and broker.count(queue) == 0, 120)
+        for ids in waiting, busy:
+            app.control.revoke(ids, terminate=ids is busy, signal="SIGKILL", reply=True, limit=1, timeout=60)
+        app.send_task("work", ("after", 0), queue=queue)
+        eventually(lambda: broker.left(queue) == 0, 120)
+    assert [name for name, _ in jobs.begun()] == ["after"]
+
+
+def test_a_queue_that_is_added_and_cancelled_keeps_one_channel(broker: Node, names: list[str], tmp_path: Path) -> None:
+    first, second = names
+    jobs = Jobs("celery", broker.url, [first], tmp_path / "done", {"cost": "constant"}, 4)
+    control = celery.Celery(broker=broker.url).control
+    jobs.send(f"for queue in {names!r}: send(queue, queue, 0)")
+    with jobs.worker():
+        eventually(lambda: len(jobs.begun()) == 1, 120)
+        found = set()
+        for _ in range(3):
+            for command in control.add_consumer, control.cancel_consumer:
+                [answer] = command(second, reply=True, limit=1, timeout=60)
+                assert "ok" in next(iter(answer.values()))
+            found.add(broker.control("list_channels", "--no-table-headers", "pid").count("\n"))
+        assert len(found) == 1
+        eventually(lambda: len(jobs.begun()) == 2, 120)
 
 
 @pytest.mark.parametrize("options", [["-P", "solo"], ["-P", "threads"]])

@@ -94,50 +94,45 @@ class FreeProcesses:
 
     Notes
     -----
-    Celery's semaphore counts the free processes, and calls back once for each of its acquisitions. Here, what is called
-    back takes the next task, instead of the task that came with the acquisition. All of it runs in the worker's event
-    loop.
+    Celery counts free processes by a semaphore that may count too many: a process that is replaced (as
+    ``worker_max_tasks_per_child`` has it), a pool that grows and a lost connection each add one, and the pool then
+    keeps tasks in a queue of its own, in the order in which they came. So the pool itself is asked, whenever a task
+    comes and before the event loop waits. All of it runs in the worker's event loop.
     """
 
     def __init__(self, worker: Any, jobs: WaitingJobs, key: Key) -> None:
+        self._worker = worker
         self._jobs = jobs
         self._key = key
         self._numbers = itertools.count()
-        self._semaphore = worker.semaphore
         self._clear = worker.semaphore.clear
-        #: Free processes that are to get a task, and whether that is being done.
-        self._free = 0
-        self._giving = False
-        worker._quick_acquire = self.acquire
+        worker._quick_acquire = self.put
         worker.semaphore.clear = self.clear
+        worker.hub.on_tick.add(self._on_tick)
 
-    def acquire(self, process: Callable[[Any], None], request: Any) -> bool:
-        """Have a request processed when it is its turn; True if a process was free."""
+    def put(self, process: Callable[[Any], None], request: Any) -> None:
+        """Have a request processed when it is its turn."""
         self._jobs.put(Job(self._key(request), next(self._numbers), (process, request)))
-        return bool(self._semaphore.acquire(self._begin))
+        self._give()
 
     def clear(self) -> None:
         """Forget what waits: the connection was lost, so the broker delivers it again."""
         self._jobs.clear()
-        self._free = 0
         self._clear()
 
-    def _begin(self) -> None:
-        """Give a process that has become free its task.
+    def _on_tick(self) -> None:
+        if len(self._jobs) and self._give():
+            # It may have looked already, in this turn of the loop, for what to write to processes.
+            self._worker.pool._pool.on_poll_start()
 
-        A task that was revoked meanwhile gives its process back at once, that is from within: a flood of them, each
-        inside of the other, would use up Python's stack, and with it the process.
-        """
-        self._free += 1
-        if self._giving:
-            return
-        self._giving = True
-        try:
-            while self._free:
-                self._free -= 1
-                self._begin_next()
-        finally:
-            self._giving = False
+    def _give(self) -> bool:
+        """Give free processes tasks while there are any of both; True if one got a task."""
+        pool = self._worker.pool._pool
+        gave = False
+        while len(self._jobs) and len(pool._busy_workers) + len(pool.outbound_buffer) < len(pool._all_inqueues):
+            self._begin_next()
+            gave = True
+        return gave
 
     def _begin_next(self) -> None:
         job = self._jobs.take()
@@ -170,7 +165,8 @@ class ChannelForEachQueue(kombu.Consumer):  # type: ignore[misc]  # kombu has no
     Notes
     -----
     Celery limits what a channel has unacknowledged, and consumes all queues on one. What it sets for its channel is set
-    for each of these. A channel stays open when its queue is cancelled, so that tasks from it can be acknowledged.
+    for each of these. A channel stays open when its queue is cancelled, so that tasks from it can be acknowledged, and
+    is used again when the queue is consumed again.
     """
 
     def __init__(self, worker: Any, *args: Any, **options: Any) -> None:
@@ -185,7 +181,7 @@ class ChannelForEachQueue(kombu.Consumer):  # type: ignore[misc]  # kombu has no
 
     def cancel(self) -> None:
         """Cancel all consumers."""
-        for name in list(self._own):
+        for name in list(self._active_tags):
             self._cancel(name)
 
     close = cancel
@@ -193,20 +189,22 @@ class ChannelForEachQueue(kombu.Consumer):  # type: ignore[misc]  # kombu has no
     def cancel_by_queue(self, queue: Any) -> None:
         """Cancel the consumer of a queue."""
         name = getattr(queue, "name", queue)
-        if name in self._own:
+        if name in self._active_tags:
             self._cancel(name)
         self._queues.pop(name, None)
 
     def _cancel(self, name: str) -> None:
-        self._active_tags.pop(name, None)
-        self._own.pop(name).cancel()
+        del self._active_tags[name]
+        self._own[name].cancel()
 
     def _basic_consume(self, queue: Any, consumer_tag: Any = None, no_ack: Any = None, nowait: bool = True) -> Any:
-        if queue.name in self._own:
+        if queue.name in self._active_tags:
             return self._active_tags[queue.name]
         consumer = self._worker.consumer
+        before = self._own.get(queue.name)
+        channel = before.channel if before else self.channel.connection.client.channel()
         own = self._own[queue.name] = kombu.Consumer(
-            self.channel.connection.client.channel(), [queue], no_ack=no_ack, auto_declare=False,
+            channel, [queue], no_ack=no_ack, auto_declare=False,
             on_decode_error=self.on_decode_error, on_message=partial(self._received, queue.name),
         )  # fmt: skip
         own.accept = self.accept
