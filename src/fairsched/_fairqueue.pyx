@@ -437,6 +437,8 @@ cdef class FairQueue(NamedSlots):
             while limit and taken == 0:
                 if verdict == READY_AFTER_WAIT:  # and somebody else was quicker
                     hand_over(self)
+                if self.limits.rated:  # so that what is due counts among what may be taken
+                    limits_tell(&self.limits, &self.table, as_nanoseconds(self.getters.clock()))
                 # Making a list may run finalizers that use this queue: so it is made before anything is looked at.
                 size = min(limit, max(takeable(self), 1))
                 names = PyList_New(size)

@@ -299,6 +299,16 @@ class TestRate:
         assert len(found) == 3
 
 
+def test_all_that_is_due_is_taken_at_once() -> None:
+    clock = Clock()
+    fair = FairQueue({"gold": 1, "free": 1}, clock=clock, limit=Limit(rate=1, burst=3))
+    fair.put_many("gold", range(9))
+    fair.put_many("free", range(9))
+    assert len(fair.get_many(9, timeout=0)) == 6
+    clock.ticks += 16
+    assert len(fair.get_many(9, timeout=0)) == 4
+
+
 class TestOutlook:
     def test_it_says_what_the_limit_is_and_changes_nothing(self) -> None:
         fair = FairQueue({"gold": 1, "free": 1}, limit=Limit(2))

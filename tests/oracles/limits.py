@@ -128,10 +128,11 @@ class ReferenceLimits(ReferenceDwrr):
         self.look(name)
 
     def settle(self, name: Hashable, difference: int) -> None:
-        active = list(self.active)
+        active, granted = list(self.active), self.slots[name].granted
         super().settle(name, difference)
         if name in self.withheld and name not in active and name in self.active:
             self.active.remove(name)
+            self.slots[name].granted = granted  # what was interrupted goes on
 
     def set_limit(self, name: Hashable, limit: Limit | None, now: int = 0) -> None:
         self.tell(now)
