@@ -6,15 +6,26 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from fairsched._amqp cimport AckLedger
 from fairsched._fairqueue cimport FairQueue, Place
 from fairsched.core.amqp.frames cimport Found
+from fairsched.core.delay.buckets cimport Buckets
 
 cdef enum:
     COUNTERS = 11
 
 
+cdef class Durations:
+    cdef Buckets sojourn  # in nanoseconds
+    cdef Buckets service  # in nanoseconds
+    cdef Buckets age      # in units of 10 us
+
+    cdef void count(self, Buckets* buckets, int64_t value) noexcept
+
+
 cdef class Counters:
     cdef int64_t counts[COUNTERS]
+    cdef dict by_queue  # Durations
 
     cdef void count(self, int number, int64_t amount) noexcept
+    cdef Durations durations_of(self, object queue)
 
 
 cdef class AckPolicy:
@@ -55,6 +66,7 @@ cdef class ChannelDeliveries:
     cdef public int64_t room
     cdef Settlements settlements
     cdef Intake intake
+    cdef Durations durations  # of the queue; None: not looked up yet
     cdef int64_t nearly_full
     cdef uint64_t due
     cdef double sent
@@ -91,6 +103,7 @@ cdef class Message:
     cdef bint settle(self, int verdict) except -1
     cdef int leave_place(self) except -1
     cdef bytes header_bytes(self)
+    cdef uint64_t timestamp(self) except? 0
     cdef object name_in_method(self, int number)
 
 
@@ -175,6 +188,8 @@ cdef class MessageSource:
     cdef readonly int64_t handled_count
     cdef readonly bint deferring
     cdef bint measures
+    cdef bint timing             # durations are counted
+    cdef double wall             # what the clock of `begin` lacks to the time of day
     cdef unsigned int turns      # messages that were asked for since the last look whether more have come
     cdef unsigned int next_look  # after how many
 
@@ -188,3 +203,6 @@ cdef class MessageSource:
     cdef int note_handled(self, object lane, Message message, int64_t elapsed) except -1
     cdef int64_t note_time(self, int64_t elapsed, int64_t count) except? -1
     cdef int note_one(self, object lane, Message message, int64_t elapsed) except -1
+    cdef int note_begin(self, Message message, double begin) except -1
+    cdef int note_begins(self, list messages) except -1
+    cdef Durations durations_of(self, Message message)

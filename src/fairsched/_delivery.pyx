@@ -2,7 +2,7 @@
 
 In this file, in this order:
 
-    Counters             what one consumer has done so far
+    Counters             what one consumer has done so far, and how long its messages took
     AckPolicy            when acknowledgements leave
     Settlements          what is settled and not sent, of all channels of a consumer
     ChannelDeliveries    what one channel has delivered, and how it is settled
@@ -50,8 +50,8 @@ from fairsched.core.amqp.ackledger cimport (
     VERDICT_ACK as ACK, VERDICT_REJECT as REJECT, VERDICT_REQUEUE as REQUEUE, ackledger_deliver, ackledger_settle,
 )
 from fairsched.core.amqp.contents cimport (
-    PROPERTIES, PROPERTY_DELIVERY_MODE, PROPERTY_HEADERS, PROPERTY_PRIORITY, PROPERTY_TIMESTAMP, Properties,
-    contents_find,
+    CONTENT_HEAD, PROPERTIES, PROPERTY_DELIVERY_MODE, PROPERTY_HEADERS, PROPERTY_PRIORITY, PROPERTY_TIMESTAMP,
+    Properties, contents_find, contents_number,
 )
 from fairsched.core.amqp.frames cimport (
     FOUND_OTHER, FOUND_WHOLE, FRAME_HEAD, Delivery, Found, frames_find, frames_names, frames_number,
@@ -64,8 +64,10 @@ from fairsched.core.arrowdata cimport ArrowArray
 from fairsched.core.arrowexport cimport (
     ArrowBlock, ArrowTexts, arrow_batch, arrow_batch_column, arrow_batch_dictionary, arrow_texts_leave,
 )
+from fairsched.core.delay.buckets cimport BUCKETS, BUCKETS_FIRST, Buckets, bucket_bounds, buckets_add
 
 from queue import Empty
+from time import get_clock_info
 
 from pika import spec
 
@@ -78,6 +80,12 @@ COUNTER_NAMES = (
     "received", "acked", "nacked", "rejected", "errors", "stale_settlements", "reconnects",
     "shed", "kept_alone", "kept_budget", "timed_out",
 )
+
+#: Where the buckets of `Durations` end, as multiples of the first; the last has no end.
+BUCKET_ENDS = tuple(bucket_bounds.end[place] // BUCKETS_FIRST for place in range(BUCKETS - 1))
+
+#: Whether `perf_counter` and `monotonic` read one clock; not so on Windows before Python 3.13.
+cdef bint ONE_CLOCK = get_clock_info("perf_counter").implementation == get_clock_info("monotonic").implementation
 
 cdef dict COUNTER_NUMBERS = {name: number for number, name in enumerate(COUNTER_NAMES)}
 
@@ -125,10 +133,52 @@ cdef enum:
     OFTEN = 32         # messages taken after which it is looked, at the latest, whether more have come
     ROOM = 1 << 16     # octets that are read at once
     SETTLEMENT = 21    # octets of a frame that settles
+    AGE_TICKS = BUCKETS_FIRST  # of an age, to a second: its first bucket ends there
+    HAS_TIMESTAMP = 0x8000 >> PROPERTY_TIMESTAMP  # among the flags of properties
     READABLE = 1       # among the events of an epoll
 
 
 # Counts ---------------------------------------------------------------------------------------------------------------
+
+
+@cython.final
+cdef class Durations:
+    """Durations()
+    --
+
+    How long the messages of one queue took, in histograms of fixed size.
+
+    Notes
+    -----
+    `snapshot` is safe from any thread and O(1).
+    """
+
+    cdef void count(self, Buckets* buckets, int64_t value) noexcept:
+        with cython.critical_section(self):
+            buckets_add(buckets, value, 1)
+
+    def snapshot(self):
+        """snapshot($self)
+        --
+
+        A dict of (counts, sum in seconds) by name: ``sojourn``, from arrival until a message was handed out,
+        ``service``, its handler's time, and ``age``, from its `timestamp` until it was handed out.
+
+        Counts are those of the buckets that `BUCKET_ENDS` tells, not cumulative: of 100 us each for the first two, of
+        seconds for ages.
+        """
+        cdef Buckets sojourn, service, age
+        with cython.critical_section(self):
+            sojourn, service, age = self.sojourn, self.service, self.age
+        return {
+            "sojourn": bucket_figures(&sojourn, 1e9),
+            "service": bucket_figures(&service, 1e9),
+            "age": bucket_figures(&age, AGE_TICKS),
+        }
+
+
+cdef tuple bucket_figures(const Buckets* buckets, double second):
+    return [buckets.counts[place] for place in range(BUCKETS)], buckets.sum / second
 
 
 @cython.final
@@ -140,8 +190,11 @@ cdef class Counters:
 
     Notes
     -----
-    `add` and `snapshot` are safe from any thread and O(1).
+    `add`, `snapshot` and `durations` are safe from any thread and O(1).
     """
+
+    def __cinit__(self):
+        self.by_queue = {}
 
     cdef void count(self, int number, int64_t amount) noexcept:
         with cython.critical_section(self):
@@ -162,6 +215,17 @@ cdef class Counters:
         All counters: a dict of int by name.
         """
         return {name: self.counts[number] for number, name in enumerate(COUNTER_NAMES)}
+
+    def durations(self, queue):
+        """durations($self, queue)
+        --
+
+        How long the messages of a queue took: its `Durations`, which are made by the first call.
+        """
+        return self.durations_of(queue)
+
+    cdef Durations durations_of(self, object queue):
+        return self.by_queue.setdefault(queue, Durations())
 
 
 # When acknowledgements leave ------------------------------------------------------------------------------------------
@@ -696,6 +760,23 @@ cdef class Message:
     def routing_key(self):
         """The routing key it was published with. What is no UTF-8 in it is replaced."""
         return self.name_in_method(1)
+
+    cdef uint64_t timestamp(self) except? 0:
+        """When the publisher says that it made the message, in seconds since 1970; 0: it does not say."""
+        cdef const uint8_t* at
+        cdef Properties properties
+        cdef int64_t size
+        if isinstance(self.header, bytes):
+            at = <const uint8_t*> PyBytes_AS_STRING(self.header) + self.header_at
+            size = PyBytes_GET_SIZE(self.header) - self.header_at
+            # Most have none, and a look at the flags says so.
+            if size < CONTENT_HEAD + 2 or not frames_number(at + CONTENT_HEAD, 2) & HAS_TIMESTAMP:
+                return 0
+            if not contents_find(at, size, &properties):
+                return 0
+            return contents_number(at, &properties, PROPERTY_TIMESTAMP, 0)
+        found = getattr(self.header, "timestamp", None)
+        return found if isinstance(found, int) and 0 <= found < 1 << 63 else 0
 
     cdef object name_in_method(self, int number):
         """The exchange (0) or the routing key (1)."""
@@ -1618,6 +1699,16 @@ cdef class MessageSource:
         self.settlements = settlements
         self.measures = measures
 
+    def time_messages(self):
+        """time_messages($self)
+        --
+
+        Count from now on how long messages take, in `Counters.durations`; to be called again now and then, since that
+        is when the clocks are compared.
+        """
+        self.wall = wall_clock() - monotonic()
+        self.timing = True
+
     def try_get(self, lane, priority=0):
         """try_get($self, lane, priority=0)
         --
@@ -1629,7 +1720,10 @@ cdef class MessageSource:
         ShutDown
             If there will be none.
         """
-        return self.taken(lane, priority)
+        cdef Message message = self.taken(lane, priority)
+        if self.timing and message is not None:
+            self.note_begin(message, monotonic())
+        return message
 
     cdef Message taken(self, object lane, object priority):
         cdef FairQueue fair = <FairQueue?> lane
@@ -1747,10 +1841,11 @@ cdef class MessageSource:
                     break
                 found.append(message)
         except BaseException as error:
-            if found and isinstance(error, ShutDown) and not self.returning:
-                return found
-            settle_all(found, REQUEUE)
-            raise
+            if not found or not isinstance(error, ShutDown) or self.returning:
+                settle_all(found, REQUEUE)
+                raise
+        if self.timing:
+            self.note_begins(found)
         return found
 
     cdef int take_all(self, FairQueue lane, list found, Py_ssize_t limit) except -1:
@@ -1820,6 +1915,8 @@ cdef class MessageSource:
             while not over():
                 message = self.get(lane, slice)
                 while message is not None:
+                    if self.timing:
+                        self.note_begin(message, monotonic())
                     yield message
                     if settlements.flush_requested:
                         self.give_way()
@@ -1850,6 +1947,8 @@ cdef class MessageSource:
             if message is None:
                 continue
             begin = perf_counter()
+            if self.timing:
+                self.note_begin(message, begin if ONE_CLOCK else monotonic())
             call_handler(handler, message)
             self.note_handled(lane, message, <int64_t> ((perf_counter() - begin) * 1e9))
             if settlements.flush_requested:
@@ -1894,13 +1993,49 @@ cdef class MessageSource:
         return each
 
     cdef int note_one(self, object lane, Message message, int64_t elapsed) except -1:
+        cdef Durations durations
         if self.measures:
             self.account(lane, message, elapsed)
+        if self.timing:
+            durations = self.durations_of(message)
+            if durations is not None:
+                durations.count(&durations.service, elapsed)
         if message.deferred:
             self.deferring = True
         elif elapsed > SLOW:
             self.look_at_wait(message)
         return 0
+
+    cdef int note_begin(self, Message message, double begin) except -1:
+        """Count for how long a message waited, that is handed out now; and since when there is it, if it says so."""
+        cdef Durations durations = self.durations_of(message)
+        cdef uint64_t born
+        if durations is not None:
+            durations.count(&durations.sojourn, as_ticks(begin - message.arrived, 1e9))
+            born = message.timestamp()
+            if born:
+                durations.count(&durations.age, as_ticks(self.wall + begin - <double> born, AGE_TICKS))
+        return 0
+
+    cdef int note_begins(self, list messages) except -1:
+        cdef double now = monotonic()
+        for message in messages[:]:
+            self.note_begin(<Message?> message, now)
+        return 0
+
+    cdef Durations durations_of(self, Message message):
+        """Where the durations of a message count; None: nowhere, it came by no channel of ours."""
+        cdef ChannelDeliveries channel
+        if not isinstance(message.origin, ChannelDeliveries):
+            return None
+        channel = <ChannelDeliveries> message.origin
+        if channel.durations is None:
+            channel.durations = self.settlements.counters.durations_of(channel.queue)
+        return channel.durations
+
+
+cdef inline int64_t as_ticks(double seconds, double second) noexcept:
+    return <int64_t> (min(max(seconds, 0.0), 4e9) * second)
 
 
 # Batches: many messages settled at once, and as columns of Arrow ------------------------------------------------------

@@ -1,8 +1,9 @@
-"""The CoDel law for tests and benchmarks: loops without the GIL, and the kernel's fixed-point roots."""
+"""The CoDel law for tests and benchmarks: loops without the GIL, and the kernel's fixed-point roots. And buckets."""
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from fairsched._buffers cimport array_data
+from fairsched.core.delay.buckets cimport BUCKETS, Buckets, buckets_add, buckets_clear
 from fairsched.core.delay.codel cimport (
     CODEL_LINUX, CODEL_LINUX_Q16, CODEL_Q16_ONE, CODEL_QUEUEING_CONSUMER, CODEL_RFC, CodelLaw, CodelParams, CodelVars,
     codel_init, codel_newton, codel_reset, codel_should_return,
@@ -24,6 +25,16 @@ cdef enum:
     SLOTS = 10
     BATCH = 64
     DEPTH = 64
+
+
+def bucket_counts(list values):
+    """How many of some values are in each bucket, and the sum."""
+    cdef Buckets buckets
+    cdef int place
+    buckets_clear(&buckets)
+    for value in values:
+        buckets_add(&buckets, value, 1)
+    return [buckets.counts[place] for place in range(BUCKETS)], buckets.sum
 
 
 def newton(uint32_t inv_sqrt, uint32_t count):

@@ -1,5 +1,6 @@
-"""How long messages wait. Compiled into `_codel`; codel.pxd and histogram.pxd into the simulator as well.
+"""How long messages wait. Compiled into `_codel`; codel.pxd and histogram.pxd into the simulator as well, buckets.pxd
+into `_delivery`.
 
-Three headers that do not need each other: codel.pxd (when a message has waited too long), estimator.pxd (what a
-duration was lately) and histogram.pxd (how durations are distributed).
+codel.pxd (when a message has waited too long), estimator.pxd (what a duration was lately), histogram.pxd (how durations
+are distributed, nearly exact) and buckets.pxd (the same of fixed size, for Prometheus).
 """
