@@ -29,6 +29,7 @@ from fairsched.errors import (
 )
 from fairsched.hashexchange import ConsistentHashExchange
 from fairsched.limit import Limit
+from fairsched.limitstats import LimitStats
 from fairsched.pools import Pool
 from fairsched.queues import Queue
 from fairsched.retry import Retry
@@ -77,6 +78,7 @@ __all__ = [
     "FairschedError",
     "HashRing",
     "Limit",
+    "LimitStats",
     "Message",
     "MessageBatch",
     "MessageReturned",

@@ -66,6 +66,7 @@ from fairsched.bands import check_band
 from fairsched.batch import Batch
 from fairsched.errors import ShutDown
 from fairsched.limit import Limit as GivenLimit
+from fairsched.limitstats import LimitStats
 from fairsched.slotoutlook import SlotOutlook
 
 ctypedef int (*traverse_t)(PyObject*, visitproc, void*) noexcept
@@ -722,6 +723,15 @@ cdef class FairQueue(NamedSlots):
                         limits_set(&self.limits, &self.table, i, self.limits.usual)
                 hand_over(self)
 
+    def limit_stats(self):
+        """limit_stats($self)
+        --
+
+        What the limits of slots do, by slot name: a dict of `LimitStats`, of slots that have one. O(slots).
+        """
+        with cython.critical_section(self):
+            return all_limits(self) if self.limits.on else {}
+
     cdef int limit_slots(self, Limit usual) except -1:
         """Give all slots, also those to come, this limit."""
         cdef uint32_t i
@@ -1366,6 +1376,51 @@ cdef class Place:
                     self.queue = None
                     fair.give_back(self.index, unused)
         return 0
+
+
+cdef dict all_limits(FairQueue q):
+    """The figures of limits by slot name, all of one moment. Called with the queue's exclusion held."""
+    cdef uint32_t i, size
+    cdef SlotLimit* limits = NULL
+    cdef int64_t* queued
+    cdef list names = None
+    cdef int64_t now = 0
+    cdef dict figures = {}
+    if q.limits.rated:
+        now = as_nanoseconds(q.getters.clock())
+    while names is None or PyList_GET_SIZE(names) != q.table.size:
+        names = PyList_New(q.table.size)  # may run Python code, which may add slots
+    size = q.table.size
+    limits = <SlotLimit*> malloc(size * (sizeof(SlotLimit) + sizeof(int64_t)))
+    if limits == NULL and size:
+        raise MemoryError()
+    queued = <int64_t*> (limits + size)
+    for i in range(size):
+        limits[i] = q.limits.of[i]
+        queued[i] = <int64_t> (q.table.slots[i].pushed - q.table.slots[i].served)
+        if not q.table.slots[i].quantum:
+            limits[i].limit.concurrency = limits[i].limit.interval = 0
+        Py_INCREF(<object> PyList_GET_ITEM(q.name_of, i))
+        PyList_SET_ITEM(names, i, <object> PyList_GET_ITEM(q.name_of, i))
+    try:
+        for i in range(size):
+            if limits[i].limit.concurrency or limits[i].limit.interval:
+                figures[names[i]] = limit_figures(&limits[i], queued[i], now)
+    finally:
+        free(limits)
+    return figures
+
+
+cdef object limit_figures(const SlotLimit* at, int64_t queued, int64_t now):
+    """The figures of one limit, of a copy; the slot's mark may be of an earlier moment."""
+    cdef bint full = at.limit.concurrency != 0 and at.in_hand >= at.limit.concurrency
+    cdef bint early = at.limit.interval != 0 and at.full_at > now and at.full_at - at.limit.tolerance > now
+    return LimitStats(
+        at.in_hand if at.limit.concurrency else None,
+        at.limit.concurrency or None,
+        1e9 / at.limit.interval if at.limit.interval else None,
+        queued if full or early else 0,
+    )
 
 
 cdef inline void take_place(FairQueue q, uint32_t index, Place place) noexcept:

@@ -1,18 +1,21 @@
 """Metrics of a consumer for Prometheus; needs prometheus_client, the extra ``metrics``.
 
-Nothing is counted here: what the consumer counts anyway is read when Prometheus asks.
+Nothing is counted here: what the consumer counts anyway is read when Prometheus asks. Only how long messages take, it
+begins to count with the first scrape.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from fairsched._delivery import BUCKET_ENDS
 from fairsched.aio import Consumer as AsyncConsumer
 from fairsched.consumer.app import App
 from fairsched.consumer.consumer import Consumer
@@ -20,15 +23,19 @@ from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from fairsched.consumer.client import Client
+    from fairsched.limitstats import LimitStats
     from fairsched.slotstats import SlotStats
 
 __all__ = ["OTHER", "ConsumerCollector", "collector"]
 
-#: The label of all tenants together that have none of their own.
+#: The label of all tenants, or queues, together that have none of their own.
 OTHER = "other"
 
 #: Characters of a tenant's name, at most; those with a longer one have no label of their own.
 LONGEST_NAME = 128
+
+#: Queues with a label of their own in histograms, the first ones of the consumer; the others count together.
+MOST_QUEUES = 20
 
 _COUNTER, _GAUGE = CounterMetricFamily, GaugeMetricFamily
 
@@ -60,6 +67,11 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...], dict[tuple[str, ...], str]]] = 
         (),
         {(): "dead_lettered"},
     ),
+    "fairsched_retry_failures": (
+        "Messages that were requeued because no copy could be published, to be handled again or as dead letter.",
+        (),
+        {(): "retry_failures"},
+    ),
 }
 
 #: Of the whole consumer at this moment.
@@ -67,6 +79,11 @@ _GAUGES = {
     "fairsched_connected": "Whether there is an open connection to a broker.",
     "fairsched_inflight_messages": "Messages that handlers have, or have deferred.",
     "fairsched_tenants": "Tenants that have messages here, or a label of their own.",
+    "fairsched_retrying_messages": "Messages that failed and whose copy the broker has not confirmed yet.",
+    "fairsched_requeues_delayed": "Messages that failed repeatedly and are held back here before they are requeued.",
+    "fairsched_limits_reached": "Queues, or tenants, whose messages wait because of their limit alone.",
+    "fairsched_share_group_connected": "Whether this consumer takes part in its share group.",
+    "fairsched_share_group_peers": "Other consumers of the share group that were heard of lately.",
 }
 
 #: Of each queue of the broker.
@@ -82,6 +99,32 @@ _OF_SLOTS: dict[str, tuple[Callable[..., Metric], str, Callable[[SlotStats], int
     "fairsched_served_cost": (_COUNTER, "What the messages taken out were charged.", lambda slot: slot.work),
     "fairsched_deficit": (_GAUGE, "Cost that may be served in this turn; below 0: debt.", lambda slot: slot.deficit),
     "fairsched_quantum": (_GAUGE, "Cost that is granted in each turn.", lambda slot: slot.quantum),
+}  # fmt: skip
+
+#: Of each slot that has a limit: a figure, or None for what the limit does not bound.
+_OF_LIMITS: dict[str, tuple[str, Callable[[LimitStats], float | None]]] = {
+    "fairsched_limit_concurrency": ("Messages in hand that the limit allows.", lambda limit: limit.concurrency),
+    "fairsched_limit_in_use": ("Messages in hand that count for the limit.", lambda limit: limit.in_hand),
+    "fairsched_limit_rate": ("Messages a second that the limit allows.", lambda limit: limit.per_second),
+    "fairsched_limit_withheld_messages": (
+        "Messages that wait because of the limit alone; they are among the buffered ones.",
+        lambda limit: limit.withheld,
+    ),
+}
+
+#: Those that are numbers of messages, and add up.
+_OF_MESSAGES = ("_in_use", "_messages")
+
+#: Of each slot of a consumer that has a share group.
+_CHARGE = "fairsched_share_group_charge"
+
+#: Of each queue of the broker: help, the key in `Durations.snapshot`, and how many of the first bucket make a second.
+_DURATIONS: dict[str, tuple[str, str, float]] = {
+    "fairsched_buffer_sojourn_seconds": ("For how long messages waited here for their handler.", "sojourn", 1e4),
+    "fairsched_process_duration_seconds": ("For how long handlers ran.", "service", 1e4),
+    "fairsched_message_age_seconds": (
+        "How old messages with a timestamp were when they were handed out; timestamps are whole seconds.", "age", 1.0,
+    ),
 }  # fmt: skip
 
 
@@ -127,6 +170,7 @@ class ConsumerCollector(Collector):
     -----
     A scrape reads counters: O(number of slots). Safe from any thread, at any time: before the start, while it
     reconnects and after the close, too. It does not keep the consumer alive; of one that is gone there are no samples.
+    The first scrape has the consumer count how long messages take from then on.
 
     Tenants get a label when a scrape finds them: those with a weight of their own first, then those with the most
     messages served or waiting. They keep it. Nothing of a tenant is forgotten any more once it has one, so its counters
@@ -179,11 +223,18 @@ class ConsumerCollector(Collector):
             families["fairsched_queue_consumed"].add_metric((text(queue),), consumed)
         for queue, window in client.windows().items():
             families["fairsched_prefetch_limit"].add_metric((text(queue),), window)
+        families["fairsched_requeues_delayed"].add_metric((), client.held_back())
+        if "retrying" in stats:
+            families["fairsched_retrying_messages"].add_metric((), stats["retrying"])
+        client.time_messages()
+        _add_durations(client, families)
         if client.settings.key is None:
             memory.add_slots({text(queue): slot for queue, slot in slots.items()}, families)
         else:
             families["fairsched_tenants"].add_metric((), len(slots))
             memory.add_tenants(slots, stats, families)
+        memory.add_limits(client, families)
+        memory.add_share_group(client, families)
 
 
 class _Memory:
@@ -233,6 +284,43 @@ class _Memory:
                 value = figure(slot)
                 families[name].add_metric((label,), self._forwards(name, label, value) if make is _COUNTER else value)
 
+    def _label_of(self, client: Client, names: Iterable[Hashable]) -> dict[Hashable, str]:
+        """Return the labels of slots, by name, that have one."""
+        if client.settings.key is None:
+            return {name: text(name) for name in names}
+        return {tenant: label for label, tenant in self._tenants.items()}
+
+    def add_limits(self, client: Client, families: Mapping[str, Any]) -> None:
+        """Add what limits do; of tenants without a label their messages together."""
+        limits = client.lanes.limits()
+        if not limits:
+            return
+        families["fairsched_limits_reached"].add_metric((), sum(one.withheld > 0 for one in limits.values()))
+        labels = self._label_of(client, limits)
+        for name, (_, figure) in _OF_LIMITS.items():
+            rest = 0.0
+            for slot, limit in limits.items():
+                value, label = figure(limit), labels.get(slot)
+                if label is None:
+                    rest += value or 0
+                elif value is not None:
+                    families[name].add_metric((label,), value)
+            if client.settings.key is not None and name.endswith(_OF_MESSAGES):
+                families[name].add_metric((OTHER,), rest)
+
+    def add_share_group(self, client: Client, families: Mapping[str, Any]) -> None:
+        """Add how the share group is, and what it charges."""
+        group = client.share_group
+        if group is None:
+            return
+        families["fairsched_share_group_connected"].add_metric((), group.connected)
+        families["fairsched_share_group_peers"].add_metric((), group.peers)
+        charges = group.charges()
+        labels = self._label_of(client, charges)
+        for slot, charge in charges.items():
+            if slot in labels:
+                families[_CHARGE].add_metric((labels[slot],), charge)
+
     def _forwards(self, name: str, label: str, value: int) -> int:
         value = self._counted[name, label] = max(value, self._counted.get((name, label), 0))
         return value
@@ -252,7 +340,10 @@ def _families(kind: str) -> dict[str, Any]:
     found: dict[str, Any] = {name: _COUNTER(name, help, labels=labels) for name, (help, labels, _) in _COUNTERS.items()}
     found |= {name: _GAUGE(name, help, labels=()) for name, help in _GAUGES.items()}
     found |= {name: _GAUGE(name, help, labels=("queue",)) for name, help in _OF_QUEUES.items()}
-    return found | {name: make(name, help, labels=(kind,)) for name, (make, help, _) in _OF_SLOTS.items()}
+    found |= {name: HistogramMetricFamily(name, help, labels=("queue",)) for name, (help, _, _) in _DURATIONS.items()}
+    found |= {name: make(name, help, labels=(kind,)) for name, (make, help, _) in _OF_SLOTS.items()}
+    found |= {name: _GAUGE(name, help, labels=(kind,)) for name, (help, _) in _OF_LIMITS.items()}
+    return found | {_CHARGE: _GAUGE(_CHARGE, "Cost a second charged for what others served of it.", labels=(kind,))}
 
 
 def _add_counters(stats: Mapping[str, Any], families: Mapping[str, Any]) -> None:
@@ -260,3 +351,18 @@ def _add_counters(stats: Mapping[str, Any], families: Mapping[str, Any]) -> None
         for values, key in samples.items():
             if key in stats:
                 families[name].add_metric(values, stats[key])
+
+
+def _add_durations(client: Client, families: Mapping[str, Any]) -> None:
+    """Add how long messages took, by queue; of the last queues together."""
+    found: dict[str, list[dict[str, tuple[list[int], float]]]] = {}
+    for queue in client.settings.windows:
+        label = text(queue)
+        alone = len(found.keys() - {OTHER}) < MOST_QUEUES and label not in found
+        found.setdefault(label if alone else OTHER, []).append(client.counters.durations(queue).snapshot())
+    for name, (_, key, first) in _DURATIONS.items():
+        ends = [*(str(end / first) for end in BUCKET_ENDS), "+Inf"]
+        for label, several in found.items():
+            counts = [sum(numbers) for numbers in zip(*(one[key][0] for one in several), strict=True)]
+            buckets = list(zip(ends, itertools.accumulate(counts), strict=True))
+            families[name].add_metric((label,), buckets, sum(one[key][1] for one in several))

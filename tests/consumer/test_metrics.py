@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import http.client
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,10 +24,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from support.rabbitmq import eventually, free_ports, numbered
 
-from fairsched import App, Broker, Consumer, Publisher
+from fairsched import App, Broker, Consumer, Limit, Publisher, Queue, Retry, aio
 from fairsched.cli.broker import Session
 from fairsched.errors import ConfigurationError, ConnectionFailed
-from fairsched.metrics import LONGEST_NAME, collector, text
+from fairsched.metrics import LONGEST_NAME, MOST_QUEUES, collector, text
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -187,6 +190,197 @@ def test_a_cost_that_is_corrected_does_not_count_backwards() -> None:
     lane.settle("q", -60)
     assert lane.stats()["q"].work == 40
     assert of(scrape(registry), "fairsched_served_cost_total") == {"q": 100}
+
+
+def test_what_a_limit_withholds_is_seen_until_it_is_given_back(url: str) -> None:
+    filled(url, "limited", 6)
+    filled(url, "unlimited", 3)
+    queues = [Queue("limited", limit=Limit(2, rate=1000, burst=10)), Queue("unlimited")]
+    with Consumer(url, queues) as consumer:
+        registry = registered(consumer)
+        messages = iter(consumer)
+        eventually(lambda: consumer.state.buffered == 9)
+        found = [next(messages) for _ in range(5)]
+        kept = [message for message in found if message.queue == "limited"]
+        samples = scrape(registry)
+        assert of(samples, "fairsched_limit_in_use") == of(samples, "fairsched_limit_concurrency") == {"limited": 2}
+        assert of(samples, "fairsched_limit_rate") == {"limited": 1000}
+        assert of(samples, "fairsched_limit_withheld_messages") == {"limited": 4}
+        assert of(samples, "fairsched_limits_reached") == {"": 1}
+        kept[0].ack()
+        eventually(lambda: of(scrape(registry), "fairsched_limit_withheld_messages") == {"limited": 0})
+        samples = scrape(registry)
+        assert of(samples, "fairsched_limit_in_use") == {"limited": 1}
+        assert of(samples, "fairsched_limits_reached") == {"": 0}
+
+
+def test_limits_of_tenants_beyond_the_bound_are_added_up(url: str) -> None:
+    for number in range(5):
+        filled(url, "metered", 3, headers={"tenant": f"t{number}"})
+    limits = {"t0": Limit(2), "t1": False}
+    with Consumer(url, ["metered"], key="header:tenant", limit=Limit(1), limits=limits, weights={"t0": 2}) as consumer:
+        registry = registered(consumer, tenants=1)
+        messages = iter(consumer)
+        eventually(lambda: consumer.state.buffered == 15)
+        kept = [next(messages) for _ in range(8)]
+        samples = scrape(registry)
+        assert len(kept) == 8  # two of t0, all three of t1 and one of each other
+        assert of(samples, "fairsched_limit_concurrency") == {"t0": 2}
+        assert of(samples, "fairsched_limit_in_use") == {"t0": 2, "other": 3}
+        assert of(samples, "fairsched_limit_withheld_messages") == {"t0": 1, "other": 6}
+        assert of(samples, "fairsched_limits_reached") == {"": 4}
+        for message in kept:
+            message.ack()
+
+
+def test_without_a_limit_a_group_or_retries_there_are_no_samples_of_them() -> None:
+    consumer = Consumer("amqp://127.0.0.1:9", ["q"])
+    samples = scrape(registered(consumer))
+    assert samples
+    unwanted = re.compile("fairsched_(limit|share_group|retry)")
+    assert [name for name, _ in samples if unwanted.match(name)] == []
+
+
+def test_a_share_group_and_what_it_charges(url: str) -> None:
+    filled(url, "own", 20_000)
+    filled(url, "common", 20_000)
+    quiet = Consumer(url, ["own", "common"], share_group="metrics", prefetch=100)
+    busy = Consumer(url, ["common"], share_group="metrics", prefetch=100)
+    registry = registered(quiet)
+    with quiet, busy:
+        served = threading.Event()
+
+        def serve(consumer: Consumer) -> None:
+            for message in consumer:
+                message.ack()
+                if served.wait(0.001):
+                    return
+
+        threads = [threading.Thread(target=serve, args=(one,)) for one in (quiet, busy)]
+        for thread in threads:
+            thread.start()
+        try:
+            eventually(lambda: of(scrape(registry), "fairsched_share_group_peers") == {"": 1})
+            assert of(scrape(registry), "fairsched_share_group_connected") == {"": 1}
+            eventually(lambda: of(scrape(registry), "fairsched_share_group_charge").get("common", 0) > 0, 60)
+            assert of(scrape(registry), "fairsched_share_group_charge")["own"] == 0
+        finally:
+            served.set()
+            for thread in threads:
+                thread.join(30)
+    samples = scrape(registry)
+    assert of(samples, "fairsched_share_group_connected") == {"": 0}
+    assert of(samples, "fairsched_share_group_charge") == {}
+
+
+def test_what_fails_again_and_copies_that_cannot_be_published(url: str) -> None:
+    filled(url, "retried", 1)
+    filled(url, "failing", 1)
+    with Session(url) as session:
+        session.declare("retried.retry.20", {})  # not as the second retry needs it
+    queues = [Queue("retried", retry=Retry(backoff=(0.01, 0.02), jitter=False)), "failing"]
+    with Consumer(url, queues, on_error="requeue") as consumer:
+        registry = registered(consumer)
+        done = threading.Event()
+
+        def fail() -> None:
+            for message in consumer:
+                message.fail(ValueError("bad"))
+                if done.is_set():
+                    return
+
+        thread = threading.Thread(target=fail)
+        thread.start()
+        try:
+            eventually(lambda: of(scrape(registry), "fairsched_requeues_delayed")[""] > 0)
+            eventually(lambda: of(scrape(registry), "fairsched_messages_retried_total")[""] > 0)
+            eventually(lambda: of(scrape(registry), "fairsched_retry_failures_total")[""] > 0)
+            assert of(scrape(registry), "fairsched_retrying_messages")[""] in (0, 1)
+        finally:
+            done.set()
+            consumer.stop(now=True)
+            thread.join(30)
+
+
+# How long messages take -------------------------------------------------------------------------------------------
+
+
+def histogram(samples: Samples, name: str, queue: str) -> dict[str, float]:
+    """Return what a histogram counted up to each bound, and its sum."""
+    found = {
+        dict(labels)["le"]: value
+        for (metric, labels), value in samples.items()
+        if metric == name + "_bucket" and dict(labels)["queue"] == queue
+    }
+    assert list(found.values()) == sorted(found.values())
+    assert found["+Inf"] == samples[(name + "_count", (("queue", queue),))]
+    return {**found, "sum": samples[(name + "_sum", (("queue", queue),))]}
+
+
+@pytest.mark.parametrize("how", ["run", "run, async", "messages", "messages, async", "batches"])
+def test_durations_of_messages(url: str, how: str) -> None:
+    name = "timed " + how
+    filled(url, name, 10, timestamp=int(time.time()) - 3000)
+    filled(url, name, 10)
+    consumer: Any = (aio.Consumer if "async" in how else Consumer)(url, [name], prefetch=100)
+    registry = registered(consumer)
+    scrape(registry)
+    handled = 0
+
+    def handle(message: Any) -> None:
+        nonlocal handled
+        handled += 1
+        time.sleep(0.002)
+        if handled == 20:
+            consumer.stop()
+
+    async def consume() -> None:
+        async with consumer:
+            if how == "run, async":
+                await consumer.run(handle)
+                return
+            async for message in consumer:
+                handle(message)
+                message.ack()
+
+    if "async" in how:
+        asyncio.run(consume())
+    elif how == "run":
+        consumer.run(handle)
+    else:
+        with consumer:
+            for one in consumer.batches() if how == "batches" else consumer:
+                with one:
+                    for message in one if how == "batches" else [one]:
+                        handle(message)
+    samples = scrape(registry)
+    sojourn = histogram(samples, "fairsched_buffer_sojourn_seconds", name)
+    age = histogram(samples, "fairsched_message_age_seconds", name)
+    assert sojourn["+Inf"] == 20
+    assert 0 <= sojourn["sum"] < 20 * 60
+    assert (age["2000.0"], age["5000.0"], age["+Inf"]) == (0, 10, 10)
+    assert 10 * 3000 <= age["sum"] < 10 * 3100
+    service = histogram(samples, "fairsched_process_duration_seconds", name)
+    # Who takes messages himself has no handler that could be measured.
+    assert (service["0.001"], service["+Inf"]) == (0, 0 if how.startswith("messages") else 20)
+    assert service["sum"] >= (0 if how.startswith("messages") else 20 * 0.002)
+
+
+def test_nothing_is_timed_before_the_first_scrape(url: str) -> None:
+    filled(url, "unscraped", 5)
+    consumer = Consumer(url, ["unscraped"])
+    registry = registered(consumer)
+    consume_some(consumer, 5)
+    assert consumer.stats()["received"] == 5
+    assert histogram(scrape(registry), "fairsched_buffer_sojourn_seconds", "unscraped")["+Inf"] == 0
+
+
+def test_histograms_of_queues_beyond_the_bound_are_added_up() -> None:
+    queues = [f"q{number}" for number in range(MOST_QUEUES + 5)]
+    consumer = Consumer("amqp://127.0.0.1:9", queues)
+    samples = scrape(registered(consumer))
+    labels = {dict(labels)["queue"] for name, labels in samples if name == "fairsched_message_age_seconds_count"}
+    assert labels == {*queues[:MOST_QUEUES], "other"}
 
 
 class Nameless:

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from oracles.limits import ReferenceLimits
 from support.rabbitmq import eventually
 
-from fairsched import ConfigurationError, FairQueue, Limit, ShutDown
+from fairsched import ConfigurationError, FairQueue, Limit, LimitStats, ShutDown
 
 #: A tick of the clock: whole nanoseconds, and a sum of powers of two in seconds, so that nothing is rounded.
 TICK = 1 / 8
@@ -320,6 +320,19 @@ class TestOutlook:
         assert (look.item, look.in_hand, look.before, look.turns, look.others) == (2, 2, None, None, None)
         assert FairQueue({"gold": 1}).outlook("gold").concurrency is None
 
+    def test_the_figures_of_all_limits(self) -> None:
+        clock = Clock()
+        fair = FairQueue({"gold": 1, "free": 1, "other": 1}, clock=clock)
+        assert fair.limit_stats() == {}
+        fair.set_limit("gold", Limit(2))
+        fair.set_limit("free", Limit(rate=2))
+        for name in ("gold", "free", "other"):
+            fair.put_many(name, range(5))
+        drained(fair)
+        assert fair.limit_stats() == {"gold": LimitStats(2, 2, None, 3), "free": LimitStats(None, None, 2.0, 4)}
+        clock.ticks += 4  # nobody has looked, but there is a token again
+        assert fair.limit_stats()["free"].withheld == 0
+
 
 class TestArguments:
     @pytest.mark.parametrize(
@@ -456,6 +469,22 @@ class LimitedQueue(RuleBasedStateMachine):
             assert (stats.deficit, stats.served, stats.queued) == (slot.deficit, slot.served, len(slot.fifo)), name
             look = self.fair.outlook(name)
             assert look.in_hand == (None if self.oracle.most[name] is None else self.oracle.in_hand[name])
+        self.check_figures()
+
+    def check_figures(self) -> None:
+        found = self.fair.limit_stats()
+        for name, slot in self.oracle.slots.items():
+            most, interval = self.oracle.most[name], self.oracle.buckets[name].interval
+            if most is None and not interval:
+                assert name not in found
+                continue
+            stopped = self.oracle.is_full(name) or self.oracle.retry_after(name, self.now) is not None
+            assert found[name] == LimitStats(
+                None if most is None else self.oracle.in_hand[name],
+                most,
+                1e9 / interval if interval else None,
+                len(slot.fifo) if stopped else 0,
+            )
 
 
 TestLimitedQueue = LimitedQueue.TestCase
@@ -619,6 +648,7 @@ class Visited:
 
     def outlook(self, name: int, _count: int) -> None:
         self.fair.anticipated()
+        assert all((one.in_hand or 0) <= self.most for one in self.fair.limit_stats().values())
         with contextlib.suppress(KeyError):
             look = self.fair.outlook(name)
             assert look.in_hand is None or look.in_hand <= self.most

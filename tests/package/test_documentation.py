@@ -175,8 +175,11 @@ METRICS_PAGE = ROOT / "docs/howto/metrics.md"
 #: Of queues, or with a key of tenants.
 OF_SLOTS = {
     "fairsched_served_messages_total", "fairsched_served_cost_total", "fairsched_buffered_messages",
-    "fairsched_deficit", "fairsched_quantum",
+    "fairsched_deficit", "fairsched_quantum", "fairsched_limit_concurrency", "fairsched_limit_in_use",
+    "fairsched_limit_rate", "fairsched_limit_withheld_messages", "fairsched_share_group_charge",
 }  # fmt: skip
+#: What a histogram of Prometheus consists of, and the labels of each beside those of the histogram.
+PARTS_OF_HISTOGRAM = {"_bucket": {"le"}, "_sum": set[str](), "_count": set[str]()}
 
 
 def metrics_labels() -> dict[str, tuple[Metric, list[str]]]:
@@ -243,10 +246,13 @@ def test_the_dashboard_asks_for_what_there_is(
     file: str, collected: Callable[[], dict[str, tuple[Metric, list[str]]]], unasked: set[str], variable: str
 ) -> None:
     board = json.loads((ROOT / "examples/grafana" / file).read_text(encoding="utf-8"))
-    there = {
-        name: {*labels, "instance"} | ({"tenant"} if name in OF_SLOTS else set())
-        for name, (_, labels) in collected().items()
-    }
+    there: dict[str, set[str]] = {}
+    histogram_of: dict[str, str] = {}
+    for name, (family, labels) in collected().items():
+        of_all = {*labels, "instance"} | ({"tenant"} if name in OF_SLOTS else set())
+        for part, more in PARTS_OF_HISTOGRAM.items() if family.type == "histogram" else [("", set[str]())]:
+            there[name + part] = of_all | more
+            histogram_of[name + part] = name
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"]) >= 10
     asked: set[str] = set()
     for target in (target for panel in board["panels"] for target in panel["targets"]):
@@ -254,14 +260,15 @@ def test_the_dashboard_asks_for_what_there_is(
         assert metrics
         assert set(metrics) <= there.keys()
         [possible] = {frozenset(there[name]) for name in metrics}
+        increasing = {name for name in metrics if name.endswith("_total") or histogram_of[name] != name}
         grouped = {label for labels in re.findall(r"by \((.*?)\)", target["expr"]) for label in labels.split(", ")}
         assert grouped <= possible
-        assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) == grouped
+        assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) == grouped - {"le"}
         for name in metrics:  # a counter is of use as a rate only
             before = target["expr"].partition(name)[0]
-            assert name.endswith("_total") == before.endswith(("rate(", "increase("))
-        asked.update(metrics)
-    assert there.keys() - asked == unasked
+            assert (name in increasing) == before.endswith(("rate(", "increase("))
+        asked.update(histogram_of[name] for name in metrics)
+    assert set(histogram_of.values()) - asked == unasked
     variables = board["templating"]["list"]
     assert {name for one in variables for name in re.findall(r"fairsched_\w+", one["query"])} == {variable}
 

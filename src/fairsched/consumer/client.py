@@ -84,7 +84,8 @@ class Client(MessageSource, Listener):
         rules = settings.shedding
         self.shedding = rules and Shedding(rules, self.counters, self._is_alone, self._advice)
         name = settings.options.share_group
-        self._share_group = None if name is None else ShareGroup(name, settings, self.lanes)
+        #: Keeps shares in step with those of other processes, if that is wanted.
+        self.share_group = None if name is None else ShareGroup(name, settings, self.lanes)
         #: Made by `start`: it owns sockets, and a consumer that is never started should own nothing.
         self.io_thread: IOThread
         #: What made consuming impossible, if anything did.
@@ -143,8 +144,8 @@ class Client(MessageSource, Listener):
                 )
             if self.error is not None:
                 raise self.error
-            if self._share_group is not None:
-                self._share_group.start(_ended(self.io_thread))
+            if self.share_group is not None:
+                self.share_group.start(_ended(self.io_thread))
         except BaseException:
             if mine:
                 self.close(at_once=True)
@@ -375,8 +376,8 @@ class Client(MessageSource, Listener):
             self.io_thread.close(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
             if self._retries is not None:
                 self._retries.close(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
-            if self._share_group is not None:
-                self._share_group.end(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
+            if self.share_group is not None:
+                self.share_group.end(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
 
     def _wait_for_settlements(self) -> None:
         if self._settled.wait(self.remaining()):
@@ -420,6 +421,10 @@ class Client(MessageSource, Listener):
             quantum = self.settings.quanta.get(tenant, self.settings.default_quantum)
             if quantum is not None:
                 self.lanes.set_quanta({tenant: quantum})
+
+    def held_back(self) -> int:
+        """Return the number of messages that failed again and wait here before they are requeued."""
+        return self._pace.held
 
     def windows(self) -> dict[str, int]:
         """Return for every queue that is consumed the unsettled messages that it may have here."""
@@ -492,8 +497,8 @@ class Client(MessageSource, Listener):
         found = {**self.counters.snapshot(), "buffered": self.lanes.qsize(), "slots": self.lanes.stats()}
         if self._retries is not None:
             found |= self._retries.stats()
-        if self._share_group is not None:
-            found["peers"] = self._share_group.peers
+        if self.share_group is not None:
+            found["peers"] = self.share_group.peers
         return {**found, "codel": self.shedding.stats()} if self.shedding else found
 
 

@@ -405,7 +405,8 @@ class Consumer:
             gone), ``reconnects``, ``buffered``, and ``slots``: a `SlotStats` per queue or tenant. Of those that waited
             too long: ``shed`` (returned; counted in ``nacked`` or ``rejected`` too), ``kept_alone``, ``kept_budget``,
             and with a `codel` also ``codel``: the slots whose messages are being returned (``dropping``), and a
-            `CoDelStats` per slot (``slots``). With a `retry` also ``retried`` and ``dead_lettered``.
+            `CoDelStats` per slot (``slots``). With a `retry` also ``retried``, ``dead_lettered``, ``retrying`` (whose
+            copy is not confirmed yet) and ``retry_failures`` (requeued, since no copy could be published).
 
         Notes
         -----

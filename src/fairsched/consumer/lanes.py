@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from fairsched._fairqueue import FairQueue
 from fairsched._routing import HashRing
 from fairsched.errors import ConfigurationError, ShutDown
+from fairsched.limitstats import LimitStats
 from fairsched.slotoutlook import SlotOutlook
 from fairsched.slotstats import SlotStats
 
@@ -179,6 +180,10 @@ class Lanes:
                 old = merged.get(name)
                 merged[name] = new if old is None else _added(old, new)
         return merged
+
+    def limits(self) -> dict[Hashable, LimitStats]:
+        """Return what the limits of slots do; there are some in a single lane only. O(slots)."""
+        return self.queues[0].limit_stats() if len(self.queues) == 1 else {}
 
 
 def _put(lane: FairQueue, slots: list[Hashable], messages: list[Message], costs: list[int] | None) -> list[Message]:

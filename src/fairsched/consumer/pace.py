@@ -41,6 +41,11 @@ class Pace:
         """Take what calls a function after so many seconds, in whatever thread."""
         self._after = after
 
+    @property
+    def held(self) -> int:
+        """Messages that are held back."""
+        return len(self._held)
+
     def requeue(self, message: Message) -> None:
         """Requeue a message that failed, now or later."""
         if message.settled:

@@ -184,7 +184,7 @@ class Retries:
         self._turn = threading.Lock()
         self._look = False
         self._closed = False
-        self._counts = {"retried": 0, "dead_lettered": 0}
+        self._counts = {"retried": 0, "dead_lettered": 0, "retrying": 0, "retry_failures": 0}
 
     def covers(self, queue: str) -> bool:
         """Whether messages of a queue are retried."""
@@ -217,7 +217,9 @@ class Retries:
         return f"dead letter in {name!r}, after attempt {attempt}"
 
     def stats(self) -> dict[str, int]:
-        """Return counters: messages that were ``retried`` and ``dead_lettered``."""
+        """Return messages that were ``retried`` and ``dead_lettered``; those that are being so, ``retrying``; and
+        ``retry_failures``, those that were requeued since no copy could be published.
+        """
         with self._guard:
             return dict(self._counts)
 
@@ -232,16 +234,18 @@ class Retries:
             thread.start()
             thread.join(timeout)
 
-    def _count(self, what: str) -> None:
+    def _count(self, what: str, change: int = 1) -> None:
         with self._guard:
-            self._counts[what] += 1
+            self._counts[what] += change
 
     def send(self, message: Message, declaration: Declaration, attempt: int, error: Exception, what: str) -> None:
         """Begin to publish a copy of a message, which is acknowledged once the broker has that."""
         if message.settled or not message.alive:
             message.nack()  # it is counted, and the broker delivers it again
             return
-        self._prepare(_Copy(message, declaration, copy_properties(message, attempt, error), what))
+        copy = _Copy(message, declaration, copy_properties(message, attempt, error), what)
+        self._count("retrying")
+        self._prepare(copy)
 
     # A copy, from step to step: each may run in another thread -----------------------------------------------------
 
@@ -354,6 +358,8 @@ class Retries:
                 self._acknowledge(copy)
             elif copy.message.alive:
                 self._prepare(copy)  # its queue may be gone already, and the copy with it
+            else:
+                self._count("retrying", -1)
         elif isinstance(error, MessageReturned) and copy.tries < _TRIES:
             with self._guard:
                 self._declared.pop(copy.declaration.queue, None)
@@ -363,10 +369,13 @@ class Retries:
 
     def _acknowledge(self, copy: _Copy) -> None:
         """Step 3."""
+        self._count("retrying", -1)
         if copy.message.ack():
             self._count(copy.what)
 
     def _failed(self, copy: _Copy, reason: str) -> None:
+        self._count("retrying", -1)
+        self._count("retry_failures")
         if copy.message.alive and not copy.message.settled:
             _log.error(
                 "no copy of message %d of queue %r was published, and it is requeued: %s",

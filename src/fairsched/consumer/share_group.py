@@ -147,8 +147,9 @@ class ShareGroup:
     and acknowledgements must go on. Nothing waits for it. While the broker cannot be reached, or does not allow it,
     every worker is fair to its own queues as without a group; the log says so once a minute.
 
-    `start` and `end` are for the owner, one after the other. Synchronization: `peers` and `_session` are single
-    references that the thread writes and any thread may read, `_ended` is an event. All else belongs to the thread.
+    `start` and `end` are for the owner, one after the other. Synchronization: `peers`, `connected`, `_session` and what
+    `charges` reads are single references that the thread writes and any thread may read, `_ended` is an event. All else
+    belongs to the thread.
     """
 
     def __init__(self, name: str, settings: ConsumerSettings, lanes: Lanes) -> None:
@@ -160,6 +161,8 @@ class ShareGroup:
         self._lanes = lanes
         #: Other consumers that were heard of lately.
         self.peers = 0
+        #: Whether the broker lets this take part now.
+        self.connected = False
         self._identity = uuid.uuid4().hex
         self._balance = GroupBalance()
         self._session: Session | None = None
@@ -191,6 +194,12 @@ class ShareGroup:
                 session.interrupt()
         if self._thread.is_alive():
             self._thread.join(timeout)
+
+    def charges(self) -> dict[Hashable, float]:
+        """Return what slots are charged for their service elsewhere, in cost a second; from any thread."""
+        slots = self._slots
+        found = ((slots.get(name), rate) for name, rate in list(self._balance.charges.items()))
+        return {slot: rate for slot, rate in found if slot is not None} if self.connected else {}
 
     # The thread --------------------------------------------------------------------------------------------------
 
@@ -231,6 +240,7 @@ class ShareGroup:
             session.call([partial(channel.queue_bind, queue, exchange)], "queue.bind")
             channel.basic_consume(queue, self._on_message, auto_ack=True)
             backoff.succeeded()
+            self.connected = True
             self._measure(time.monotonic(), self._lanes.stats())
             length = PERIOD / PARTS
             while not self._over():
@@ -239,6 +249,7 @@ class ShareGroup:
                 self._step(channel, length)
                 length = max(PERIOD / PARTS, (time.thread_time() - before) / MOST_EFFORT)
         finally:
+            self.connected = False
             self._session = None
             if self._over():
                 session.close()
