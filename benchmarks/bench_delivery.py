@@ -49,6 +49,8 @@ ROWS = {
     "iterator beside a thread that computes": Row("iterator-beside", 100_000),
     "run": Row("run", 300_000),
     "run beside a thread that computes": Row("run-beside", 100_000),
+    "run, ten queues": Row("run", 2_000_000, 10),
+    "run, ten queues, metrics": Row("run-scraped", 2_000_000, 10),
     "aio": Row("aio", 200_000),
     "aio run": Row("aio-run", 200_000),
     "librabbitmq": Row("librabbitmq", 300_000),
@@ -125,7 +127,8 @@ def compare(cpu: dict[str, float], what: str) -> dict[str, tuple[float, str, flo
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_processor_time_a_message(benchmark: Any, loopback: Loopback, payload: str) -> None:
-    names = [name for name in ROWS if "beside" not in name and (payload == "1024.rich" or "tenants" not in name)]
+    left_out = ["beside", "run, ten queues", *([] if payload == "1024.rich" else ["tenants"])]
+    names = [name for name in ROWS if not any(what in name for what in left_out)]
     found = by_row(loopback, payload, ROUNDS, names)
     cpu = {name: result["cpu_us"] for name, result in found.items()}
     bars = compare(cpu, PAYLOADS[payload])
@@ -134,6 +137,24 @@ def test_processor_time_a_message(benchmark: Any, loopback: Loopback, payload: s
         bars[f"iterator over 1000 tenants : queues as such, {PAYLOADS[payload]}"] = (ratio, "<=", 1.25)
     record(benchmark, bars, **{f"{name}, us": value for name, value in cpu.items()})
     benchmark.pedantic(measure, args=(loopback, ROWS["iterator"], payload), rounds=1)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_processor_time_of_metrics(benchmark: Any, loopback: Loopback, payload: str) -> None:
+    """Of an idle handler, the dearest case, and one scrape a second; each round's two are compared with each other."""
+    with_metrics, without = ROWS["run, ten queues, metrics"], ROWS["run, ten queues"]
+    rounds = [
+        (measure(loopback, with_metrics, payload)["cpu_us"], measure(loopback, without, payload)["cpu_us"])
+        for _ in range(2 * ROUNDS)
+    ]
+    ratio = statistics.median(one / other for one, other in rounds)
+    record(
+        benchmark,
+        {f"metrics, scraped each second : without, client CPU a message, {PAYLOADS[payload]}": (ratio, "<=", 1.01)},
+        **{"with, us": min(one for one, _ in rounds), "without, us": min(other for _, other in rounds)},
+    )
+    benchmark.pedantic(measure, args=(loopback, with_metrics, payload), rounds=1)
 
 
 @pytest.mark.timeout(600)

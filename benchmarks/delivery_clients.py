@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import resource
+import subprocess
 import sys
 import threading
 import time
@@ -120,6 +121,31 @@ def run(meter: Meter, url: str, queues: Sequence[str]) -> None:
 def run_beside(meter: Meter, url: str, queues: Sequence[str]) -> None:
     meter.compute_beside()
     run(meter, url, queues)
+
+
+#: Reads a page each second, until nobody serves it.
+SCRAPER = """
+import sys, time, urllib.request
+try:
+    while urllib.request.urlopen(sys.argv[1]).read():
+        time.sleep(1)
+except OSError:
+    pass
+"""
+
+
+def run_scraped(meter: Meter, url: str, queues: Sequence[str]) -> None:
+    """As `run`, and Prometheus asks for the metrics once a second, by HTTP."""
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    from fairsched import Consumer
+    from fairsched.metrics import collector
+
+    registry, consumer = CollectorRegistry(), Consumer(url, **options(queues))
+    registry.register(collector(consumer))
+    server, _ = start_http_server(0, "127.0.0.1", registry)
+    subprocess.Popen([sys.executable, "-c", SCRAPER, f"http://127.0.0.1:{server.server_port}/metrics"])
+    consumer.run(meter.counter())
 
 
 def aio_iterate(meter: Meter, url: str, queues: Sequence[str]) -> None:
@@ -282,6 +308,7 @@ CLIENTS: dict[str, Callable[[Meter, str, Sequence[str]], None]] = {
     "iterator-beside": iterate_beside,
     "run": run,
     "run-beside": run_beside,
+    "run-scraped": run_scraped,
     "aio": aio_iterate,
     "aio-run": aio_run,
     "pika-select": select_connection,

@@ -100,3 +100,42 @@ def test_what_the_broker_hears_is_what_was_settled(channels: int, window: int) -
     assert counts["stale_settlements"] == sum(settler.calls - settler.effective for settler in settlers)
     assert not source.settlements.waiting
     assert broker.connection == 10
+
+
+@pytest.mark.timeout(600)
+def test_no_duration_is_lost() -> None:
+    """The histograms of a queue are counted in by all workers, and read meanwhile."""
+    source = Source([b""] * (MESSAGES // 3), 2, 500)
+    queues = ["q-1", "q-2"]
+    handled: list[int] = []
+
+    def work() -> None:
+        count = 0
+        try:
+            while True:
+                message = source.try_get(source.lane)
+                if message is not None:
+                    source.handled(source.lane, message, 1000)
+                    message.ack()
+                    count += 1
+        except ShutDown:
+            handled.append(count)
+
+    def counts(name: str) -> list[int]:
+        return [sum(source.counters.durations(queue).snapshot()[name][0]) for queue in queues]
+
+    threads = [start(work) for _ in range(THREADS // 2)]
+    broker, before, deadline = source.broker, [0, 0], time.monotonic() + 20 * SOON
+    while broker.ready or any(broker.out.values()):
+        source.deliver()
+        source.send()
+        before, found = counts("sojourn"), before
+        assert all(now >= then for now, then in zip(before, found, strict=True))
+        assert time.monotonic() < deadline
+    source.lane.shutdown()
+    assert [result_of(thread) for thread in threads] == [None] * len(threads)
+    assert sum(handled) == MESSAGES // 3
+    assert sum(counts("sojourn")) == sum(counts("service")) == sum(handled)
+    assert sum(source.counters.durations(queue).snapshot()["service"][1] for queue in queues) == pytest.approx(
+        sum(handled) * 1e-6
+    )

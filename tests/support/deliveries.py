@@ -144,6 +144,7 @@ class Source(MessageSource):
         self.asked: Callable[[], object] = lambda: None
         self.charged: list[int] = []
         self.prepare(Settlements(self.counters, self.policy, self.request_flush), False)
+        self.time_messages()
         price = cost or _Price()
         self.intake = Intake(self.lanes, self.counters, self.policy, key=key, cost=price, defer=lambda: None)
         self.connect()
