@@ -17,8 +17,6 @@ cdef class Durations:
     cdef Buckets service  # in nanoseconds
     cdef Buckets age      # in units of 10 us
 
-    cdef void count(self, Buckets* buckets, int64_t value) noexcept
-
 
 cdef class Counters:
     cdef int64_t counts[COUNTERS]
@@ -103,7 +101,6 @@ cdef class Message:
     cdef bint settle(self, int verdict) except -1
     cdef int leave_place(self) except -1
     cdef bytes header_bytes(self)
-    cdef uint64_t timestamp(self) except? 0
     cdef object name_in_method(self, int number)
 
 
@@ -203,6 +200,4 @@ cdef class MessageSource:
     cdef int note_handled(self, object lane, Message message, int64_t elapsed) except -1
     cdef int64_t note_time(self, int64_t elapsed, int64_t count) except? -1
     cdef int note_one(self, object lane, Message message, int64_t elapsed) except -1
-    cdef int note_begin(self, Message message, double begin) except -1
     cdef int note_begins(self, list messages) except -1
-    cdef Durations durations_of(self, Message message)

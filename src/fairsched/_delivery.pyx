@@ -134,7 +134,8 @@ cdef enum:
     ROOM = 1 << 16     # octets that are read at once
     SETTLEMENT = 21    # octets of a frame that settles
     AGE_TICKS = BUCKETS_FIRST  # of an age, to a second: its first bucket ends there
-    HAS_TIMESTAMP = 0x8000 >> PROPERTY_TIMESTAMP  # among the flags of properties
+    HAS_TIMESTAMP = 0x8000 >> PROPERTY_TIMESTAMP  # in the second octet of the flags of properties
+    NOT_NOW = -1  # no time at which a message was handed out
     READABLE = 1       # among the events of an epoll
 
 
@@ -152,10 +153,6 @@ cdef class Durations:
     -----
     `snapshot` is safe from any thread and O(1).
     """
-
-    cdef void count(self, Buckets* buckets, int64_t value) noexcept:
-        with cython.critical_section(self):
-            buckets_add(buckets, value, 1)
 
     def snapshot(self):
         """snapshot($self)
@@ -760,23 +757,6 @@ cdef class Message:
     def routing_key(self):
         """The routing key it was published with. What is no UTF-8 in it is replaced."""
         return self.name_in_method(1)
-
-    cdef uint64_t timestamp(self) except? 0:
-        """When the publisher says that it made the message, in seconds since 1970; 0: it does not say."""
-        cdef const uint8_t* at
-        cdef Properties properties
-        cdef int64_t size
-        if isinstance(self.header, bytes):
-            at = <const uint8_t*> PyBytes_AS_STRING(self.header) + self.header_at
-            size = PyBytes_GET_SIZE(self.header) - self.header_at
-            # Most have none, and a look at the flags says so.
-            if size < CONTENT_HEAD + 2 or not frames_number(at + CONTENT_HEAD, 2) & HAS_TIMESTAMP:
-                return 0
-            if not contents_find(at, size, &properties):
-                return 0
-            return contents_number(at, &properties, PROPERTY_TIMESTAMP, 0)
-        found = getattr(self.header, "timestamp", None)
-        return found if isinstance(found, int) and 0 <= found < 1 << 63 else 0
 
     cdef object name_in_method(self, int number):
         """The exchange (0) or the routing key (1)."""
@@ -1722,7 +1702,7 @@ cdef class MessageSource:
         """
         cdef Message message = self.taken(lane, priority)
         if self.timing and message is not None:
-            self.note_begin(message, monotonic())
+            note_durations(self, message, monotonic(), -1)
         return message
 
     cdef Message taken(self, object lane, object priority):
@@ -1916,7 +1896,7 @@ cdef class MessageSource:
                 message = self.get(lane, slice)
                 while message is not None:
                     if self.timing:
-                        self.note_begin(message, monotonic())
+                        note_durations(self, message, monotonic(), -1)
                     yield message
                     if settlements.flush_requested:
                         self.give_way()
@@ -1937,6 +1917,7 @@ cdef class MessageSource:
         cdef Settlements settlements = self.settlements
         cdef Message message
         cdef double begin
+        cdef int64_t elapsed
         while True:
             try:
                 message = self.taken(lane, priority)
@@ -1947,10 +1928,11 @@ cdef class MessageSource:
             if message is None:
                 continue
             begin = perf_counter()
-            if self.timing:
-                self.note_begin(message, begin if ONE_CLOCK else monotonic())
             call_handler(handler, message)
-            self.note_handled(lane, message, <int64_t> ((perf_counter() - begin) * 1e9))
+            elapsed = <int64_t> ((perf_counter() - begin) * 1e9)
+            self.note_handled(lane, message, elapsed)
+            if self.timing:
+                note_durations(self, message, begin if ONE_CLOCK else monotonic() - 1e-9 * elapsed, elapsed)
             if settlements.flush_requested:
                 self.give_way()
 
@@ -1961,6 +1943,8 @@ cdef class MessageSource:
         Note that the handler of a lane's message took `elapsed` nanoseconds.
         """
         self.note_handled(lane, message, elapsed)
+        if self.timing:
+            note_durations(self, message, NOT_NOW, elapsed)
 
     def handled_many(self, lane, list messages not None, int64_t elapsed):
         """handled_many($self, lane, messages, elapsed)
@@ -1975,6 +1959,8 @@ cdef class MessageSource:
             each = self.note_time(elapsed, len(messages))
             for message in messages:
                 self.note_one(lane, message, each)
+                if self.timing:
+                    note_durations(self, message, NOT_NOW, each)
 
     cdef int note_handled(self, object lane, Message message, int64_t elapsed) except -1:
         self.note_one(lane, message, self.note_time(elapsed, 1))
@@ -1993,49 +1979,68 @@ cdef class MessageSource:
         return each
 
     cdef int note_one(self, object lane, Message message, int64_t elapsed) except -1:
-        cdef Durations durations
         if self.measures:
             self.account(lane, message, elapsed)
-        if self.timing:
-            durations = self.durations_of(message)
-            if durations is not None:
-                durations.count(&durations.service, elapsed)
         if message.deferred:
             self.deferring = True
         elif elapsed > SLOW:
             self.look_at_wait(message)
         return 0
 
-    cdef int note_begin(self, Message message, double begin) except -1:
-        """Count for how long a message waited, that is handed out now; and since when there is it, if it says so."""
-        cdef Durations durations = self.durations_of(message)
-        cdef uint64_t born
-        if durations is not None:
-            durations.count(&durations.sojourn, as_ticks(begin - message.arrived, 1e9))
-            born = message.timestamp()
-            if born:
-                durations.count(&durations.age, as_ticks(self.wall + begin - <double> born, AGE_TICKS))
-        return 0
-
     cdef int note_begins(self, list messages) except -1:
+        """Count messages that are handed out together, now."""
         cdef double now = monotonic()
         for message in messages[:]:
-            self.note_begin(<Message?> message, now)
+            note_durations(self, <Message?> message, now, -1)
         return 0
 
-    cdef Durations durations_of(self, Message message):
-        """Where the durations of a message count; None: nowhere, it came by no channel of ours."""
-        cdef ChannelDeliveries channel
-        if not isinstance(message.origin, ChannelDeliveries):
-            return None
-        channel = <ChannelDeliveries> message.origin
-        if channel.durations is None:
-            channel.durations = self.settlements.counters.durations_of(channel.queue)
-        return channel.durations
+
+# How long messages take -----------------------------------------------------------------------------------------------
 
 
-cdef inline int64_t as_ticks(double seconds, double second) noexcept:
-    return <int64_t> (min(max(seconds, 0.0), 4e9) * second)
+cdef inline int note_durations(MessageSource source, Message message, double begin, int64_t elapsed) except -1:
+    """Count a message that was handed out at a time, unless that is NOT_NOW, and handled for so long, unless negative.
+
+    What came by no channel of ours counts nowhere.
+    """
+    cdef ChannelDeliveries channel
+    cdef Durations durations
+    cdef uint64_t born
+    if not isinstance(message.origin, ChannelDeliveries):
+        return 0
+    channel = <ChannelDeliveries> message.origin
+    if channel.durations is None:
+        channel.durations = source.settlements.counters.durations_of(channel.queue)
+    durations = channel.durations
+    born = timestamp_of(message) if begin != NOT_NOW else 0
+    with cython.critical_section(durations):
+        if begin != NOT_NOW:
+            buckets_add(&durations.sojourn, <int64_t> ((begin - message.arrived) * 1e9))
+        if elapsed >= 0:
+            buckets_add(&durations.service, elapsed)
+        if born:
+            buckets_add(&durations.age, <int64_t> (min(source.wall + begin - <double> born, 4e9) * AGE_TICKS))
+    return 0
+
+
+cdef inline uint64_t timestamp_of(Message message) except? 0:
+    """When the publisher says that it made the message, in seconds since 1970; 0: it does not say."""
+    cdef const uint8_t* at
+    cdef int64_t size
+    if type(message.header) is not bytes:
+        found = getattr(message.header, "timestamp", None)
+        return found if isinstance(found, int) and 0 <= found < 1 << 63 else 0
+    at = <const uint8_t*> PyBytes_AS_STRING(message.header) + message.header_at
+    size = PyBytes_GET_SIZE(message.header) - message.header_at
+    # Most have none, and a look at the flags says so.
+    return timestamp_in(at, size) if size > CONTENT_HEAD + 1 and at[CONTENT_HEAD + 1] & HAS_TIMESTAMP else 0
+
+
+cdef uint64_t timestamp_in(const uint8_t* header, int64_t size) noexcept:
+    cdef Properties properties
+    if not contents_find(header, size, &properties):
+        return 0
+    return contents_number(header, &properties, PROPERTY_TIMESTAMP, 0)
 
 
 # Batches: many messages settled at once, and as columns of Arrow ------------------------------------------------------

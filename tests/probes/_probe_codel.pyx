@@ -33,7 +33,7 @@ def bucket_counts(list values):
     cdef int place
     buckets_clear(&buckets)
     for value in values:
-        buckets_add(&buckets, value, 1)
+        buckets_add(&buckets, value)
     return [buckets.counts[place] for place in range(BUCKETS)], buckets.sum
 
 

@@ -56,8 +56,8 @@ cdef inline int buckets_place(int64_t value) noexcept nogil:
     cdef int place = bucket_bounds.first[highest_bit(<uint64_t> value | 1)]
     return place + (value > bucket_bounds.end[place])
 
-cdef inline void buckets_add(Buckets* b, int64_t value, int64_t count) noexcept nogil:
-    """Count a value so many times; a negative one, which clocks that differ make, as 0."""
+cdef inline void buckets_add(Buckets* b, int64_t value) noexcept nogil:
+    """Count a value; a negative one, which clocks that differ make, as 0."""
     value = max(value, 0)
-    b.counts[buckets_place(value)] += count
-    b.sum += <double> value * count
+    b.counts[buckets_place(value)] += 1
+    b.sum += <double> value
