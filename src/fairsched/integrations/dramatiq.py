@@ -90,8 +90,10 @@ class FairWorkQueue(Queue[Any]):
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Add an item of dramatiq's; items are ordered by the priority of their actors."""
+        # Before dramatiq 2.2 a pair of priority and message.
+        message = item[1] if isinstance(item, tuple) else item.message
         # The key is the user's function, so it runs before the lock is taken.
-        super().put(Job(self._key(item.message), item, item), block, timeout)
+        super().put(Job(self._key(message), item, item), block, timeout)
 
     def task_done(self) -> None:
         """Say that the item which this thread took last is done with."""
