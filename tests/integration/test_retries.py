@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pika
 import pytest
@@ -231,6 +231,41 @@ def test_headers_that_cannot_be_decoded_are_dead_lettered(broker: Node, new_queu
     with consuming(consumer, fail):
         eventually(lambda: consumer.stats()["dead_lettered"] == 1)
     assert broker.count(f"{queue}.dead-letter") == 1
+
+
+@pytest.mark.parametrize("size", [5_000, 120_000])
+def test_long_headers_are_copied_from_the_first_message_on(
+    broker: Node, new_queue: Declare, caplog: pytest.LogCaptureFixture, size: int
+) -> None:
+    """While the connection that publishes copies is opened, too."""
+    queue = new_queue("retry")
+    broker.publish(queue, numbered(3), headers={"long": "x" * size})
+    consumer = Consumer(broker.url, [queue], retry=Retry(2, backoff=0.01))
+    with consuming(consumer, fail):
+        eventually(lambda: consumer.stats()["dead_lettered"] == 3)
+    assert consumer.stats()["errors"] == 6
+    assert not [record for record in caplog.records if "no copy" in record.getMessage()]
+
+
+@pytest.mark.parametrize("dead_letter", [None, False])
+def test_headers_without_room_for_a_count_are_dead_lettered(
+    broker: Node, new_queue: Declare, dead_letter: Literal[False] | None
+) -> None:
+    """They were handled again and again, since no copy of them goes into a frame."""
+    morgue = new_queue("morgue")
+    queue = new_queue("retry", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": morgue})
+    broker.publish(queue, numbered(3), headers={"long": "x" * 131_000, "CC": []}, expiration="60000")
+    consumer = Consumer(broker.url, [queue], retry=Retry(5, backoff=0.01, dead_letter=dead_letter))
+    with consuming(consumer, fail):
+        eventually(lambda: consumer.stats()["dead_lettered"] == 3)
+    assert consumer.stats()["errors"] == 3
+    where = morgue if dead_letter is False else f"{queue}.dead-letter"
+    eventually(lambda: broker.count(where) == 3)
+    found = letters(broker, where)
+    assert sorted(body for body, _ in found) == numbered(3)
+    assert {len(properties.headers["long"]) for _, properties in found} == {131_000}
+    if dead_letter is None:
+        assert {tuple(properties.headers) for _, properties in found} == {("long",)}
 
 
 def test_what_was_settled_before_it_failed_is_not_retried(broker: Node, new_queue: Declare) -> None:

@@ -137,13 +137,17 @@ def _can_come_again(message: Message) -> bool:
 class _Copy:
     """One copy on its way."""
 
-    __slots__ = ("declaration", "declared", "message", "outgoing", "tries", "what")
+    __slots__ = ("bare", "declaration", "declared", "message", "outgoing", "tries", "what")
 
-    def __init__(self, message: Message, declaration: Declaration, properties: bytes, what: str) -> None:
+    def __init__(
+        self, message: Message, declaration: Declaration, properties: bytes, what: str, bare: bool = False
+    ) -> None:
         self.message = message
         self.declaration = declaration
         self.outgoing = ("", declaration.queue, properties, message.body, True)
         self.what = what
+        #: Whether it has no headers of ours.
+        self.bare = bare
         self.tries = 0
         #: When the queue was declared that it was published to.
         self.declared = 0.0
@@ -301,24 +305,29 @@ class Retries:
             # Whoever comes meanwhile finds the turn taken, and has this one look again.
             self._look = False
             try:
-                under_way, failed = self._put_some()
+                under_way, failed, too_long = self._put_some()
             finally:
                 self._turn.release()
             for copy, confirmation in under_way:
                 confirmation._call_when_done(partial(self._on_done, copy, confirmation))
             for copy, reason in failed:
                 self._failed(copy, reason)
+            for copy in too_long:
+                self._send_bare(copy)
 
-    def _put_some(self) -> tuple[list[tuple[_Copy, Confirmation]], list[tuple[_Copy, str]]]:
+    def _put_some(self) -> tuple[list[tuple[_Copy, Confirmation]], list[tuple[_Copy, str]], list[_Copy]]:
         under_way: list[tuple[_Copy, Confirmation]] = []
         failed: list[tuple[_Copy, str]] = []
+        too_long: list[_Copy] = []
         try:
             publisher = self._open_publisher()
             publisher.check_open()
         except Exception as error:
             while self._ready:
                 failed.append((self._ready.popleft(), str(error)))
-            return under_way, failed
+            return under_way, failed, too_long
+        if not publisher.begun:  # how long headers may be is known when there is a connection; it is told then
+            return under_way, failed, too_long
         window = publisher.window
         while self._ready:
             copy = self._ready.popleft()
@@ -329,6 +338,12 @@ class Retries:
                     # Told when there is room; perhaps there is by now.
                     window.queueing = True
                     found = window.put(*copy.outgoing, in_turn=True)
+            except ValueError as error:
+                if copy.bare:
+                    failed.append((copy, str(error)))
+                else:
+                    too_long.append(copy)
+                continue
             except Exception as error:
                 failed.append((copy, str(error)))
                 continue
@@ -336,7 +351,21 @@ class Retries:
                 self._ready.appendleft(copy)
                 break
             under_way.append((copy, found))
-        return under_way, failed
+        return under_way, failed, too_long
+
+    def _send_bare(self, copy: _Copy) -> None:
+        """Dead-letter a message at once whose headers have no room for a count: it would be retried for ever."""
+        message = copy.message
+        name = self._rules[message.queue].dead_letters_of(message.queue)
+        _log.warning(
+            "the headers of message %d of queue %r fill a frame, so its attempts cannot be counted: it is %s",
+            message.delivery_tag, message.queue, "refused" if name is None else f"a dead letter in {name!r} as it is",
+        )  # fmt: skip
+        if name is not None:
+            declaration = dead_letter_declaration(message.queue, name)
+            self._prepare(_Copy(message, declaration, bare_properties(message), "dead_lettered", bare=True))
+        elif message.reject():
+            self._count("dead_lettered")
 
     def _open_publisher(self) -> PublisherClient:
         with self._guard:
@@ -398,9 +427,7 @@ def copy_properties(message: Message, attempt: int, error: Exception) -> bytes:
     Some properties a copy cannot have. An expiration would end the delay, and the broker removes it from what it
     dead-letters. A user id that is not ours closes the channel.
     """
-    raw = message.raw_properties
-    before = _HEADER.pack(60, 0, len(message.body))  # class, weight, size: pika's own properties come without
-    header = raw if raw.startswith(before) else before + raw
+    header = _content_header(message)
     added: dict[str, Any] = {
         ATTEMPTS: attempt,
         EXCEPTION: _described(error),
@@ -435,6 +462,20 @@ def copy_properties(message: Message, attempt: int, error: Exception) -> bytes:
         return encode_properties(found)
     except (TypeError, ValueError):
         return header[12:]  # as it came
+
+
+def bare_properties(message: Message) -> bytes:
+    """Return the properties of a copy without headers of ours, encoded: no longer than those of the message."""
+    found = read_properties(_content_header(message), _ALL, _raw_table, True)
+    for name in ("expiration", "user_id"):
+        found.pop(name, None)
+    return encode_properties({**found, "headers": replace_fields(found.get("headers", _NO_HEADERS), {}, _WITHOUT)})
+
+
+def _content_header(message: Message) -> bytes:
+    raw = message.raw_properties
+    before = _HEADER.pack(60, 0, len(message.body))  # class, weight, size: pika's own properties come without
+    return raw if raw.startswith(before) else before + raw
 
 
 def _raw_table(header: bytes, begin: int) -> tuple[bytes, int]:
