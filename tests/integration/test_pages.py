@@ -254,3 +254,41 @@ def test_what_the_page_on_publishing_shows(broker: Node, monkeypatch: pytest.Mon
         app.stop()
         thread.join(30)
     page.close()
+
+
+# frameworks.md --------------------------------------------------------------------------------------------------------
+
+WORKERS = {
+    "celery": (["celery", "-A", "shop", "worker", "-c", "1"], "@app.task", "celery"),
+    "dramatiq": (["dramatiq", "shop", "--processes", "1", "--threads", "1"], "@dramatiq.actor", "default"),
+}
+
+
+@pytest.mark.parametrize("framework", list(WORKERS))
+def test_workers_of_other_frameworks(broker: Node, tmp_path: Path, framework: str) -> None:
+    """The worker as the first block has it, then with the shares of the second, which sends a job."""
+    place = 2 * list(WORKERS).index(framework)
+    first, tenants = (code.replace("amqp://localhost", broker.url) for code in blocks("frameworks")[place : place + 2])
+    command, decorator, queue = WORKERS[framework]
+    broker.delete(queue)
+    shares, sending = tenants.splitlines()
+    work = f'{decorator}\ndef invoice(number):\n    print(number, file=open("done", "a"), flush=True)\n'
+    # An answer of the broker, after which it has the job.
+    sent = "broker.close()"
+    if framework == "celery":
+        sent = "with app.producer_or_acquire() as producer: producer.channel.basic_qos(0, 1, False)"
+    done = tmp_path / "done"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]), "PYTHONWARNINGS": "ignore"}
+    for count, code in enumerate((first, f"{first}{shares}\n"), 1):
+        (tmp_path / "shop.py").write_text(code + work)
+        (tmp_path / "send.py").write_text(f"from shop import *\n{sending}\n{sent}\n")
+        subprocess.run([sys.executable, "send.py"], cwd=tmp_path, env=environment, check=True, timeout=60)
+        with open(tmp_path / "log", "ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *command], cwd=tmp_path, env=environment, stdout=log, stderr=log
+            )
+        try:
+            eventually(lambda count=count: done.exists() and done.read_text() == "42\n" * count, 60)
+        finally:
+            process.terminate()
+            assert process.wait(60) == 0, (tmp_path / "log").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import doctest
 import json
 import queue
@@ -141,6 +142,29 @@ def test_what_the_page_on_simulating_prints(capsys: pytest.CaptureFixture[str]) 
     (code,) = blocks("docs/howto/simulating.md")
     exec(code, {})
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["26", "39", "51"]
+
+
+def test_the_queue_of_the_page_on_embedding() -> None:
+    names: dict[str, Any] = {"job": "a job"}
+    exec(blocks("docs/howto/embedding.md")[0], names)
+    assert names["slot"] == "free"
+    with pytest.raises(fairsched.ShutDown):
+        names["queue"].get()
+
+
+def test_the_event_loop_of_the_page_on_embedding() -> None:
+    code = next(code for code in blocks("docs/howto/embedding.md") if "async def" in code)
+    names: dict[str, Any] = {"asyncio": asyncio, "Empty": queue.Empty, "queue": fairsched.FairQueue({"gold": 1})}
+    exec(code, names)
+
+    async def main() -> list[Any]:
+        waiting = [asyncio.create_task(names["next_job"]()) for _ in range(3)]
+        await asyncio.sleep(0)
+        for number in range(3):
+            await asyncio.to_thread(names["queue"].put, "gold", number)
+        return await asyncio.wait_for(asyncio.gather(*waiting), 30)
+
+    assert sorted(asyncio.run(main())) == [("gold", 0), ("gold", 1), ("gold", 2)]
 
 
 def test_the_scheduler_of_the_page_on_embedding() -> None:

@@ -72,10 +72,8 @@ def fair_shares(
     arguments = (weights, default_weight, cost)
     WaitingJobs(*arguments)  # a wrong value is found here, not in the worker
 
-    class FairShares(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no types
-        """Gives free pool processes to waiting tasks by turns."""
-
-        requires = ("celery.worker.components:Pool",)
+    class FairShares(Step):
+        """The step of this app."""
 
         def create(self, worker: Any) -> None:
             if worker.process_task != worker._process_task_sem:
@@ -86,7 +84,15 @@ def fair_shares(
             FreeProcesses(worker, WaitingJobs(*arguments), find)
             worker.app.amqp.Consumer = partial(ChannelForEachQueue, worker)
 
-    app.steps["worker"].add(FairShares)
+    steps = app.steps["worker"]
+    steps -= {step for step in steps if isinstance(step, type) and issubclass(step, Step)}  # the last call counts
+    steps.add(FairShares)
+
+
+class Step(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no types
+    """Gives free pool processes to waiting tasks by turns."""
+
+    requires = ("celery.worker.components:Pool",)
 
 
 class FreeProcesses:
