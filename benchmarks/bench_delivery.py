@@ -51,6 +51,10 @@ ROWS = {
     "run beside a thread that computes": Row("run-beside", 100_000),
     "run, ten queues": Row("run", 5_000_000, 10),
     "run, ten queues, metrics": Row("run-scraped", 5_000_000, 10),
+    "run, retry": Row("run-retry", 300_000),
+    "run, middleware": Row("run-middleware", 300_000),
+    "run, decode": Row("run-decode", 300_000),
+    "run, time_limit": Row("run-time-limit", 300_000),
     "aio": Row("aio", 200_000),
     "aio run": Row("aio-run", 200_000),
     "librabbitmq": Row("librabbitmq", 300_000),
@@ -127,7 +131,7 @@ def compare(cpu: dict[str, float], what: str) -> dict[str, tuple[float, str, flo
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_processor_time_a_message(benchmark: Any, loopback: Loopback, payload: str) -> None:
-    left_out = ["beside", "run, ten queues", *([] if payload == "1024.rich" else ["tenants"])]
+    left_out = ("beside", "run,", *(() if payload == "1024.rich" else ("tenants",)))
     names = [name for name in ROWS if not any(what in name for what in left_out)]
     found = by_row(loopback, payload, ROUNDS, names)
     cpu = {name: result["cpu_us"] for name, result in found.items()}
@@ -155,6 +159,21 @@ def test_processor_time_of_metrics(benchmark: Any, loopback: Loopback, payload: 
         **{"with, us": min(one for one, _ in rounds), "without, us": min(other for _, other in rounds)},
     )
     benchmark.pedantic(measure, args=(loopback, with_metrics, payload), rounds=1)
+
+
+@pytest.mark.timeout(600)
+def test_what_options_cost(benchmark: Any, loopback: Loopback) -> None:
+    """Of messages that none of them concerns: nothing fails, nothing takes long."""
+    bars = {"retry": 1.1, "middleware": 1.3, "decode": 1.8, "time_limit": 2.0}
+    names = ["run", *(f"run, {option}" for option in bars)]
+    found = by_row(loopback, "100.minimal", ROUNDS, names)
+    cpu = {name: result["cpu_us"] for name, result in found.items()}
+    record(
+        benchmark,
+        {f"run, {name} : run": (cpu[f"run, {name}"] / cpu["run"], "<=", bar) for name, bar in bars.items()},
+        **{f"{name}, us": value for name, value in cpu.items()},
+    )
+    benchmark.pedantic(measure, args=(loopback, ROWS["run"], "100.minimal"), rounds=1)
 
 
 @pytest.mark.timeout(600)

@@ -112,10 +112,28 @@ def iterate_beside(meter: Meter, url: str, queues: Sequence[str]) -> None:
     iterate(meter, url, queues)
 
 
-def run(meter: Meter, url: str, queues: Sequence[str]) -> None:
+def run(meter: Meter, url: str, queues: Sequence[str], **more: Any) -> None:
     from fairsched import Consumer
 
-    Consumer(url, **options(queues)).run(meter.counter())
+    Consumer(url, **options(queues), **more).run(meter.counter())
+
+
+def run_with_retry(meter: Meter, url: str, queues: Sequence[str]) -> None:
+    from fairsched import Retry
+
+    run(meter, url, queues, retry=Retry())
+
+
+def run_with_middleware(meter: Meter, url: str, queues: Sequence[str]) -> None:
+    run(meter, url, queues, middleware=[lambda message, call_next: call_next(message)])
+
+
+def run_with_decode(meter: Meter, url: str, queues: Sequence[str]) -> None:
+    run(meter, url, queues, decode=len)
+
+
+def run_with_time_limit(meter: Meter, url: str, queues: Sequence[str]) -> None:
+    run(meter, url, queues, time_limit=60)
 
 
 def run_beside(meter: Meter, url: str, queues: Sequence[str]) -> None:
@@ -309,6 +327,10 @@ CLIENTS: dict[str, Callable[[Meter, str, Sequence[str]], None]] = {
     "run": run,
     "run-beside": run_beside,
     "run-scraped": run_scraped,
+    "run-retry": run_with_retry,
+    "run-middleware": run_with_middleware,
+    "run-decode": run_with_decode,
+    "run-time-limit": run_with_time_limit,
     "aio": aio_iterate,
     "aio-run": aio_run,
     "pika-select": select_connection,

@@ -16,21 +16,11 @@ from fairsched.errors import TimeLimitExceeded
 if TYPE_CHECKING:
     from fairsched._delivery import Counters, Message
 
+    #: A handler at work: when it has to have ended, its message, and its limit. Equal to none but itself, since its
+    #: message is.
+    _Call = tuple[float, Message, float]
+
 _log = logging.getLogger(__name__)
-
-
-class _Call:
-    """A handler at work."""
-
-    __slots__ = ("message", "seconds", "told", "until")
-
-    def __init__(self, message: Message, seconds: float) -> None:
-        self.message = message
-        self.seconds = seconds
-        self.until = time.monotonic() + seconds
-        #: Released when the exception is under way. A lock and no event, whose Python code could be interrupted.
-        self.told = threading.Lock()
-        self.told.acquire()
 
 
 class TimeLimits:
@@ -64,8 +54,9 @@ class TimeLimits:
         self._counters = counters
         #: Handlers at work and their threads. Single operations on these two are atomic.
         self._running: dict[_Call, int] = {}
-        #: Those of them that were interrupted, and have not ended.
-        self._late: dict[_Call, None] = {}
+        #: Those of them that were interrupted, and have not ended; each with a lock that is released when the exception
+        #: is under way. A lock and no event, whose Python code could be interrupted.
+        self._late: dict[_Call, threading.Lock] = {}
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -85,16 +76,17 @@ class TimeLimits:
     def around(self, handler: Callable[[Message], object]) -> Callable[[Message], object]:
         """Return a handler that raises TimeoutError when it has run for too long."""
         running, late, seconds = self._running, self._late, self._seconds
+        monotonic, get_ident = time.monotonic, threading.get_ident
 
         def limited(message: Message) -> object:
             limit = seconds.get(message.queue)
             if limit is None:
                 return handler(message)
-            call = _Call(message, limit)
+            call = (monotonic() + limit, message, limit)
             leaving: BaseException | None = None
             try:
                 try:
-                    running[call] = threading.get_ident()
+                    running[call] = get_ident()
                     return handler(message)
                 except (SystemExit, KeyboardInterrupt) as error:
                     leaving = error
@@ -107,21 +99,22 @@ class TimeLimits:
                     raise leaving from error
                 raise TimeoutError(_exceeded(limit)) from error
             finally:
-                late.pop(call, None)
+                if late:
+                    late.pop(call, None)
                 del leaving  # or it would hold the frame that holds it
 
         return limited
 
     def _await_interrupt(self, call: _Call) -> None:
         """Raise the exception that is under way, wherever in here it comes, or here if it came before."""
-        call.told.acquire()
+        self._late[call].acquire()
         _raise_in(threading.get_ident(), None)
         raise TimeLimitExceeded
 
     def overdue(self) -> float | None:
         """Return for how many seconds a handler has run that was interrupted and is at work after twice its limit."""
         now = time.monotonic()
-        beyond = [now - call.until + call.seconds for call in list(self._late) if now - call.until > call.seconds]
+        beyond = [now - until + limit for until, _, limit in list(self._late) if now - until > limit]
         return max(beyond, default=None)
 
     def _watch(self) -> None:
@@ -130,19 +123,25 @@ class TimeLimits:
         while not self._ended.wait(min(pause, threading.TIMEOUT_MAX)):
             now, pause = time.monotonic(), self._shortest
             for call, thread in list(self._running.items()):
-                if call.until > now:
-                    pause = min(pause, call.until - now)
-                elif self._running.pop(call, None) is not None:
+                if call[0] > now:
+                    pause = min(pause, call[0] - now)
+                else:
                     self._interrupt(call, thread)
 
     def _interrupt(self, call: _Call, thread: int) -> None:
-        self._late[call] = None
+        """Interrupt a handler, if it has not ended meanwhile."""
+        told = self._late[call] = threading.Lock()  # there before the worker can look for it
+        told.acquire()
+        if self._running.pop(call, None) is None:
+            self._late.pop(call, None)
+            return
         _raise_in(thread, TimeLimitExceeded)
-        call.told.release()
+        told.release()
         self._counters.add("timed_out")
+        _, message, limit = call
         _log.warning(
             "the handler of message %d of queue %r has run for %g s, its time limit, and is interrupted",
-            call.message.delivery_tag, call.message.queue, call.seconds,
+            message.delivery_tag, message.queue, limit,
         )  # fmt: skip
 
 
