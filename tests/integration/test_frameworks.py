@@ -59,6 +59,11 @@ def test_tenants_of_a_queue_share_alike(framework: str, broker: Node, names: lis
     assert last < 150
 
 
+def test_tenants_share_alike_among_greenlets(broker: Node, names: list[str], tmp_path: Path) -> None:
+    """gevent puts a class of its own in the place of `queue.Queue`."""
+    test_tenants_of_a_queue_share_alike("dramatiq-gevent", broker, names, tmp_path)
+
+
 @pytest.mark.rabbitmq("how its channels end")
 def test_what_was_sent_is_with_the_broker(framework: str, broker: Node, names: list[str], tmp_path: Path) -> None:
     """However busy it is: the broker stands still until the process that sends has nothing left to send."""

@@ -28,6 +28,7 @@ WORKERS = {
     ],
     "dramatiq": ["dramatiq", "shares_app", "--processes", "1", "--threads", "2"],
 }
+WORKERS["dramatiq-gevent"] = ["gevent.monkey", "--module", *WORKERS["dramatiq"]]
 
 
 class Jobs:
@@ -36,7 +37,7 @@ class Jobs:
     Parameters
     ----------
     framework : str
-        "celery" or "dramatiq".
+        "celery", "dramatiq" or "dramatiq-gevent".
     url : str
         Of the broker.
     queues : list of str

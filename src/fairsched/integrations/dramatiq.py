@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from queue import Queue
+from queue import Empty
 from typing import Any
 
 from dramatiq import Broker, Middleware, Worker
@@ -73,44 +73,64 @@ class FairShares(Middleware):  # type: ignore[misc]  # dramatiq has no types whe
         worker.work_queue = FairWorkQueue(WaitingJobs(*self._arguments), self._key)
 
 
-class FairWorkQueue(Queue[Any]):
-    """The queue between a dramatiq worker's consumers and its threads.
+class FairWorkQueue:
+    """The queue between a dramatiq worker's consumers and its threads: what they use of `queue.Queue`.
 
     Notes
     -----
-    `queue.Queue` calls `_qsize`, `_put` and `_get` under its lock, so for one thread at a time. A worker's thread takes
-    an item, handles it, and calls `task_done`: the time between is what the item costs.
+    It is no subclass, since gevent, under which ``dramatiq-gevent`` runs, puts a class of its own in that place, which
+    cannot be extended so. Safe from any thread. A worker's thread takes an item, handles it, and calls `task_done`: the
+    time between is what the item costs.
     """
 
     def __init__(self, jobs: WaitingJobs, key: Key) -> None:
         self._jobs = jobs
         self._key = key
         self._own = threading.local()
-        super().__init__()
+        guard = threading.Lock()
+        self._filled = threading.Condition(guard)
+        self._finished = threading.Condition(guard)
+        #: Items that were put, and not said to be done with.
+        self.unfinished_tasks = 0
 
-    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+    def put(self, item: Any) -> None:
         """Add an item of dramatiq's; items are ordered by the priority of their actors."""
         # Before dramatiq 2.2 a pair of priority and message.
         message = item[1] if isinstance(item, tuple) else item.message
         # The key is the user's function, so it runs before the lock is taken.
-        super().put(Job(self._key(message), item, item), block, timeout)
+        job = Job(self._key(message), item, item)
+        with self._filled:
+            self._jobs.put(job)
+            self.unfinished_tasks += 1
+            self._filled.notify()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Take the item whose turn it is; `queue.Empty` is raised if there is none in time."""
+        with self._filled:
+            if not self._filled.wait_for(self.qsize, timeout if block else 0):
+                raise Empty
+            job = self._own.job = self._jobs.take()
+        return job.work
+
+    def get_nowait(self) -> Any:
+        """Take an item that is here."""
+        return self.get(block=False)
 
     def task_done(self) -> None:
         """Say that the item which this thread took last is done with."""
         job, self._own.job = getattr(self._own, "job", None), None
         if job is not None:
             self._jobs.finish(job)
-        super().task_done()
+        with self._finished:
+            self.unfinished_tasks -= 1
+            if not self.unfinished_tasks:
+                self._finished.notify_all()
 
-    def _init(self, maxsize: int) -> None:
-        pass
+    def join(self) -> None:
+        """Return when all items are done with."""
+        with self._finished:
+            self._finished.wait_for(lambda: not self.unfinished_tasks)
 
-    def _qsize(self) -> int:
+    def qsize(self) -> int:
+        """Return how many items wait."""
         return len(self._jobs)
-
-    def _put(self, item: Any) -> None:
-        self._jobs.put(item)
-
-    def _get(self) -> Any:
-        job = self._own.job = self._jobs.take()
-        return job.work
