@@ -17,7 +17,8 @@ from fairsched.core.schedule.names cimport (
     SlotNames, slotnames_clear, slotnames_first, slotnames_init, slotnames_put, slotnames_reserve, slotnames_take,
 )
 from fairsched.core.schedule.slots cimport (
-    NO_SLOT, Slot, slots_add, slots_clear, slots_has, slots_init, slots_remove, slots_take_idle, slots_unlink_head,
+    AT_LIMIT, NO_SLOT, Slot, slots_add, slots_clear, slots_has, slots_init, slots_remove, slots_take_idle,
+    slots_unlink_head,
 )
 
 import operator
@@ -38,7 +39,8 @@ def checked_quanta(quanta):
 cdef object slot_figures(const Slot* slot):
     """The figures of a slot, which is not to be one that others may change meanwhile: a copy."""
     return SlotStats(
-        slot.quantum, slot.deficit, slot.pushed - slot.served, slot.served, slot.work, slot.held != 0
+        slot.quantum, slot.deficit, slot.pushed - slot.served, slot.served, slot.work, slot.held != 0,
+        (slot.flags & AT_LIMIT) != 0,
     )
 
 

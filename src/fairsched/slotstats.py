@@ -22,6 +22,8 @@ class SlotStats(NamedTuple):
         Cost served since the slot was added, including settlements.
     held : bool
         Whether the slot counts as backlogged elsewhere while it is empty here.
+    at_limit : bool
+        Whether the slot is at its limit, so that it takes no turns.
     """
 
     quantum: int
@@ -30,3 +32,4 @@ class SlotStats(NamedTuple):
     served: int
     work: int
     held: bool
+    at_limit: bool = False

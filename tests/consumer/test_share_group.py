@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched import ConfigurationError, FairQueue
+from fairsched import ConfigurationError, FairQueue, Limit, Queue
 from fairsched.consumer import share_group
+from fairsched.consumer.lanes import Lanes
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.share_group import GroupBalance, ShareGroup
 
@@ -179,7 +180,9 @@ GOOD = {"from": "other", "cost": "constant", "lasts": 3.5, "rates": {"'gold'": 5
         *(json.dumps({**GOOD, **wrong}).encode() for wrong in (
             {"rates": {"'gold'": -1}}, {"rates": {"'gold'": float("nan")}}, {"rates": {"'gold'": float("inf")}},
             {"rates": {"'gold'": 10**30}}, {"rates": []}, {"rates": {"'gold'": None}}, {"lasts": "long"}, {"wanted": 5},
-            {"lasts": -1},
+            {"lasts": -1}, {"lasts": 10**400}, {"rates": {"'gold'": 10**400}},
+            {"rates": {str(number): 1 for number in range(share_group.MOST_SLOTS + 1)}},
+            {"wanted": ["x"] * (share_group.MOST_SLOTS + 1)},
         )),
     ],
 )  # fmt: skip
@@ -197,6 +200,109 @@ def test_those_with_another_cost_do_not_count(caplog: pytest.LogCaptureFixture) 
     assert "cost='bytes'" in caplog.text
     found._on_message(None, None, None, json.dumps(GOOD).encode())
     assert found._balance._peers.keys() == {"other"}
+
+
+# From what a queue shows to what it is charged ----------------------------------------------------------------------
+
+
+class Clock:
+    """Moved by hand, in place of the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def thread_time(self) -> float:
+        return 0.0
+
+
+class Exchange:
+    """Brings what one member publishes to all, at once."""
+
+    def __init__(self) -> None:
+        self.members: list[Member] = []
+
+    def basic_publish(self, _exchange: str, _key: str, body: bytes) -> None:
+        for member in self.members:
+            member.group._on_message(None, None, None, body)
+
+
+class Member:
+    """A member of a group that serves so many messages a second, and always has more of each queue."""
+
+    def __init__(self, exchange: Exchange, queues: list[Queue | str], speed: int) -> None:
+        settings = ConsumerSettings("amqp://localhost", queues, share_group="g")
+        self.lanes = Lanes(settings)
+        self.queue = self.lanes.queues[0]
+        self.group = ShareGroup("g", settings, self.lanes)
+        self.part = speed // share_group.PARTS
+        self.names = list(settings.queues)
+        for name in self.names:
+            self.queue.put_many(name, range(2 * self.part))
+        self.in_hand: list[str] = []
+        self.exchange = exchange
+        exchange.members.append(self)
+
+    def serve(self) -> Counter[str]:
+        """Serve for a part of a period: what is in hand meanwhile is put down in the next one."""
+        for name in self.in_hand:
+            self.queue.release(name)
+        self.in_hand = self.queue.get_many(self.part).slots
+        for name in self.in_hand:
+            self.queue.put(name, 0)
+        self.group._step(self.exchange, share_group.PERIOD / share_group.PARTS)
+        return Counter(self.in_hand)
+
+
+def together(plans: list[tuple[list[Queue | str], int]], seconds: int, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Return what members with these queues and speeds serve together, in a second of the last quarter."""
+    clock, exchange = Clock(), Exchange()
+    monkeypatch.setattr(share_group, "time", clock)
+    members = [Member(exchange, *plan) for plan in plans]
+    total: Counter[str] = Counter()
+    for number in range(seconds * share_group.PARTS):
+        clock.now += share_group.PERIOD / share_group.PARTS
+        for member in members:
+            found = member.serve()
+            if number >= seconds * 3 // 4 * share_group.PARTS:
+                total += found
+    return Counter({name: round(count / (seconds - seconds * 3 // 4)) for name, count in total.items()})
+
+
+def test_the_others_are_in_step_though_one_is_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is behind whoever stands back for it; the others are not to be held back alike for that."""
+    gold = Queue("gold", limit=Limit(10))  # a part: 40 a second
+    found = together([([gold, "a", "b"], 400), (["a"], 400)], 80, monkeypatch)
+    assert found == pytest.approx({"gold": 40, "a": 400, "b": 360}, abs=20)
+
+
+def test_a_slot_at_its_limit_stands_back_for_what_others_serve_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    gold = Queue("gold", limit=Limit(60))  # a part: 240 a second, more than it is to have
+    found = together([([gold, "a", "b"], 400), (["gold"], 400)], 80, monkeypatch)
+    assert found == pytest.approx({"gold": 400, "a": 200, "b": 200}, abs=20)
+
+
+def test_every_band_is_in_step_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is served after the others is behind them, always."""
+    late = Queue("late", band=7)
+    found = together([([late, "a", "b"], 400), (["a"], 400)], 80, monkeypatch)
+    assert found == pytest.approx({"a": 400, "b": 400}, abs=20)
+
+
+def test_a_slot_at_its_limit_is_charged() -> None:
+    queue = FairQueue({"gold": 1, "free": 1})
+    queue.set_limit("gold", Limit(1))
+    queue.put_many("gold", range(3))
+    queue.put_many("free", range(10))
+    assert {queue.get()[0], queue.get()[0]} == {"gold", "free"}
+    assert queue.charge("gold", 4, 4)
+    assert queue.stats()["gold"].at_limit
+    assert queue.stats()["gold"].deficit == -4
+    queue.release("gold")
+    assert [queue.get()[0] for _ in range(5)] == ["free"] * 4 + ["gold"]
+    assert queue.stats()["free"].at_limit is False
 
 
 def test_a_name_that_is_too_long() -> None:

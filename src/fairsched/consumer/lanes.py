@@ -203,4 +203,5 @@ def _added(one: SlotStats, other: SlotStats) -> SlotStats:
         served=one.served + other.served,
         work=one.work + other.work,
         held=one.held or other.held,
+        at_limit=one.at_limit or other.at_limit,
     )

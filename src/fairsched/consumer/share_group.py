@@ -7,7 +7,8 @@ equally between ``gold`` and ``free``, and a third that consumes ``free`` alone,
 So each worker publishes once a second what it serves of every slot, to a fanout exchange, and charges its own slots
 (`FairQueue.charge`) for what they are served too much elsewhere. The charge of a slot is found by integral control: it
 grows while the slot is ahead of the others in the whole group, by work in proportion to its weight, and shrinks while
-it is behind. Where every worker serves those that are furthest behind, the whole is max-min fair.
+it is behind. Where every worker serves those that are furthest behind, the whole is max-min fair. Slots are compared
+with those that have something of it when they stand back: of the same band, and not at their limit.
 
 Bounds: a charge holds a slot back for a second at most, and only while another one has messages here, so no worker is
 ever idle for it. A worker that is not heard of for 3.5 s no longer counts; without any other there is no charge.
@@ -25,12 +26,14 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.session import Session
+from fairsched.bands import DEFAULT_BAND
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.errors import ConfigurationError, FairschedError
 from fairsched.shortstring import LONGEST, is_short_string
@@ -96,7 +99,14 @@ class GroupBalance:
                 del self._peers[name]
         return len(self._peers)
 
-    def update(self, rates: Mapping[str, float], weights: Mapping[str, float], now: float) -> None:
+    def update(
+        self,
+        rates: Mapping[str, float],
+        weights: Mapping[str, float],
+        now: float,
+        at_limit: Collection[str] = (),
+        bands: Mapping[str, int] | None = None,
+    ) -> None:
         """Find new charges.
 
         Parameters
@@ -107,26 +117,46 @@ class GroupBalance:
             Of the slots that have messages here: of these alone the service can be divided otherwise.
         now : float
             In seconds, on the clock of `hear`.
+        at_limit : collection
+            Those of them that are at their limit here, so that they would have no more if all others stood back.
+        bands : mapping, optional
+            Bands of slots: no slot has more because one of another band stands back.
         """
-        if not self.peers(now) or len(weights) < 2:
-            self.charges, self.limits, self._served, self._lags = {}, {}, {}, {}
-            return
-        others = list(self._peers.values())
-        served = {name: rates.get(name, 0.0) + sum(peer.rates.get(name, 0.0) for peer in others) for name in weights}
+        if not self.peers(now):
+            weights = {}
+        served = {
+            name: rates.get(name, 0.0) + sum(peer.rates.get(name, 0.0) for peer in self._peers.values())
+            for name in weights
+        }
         self._served = {
             name: rate + (1.0 - SMOOTHING) * (self._served.get(name, rate) - rate) for name, rate in served.items()
         }
+        rivals: dict[int, dict[str, float]] = {}
+        for name, weight in weights.items():
+            rivals.setdefault((bands or {}).get(name, DEFAULT_BAND), {})[name] = weight
+        lags, self._lags, self.charges, self.limits = self._lags, {}, {}, {}
+        for those in rivals.values():
+            if len(those) > 1:
+                self._compare(those, rates, lags, set(at_limit))
+
+    def _compare(
+        self, weights: Mapping[str, float], rates: Mapping[str, float], lags: Mapping[str, float], at_limit: set[str]
+    ) -> None:
+        """Find the charges of slots that are served in turn with one another."""
         # Who can correct a difference, too: all together correct it once.
-        able = 1 + sum(len(peer.wanted & weights.keys()) > 1 for peer in others)
+        able = 1 + sum(len(peer.wanted & weights.keys()) > 1 for peer in self._peers.values())
         level = {name: self._served[name] / weights[name] for name in weights}
-        behind = min(level.values())
-        lags = {name: self._lags.get(name, 0.0) + GAIN / able * (level[name] - behind) for name in weights}
-        least = min(lags.values())
+        # What is held back by a limit is behind whatever the others do: it may be charged, but nobody waits for it.
+        free = [name for name in weights if name not in at_limit] or list(weights)
+        behind = min(level[name] for name in free)
+        found = {name: lags.get(name, 0.0) + GAIN / able * (level[name] - behind) for name in weights}
+        least = min(found[name] for name in free)
         # As much as the slot is served that is charged nothing: more cannot be held back.
         most = HEADROOM * max(rates.get(name, 0.0) / weights[name] for name in weights)
-        self._lags = {name: min(most, lag - least) for name, lag in lags.items()}
-        self.charges = {name: lag * weights[name] for name, lag in self._lags.items()}
-        self.limits = {name: most * weights[name] for name in weights}
+        found = {name: min(most, max(0.0, lag - least)) for name, lag in found.items()}
+        self._lags |= found
+        self.charges |= {name: lag * weights[name] for name, lag in found.items()}
+        self.limits |= {name: most * weights[name] for name in weights}
 
 
 class ShareGroup:
@@ -172,8 +202,9 @@ class ShareGroup:
         self._log = LogLimit()
         self._work: dict[str, int] = {}
         self._began = time.monotonic()
-        #: How often a slot had messages, in this period.
-        self._wanted: dict[str, int] = {}
+        #: How often a slot had messages in this period, and how often it was at its limit then.
+        self._wanted: Counter[str] = Counter()
+        self._full: Counter[str] = Counter()
         self._slots: dict[str, Hashable] = {}
         self._parts = 0
         #: What is left of a charge that was no whole number.
@@ -263,7 +294,8 @@ class ShareGroup:
             if figures.queued or figures.held:
                 name = ascii(slot)
                 self._slots[name] = slot
-                self._wanted[name] = self._wanted.get(name, 0) + 1
+                self._wanted[name] += 1
+                self._full[name] += figures.at_limit
         self._parts += 1
         if self._parts >= PARTS:
             now = time.monotonic()
@@ -272,9 +304,11 @@ class ShareGroup:
             wanted = [name for name, times in self._wanted.items() if 2 * times > self._parts]
             weights = {name: float(stats[self._slots[name]].quantum) for name in wanted if self._slots[name] in stats}
             self._publish(channel, rates, wanted, max(LOST_AFTER, 3.5 * PARTS * length))
-            self._balance.update(rates, weights, now)
+            at_limit = [name for name in weights if 2 * self._full[name] > self._wanted[name]]
+            bands = {name: self._settings.bands.get(self._slots[name], DEFAULT_BAND) for name in weights}
+            self._balance.update(rates, weights, now, at_limit, bands)
             self.peers = self._balance.peers(now)
-            self._parts, self._wanted = 0, {}
+            self._parts, self._wanted, self._full = 0, Counter(), Counter()
             self._slots = {name: self._slots[name] for name in weights}
         self._charge(length)
 
@@ -324,7 +358,9 @@ class ShareGroup:
             wanted = [str(name) for name in said["wanted"]]
             if not all(math.isfinite(number) and 0 <= number <= 1e18 for number in (lasts, *rates.values())):
                 raise ValueError("a rate out of range")
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            if max(len(rates), len(wanted)) > MOST_SLOTS:
+                raise ValueError(f"more than {MOST_SLOTS} slots")
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             if self._log.due("message"):
                 _log.warning("share group %s: a message that is not understood: %r", self._exchange, error)
             return

@@ -226,7 +226,7 @@ cdef inline bint dwrr_settle(SlotTable* t, uint32_t index, int64_t difference) n
 cdef inline void dwrr_charge_elsewhere(SlotTable* t, uint32_t index, int64_t cost, int64_t most) noexcept nogil:
     """Charge a slot for what it was served elsewhere, up to a debt of `most`; one that wants nothing here goes free."""
     cdef Slot* slot = &t.slots[index]
-    if not slot.active and not slot.held:
+    if slot.head == NULL and not slot.active and not slot.held:
         return
     slot.deficit = max(slot.deficit - cost, min(slot.deficit, -most))
     dwrr_pay_by_turns(t, index)
