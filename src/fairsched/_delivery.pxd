@@ -73,10 +73,10 @@ cdef class ChannelDeliveries:
     cdef int book(self, uint64_t tag, uint64_t size) except -1
     cdef int look(self, uint64_t tag) except -1
     cdef bytes taken_frames(self)
-    cdef bint settle_one(self, uint64_t tag, int verdict) except -1
-    cdef bint note(self, uint64_t tag, int verdict, bint* is_due) except -1
+    cdef bint settle_one(self, uint64_t tag, int verdict, int sent) except -1
+    cdef bint note(self, uint64_t tag, int verdict, int sent, bint* is_due) except -1
     cdef bint stands(self) except -1
-    cdef bint note_tag(self, uint64_t tag, int verdict) except -1
+    cdef bint note_tag(self, uint64_t tag, int sent) except -1
     cdef bint noted(self, int64_t count, int verdict) except -1
 
 
@@ -100,6 +100,8 @@ cdef class Message:
     cdef int finish_with(self, object result) except -1
     cdef bint settle(self, int verdict) except -1
     cdef int leave_place(self) except -1
+    cdef bint has_offset(self) noexcept
+    cdef int sent_as(self, ChannelDeliveries channel, int verdict) noexcept
     cdef bytes header_bytes(self)
     cdef object name_in_method(self, int number)
 

@@ -446,8 +446,9 @@ cdef class ChannelDeliveries:
     arrived : bool
         Whether anything was delivered since this was cleared.
     keeps_messages : bool
-        Whether the queue is a stream, which keeps its messages whatever becomes of them: the broker knows
-        acknowledgements alone, as a sign that there is room for more, and closes the connection at any other.
+        Whether the queue is known as a stream, which keeps its messages whatever becomes of them: the broker knows
+        acknowledgements alone, as a sign that there is room for more, and closes the connection at any other. It may
+        have been replaced: a message without an offset is settled as is said.
     window : int
         Unsettled messages that the broker may send, in the end.
     number : int
@@ -591,22 +592,23 @@ cdef class ChannelDeliveries:
         """
         if verdict not in (ACK, REQUEUE, REJECT):
             raise ValueError(f"verdict must be AckLedger.ACK, REQUEUE or REJECT, got {verdict}")
-        return self.settle_one(tag, verdict)
+        return self.settle_one(tag, verdict, ACK if self.keeps_messages else verdict)
 
-    cdef bint settle_one(self, uint64_t tag, int verdict) except -1:
+    cdef bint settle_one(self, uint64_t tag, int verdict, int sent) except -1:
+        """As `settle`; `sent` is what the broker is told."""
         cdef bint is_due = False
-        cdef bint done = self.note(tag, verdict, &is_due)
+        cdef bint done = self.note(tag, verdict, sent, &is_due)
         if is_due and not self.settlements.flush_requested:
             self.settlements.send_soon()
         return done
 
-    cdef bint note(self, uint64_t tag, int verdict, bint* is_due) except -1:
+    cdef bint note(self, uint64_t tag, int verdict, int sent, bint* is_due) except -1:
         """Note a settlement, and whether it is time to send: no Python code runs in here."""
         cdef bint done
         if not self.stands():
             self.settlements.counters.count(COUNT_STALE, 1)
             return False
-        done = self.note_tag(tag, verdict)
+        done = self.note_tag(tag, sent)
         if done:
             is_due[0] = self.noted(1, verdict)
         return done
@@ -617,11 +619,11 @@ cdef class ChannelDeliveries:
             raise RuntimeError(self.settlements.forked_error)
         return self.alive
 
-    cdef bint note_tag(self, uint64_t tag, int verdict) except -1:
+    cdef bint note_tag(self, uint64_t tag, int sent) except -1:
         """Note one settlement in the ledger."""
         cdef int done
         with cython.critical_section(self.ledger):
-            done = ackledger_settle(&self.ledger.ledger, tag, ACK if self.keeps_messages else verdict)
+            done = ackledger_settle(&self.ledger.ledger, tag, sent)
         if done < 0:
             raise MemoryError()
         return done
@@ -641,6 +643,32 @@ cdef class ChannelDeliveries:
 
 
 # Messages -------------------------------------------------------------------------------------------------------------
+
+
+#: How a broker says which message of a stream it is: a header of 64 bits, with the length of its name, and its kind.
+cdef const uint8_t* OFFSET = <const uint8_t*> b"\x0fx-stream-offsetl"
+
+cdef enum:
+    OFFSET_SIZE = 17
+
+
+cdef int64_t stream_offset(const uint8_t* at, int64_t size) noexcept:
+    """Where a message is in its stream, as the payload of its content header says; -1: in none."""
+    cdef Properties properties
+    cdef Field field
+    cdef FieldFound state = FIELD_UNSURE
+    cdef int64_t begin
+    if contents_find(at, size, &properties):
+        if properties.begin[PROPERTY_HEADERS] < 0:
+            return -1
+        state = tables_find(at, properties.begin[PROPERTY_HEADERS], size, OFFSET + 1, OFFSET_SIZE - 2, &field)
+        if state == FIELD_FOUND and field.kind == c'l':
+            return <int64_t> frames_number(field.value.data, 8)
+    if state == FIELD_UNSURE:  # there is a table in the table, or it is broken
+        for begin in range(size - OFFSET_SIZE - 7):
+            if memcmp(at + begin, OFFSET, OFFSET_SIZE) == 0:
+                return <int64_t> frames_number(at + begin + OFFSET_SIZE, 8)
+    return -1
 
 
 @cython.final
@@ -781,8 +809,29 @@ cdef class Message:
 
     @property
     def in_stream(self):
-        """Whether its queue is known to be a stream, where any settlement is sent as an acknowledgement."""
-        return isinstance(self.origin, ChannelDeliveries) and (<ChannelDeliveries> self.origin).keeps_messages
+        """Whether it is one of a stream, which keeps it: then any settlement is sent as an acknowledgement."""
+        return (
+            isinstance(self.origin, ChannelDeliveries) and (<ChannelDeliveries> self.origin).keeps_messages
+            and self.has_offset()
+        )
+
+    cdef bint has_offset(self) noexcept:
+        """Whether its headers say where it is in a stream, or cannot be decoded.
+
+        A queue that was a stream may be another by now, in which what is acknowledged is gone.
+        """
+        cdef const uint8_t* at
+        if isinstance(self.header, bytes):
+            at = <const uint8_t*> PyBytes_AS_STRING(self.header) + self.header_at
+            return stream_offset(at, PyBytes_GET_SIZE(self.header) - self.header_at) >= 0
+        try:
+            return "x-stream-offset" in self.headers
+        except Exception:
+            return True
+
+    cdef int sent_as(self, ChannelDeliveries channel, int verdict) noexcept:
+        """What the broker is told when this is settled so."""
+        return ACK if verdict != ACK and channel.keeps_messages and self.has_offset() else verdict
 
     def ack(self):
         """ack($self)
@@ -941,11 +990,13 @@ cdef class Message:
 
     cdef bint settle(self, int verdict) except -1:
         cdef bint done
+        cdef ChannelDeliveries channel
         if self.settled:
             return False
         self.settled = True
         if isinstance(self.origin, ChannelDeliveries):
-            done = (<ChannelDeliveries> self.origin).settle_one(self.delivery_tag, verdict)
+            channel = <ChannelDeliveries> self.origin
+            done = channel.settle_one(self.delivery_tag, verdict, self.sent_as(channel, verdict))
         else:
             done = self.origin.settle(self.delivery_tag, verdict)
         if self.place is not None:
@@ -2114,7 +2165,10 @@ def settle_all(list messages not None, int verdict, bint but_deferred=False):
 cdef Py_ssize_t settle_run(
     ChannelDeliveries channel, list messages, Py_ssize_t* at, int verdict, bint but_deferred, bint* is_due, bint* placed
 ) except -1:
-    """Settle messages that follow one another and came on one channel: no Python code runs in here."""
+    """Settle messages that follow one another and came on one channel.
+
+    No Python code runs in here, unless it is a stream of which pika has decoded the headers.
+    """
     cdef Message message
     cdef Py_ssize_t done = 0, stale = 0
     cdef bint stands = channel.stands()
@@ -2129,7 +2183,7 @@ cdef Py_ssize_t settle_run(
             message.settled = True
             placed[0] |= message.place is not None
             if stands:
-                done += channel.note_tag(message.delivery_tag, verdict)
+                done += channel.note_tag(message.delivery_tag, message.sent_as(channel, verdict))
             else:
                 stale += 1
     finally:
@@ -2705,13 +2759,6 @@ cdef int add_read(Column* c, object value, int number) except -1:
 # Deliveries that become columns without becoming messages -------------------------------------------------------------
 
 
-#: How a broker says which message of a stream it is: a header of 64 bits, with the length of its name, and its kind.
-cdef const uint8_t* OFFSET = <const uint8_t*> b"\x0fx-stream-offsetl"
-
-cdef enum:
-    OFFSET_SIZE = 17
-
-
 cdef struct Collected:  # where a delivery lies in the octets that were copied
     int64_t method
     int64_t header
@@ -3000,22 +3047,7 @@ cdef class CollectedDeliveries:
         return self.offset_of(self.count - 1) if self.count else -1
 
     cdef int64_t offset_of(self, int64_t i) noexcept:
-        cdef const uint8_t* at = self.data + self.rows[i].header
-        cdef int64_t size = self.rows[i].header_end - self.rows[i].header, begin
-        cdef Properties properties
-        cdef Field field
-        cdef FieldFound state = FIELD_UNSURE
-        if contents_find(at, size, &properties):
-            if properties.begin[PROPERTY_HEADERS] < 0:
-                return -1
-            state = tables_find(at, properties.begin[PROPERTY_HEADERS], size, OFFSET + 1, OFFSET_SIZE - 2, &field)
-            if state == FIELD_FOUND and field.kind == c'l':
-                return <int64_t> frames_number(field.value.data, 8)
-        if state == FIELD_UNSURE:  # there is a table in the table, or it is broken
-            for begin in range(size - OFFSET_SIZE - 7):
-                if memcmp(at + begin, OFFSET, OFFSET_SIZE) == 0:
-                    return <int64_t> frames_number(at + begin + OFFSET_SIZE, 8)
-        return -1
+        return stream_offset(self.data + self.rows[i].header, self.rows[i].header_end - self.rows[i].header)
 
     # Columns, each as rows, nulls, and the buffers: validity (None: all are there), offsets of 32 bits, data.
 

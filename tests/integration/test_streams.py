@@ -163,3 +163,30 @@ def test_retries_of_a_stream_that_nobody_declared_go_to_the_dead_letters(broker:
         assert not any("x-stream-offset" in properties.headers for _, properties, _ in got)
     finally:
         broker.delete(dead)
+
+
+def test_a_stream_that_was_replaced_by_another_queue_loses_nothing(broker: Node, stream: str) -> None:
+    """A name that was learned to be a stream's says nothing of what has it now."""
+    handled: list[bytes] = []
+    consumer = Consumer(broker.url, [Queue(stream, prefetch=10)], on_error="requeue")
+    replaced = False
+
+    def handle(message: Any) -> None:
+        handled.append(message.body)
+        fail(message)
+
+    def done() -> bool:
+        nonlocal replaced
+        if not replaced and not (consumer.stats()["reconnects"] == 1 and consumer.state.consuming[stream]):
+            broker.publish(stream, [b"of the stream"], commit=False)
+            return False
+        if not replaced:
+            broker.delete(stream)
+            broker.declare(stream)
+            broker.publish(stream, numbered(COUNT))
+            replaced = True
+        return handled.count(b"0") > 1  # it failed, and came again
+
+    found = run(consumer, handle, done)
+    assert found["reconnects"] == 1
+    eventually(lambda: broker.count(stream) == COUNT)
