@@ -92,7 +92,10 @@ class Limit:
                 return math.nan
         if rate is not None and (not isinstance(rate, int | float) or isinstance(rate, bool)):
             return math.nan
-        return None if rate is None else rate / seconds
+        try:
+            return None if rate is None else float(rate) / seconds
+        except OverflowError:  # a whole number beyond all floats
+            return math.inf
 
     @property
     def interval_ns(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
@@ -125,7 +125,7 @@ class Queue:
         if self.retry is not None and self.retry is not False and not isinstance(self.retry, Retry):
             raise self._refuse("retry", "a fairsched.Retry or False")
         limit = self.time_limit
-        if limit is not None and limit is not False and not (_is_real(limit) and 0 < limit < math.inf):
+        if limit is not None and limit is not False and not (_is_real(limit) and 0 < limit <= sys.float_info.max):
             raise self._refuse("time_limit", "a positive number of seconds or False")
         if self.limit is not None and self.limit is not False and not isinstance(self.limit, Limit):
             raise self._refuse("limit", "a fairsched.Limit or False")

@@ -29,6 +29,7 @@ def settings(queues: Any, **options: Any) -> ConsumerSettings:
         ({"weight": 0}, "weight of 'q' must be .* got 0"), ({"weight": 1.5}, "got 1.5"), ({"weight": True}, "got True"),
         ({"time_limit": 0}, "time_limit of queue 'q' must be a positive number"), ({"time_limit": True}, "got True"),
         ({"time_limit": float("nan")}, "got nan"), ({"time_limit": "5s"}, "got '5s'"),
+        ({"time_limit": 10**400}, "a positive number of seconds"),
         ({"prefetch": 0}, "prefetch of queue 'q'"),
         ({"prefetch": 65_536}, "1 to 65535"), ({"prefetch": True}, "prefetch"),
         ({"on_error": "drop"}, "one of requeue"),
