@@ -1,6 +1,6 @@
 """A fair queue, as other modules see it; see _fairqueue.pyx."""
 
-from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 from fairsched._core cimport NamedSlots
 from fairsched._waitingroom cimport WaitingRoom
@@ -35,6 +35,7 @@ cdef class FairQueue(NamedSlots):
 
 cdef class Place:
     cdef FairQueue queue  # None: given back
-    cdef uint32_t index   # of the slot, which is not forgotten meanwhile
+    cdef uint32_t index   # of the slot, if `count` is still the number of what is counted there
+    cdef uint64_t count
 
     cdef int give_back(self, bint unused) except -1

@@ -1374,7 +1374,8 @@ cdef class Place:
             with cython.critical_section(fair):
                 if self.queue is not None:
                     self.queue = None
-                    fair.give_back(self.index, unused)
+                    if fair.limits.of[self.index].count == self.count:
+                        fair.give_back(self.index, unused)
         return 0
 
 
@@ -1426,6 +1427,7 @@ cdef object limit_figures(const SlotLimit* at, int64_t queued, int64_t now):
 cdef inline void take_place(FairQueue q, uint32_t index, Place place) noexcept:
     limits_take(&q.limits, &q.table, index)
     place.index = index
+    place.count = q.limits.of[index].count
     place.queue = q
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import queue
 import subprocess
@@ -19,6 +20,8 @@ from oracles.limits import ReferenceLimits
 from support.rabbitmq import eventually
 
 from fairsched import ConfigurationError, FairQueue, Limit, LimitStats, ShutDown
+from fairsched._delivery import Message, MessageSource
+from fairsched.testing import FakeChannel
 
 #: A tick of the clock: whole nanoseconds, and a sum of powers of two in seconds, so that nothing is rounded.
 TICK = 1 / 8
@@ -195,6 +198,77 @@ class TestConcurrency:
         )  # fmt: skip
         assert found.returncode == 0, found.stderr
         assert found.stdout == f"{[('gold', number) for number in range(1 if how == 'limit' else 0, 3)]}\n"
+
+
+class TestPlaces:
+    """A message that a limit counts takes a place until it is settled, or nobody has it."""
+
+    def taken(self, fair: FairQueue, name: str) -> Message:
+        """Have a message of a slot in hand, as a consumer has it."""
+        fair.put(name, Message(b"", 1, False, None, None, FakeChannel("q")))
+        source = MessageSource()
+        found = source.try_get(fair)
+        assert isinstance(found, Message)
+        return found
+
+    def may_be_taken(self, fair: FairQueue, name: str) -> int:
+        """How many more may be in hand."""
+        fair.put_many(name, range(5))
+        found = drained(fair)
+        assert {one for one, _ in found} <= {name}
+        return len(found)
+
+    def test_a_settled_message_leaves_its_place_once(self) -> None:
+        fair = FairQueue({"gold": 1}, limit=Limit(2))
+        first = self.taken(fair, "gold")
+        kept = self.taken(fair, "gold")
+        assert self.may_be_taken(fair, "gold") == 0
+        first.ack()
+        first.nack()
+        del first
+        gc.collect()
+        assert self.may_be_taken(fair, "gold") == 1
+        assert not kept.settled
+
+    def test_a_place_of_a_tenant_that_was_forgotten_is_none_of_another(self) -> None:
+        """Where there is only a rate, nobody counts what is in hand, and the tenant is forgotten meanwhile."""
+        clock = Clock()
+        fair = FairQueue(default_quantum=1, clock=clock, limit=Limit(rate=1))
+        late = self.taken(fair, "late")
+        clock.ticks += 100
+        with pytest.raises(queue.Empty):
+            fair.get(block=False)
+        assert fair.stats() == {}
+        fair.set_limit("gold", Limit(1))
+        kept = self.taken(fair, "gold")
+        late.ack()
+        assert self.may_be_taken(fair, "gold") == 0
+        kept.ack()
+        assert self.may_be_taken(fair, "gold") == 1
+
+    def test_a_place_of_before_the_limit_is_none_of_after(self) -> None:
+        fair = FairQueue({"gold": 1}, limit=Limit(1))
+        before = self.taken(fair, "gold")
+        fair.set_limit("gold", Limit(rate=1e9))
+        between = self.taken(fair, "gold")
+        fair.set_limit("gold", Limit(1))
+        kept = self.taken(fair, "gold")
+        before.ack()
+        del between
+        gc.collect()
+        assert fair.outlook("gold").in_hand == 1
+        kept.ack()
+        assert fair.outlook("gold").in_hand == 0
+
+    @pytest.mark.parametrize("most", [3, 1])
+    def test_a_place_outlives_another_concurrency(self, most: int) -> None:
+        fair = FairQueue({"gold": 1}, limit=Limit(2))
+        held = [self.taken(fair, "gold") for _ in range(2)]
+        fair.set_limit("gold", Limit(most))
+        assert self.may_be_taken(fair, "gold") == most - min(2, most)
+        for message in held:
+            message.ack()
+        assert fair.outlook("gold").in_hand == most - min(2, most)
 
 
 class TestRate:

@@ -22,7 +22,7 @@ active list, because its limit was changed, in O(active slots). The owner brings
 is set back stands still.
 """
 
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 
 from fairsched.core.schedule.bands cimport bands_enter, bands_serve
@@ -49,6 +49,7 @@ cdef struct Limit:
 cdef struct SlotLimit:
     Limit limit
     int64_t in_hand   # messages; counted where there is a concurrency
+    uint64_t count    # number of that count: another one for another slot, and when counting begins or ends
     int64_t full_at   # when its bucket will be full
     int64_t due       # when it has to be looked at
     uint32_t place    # of it in the heap
@@ -58,6 +59,7 @@ cdef struct LimitTable:
     uint32_t* heap     # of those that have to be looked at in time: indices, the earliest first
     uint32_t capacity  # of both
     uint32_t timed     # in the heap
+    uint64_t counts    # begun so far
     Limit usual        # of slots that are not told otherwise
     int64_t now        # the latest time that was brought
     bint on            # somebody has, or had, a limit: so the owner calls
@@ -67,6 +69,7 @@ cdef inline void limits_init(LimitTable* l) noexcept nogil:
     l.of = NULL
     l.heap = NULL
     l.capacity = l.timed = 0
+    l.counts = 0
     l.usual.concurrency = l.usual.interval = l.usual.tolerance = 0
     l.now = -NEVER
     l.on = l.rated = False
@@ -95,11 +98,17 @@ cdef inline bint limits_reserve(LimitTable* l, const SlotTable* t) noexcept nogi
     l.capacity = capacity
     return True
 
+cdef inline void limits_count_anew(LimitTable* l, uint32_t index) noexcept nogil:
+    """Count from now on: what was popped before is no part of it."""
+    l.counts += 1
+    l.of[index].count = l.counts
+    l.of[index].in_hand = 0
+
 cdef inline void limits_add(LimitTable* l, uint32_t index) noexcept nogil:
     """Note a new slot: nothing of it is in hand, and its bucket is full. Needs limits_reserve."""
     cdef SlotLimit* at = &l.of[index]
     at.limit = l.usual
-    at.in_hand = 0
+    limits_count_anew(l, index)
     at.full_at = at.due = -NEVER
     at.place = NO_PLACE
 
@@ -221,9 +230,9 @@ cdef inline void limits_look(LimitTable* l, SlotTable* t, uint32_t index) noexce
 cdef inline void limits_set(LimitTable* l, SlotTable* t, uint32_t index, Limit limit) noexcept nogil:
     """Change the limit of a slot, at the time brought last; its bucket is full when it would have been, or sooner."""
     cdef SlotLimit* at = &l.of[index]
+    if (limit.concurrency != 0) != (at.limit.concurrency != 0):
+        limits_count_anew(l, index)
     at.limit = limit
-    if not limit.concurrency:
-        at.in_hand = 0
     at.full_at = min(at.full_at, l.now + limit.tolerance + limit.interval)
     limits_look(l, t, index)
 
