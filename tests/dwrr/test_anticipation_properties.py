@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from oracles.dwrr import ReferenceDwrr
 
-from fairsched import FairQueue
+from fairsched import FairQueue, SlotStats
 
 NAMES = "abcd"
 amounts = st.one_of(st.integers(1, 6), st.integers(1, 300))
@@ -88,7 +88,7 @@ class AnticipationMachine(RuleBasedStateMachine):
     def same_state(self) -> None:
         if hasattr(self, "fair"):
             assert self.fair.stats() == {
-                name: (slot.quantum, slot.deficit, len(slot.fifo), slot.served, slot.work, slot.held)
+                name: SlotStats(slot.quantum, slot.deficit, len(slot.fifo), slot.served, slot.work, slot.held)
                 for name, slot in self.oracle.slots.items()
             }
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from oracles.dwrr import ReferenceDwrr, article_loop
 
-from fairsched import Dwrr
+from fairsched import Dwrr, SlotStats
 
 AMOUNT_MAX = 2**62 - 1
 
@@ -142,7 +142,7 @@ class TestDebt:
         scheduler.push("a", 0, cost=50)
         scheduler.pop()
         scheduler.settle("a", -49)
-        assert scheduler.stats()["a"] == (1, 0, 0, 1, 1, False)
+        assert scheduler.stats()["a"] == SlotStats(quantum=1, deficit=0, queued=0, served=1, work=1, held=False)
 
     def test_equal_handler_time_from_wrong_estimates(self) -> None:
         """Estimate 1 for all; the truth is 1 for one slot and 5 for the other."""

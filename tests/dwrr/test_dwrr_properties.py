@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from oracles.dwrr import ReferenceDwrr
 
-from fairsched import Dwrr
+from fairsched import Dwrr, SlotStats
 
 NAMES = "abcdef"
 amounts = st.one_of(st.integers(1, 12), st.integers(1, 5000))
@@ -89,7 +89,7 @@ class DwrrMachine(RuleBasedStateMachine):
             return
         assert len(self.engine) == len(self.oracle)
         assert self.engine.stats() == {
-            name: (slot.quantum, slot.deficit, len(slot.fifo), slot.served, slot.work, slot.held)
+            name: SlotStats(slot.quantum, slot.deficit, len(slot.fifo), slot.served, slot.work, slot.held)
             for name, slot in self.oracle.slots.items()
         }
 
