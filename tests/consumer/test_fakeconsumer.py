@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -168,3 +170,28 @@ def test_a_handler_that_takes_too_long_fails(way: str) -> None:
     assert consumer.rejected == [slow]
     assert consumer.acked == [quick]
     assert isinstance(consumer.errors[0][1], TimeoutError)
+
+
+AFTER_A_TIME_LIMIT = """
+import sys
+from fairsched.testing import FakeConsumer
+
+def handler(message):
+    while True:
+        pass
+
+def traced():
+    return "began"
+
+consumer = FakeConsumer(time_limit=0.05, on_error="reject")
+consumer.put(b"slow")
+consumer.run(handler)
+sys.settrace(lambda *event: None)
+print(traced())
+"""
+
+
+def test_a_time_limit_leaves_the_interpreter_as_it_was() -> None:
+    """An exception that is taken back has CPython before 3.13 look for it forever: no traced function begins then."""
+    command = [sys.executable, "-c", AFTER_A_TIME_LIMIT]
+    assert subprocess.run(command, timeout=60, check=True, capture_output=True, text=True).stdout == "began\n"
