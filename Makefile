@@ -22,16 +22,17 @@ SOURCES := setup.py $(shell find src tests/probes -name '*.pyx' -o -name '*.pxd'
 BROKERS := rabbitmq rabbitmq-4.0 rabbitmq-4.3
 ON_BROKERS := tests/integration tests/spark/source/test_queues.py tests/spark/source/test_streams.py
 UNIT := not integration and not slow and not stress
-# Most tests wait: for a broker, for Spark, for a timer. So there are two processes for each core, each with a broker and
-# a Spark of its own if it comes to that. What judges shares or times (`steady`) comes afterwards, in half as many
-# processes; so does what computes alone. The tests of a file stay together; tests/support/scheduling.py says where to
-# begin.
-WORKERS ?= $(shell expr 2 \* $(shell getconf _NPROCESSORS_ONLN))
-HALF := $(shell expr \( $(WORKERS) + 1 \) / 2)
+# Most tests wait: for a broker, for Spark, for a timer; in two processes for each core half of the machine was idle. So
+# there are two more; each has a broker and a Spark of its own if it comes to that. What judges shares or times (`steady`)
+# comes afterwards, in as many processes as there are cores; so does what computes alone. The tests of a file stay
+# together; tests/support/scheduling.py says where to begin.
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+WORKERS ?= $(shell expr 2 \* $(CORES) + 2)
+FEW := $(shell echo $$(( $(WORKERS) < $(CORES) ? $(WORKERS) : $(CORES) )))
 PYTEST := $(PY) -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 # Run what has a marker. A test that fails does not keep the second crowd from what it has to say; an interruption does.
 in_two_crowds = status=0; $(PYTEST) $(WORKERS) -m "$(1)not steady" tests || status=$$?; test $$status -le 1; \
-	$(PYTEST) $(HALF) -m "$(1)steady" tests; exit $$status
+	$(PYTEST) $(FEW) -m "$(1)steady" tests; exit $$status
 
 .PHONY: help demo test test-quick test-embedded test-brokers test-versions chaos soak peer-suites bench lint sanitize coverage wheel docs build venv servers format clean distclean
 
@@ -45,7 +46,7 @@ test: build servers  ## every test, RabbitMQ included
 	$(call in_two_crowds,)
 
 test-quick: build  ## the tests that need no server, in under three minutes
-	$(PYTEST) $(HALF) -m "$(UNIT)" tests
+	$(PYTEST) $(FEW) -m "$(UNIT)" tests
 
 test-embedded: build  ## the tests of consumer, CLI and Spark that need a broker, on the embedded one
 	tools/install-servers java
@@ -60,7 +61,7 @@ soak: build servers  ## half an hour of work at 70 % of capacity: memory flat, s
 test-brokers: build servers  ## the tests of the consumer and of Spark's queues and streams on RabbitMQ 3.10, 4.0 and 4.3
 	tools/install-servers rabbitmq-4
 	status=0; for broker in $(BROKERS); do echo "== on $$broker"; \
-	FAIRSCHED_TEST_BROKER=$$broker $(PYTEST) $(HALF) $(ON_BROKERS) || status=$$?; done; exit $$status
+	FAIRSCHED_TEST_BROKER=$$broker $(PYTEST) $(FEW) $(ON_BROKERS) || status=$$?; done; exit $$status
 
 peer-suites: build servers  ## the tests of other AMQP clients, on RabbitMQ and on the embedded broker
 	$(PY) tools/peer-suites
