@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import pkgutil
 import re
@@ -55,8 +56,13 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
     return []
 
 
+@functools.cache
+def graph_of_sources() -> dict[str, set[str]]:
+    return imports(SOURCES)
+
+
 def test_there_is_no_circle() -> None:
-    graph = imports(SOURCES)
+    graph = graph_of_sources()
     assert len(graph) > 200
     assert circle(graph) == []
 
@@ -96,7 +102,7 @@ def test_a_circle_is_found(tmp_path: Path, first: tuple[str, str], second: tuple
     ],
 )
 def test_layers_import_downwards(layer: str, forbidden: str) -> None:
-    graph = imports(SOURCES)
+    graph = graph_of_sources()
     layers = {module: wanted for module, wanted in graph.items() if re.match(layer, module)}
     assert layers
     upwards = [(module, name) for module, wanted in layers.items() for name in wanted if re.match(forbidden, name)]
