@@ -13,7 +13,6 @@ from support.frameworks import Jobs
 from support.proxy import Proxy, behind
 from support.rabbitmq import Node, eventually
 
-pytestmark = pytest.mark.steady
 _numbers = itertools.count()
 
 
@@ -30,6 +29,7 @@ def names() -> list[str]:
     return [f"frameworks-gold-{number}", f"frameworks-free-{number}"]
 
 
+@pytest.mark.steady
 def test_queues_share_as_their_weights_say(framework: str, broker: Node, names: list[str], tmp_path: Path) -> None:
     gold, free = names
     jobs = Jobs(
@@ -43,6 +43,7 @@ def test_queues_share_as_their_weights_say(framework: str, broker: Node, names: 
     assert served[gold] / 400 == pytest.approx(0.8, abs=0.03)
 
 
+@pytest.mark.steady
 def test_tenants_of_a_queue_share_alike(framework: str, broker: Node, names: list[str], tmp_path: Path) -> None:
     queue = names[0]
     jobs = Jobs(framework, broker.url, [queue], tmp_path / "done", {"key": "option:tenant", "cost": "constant"}, 1000)
@@ -59,6 +60,7 @@ def test_tenants_of_a_queue_share_alike(framework: str, broker: Node, names: lis
     assert last < 150
 
 
+@pytest.mark.steady
 def test_tenants_share_alike_among_greenlets(broker: Node, names: list[str], tmp_path: Path) -> None:
     """gevent puts a class of its own in the place of `queue.Queue`."""
     test_tenants_of_a_queue_share_alike("dramatiq-gevent", broker, names, tmp_path)
@@ -80,6 +82,7 @@ def test_what_was_sent_is_with_the_broker(framework: str, broker: Node, names: l
     eventually(lambda: broker.count(names[0]) == 301)
 
 
+@pytest.mark.steady
 def test_who_comes_late_does_not_wait_for_a_flood(broker: Node, names: list[str], tmp_path: Path) -> None:
     """Celery takes the end of a process for one more that is free, and this worker replaces each after two tasks."""
     queue = names[0]

@@ -20,7 +20,6 @@ from support.running import Running
 
 from fairsched import App, CoDel, ConfigurationError, Consumer, Retry, aio
 
-pytestmark = pytest.mark.steady
 Declare = Callable[..., str]
 
 
@@ -28,6 +27,7 @@ def quanta(consumer: Any) -> dict[Any, int]:
     return {name: slot.quantum for name, slot in consumer.stats()["slots"].items()}
 
 
+@pytest.mark.steady
 def test_shares_follow_the_weight(broker: Node, new_queue: Declare) -> None:
     gold, free = new_queue(), new_queue()
     for queue in (gold, free):
