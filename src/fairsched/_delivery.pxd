@@ -72,6 +72,7 @@ cdef class ChannelDeliveries:
 
     cdef int book(self, uint64_t tag, uint64_t size) except -1
     cdef int look(self, uint64_t tag) except -1
+    cdef int64_t held(self) noexcept
     cdef bytes taken_frames(self)
     cdef bint settle_one(self, uint64_t tag, int verdict, int sent) except -1
     cdef bint note(self, uint64_t tag, int verdict, int sent, bint* is_due) except -1

@@ -520,11 +520,15 @@ cdef class ChannelDeliveries:
     @property
     def full(self):
         """Whether the broker may send hardly anything before it hears from us."""
-        return self.unsettled > self.nearly_full
+        return self.held() > self.nearly_full
 
     @property
     def unsettled(self):
         """Messages that the broker has given out and not heard of."""
+        return self.held()
+
+    cdef int64_t held(self) noexcept:
+        """As `unsettled`, without an object for the number."""
         cdef AckLedger ledger = self.ledger
         return ledger.ledger.outstanding + ledger.ledger.acked_size + ledger.ledger.refused_size
 
@@ -568,7 +572,7 @@ cdef class ChannelDeliveries:
                 lent.later.append((self.on_refilled, monotonic() - self.sent))
             else:
                 self.on_refilled(monotonic() - self.sent)
-        if not self.filled and self.unsettled > self.nearly_full:
+        if not self.filled and self.held() > self.nearly_full:
             self.filled = True
             if lent.borrowed:
                 lent.later.append((self.on_filled,))
@@ -1160,20 +1164,25 @@ cdef Found give(
 ) except *:
     """Give the deliveries at a position to the sinks of their channels, move it, and say what follows.
 
+    `only_channels` is for who has borrowed the connection: meanwhile nobody else adds a channel or takes one away.
     Where it raises, it is the delivery at `position` that failed.
     """
     cdef Delivery d
     cdef Found what
+    cdef object sink = None
+    cdef int64_t known = -1  # the channel whose sink that is, where nobody can change it meanwhile
     while True:
         what = frames_find(at, size, position[0], longest, &d)
         if what == FOUND_OTHER or (unfinished and d.channel in unfinished):
             return FOUND_OTHER
-        sink = sinks.get(d.channel)
-        if sink is None or (only_channels and not isinstance(sink, ChannelDeliveries)):
-            return FOUND_OTHER
+        if d.channel != known:
+            sink = sinks.get(d.channel)
+            if sink is None or (only_channels and not isinstance(sink, ChannelDeliveries)):
+                return FOUND_OTHER
+            known = d.channel if only_channels else -1
         if what != FOUND_WHOLE:
             return what
-        if isinstance(sink, ChannelDeliveries):
+        if only_channels or isinstance(sink, ChannelDeliveries):
             give_message(<ChannelDeliveries> sink, at, &d)
         elif isinstance(sink, CollectedDeliveries):
             (<CollectedDeliveries> sink).take(at, &d)
@@ -1280,7 +1289,7 @@ cdef class Intake:
         self.counters.count(COUNT_RECEIVED, len(messages))
         self.policy.arrived(len(messages))
         try:
-            lane.put_many([(<Message> one).slot for one in messages], messages)
+            lane.put_many(slots_of(messages), messages)
         except ShutDown:
             settle_all(messages, REQUEUE)
         return True
@@ -1292,6 +1301,19 @@ cdef class Intake:
             message.cost = self.cost.estimate(message)
             costs.append(message.cost)
         return costs
+
+
+cdef object slots_of(list messages):
+    """The slot of each of some messages, as `FairQueue.put_many` takes them: a list, or the one text that all have."""
+    cdef object first = (<Message> <object> PyList_GET_ITEM(messages, 0)).slot
+    cdef Message message
+    if type(first) is str:
+        for message in messages:
+            if message.slot is not first:
+                break
+        else:
+            return first
+    return [(<Message> one).slot for one in messages]
 
 
 # Read and written by whoever consumes --------------------------------------------------------------------------------
@@ -1893,12 +1915,18 @@ cdef class MessageSource:
         return 0
 
     cdef int leave_usable(self, FairQueue lane, list found, Py_ssize_t begin) except -1:
-        """Leave out of a list, from there on, what `is_usable` says is not to be handled."""
+        """Leave out of a list, from there on, what `is_usable` says is not to be handled; where nothing is shed."""
+        cdef Message message
+        cdef ChannelDeliveries living = None  # no Python code has run since it was seen to be
         while begin < PyList_GET_SIZE(found):
             message = <Message?> <object> PyList_GET_ITEM(found, begin)
-            if self.is_usable(lane, message):
+            if living is not None and message.origin is living:
+                begin += 1
+            elif self.is_usable(lane, message):
+                living = <ChannelDeliveries> message.origin if isinstance(message.origin, ChannelDeliveries) else None
                 begin += 1
             else:
+                living = None
                 found.pop(begin)
         return 0
 
@@ -2194,6 +2222,11 @@ cdef Py_ssize_t settle_run(
     return done
 
 
+cdef enum:
+    FIRST_ROOM = 4 << 20  # octets that a column has room for before they are there, at most
+    GROWTH = 6            # octets of JSON that one octet of a header may become, at most
+
+
 cdef struct Column:  # of texts, as far as it was made
     int64_t rows
     int64_t nulls
@@ -2204,10 +2237,10 @@ cdef struct Column:  # of texts, as far as it was made
     int64_t capacity
 
 
-cdef int column_init(Column* c, int64_t rows) except -1:
-    """Make room for so many rows; to be freed whether this raises or not."""
+cdef int column_init(Column* c, int64_t rows, int64_t each=32) except -1:
+    """Make room for so many rows, of so many octets each; to be freed whether this raises or not."""
     c.rows = c.nulls = c.size = 0
-    c.capacity = 32 * rows + 64
+    c.capacity = max(1, min(each * rows, FIRST_ROOM))
     c.there = <uint8_t*> calloc(rows // 8 + 1, 1)
     c.offsets = <int32_t*> malloc((rows + 1) * sizeof(int32_t))
     c.data = <char*> malloc(c.capacity)
@@ -2291,108 +2324,21 @@ cdef tuple column_take(Column* c):
     return c.rows, c.nulls, (there, offsets, PyBytes_FromStringAndSize(c.data, c.size))
 
 
-def fitting(list messages not None, int64_t most, int64_t growth):
-    """fitting(messages, most, growth)
-    --
-
-    Count the messages that fit in one record batch.
-
-    Parameters
-    ----------
-    messages : list of Message
-    most : int
-        Octets that a column may have.
-    growth : int
-        Octets that one octet of a message's properties may become; 0: they are no columns.
-
-    Returns
-    -------
-    int
-        At least 1, if there are any.
-
-    Notes
-    -----
-    Complexity O(messages). Thread safety: a pure function.
-    """
-    cdef int64_t size = 0, more
-    cdef Py_ssize_t count = 0
-    cdef Message message
-    for message in messages:
-        more = PyBytes_GET_SIZE(message.body) if type(message.body) is bytes else 0
-        if growth and type(message.header) is bytes:
-            more = max(more, growth * (PyBytes_GET_SIZE(message.header) - message.header_at))
-        size += more
-        if size > most:
-            return max(1, count)
-        count += 1
-    return count
+cdef int add_body(Column* c, object body) except -1:
+    """Add a row with a body."""
+    if type(body) is not bytes:
+        raise TypeError(f"body must be bytes, got {body!r}")
+    return column_add(c, PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
 
 
-cdef int add_bodies(Column* c, list messages) except -1:
-    """Make the column of bodies."""
-    cdef Message message
-    cdef int64_t size = 0
-    for message in messages:
-        size += PyBytes_GET_SIZE(message.body) if type(message.body) is bytes else 0
-    c.capacity = max(size, 1)
-    c.offsets = <int32_t*> malloc((PyList_GET_SIZE(messages) + 1) * sizeof(int32_t))
-    c.data = <char*> malloc(c.capacity)
-    if c.offsets == NULL or c.data == NULL:
-        raise MemoryError()
-    c.offsets[0] = 0
-    for message in messages:
-        body = message.body
-        if type(body) is not bytes:
-            raise TypeError(f"body must be bytes, got {body!r}")
-        column_write(c, PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
-        c.rows += 1
-        c.offsets[c.rows] = <int32_t> c.size
-    return 0
-
-
-cdef int add_queues(Column* c, list messages, dict queues) except -1:
-    """Make the column of the queues' numbers."""
-    cdef int32_t* numbers = <int32_t*> malloc((PyList_GET_SIZE(messages) + 1) * sizeof(int32_t))
-    cdef int32_t number = 0
-    cdef Message message
-    cdef object origin = None
-    c.data = <char*> numbers
-    if numbers == NULL:
-        raise MemoryError()
-    for message in messages:
-        if message.origin is not origin:
-            origin = message.origin
-            number = queues[origin.queue]
-        numbers[c.rows] = number
-        c.rows += 1
-    return 0
-
-
-cdef int add_redelivered(Column* c, list messages) except -1:
-    """Make the column that says which were redelivered, a bit a row."""
-    cdef uint8_t* bits = <uint8_t*> calloc(PyList_GET_SIZE(messages) // 8 + 1, 1)
-    cdef Message message
-    c.data = <char*> bits
-    if bits == NULL:
-        raise MemoryError()
-    for message in messages:
-        bits[c.rows >> 3] |= <uint8_t> (message.redelivered << (c.rows & 7))
-        c.rows += 1
-    return 0
-
-
-cdef int add_paths(Column* exchange, Column* key, list messages) except -1:
-    """Make the columns of exchanges and routing keys."""
-    cdef Message message
-    column_init(exchange, PyList_GET_SIZE(messages))
-    column_init(key, PyList_GET_SIZE(messages))
-    for message in messages:
-        method = message.method
-        if type(method) is not bytes or not add_path(
-            exchange, key, <const uint8_t*> PyBytes_AS_STRING(method), PyBytes_GET_SIZE(method)
-        ):
-            column_add_object(exchange, message.name_in_method(0))
-            column_add_object(key, message.name_in_method(1))
+cdef int add_names(Column* exchange, Column* key, Message message) except -1:
+    """Add a row with the exchange and the routing key of a message."""
+    cdef object method = message.method
+    if type(method) is not bytes or not add_path(
+        exchange, key, <const uint8_t*> PyBytes_AS_STRING(method), PyBytes_GET_SIZE(method)
+    ):
+        column_add_object(exchange, message.name_in_method(0))
+        column_add_object(key, message.name_in_method(1))
     return 0
 
 
@@ -2410,6 +2356,14 @@ cdef bint add_path(Column* exchange, Column* key, const uint8_t* at, int64_t siz
     column_add_text(exchange, <const char*> at + first + 1, at[first])
     column_add_text(key, <const char*> at + second + 1, at[second])
     return True
+
+
+cdef int64_t octets_of(Message message, bint with_properties) noexcept:
+    """How much of its longest column a message may take."""
+    cdef int64_t size = PyBytes_GET_SIZE(message.body) if type(message.body) is bytes else 0
+    if with_properties and type(message.header) is bytes:
+        size = max(size, GROWTH * (PyBytes_GET_SIZE(message.header) - message.header_at))
+    return size
 
 
 # Properties and headers as columns ------------------------------------------------------------------------------------
@@ -2597,15 +2551,17 @@ cdef class MessageColumns:
         if self.texts != NULL:
             arrow_texts_leave(self.texts)
 
-    def make(self, list messages not None):
-        """make($self, messages)
+    def make(self, list messages not None, int64_t most=0x7FFFFFFF):
+        """make($self, messages, most=0x7FFFFFFF)
         --
 
-        Make the columns of some messages.
+        Make the columns of some messages: of all, or the first of them.
 
         Parameters
         ----------
         messages : list of Message
+        most : int
+            Octets that a column may have. Messages beyond that are left out, but for the first.
 
         Returns
         -------
@@ -2634,10 +2590,8 @@ cdef class MessageColumns:
         if columns == NULL:
             raise MemoryError()
         try:
-            add_queues(&columns[COLUMN_QUEUE], chosen, self.queues)
-            add_bodies(&columns[COLUMN_BODY], chosen)
-            add_paths(&columns[COLUMN_EXCHANGE], &columns[COLUMN_KEY], chosen)
-            add_redelivered(&columns[COLUMN_REDELIVERED], chosen)
+            self.add_fixed(columns, chosen, most)
+            del chosen[columns[COLUMN_BODY].rows:]
             if total > COLUMNS_FIXED:
                 self.add_properties(&columns[COLUMNS_FIXED], chosen)
             return self.exported(columns, total, len(chosen))
@@ -2645,6 +2599,34 @@ cdef class MessageColumns:
             for i in range(total):
                 column_free(&columns[i])
             free(columns)
+
+    cdef int add_fixed(self, Column* columns, list messages, int64_t most) except -1:
+        """Make the columns that are always there, of messages that fit: in one go, while a message is in the cache."""
+        cdef int64_t rows = PyList_GET_SIZE(messages), row = 0, size = 0
+        cdef bint with_properties = len(self.numbers) or len(self.names)
+        cdef int32_t number = 0
+        cdef object origin = None
+        cdef Message message
+        column_init(&columns[COLUMN_BODY], rows, octets_of(messages[0], False) if rows else 0)
+        column_init(&columns[COLUMN_EXCHANGE], rows)
+        column_init(&columns[COLUMN_KEY], rows)
+        columns[COLUMN_QUEUE].data = <char*> malloc((rows + 1) * sizeof(int32_t))
+        columns[COLUMN_REDELIVERED].data = <char*> calloc(rows // 8 + 1, 1)
+        if columns[COLUMN_QUEUE].data == NULL or columns[COLUMN_REDELIVERED].data == NULL:
+            raise MemoryError()
+        for message in messages:
+            size += octets_of(message, with_properties)
+            if size > most and row:
+                break
+            if message.origin is not origin:
+                origin = message.origin
+                number = self.queues[origin.queue]
+            (<int32_t*> columns[COLUMN_QUEUE].data)[row] = number
+            columns[COLUMN_REDELIVERED].data[row >> 3] |= <char> (message.redelivered << (row & 7))
+            add_body(&columns[COLUMN_BODY], message.body)
+            add_names(&columns[COLUMN_EXCHANGE], &columns[COLUMN_KEY], message)
+            row += 1
+        return 0
 
     cdef int add_properties(self, Column* columns, list messages) except -1:
         """Make the columns of properties and headers."""

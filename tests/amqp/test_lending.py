@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -83,6 +84,20 @@ def test_a_fast_consumer_reads_itself() -> None:
         assert [int(message.body) for message in found] == list(range(len(found)))
         settle(source, theirs, found)
         reach(lambda: source.wire.bytes_sent >= 21)
+
+
+def test_what_one_read_brings_goes_each_to_its_own_queue() -> None:
+    """Whether the messages of a read are all of one queue or of several, at the beginning or at the end of it."""
+    with lent(channels=3) as (source, theirs):
+        for numbers in ([1, 1, 1, 1], [1, 1, 1, 3], [2, 1, 1, 1], [2, 1, 3, 2]):
+            borrowed = source.wire.borrowed
+            while source.wire.borrowed == borrowed:
+                theirs.sendall(b"".join(more(source, number) for number in numbers))
+                left = Counter(f"0.{number}" for number in numbers)
+                for _ in numbers:
+                    left[take(source).queue] -= 1
+                    reach(lambda left=left: source.lane.qsize() == left.total())
+                    assert {name: source.lane.backlog(name) for name in left} == dict(left)
 
 
 def test_pikas_counters_count_what_others_read() -> None:

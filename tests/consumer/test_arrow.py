@@ -117,6 +117,45 @@ def test_arrow_columns_equal_those_of_the_messages_as_they_were_received(rows: l
         assert found[name].to_pylist() == [getattr(message, name) for message in messages]
 
 
+def fitting(messages: Sequence[Message], most: int, with_properties: bool) -> int:
+    """How many messages go into a record batch whose columns have so many octets: at least one."""
+    size = 0
+    for count, message in enumerate(messages):
+        size += max(len(message.body), 6 * len(message.raw_properties) if with_properties else 0)
+        if count and size > most:
+            return count
+    return len(messages)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3000), NAMES, st.booleans(), st.text(max_size=20)), min_size=1, max_size=40),
+    st.integers(0, 30_000),
+    st.booleans(),
+)
+def test_a_record_batch_has_the_first_messages_that_fit(rows: list[Any], most: int, with_properties: bool) -> None:
+    """Whatever the first is like, from which it is reckoned how much room the others need."""
+    from fairsched.consumer import arrow
+
+    origins = [FakeChannel("ä"), FakeChannel("b")]
+    messages = [
+        Message(
+            bytes([tag]) * size, tag, again, method(b"e", key), raw(BasicProperties(message_id=text)), origins[tag % 2]
+        )
+        for tag, (size, key, again, text) in enumerate(rows)
+    ]
+    columns = arrow.ArrowColumns(["ä", "b"], (), ("message_id",) if with_properties else ())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrow, "_MOST", most)
+        found = columns.make(messages)
+    found.validate(full=True)
+    rest = messages[: fitting(messages, most, with_properties)]
+    assert found.num_rows == len(rest)
+    for name in ("body", "queue", "exchange", "routing_key", "redelivered"):
+        assert found[name].to_pylist() == [getattr(message, name) for message in rest]
+    if with_properties:
+        assert found["message_id"].to_pylist() == [message.properties.message_id for message in rest]
+
+
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 SHORT = st.fixed_dictionaries(
     {},

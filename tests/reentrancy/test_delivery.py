@@ -279,6 +279,18 @@ def test_what_was_charged_for_nothing_is_given_back_whatever_it_is(cost: int) ->
     assert source.charged == [-cost]
 
 
+@pytest.mark.parametrize("gone", [(), (1,), (2,), (3,), (1, 2), (1, 3), (2, 3), (1, 2, 3)])
+def test_a_batch_leaves_out_what_came_on_channels_that_are_gone(gone: tuple[int, ...]) -> None:
+    source = Source([b"%d" % number for number in range(30)], channels=3, window=10)
+    source.deliver()
+    for number in gone:
+        source.sinks[number].alive = False
+    found = source.try_get_many(source.lane, 30)
+    assert [message.queue for message in found] == [f"q-{number}" for number in (1, 2, 3) if number not in gone] * 10
+    assert source.charged == [-1] * 10 * len(gone)
+    assert source.lane.qsize() == 0
+
+
 def test_a_delivery_is_awaited_that_never_comes() -> None:
     """Whoever reckons which it is reads several figures one after the other, while others settle."""
     source = Source(BODIES[:3])

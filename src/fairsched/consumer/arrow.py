@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairsched._amqp import AckLedger
-from fairsched._delivery import MessageColumns, fitting, settle_all
+from fairsched._delivery import MessageColumns, settle_all
 from fairsched.amqp.fieldtables import LATEST_SECOND, as_text
 from fairsched.amqp.properties import PROPERTY_NAMES
 from fairsched.consumer.batches import MessageBatch
@@ -23,8 +23,6 @@ FIXED = ("body", "queue", "exchange", "routing_key", "redelivered")
 PROPERTIES = tuple(name for name in PROPERTY_NAMES if name != "headers")
 #: Octets of one column of a record batch, whose offsets have 32 bits.
 _MOST = 2**31 - 1
-#: Octets of JSON that one octet of a header may become, at most.
-_GROWTH = 6
 
 
 def _pyarrow() -> Any:
@@ -120,7 +118,6 @@ class ArrowColumns:
         typed = {name: special.get(name, pa.string()) for name in (*FIXED, *self._properties)}
         self.schema = pa.schema([*typed.items(), *((name, pa.string()) for name in self._headers)])
         self._import: Callable[[int, Any], Any] = pa.RecordBatch._import_from_c
-        self._growth = _GROWTH if self._properties or self._headers else 0
         self._columns = MessageColumns(
             list(queues),
             tuple(PROPERTY_NAMES.index(name) for name in self._properties),
@@ -131,9 +128,9 @@ class ArrowColumns:
         )
 
     def make(self, messages: list[Message]) -> pa.RecordBatch:
-        """Return the messages as a record batch."""
+        """Return the messages as a record batch: as many, from the first on, as fit in one."""
         # As a whole: an object of pyarrow for each buffer and column would cost as much as making them.
-        made = self._columns.make(messages)
+        made = self._columns.make(messages, _MOST)
         found: pa.RecordBatch = self._import(made.address, self.schema)
         return found
 
@@ -159,9 +156,10 @@ class ArrowColumns:
         rest = messages
         try:
             while rest:
-                count = fitting(rest, _MOST, self._growth)
+                record_batch = self.make(rest)
+                count = record_batch.num_rows
                 part, left = (rest[:count], rest[count:]) if count < len(rest) else (rest, [])
-                found = ArrowBatch(part, failed, handled, self.make(part))
+                found = ArrowBatch(part, failed, handled, record_batch)
                 rest = left
                 yield found
         finally:
