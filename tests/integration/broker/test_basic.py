@@ -100,12 +100,36 @@ def test_another_ones_name_is_refused(channel: WireChannel, queue: str) -> None:
     assert text == "PRECONDITION_FAILED - user_id property set to 'somebody' but authenticated user was 'guest'"
 
 
-@pytest.mark.parametrize("expiration", ["soon", "-1", "1.5", "1 "])
-def test_an_expiration_that_is_no_number(channel: WireChannel, queue: str, expiration: str) -> None:
+@pytest.mark.parametrize(
+    ("expiration", "reason"),
+    [
+        ("soon", "no_integer"),
+        (" 1", "no_integer"),
+        ("-", "no_integer"),
+        ("-1", "{value_negative,-1}"),
+        ("1.5", '{leftover_string,".5"}'),
+        ("1 ", '{leftover_string," "}'),
+        ("1e3", '{leftover_string,"e3"}'),
+        ('1"\\', r'{leftover_string,"\"\\"}'),
+        ("315360000001", "{value_too_large,315360000001}"),
+    ],
+)
+def test_an_expiration_that_is_no_time(channel: WireChannel, queue: str, expiration: str, reason: str) -> None:
     channel.publish(b"x", queue, expiration=expiration)
+    assert channel.refused() == (406, f"PRECONDITION_FAILED - invalid expiration '{expiration}': {reason}")
+
+
+def test_an_expiration_of_many_digits(channel: WireChannel, queue: str) -> None:
+    channel.publish(b"x", queue, expiration="9" * 100)
     code, text = channel.refused()
     assert code == 406
-    assert text.startswith(f"PRECONDITION_FAILED - invalid expiration '{expiration}'")
+    assert "{value_too_large," in text
+
+
+@pytest.mark.parametrize("expiration", ["+60000", "000060000", "4294967296", "315360000000"])
+def test_an_expiration_far_away(channel: WireChannel, queue: str, expiration: str) -> None:
+    channel.published(b"x", routing_key=queue, expiration=expiration)
+    assert channel.get(queue).properties.expiration == expiration
 
 
 # Consume ----------------------------------------------------------------------------------------------------------
@@ -129,11 +153,12 @@ def test_the_server_makes_consumer_tags(channel: WireChannel, queue: str) -> Non
     assert all(tag.startswith("amq.ctag-") for tag in tags)
 
 
-def test_a_tag_is_used_once_on_a_channel(channel: WireChannel, queue: str) -> None:
-    assert channel.consume(queue, "mine") == "mine"
-    assert channel.client.channel().consume(queue, "mine") == "mine"
-    channel.cast(Basic.Consume(queue=queue, consumer_tag="mine"))
-    assert channel.client.ended() == (530, "NOT_ALLOWED - attempt to reuse consumer tag 'mine'")
+@pytest.mark.parametrize("tag", ["mine", "with a \0 in it"])
+def test_a_tag_is_used_once_on_a_channel(channel: WireChannel, queue: str, tag: str) -> None:
+    assert channel.consume(queue, tag) == tag
+    assert channel.client.channel().consume(queue, tag) == tag
+    channel.cast(Basic.Consume(queue=queue, consumer_tag=tag))
+    assert channel.client.ended() == (530, f"NOT_ALLOWED - attempt to reuse consumer tag '{tag}'")
 
 
 def test_consuming_what_is_not_there(channel: WireChannel) -> None:
@@ -446,8 +471,34 @@ def test_the_consumer_of_higher_priority_is_served_first(channel: WireChannel, q
     assert high.bodies(1) == [b"4"]
 
 
-def test_a_priority_that_is_no_number(channel: WireChannel, queue: str) -> None:
-    assert channel.refused(Basic.Consume(queue=queue, arguments={"x-priority": "high"})).code == 406
+@pytest.mark.parametrize(
+    ("argument", "value", "reason"),
+    [
+        ("x-priority", "high", ': "expected integer, got longstr"'),
+        ("x-priority", True, ': "expected integer, got bool"'),
+        ("x-cancel-on-ha-failover", 1, ": {unacceptable_type,byte}"),
+        ("x-stream-offset", "first", " of queue type rabbit_classic_queue"),
+    ],
+)
+def test_arguments_of_a_consumer_that_cannot_be(
+    channel: WireChannel, queue: str, argument: str, value: Any, reason: str
+) -> None:
+    refusal = channel.refused(Basic.Consume(queue=queue, arguments={argument: value}))
+    assert refusal == (406, f"PRECONDITION_FAILED - invalid arg '{argument}' for queue '{queue}' in vhost '/'{reason}")
+    assert channel.counts(queue) == (0, 0)
+
+
+def test_an_argument_of_consumers_of_other_queues(channel: WireChannel, name: Name) -> None:
+    queue = channel.call(Queue.Declare(queue=name(), durable=True, arguments={"x-queue-type": "quorum"})).queue
+    refusal = channel.refused(Basic.Consume(queue=queue, arguments={"x-cancel-on-ha-failover": True}))
+    reason = f"invalid arg 'x-cancel-on-ha-failover' for queue '{queue}' in vhost '/' of queue type rabbit_quorum_queue"
+    assert refusal == (406, f"PRECONDITION_FAILED - {reason}")
+
+
+def test_arguments_of_a_consumer_that_can_be(channel: WireChannel, queue: str) -> None:
+    for arguments in ({"x-priority": -(2**31)}, {"x-cancel-on-ha-failover": True}, {"x-unheard-of": "what"}):
+        channel.consume(queue, arguments=arguments)
+    assert channel.counts(queue) == (0, 3)
 
 
 def test_one_consumer_is_active(channel: WireChannel, name: Name) -> None:

@@ -146,6 +146,68 @@ def test_acknowledgements_count_with_the_commit(channel: WireChannel, other: Wir
     assert other.drain(queue) == [b"3"]
 
 
+@pytest.mark.parametrize("multiple", [False, True])
+def test_a_transaction_settles_each_delivery_once(
+    channel: WireChannel, other: WireChannel, queue: str, multiple: bool
+) -> None:
+    channel.published(*numbered(2), routing_key=queue)
+    channel.transactional()
+    tags = [channel.get(queue, no_ack=False).tag for _ in range(2)]
+    channel.ack(tags[1], multiple=multiple)
+    channel.ack(tags[1], multiple=multiple)
+    assert channel.refused() == (406, f"PRECONDITION_FAILED - unknown delivery tag {tags[1]}")
+    eventually(lambda: other.ready(queue) == 2)  # nothing was committed
+
+
+def test_a_transaction_settles_what_was_delivered_by_then(channel: WireChannel, other: WireChannel, queue: str) -> None:
+    channel.published(*numbered(3), routing_key=queue)
+    channel.transactional()
+    channel.get(queue, no_ack=False)
+    channel.ack(0, multiple=True)
+    second = channel.get(queue, no_ack=False)  # which is not acknowledged
+    channel.call(Tx.Commit())
+    channel.nack(second.tag)
+    channel.ack(0, multiple=True)  # there is nothing left
+    channel.call(Tx.Commit())
+    eventually(lambda: other.ready(queue) == 2)
+    assert other.drain(queue) == [b"1", b"2"]
+
+
+def test_what_a_transaction_settles_is_not_recovered(channel: WireChannel, other: WireChannel, queue: str) -> None:
+    channel.published(*numbered(2), routing_key=queue)
+    channel.transactional()
+    channel.ack(channel.get(queue, no_ack=False).tag)
+    channel.get(queue, no_ack=False)
+    channel.call(Basic.Recover(requeue=True))
+    eventually(lambda: other.ready(queue) == 1)
+    channel.call(Tx.Commit())
+    assert other.drain(queue) == [b"1"]
+    channel.close()
+    assert other.ready(queue) == 0
+
+
+def test_many_settlements_of_one_transaction(channel: WireChannel, other: WireChannel, queue: str) -> None:
+    channel.published(*numbered(60), routing_key=queue)
+    channel.transactional()
+    tags = [channel.get(queue, no_ack=False).tag for _ in range(60)]
+    for end in (10, 20):
+        channel.ack(tags[end - 1], multiple=True)
+    channel.reject(tags[25], requeue=False)
+    channel.nack(tags[29], multiple=True, requeue=True)
+    channel.ack(tags[40])
+    channel.call(Tx.Rollback())
+    assert other.ready(queue) == 0
+    channel.ack(tags[9], multiple=True)
+    channel.nack(tags[19], multiple=True, requeue=True)
+    channel.ack(tags[40])
+    channel.nack(tags[44], multiple=True, requeue=False)
+    channel.call(Tx.Commit())
+    eventually(lambda: other.ready(queue) == 10)
+    channel.close()
+    eventually(lambda: other.ready(queue) == 25)
+    assert other.drain(queue) == [b"%d" % number for number in [*range(10, 20), *range(45, 60)]]
+
+
 def test_returns_come_with_the_commit(channel: WireChannel) -> None:
     channel.transactional()
     channel.publish(b"x", "nowhere", mandatory=True)

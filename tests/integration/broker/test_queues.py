@@ -69,6 +69,11 @@ def test_arguments_are_compared_by_value(channel: WireChannel, name: Name) -> No
     assert "received none but current is the value '5'" in text
 
 
+def test_asking_for_a_queue_without_a_name(channel: WireChannel, name: Name) -> None:
+    channel.declare(name())  # which an empty name stands for elsewhere
+    assert channel.refused(Queue.Declare(passive=True)) == (404, "NOT_FOUND - no queue '' in vhost '/'")
+
+
 def test_a_string_may_come_as_octets(channel: WireChannel, name: Name) -> None:
     queue, exchange = channel.declare(name(), {"x-dead-letter-exchange": "e"}), name()
     channel.declare(queue, {"x-dead-letter-exchange": bytearray(b"e")})
@@ -94,40 +99,85 @@ def test_another_value_of_an_argument(
     assert text == f"PRECONDITION_FAILED - inequivalent arg '{argument}' for queue '{queue}' in vhost '/': {reason}"
 
 
+#: Ten years in milliseconds, which no time may exceed.
+TEN_YEARS = 315_360_000_000
+
+
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "reason"),
     [
-        {"x-message-ttl": -1},
-        {"x-message-ttl": "1000"},
-        {"x-expires": 0},
-        {"x-expires": -1},
-        {"x-expires": "1"},
-        {"x-max-length": -1},
-        {"x-max-length": "1"},
-        {"x-max-length-bytes": -1},
-        {"x-overflow": "nonsense"},
-        {"x-overflow": 1},
-        {"x-max-priority": -1},
-        {"x-max-priority": 256},
-        {"x-max-priority": "1"},
-        {"x-dead-letter-exchange": 1},
-        {"x-dead-letter-routing-key": 1, "x-dead-letter-exchange": "e"},
-        {"x-dead-letter-routing-key": "no exchange"},
-        {"x-single-active-consumer": "yes"},
-        {"x-queue-type": "nonsense"},
+        ({"x-message-ttl": -1}, "{value_negative,-1}"),
+        ({"x-message-ttl": TEN_YEARS + 1}, f"{{value_too_large,{TEN_YEARS + 1}}}"),
+        ({"x-message-ttl": 2**63 - 1}, f"{{value_too_large,{2**63 - 1}}}"),
+        ({"x-expires": 0}, "{value_zero,0}"),
+        ({"x-expires": -1}, "{value_negative,-1}"),
+        ({"x-expires": TEN_YEARS + 1}, f"{{value_too_large,{TEN_YEARS + 1}}}"),
+        ({"x-max-length": -1}, "{value_negative,-1}"),
+        ({"x-max-length-bytes": -1}, "{value_negative,-1}"),
+        ({"x-overflow": "nonsense"}, "invalid_overflow"),
+        ({"x-overflow": 1}, "{unacceptable_type,byte}"),
+        ({"x-max-priority": -1}, "{value_negative,-1}"),
+        ({"x-max-priority": 256}, "{max_value_exceeded,256}"),
+        ({"x-dead-letter-routing-key": 1, "x-dead-letter-exchange": "e"}, "{unacceptable_type,byte}"),
+        ({"x-dead-letter-routing-key": "no exchange"}, "routing_key_but_no_dlx_defined"),
+        ({"x-single-active-consumer": "yes"}, "{unacceptable_type,longstr}"),
+        ({"x-queue-type": "nonsense"}, "\"unsupported queue type 'nonsense'\""),
+        ({"x-queue-type": ""}, "\"unsupported queue type ''\""),
+        ({"x-queue-type": None}, "{unacceptable_type,void}"),
+        ({"x-queue-mode": "nonsense"}, "\"unsupported queue mode 'nonsense'\""),
+        ({"x-queue-mode": {"a": 1}}, "{unacceptable_type,table}"),
+        ({"x-queue-version": 0}, "\"unsupported queue version '0'\""),
+        ({"x-queue-version": 3}, "\"unsupported queue version '3'\""),
+        ({"x-queue-version": -1}, "{value_negative,-1}"),
     ],
-    ids=lambda one: ",".join(f"{key[2:]}={value}" for key, value in one.items()),
+    ids=lambda one: ",".join(f"{key[2:]}={value}" for key, value in one.items()) if isinstance(one, dict) else "",
 )
-def test_arguments_that_cannot_be(channel: WireChannel, name: Name, arguments: dict[str, Any]) -> None:
+def test_arguments_that_cannot_be(channel: WireChannel, name: Name, arguments: dict[str, Any], reason: str) -> None:
     queue = name()
     code, text = channel.refused(Queue.Declare(queue=queue, arguments=arguments))
+    argument = next(iter(arguments))
     assert code == 406
-    assert text.startswith(("PRECONDITION_FAILED - invalid arg 'x-", "PRECONDITION_FAILED - invalid"))
+    assert text == f"PRECONDITION_FAILED - invalid arg '{argument}' for queue '{queue}' in vhost '/': {reason}"
     assert channel.refused(Queue.Declare(queue=queue, passive=True)).code == 404
 
 
+@pytest.mark.parametrize(("value", "kind"), [(1, "byte"), (True, "bool"), (None, "void"), ({"a": 1}, "table")])
+def test_a_dead_letter_exchange_that_is_no_name(channel: WireChannel, name: Name, value: Any, kind: str) -> None:
+    queue = name()
+    refusal = channel.refused(Queue.Declare(queue=queue, arguments={"x-dead-letter-exchange": value}))
+    reason = f"invalid type '{kind}' for arg 'x-dead-letter-exchange' in queue '{queue}' in vhost '/'"
+    assert refusal == (406, f"PRECONDITION_FAILED - {reason}")
+
+
 @pytest.mark.parametrize(
-    "argument", ["x-message-ttl", "x-expires", "x-max-length", "x-max-length-bytes", "x-max-priority"]
+    ("kind", "argument", "value"),
+    [
+        ("classic", "x-max-age", "1h"),
+        ("classic", "x-stream-max-segment-size-bytes", 1000),
+        ("classic", "x-initial-cluster-size", 1),
+        ("classic", "x-dead-letter-strategy", "at-most-once"),
+        ("classic", "x-max-in-memory-length", 1),
+        ("classic", "x-max-in-memory-bytes", 1),
+        ("classic", "x-quorum-initial-group-size", 1),
+        ("quorum", "x-max-priority", 3),
+        ("quorum", "x-queue-mode", "lazy"),
+        ("quorum", "x-queue-version", 1),
+        ("quorum", "x-queue-master-locator", "min-masters"),
+        ("quorum", "x-max-age", "1h"),
+    ],
+)
+def test_arguments_of_another_type_of_queue(
+    channel: WireChannel, name: Name, kind: str, argument: str, value: Any
+) -> None:
+    queue = name()
+    declaration = Queue.Declare(queue=queue, durable=True, arguments={"x-queue-type": kind, argument: value})
+    reason = f"invalid arg '{argument}' for queue '{queue}' in vhost '/' of queue type rabbit_{kind}_queue"
+    assert channel.refused(declaration) == (406, f"PRECONDITION_FAILED - {reason}")
+
+
+@pytest.mark.parametrize(
+    "argument",
+    ["x-message-ttl", "x-expires", "x-max-length", "x-max-length-bytes", "x-max-priority", "x-queue-version"],
 )
 @pytest.mark.parametrize(("value", "kind"), [("1", "longstr"), (True, "bool"), (None, "void"), ({"a": 1}, "table")])
 def test_arguments_that_must_be_integers(
@@ -143,10 +193,16 @@ def test_arguments_that_must_be_integers(
     "arguments",
     [
         {"x-message-ttl": 0},
+        {"x-message-ttl": TEN_YEARS},
+        {"x-expires": TEN_YEARS},
         {"x-max-length": 0},
         {"x-max-priority": 0},
         {"x-max-priority": 255},
         {"x-queue-mode": "lazy"},
+        {"x-queue-mode": "default"},
+        {"x-queue-version": 1},
+        {"x-queue-version": 2},
+        {"x-queue-master-locator": "min-masters"},
         {"x-queue-type": "classic"},
         {"x-unheard-of": "what"},
         {"x-overflow": "reject-publish-dlx"},

@@ -1,18 +1,20 @@
-"""The x-arguments of a queue: read, checked, and compared with those it was declared with.
+"""The x-arguments of queues and consumers: read, checked, and compared with those it was declared with.
 
 Source: RabbitMQ's check of arguments, its texts included; x-queue-kind, x-queue-key, x-fair-key and x-fair-weights are
 the broker's own. What is not known is allowed, as there.
 Thread safety: pure functions. Complexity: O(fields of the table) for each argument.
 """
 
-from libc.stdint cimport INT64_MAX, int64_t, uint32_t
+from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, int32_t, int64_t, uint32_t
 from libc.stdio cimport snprintf
 
 from fairsched.core.amqp.constants cimport PRECONDITION_FAILED
 from fairsched.core.amqp.octets cimport Text, text_is, text_of
 from fairsched.core.amqp.tables cimport Field, field_bool, field_integer, field_text, field_type, tables_get
-from fairsched.core.broker.errors cimport Refusal, refusal_resource, refusal_say, refuse, same_argument
-from fairsched.core.broker.state cimport Arguments, DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX
+from fairsched.core.broker.errors cimport (
+    Refusal, refusal_resource, refusal_say, refusal_text, refuse, same_argument,
+)
+from fairsched.core.broker.state cimport Arguments, BrokerQueue, DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX
 from fairsched.core.queue.order cimport (
     KIND_FAIR, KIND_LAST_VALUE, KIND_PRIORITY, KIND_SORTED, KIND_STANDARD,
 )
@@ -21,7 +23,9 @@ cdef enum:
     PRIORITIES_MAX = 255
     PRIORITIES_DEFAULT = 9
 
-cdef enum: TIME_MAX = 4294967295  # milliseconds
+cdef enum: TIMEOUT_MAX = 4294967295  # milliseconds
+
+cdef enum: TIME_MAX = 315360000000  # ten years in milliseconds
 
 cdef struct Reading:
     Text table
@@ -55,24 +59,45 @@ cdef inline bint argument_refuse_not_integer(Reading* r, const char* name, const
     snprintf(reason, sizeof(reason), b"\"expected integer, got %s\"", field_type(f))
     return argument_refuse(r, name, reason)
 
+cdef inline bint argument_refuse_word(Reading* r, const char* name, const char* what, Text word) noexcept nogil:
+    """… for a word that is none of those it may be."""
+    argument_refuse(r, name, b"\"unsupported ")
+    refusal_say(r.refusal, what)
+    refusal_say(r.refusal, b" '")
+    refusal_text(r.refusal, word)
+    refusal_say(r.refusal, b"'\"")
+    return False
+
 cdef inline bint argument_find(Reading* r, const char* name, Field* f) noexcept nogil:
     return tables_get(r.table, text_of(name), f)
+
+cdef inline bint argument_integer(Reading* r, const char* name, bint* there, int64_t* value) noexcept nogil:
+    cdef Field f
+    there[0] = argument_find(r, name, &f)
+    return not there[0] or field_integer(&f, value) or argument_refuse_not_integer(r, name, &f)
 
 cdef inline bint argument_number(
     Reading* r, const char* name, int64_t least, int64_t most, int64_t* value
 ) noexcept nogil:
     """Read a number that may not be there."""
-    cdef Field f
-    if not argument_find(r, name, &f):
+    cdef bint there
+    if not argument_integer(r, name, &there, value):
+        return False
+    if not there:
         return True
-    if not field_integer(&f, value):
-        return argument_refuse_not_integer(r, name, &f)
     if value[0] < 0:
         return argument_refuse_value(r, name, b"{value_negative,%lld}", value[0])
     if value[0] < least:
         return argument_refuse_value(r, name, b"{value_zero,%lld}", value[0])
     if value[0] > most:
         return argument_refuse_value(r, name, b"{max_value_exceeded,%lld}", value[0])
+    return True
+
+cdef inline bint argument_time(Reading* r, const char* name, int64_t least, int64_t* milliseconds) noexcept nogil:
+    if not argument_number(r, name, least, INT64_MAX, milliseconds):
+        return False
+    if milliseconds[0] > TIME_MAX:
+        return argument_refuse_value(r, name, b"{value_too_large,%lld}", milliseconds[0])
     return True
 
 cdef inline bint argument_text(Reading* r, const char* name, bint* there, Text* value) noexcept nogil:
@@ -137,8 +162,24 @@ cdef inline bint argument_type(Reading* r) noexcept nogil:
     if not argument_text(r, b"x-queue-type", &there, &value):
         return False
     if there and not text_is(value, b"classic") and not text_is(value, b"quorum"):
-        return argument_refuse(r, b"x-queue-type", b"unsupported_queue_type")
+        return argument_refuse_word(r, b"x-queue-type", b"queue type", value)
     return True
+
+cdef inline bint argument_exchange(Reading* r, Arguments* a) noexcept nogil:
+    """Where dead letters go."""
+    cdef const char* name = b"x-dead-letter-exchange"
+    cdef Field f
+    a.dlx = Text(NULL, 0)
+    a.has_dlx = argument_find(r, name, &f)
+    if not a.has_dlx or field_text(&f, &a.dlx):
+        return True
+    refuse(r.refusal, PRECONDITION_FAILED, b"invalid type '")
+    refusal_say(r.refusal, field_type(&f))
+    refusal_say(r.refusal, b"' for arg '")
+    refusal_say(r.refusal, name)
+    refusal_say(r.refusal, b"' in ")
+    refusal_resource(r.refusal, False, r.queue, r.vhost)
+    return False
 
 cdef inline bint arguments_read(Text table, Text queue, Text vhost, Arguments* a, Refusal* refusal) noexcept nogil:
     """Read and check the arguments of queue.declare; False: refused."""
@@ -155,15 +196,15 @@ cdef inline bint arguments_read(Text table, Text queue, Text vhost, Arguments* a
     if argument_find(&r, b"x-single-active-consumer", &f) and not field_bool(&f, &a.single_active):
         return argument_refuse_type(&r, b"x-single-active-consumer", &f)
     if not (
-        argument_number(&r, b"x-expires", 1, TIME_MAX, &a.expires)
-        and argument_number(&r, b"x-message-ttl", 0, TIME_MAX, &a.message_ttl)
-        and argument_text(&r, b"x-dead-letter-exchange", &a.has_dlx, &a.dlx)
+        argument_exchange(&r, a)
+        and argument_time(&r, b"x-expires", 1, &a.expires)
+        and argument_time(&r, b"x-message-ttl", 0, &a.message_ttl)
         and argument_text(&r, b"x-dead-letter-routing-key", &a.has_dlk, &a.dlk)
         and argument_number(&r, b"x-max-length", 0, INT64_MAX, &a.max_length)
         and argument_number(&r, b"x-max-length-bytes", 0, INT64_MAX, &a.max_bytes)
         and argument_number(&r, b"x-max-priority", 0, PRIORITIES_MAX, &a.max_priority)
-        and argument_number(&r, b"x-delivery-limit", 0, TIME_MAX, &a.delivery_limit)
-        and argument_number(&r, b"x-consumer-timeout", 1, TIME_MAX, &a.consumer_timeout)
+        and argument_number(&r, b"x-delivery-limit", 0, TIMEOUT_MAX, &a.delivery_limit)
+        and argument_number(&r, b"x-consumer-timeout", 1, TIMEOUT_MAX, &a.consumer_timeout)
         and argument_overflow(&r, a) and argument_type(&r) and argument_kind(&r, a)
     ):
         return False
@@ -171,17 +212,91 @@ cdef inline bint arguments_read(Text table, Text queue, Text vhost, Arguments* a
         return argument_refuse(&r, b"x-dead-letter-routing-key", b"routing_key_but_no_dlx_defined")
     return True
 
+cdef inline bint argument_mode(Reading* r) noexcept nogil:
+    cdef Text value
+    cdef bint there
+    if not argument_text(r, b"x-queue-mode", &there, &value):
+        return False
+    if there and not text_is(value, b"default") and not text_is(value, b"lazy"):
+        return argument_refuse_word(r, b"x-queue-mode", b"queue mode", value)
+    return True
+
+cdef inline bint argument_version(Reading* r) noexcept nogil:
+    cdef int64_t version = 1
+    if not argument_number(r, b"x-queue-version", 0, INT64_MAX, &version):
+        return False
+    if version != 1 and version != 2:
+        return argument_refuse_value(
+            r, b"x-queue-version", b"\"unsupported queue version '%lld'\"", version
+        )
+    return True
+
+cdef inline bint type_quorum(Text table) noexcept nogil:
+    """Whether the arguments of a queue, which were read, say that it is a quorum queue."""
+    cdef Field f
+    return tables_get(table, text_of(b"x-queue-type"), &f) and text_is(f.value, b"quorum")
+
+cdef inline bint argument_foreign(Reading* r, bint quorum, const char** names, int count) noexcept nogil:
+    """Refuse arguments that queues of this type do not have."""
+    cdef Field f
+    cdef int i
+    for i in range(count):
+        if argument_find(r, names[i], &f):
+            refuse(r.refusal, PRECONDITION_FAILED, b"invalid arg '")
+            refusal_say(r.refusal, names[i])
+            refusal_say(r.refusal, b"' for ")
+            refusal_resource(r.refusal, False, r.queue, r.vhost)
+            refusal_say(r.refusal, b" of queue type rabbit_")
+            refusal_say(r.refusal, b"quorum_queue" if quorum else b"classic_queue")
+            return False
+    return True
+
+cdef inline bint arguments_suit(Text table, Text queue, Text vhost, Refusal* refusal) noexcept nogil:
+    """Check what has no effect here but RabbitMQ checks; False: refused. What a journal holds is not asked for this."""
+    cdef Reading r = Reading(table, queue, vhost, refusal)
+    cdef const char* streams[3]
+    cdef const char* classic[4]
+    cdef const char* quorum[4]
+    streams[0:3] = [b"x-max-age", b"x-stream-max-segment-size-bytes", b"x-initial-cluster-size"]
+    classic[0:4] = [b"x-max-priority", b"x-queue-mode", b"x-queue-version", b"x-queue-master-locator"]
+    quorum[0:4] = [
+        b"x-dead-letter-strategy", b"x-max-in-memory-length", b"x-max-in-memory-bytes", b"x-quorum-initial-group-size",
+    ]
+    if type_quorum(table):
+        return argument_foreign(&r, True, classic, 4) and argument_foreign(&r, True, streams, 3)
+    return (
+        argument_mode(&r) and argument_version(&r) and argument_foreign(&r, False, quorum, 4)
+        and argument_foreign(&r, False, streams, 3)
+    )
+
+cdef inline bint consume_arguments_read(
+    Text table, const BrokerQueue* b, int32_t* priority, Refusal* refusal
+) noexcept nogil:
+    """Read and check the arguments of basic.consume; False: refused."""
+    cdef Reading r = Reading(table, b.name, b.host.name, refusal)
+    cdef const char* failover = b"x-cancel-on-ha-failover"
+    cdef const char* offset = b"x-stream-offset"
+    cdef bint quorum = type_quorum(b.table), there, flag
+    cdef int64_t value = 0
+    cdef Field f
+    if not argument_integer(&r, b"x-priority", &there, &value):
+        return False
+    priority[0] = <int32_t> min(max(value, <int64_t> INT32_MIN), <int64_t> INT32_MAX)
+    if not quorum and argument_find(&r, failover, &f) and not field_bool(&f, &flag):
+        return argument_refuse_type(&r, failover, &f)
+    return argument_foreign(&r, quorum, &offset, 1) and (not quorum or argument_foreign(&r, True, &failover, 1))
+
 cdef inline bint arguments_agree(Text declared, Text received, Text queue, Text vhost, Refusal* refusal) noexcept nogil:
     """Whether a queue that is there was declared with these arguments; False: refused."""
-    cdef const char* names[17]
+    cdef const char* names[19]
     cdef int i
-    names[0:17] = [
+    names[0:19] = [
         b"x-expires", b"x-message-ttl", b"x-dead-letter-exchange", b"x-dead-letter-routing-key", b"x-max-length",
-        b"x-max-length-bytes", b"x-max-priority", b"x-overflow", b"x-queue-mode", b"x-queue-type",
-        b"x-single-active-consumer", b"x-delivery-limit", b"x-consumer-timeout", b"x-queue-kind", b"x-queue-key",
-        b"x-fair-key", b"x-fair-weights",
+        b"x-max-length-bytes", b"x-max-priority", b"x-overflow", b"x-queue-mode", b"x-queue-version",
+        b"x-queue-master-locator", b"x-queue-type", b"x-single-active-consumer", b"x-delivery-limit",
+        b"x-consumer-timeout", b"x-queue-kind", b"x-queue-key", b"x-fair-key", b"x-fair-weights",
     ]
-    for i in range(17):
+    for i in range(19):
         if not same_argument(refusal, False, queue, vhost, names[i], declared, received):
             return False
     return True

@@ -3,7 +3,7 @@
 Thread safety: the connection's thread. Complexity: O(1), or O(deliveries settled).
 """
 
-from libc.stdint cimport INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 
 from fairsched.core.amqp.constants cimport (
     ACCESS_REFUSED, BASIC_QOS_OK, BASIC_RECOVER_OK, CONFIRM_SELECT_OK, NOT_ALLOWED, NOT_IMPLEMENTED,
@@ -17,12 +17,12 @@ from fairsched.core.amqp.methods cimport (
     method_write,
 )
 from fairsched.core.amqp.octets cimport (
-    Bytes, Reader, Text, bytes_append, bytes_clear, reader_done, text_of,
+    Bytes, Reader, Text, bytes_append, bytes_clear, reader_done,
 )
-from fairsched.core.amqp.tables cimport Field, field_integer, tables_get
+from fairsched.core.broker.arguments cimport consume_arguments_read
 from fairsched.core.broker.channels cimport (
-    SettleVerb, VERB_ACK, VERB_REJECT, VERB_REQUEUE, channel_acknowledge, channel_drop_transaction, channel_relieve,
-    channel_settle_all,
+    SettleVerb, Settling, VERB_ACK, VERB_REJECT, VERB_REQUEUE, channel_acknowledge, channel_drop_transaction,
+    channel_relieve, channel_settle, channel_settle_all, settling_end,
 )
 from fairsched.core.broker.consumers cimport channel_cancel, channel_hinder, consumer_create, consumer_join
 from fairsched.core.broker.errors cimport (
@@ -66,16 +66,6 @@ cdef inline Consumer* channel_find_consumer(Channel* ch, Text tag) noexcept nogi
     cdef NameEntry* entry = names_find(&ch.tags, tag)
     return <Consumer*> entry.value if entry != NULL else NULL
 
-cdef inline bint consume_priority(const BasicConsume* m, int32_t* priority, Refusal* refusal) noexcept nogil:
-    cdef Field f
-    cdef int64_t value = 0
-    priority[0] = 0
-    if tables_get(m.arguments, text_of(b"x-priority"), &f):
-        if not field_integer(&f, &value):
-            return refuse(refusal, PRECONDITION_FAILED, b"invalid arg 'x-priority': it is not an integer")
-        priority[0] = <int32_t> min(max(value, <int64_t> INT32_MIN), <int64_t> INT32_MAX)
-    return True
-
 cdef inline bint refuse_exclusive(Refusal* refusal, Text queue, Text vhost) noexcept nogil:
     return refuse_resource(refusal, ACCESS_REFUSED, b"", False, queue, vhost, b" in exclusive use")
 
@@ -86,7 +76,7 @@ cdef inline bint consume_start(
     cdef int32_t priority
     cdef Consumer* c
     cdef Admission admission
-    if not consume_priority(m, &priority, refusal):
+    if not consume_arguments_read(m.arguments, b, &priority, refusal):
         return False
     if m.exclusive and b.arguments.single_active:
         return refuse_exclusive(refusal, b.name, ch.client.host.name)
@@ -168,7 +158,7 @@ cdef inline void get_send(Channel* ch, BrokerQueue* b, Visit* v, const Pulled* p
     u.consumer = NULL
     u.holder = pulled.holder
     u.lease = pulled.lease
-    u.counted = False
+    u.counted = u.settled = False
     u.since = ch.client.now
 
 cdef inline bint on_basic_get(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
@@ -205,12 +195,28 @@ cdef inline bint settle_now(Channel* ch, uint64_t tag, bint multiple, SettleVerb
 cdef inline bint settle_later(
     Channel* ch, uint64_t tag, bint multiple, SettleVerb verb, Refusal* refusal
 ) noexcept nogil:
-    """Keep a settlement until the transaction is committed."""
-    cdef TxSettlement s = TxSettlement(tag, <uint32_t> verb, multiple)
-    if not (multiple and tag == 0) and unacked_find(&ch.unacked, tag) == NULL:
+    """Keep settlements until the transaction is committed: of what is delivered by now, each once."""
+    cdef uint64_t first = tag, last = tag
+    cdef TxSettlement s
+    cdef Unacked* u = unacked_find(&ch.unacked, tag)
+    if multiple:
+        first = max(ch.unacked.base, ch.settled)
+        if tag == 0:
+            last = ch.unacked.high - 1
+    if not (multiple and tag == 0) and (u == NULL or u.settled):
         return refuse_number(refusal, PRECONDITION_FAILED, b"unknown delivery tag ", <int64_t> tag, b"")
-    bytes_append(&ch.settlements, <const uint8_t*> &s, sizeof(TxSettlement))
-    return True if not ch.settlements.failed else refuse_memory(refusal)
+    for tag in range(first, last + 1):
+        u = unacked_find(&ch.unacked, tag)
+        if u == NULL or u.settled:
+            continue
+        s = TxSettlement(tag, <uint32_t> verb)
+        bytes_append(&ch.settlements, <const uint8_t*> &s, sizeof(TxSettlement))
+        if ch.settlements.failed:
+            return refuse_memory(refusal)
+        u.settled = True
+    if multiple:
+        ch.settled = last + 1
+    return True
 
 cdef inline bint settle(Channel* ch, const BasicSettle* m, SettleVerb verb, Refusal* refusal) noexcept nogil:
     if ch.transactional:
@@ -286,12 +292,17 @@ cdef inline void transaction_settle_all(Channel* ch) noexcept nogil:
     cdef Bytes kept = ch.settlements
     cdef int64_t at = kept.begin
     cdef TxSettlement* s
+    cdef Settling settling
+    settling.queue = NULL
     ch.settlements.data = NULL
     ch.settlements.begin = ch.settlements.end = ch.settlements.room = 0
+    ch.settled = 0
     while at < kept.end:
         s = <TxSettlement*> (kept.data + at)
-        channel_acknowledge(ch, s.tag, s.multiple, <SettleVerb> s.verdict)
+        channel_settle(ch, &settling, unacked_find(&ch.unacked, s.tag), <SettleVerb> s.verdict)
         at += <int64_t> sizeof(TxSettlement)
+    settling_end(&settling)
+    channel_relieve(ch)
     bytes_clear(&kept)
 
 cdef inline bint on_tx_end(Channel* ch, Reader* r, bint commits, Refusal* refusal) noexcept nogil:

@@ -16,7 +16,9 @@ from fairsched.core.broker.keeping cimport message_leave
 from fairsched.core.broker.names cimport names_clear, names_init
 from fairsched.core.broker.payload cimport payload_release
 from fairsched.core.broker.queues cimport brokerqueue_release
-from fairsched.core.broker.state cimport AWAIT_METHOD, BrokerQueue, Channel, Client, Consumer, Publication, Unacked
+from fairsched.core.broker.state cimport (
+    AWAIT_METHOD, BrokerQueue, Channel, Client, Consumer, Publication, TxSettlement, Unacked,
+)
 from fairsched.core.broker.unacked cimport unacked_clear, unacked_find, unacked_init, unacked_remove
 from fairsched.core.broker.visit cimport (
     DEAD_REJECTED, Visit, deadletters_add, visit_begin, visit_end,
@@ -70,14 +72,14 @@ cdef inline void channel_settle(Channel* ch, Settling* s, Unacked* u, SettleVerb
         deadletters_add(&ch.client.dead, b, u.payload, DEAD_REJECTED)
 
 cdef inline void channel_settle_all(Channel* ch, uint64_t last, SettleVerb verb) noexcept nogil:
-    """Settle all deliveries up to a tag."""
+    """Settle all deliveries up to a tag, but those that a transaction has settled."""
     cdef Settling s
     cdef Unacked* u
     cdef uint64_t tag = ch.unacked.base
     s.queue = NULL
     while tag <= last and tag < ch.unacked.high:
         u = unacked_find(&ch.unacked, tag)
-        if u != NULL:
+        if u != NULL and not u.settled:
             channel_settle(ch, &s, u, verb)
         tag = max(tag + 1, ch.unacked.base)
     settling_end(&s)
@@ -142,6 +144,15 @@ cdef inline void channel_drop_incoming(Channel* ch) noexcept nogil:
         ch.incoming.payload = NULL
     ch.awaited = AWAIT_METHOD
 
+cdef inline void channel_unsettle(Channel* ch) noexcept nogil:
+    """Forget what was settled in a transaction: it is unacknowledged again."""
+    cdef int64_t at = ch.settlements.begin
+    while at < ch.settlements.end:
+        unacked_find(&ch.unacked, (<TxSettlement*> (ch.settlements.data + at)).tag).settled = False
+        at += <int64_t> sizeof(TxSettlement)
+    bytes_clear(&ch.settlements)
+    ch.settled = 0
+
 cdef inline void channel_drop_transaction(Channel* ch) noexcept nogil:
     """Forget what was published in a transaction, and what was settled."""
     cdef int64_t at = ch.transaction.begin
@@ -149,7 +160,7 @@ cdef inline void channel_drop_transaction(Channel* ch) noexcept nogil:
         payload_release((<Publication*> (ch.transaction.data + at)).payload)
         at += <int64_t> sizeof(Publication)
     bytes_clear(&ch.transaction)
-    bytes_clear(&ch.settlements)
+    channel_unsettle(ch)
 
 cdef inline void channel_unconfirm(Channel* ch) noexcept nogil:
     """Take it out of the list of channels that owe confirms."""

@@ -85,11 +85,11 @@ cdef enum:
 # Errors ---------------------------------------------------------------------------------------------------------------
 
 cdef inline Text refusal_reply(const Refusal* refusal, char* room, size_t size) noexcept nogil:
-    """What the client is told: the name of the code, and the explanation."""
-    cdef int length = snprintf(
-        room, size, b"%s - %.*s", code_name(refusal.code), <int> refusal.length, <const char*> refusal.text
-    )
-    return Text(<const uint8_t*> room, <uint32_t> min(max(length, 0), <int> size - 1))
+    """What the client is told: the name of the code, and the explanation, which may have zeros in it."""
+    cdef int length = snprintf(room, size, b"%s - ", code_name(refusal.code))
+    cdef size_t more = min(<size_t> refusal.length, size - <size_t> length)
+    memcpy(room + length, refusal.text, more)
+    return Text(<const uint8_t*> room, <uint32_t> (length + more))
 
 cdef inline void client_tear_down(Client* client) noexcept nogil:
     """End its channels, give back what they have, and delete its exclusive queues."""
@@ -600,7 +600,7 @@ cdef inline bint channel_overdue(Channel* ch, int64_t now, Refusal* refusal) noe
     cdef Unacked* u
     for tag in range(ch.unacked.base, ch.unacked.high):
         u = unacked_find(&ch.unacked, tag)
-        if u == NULL or not u.counted:
+        if u == NULL or not u.counted or u.settled:
             continue
         limit = u.queue.arguments.consumer_timeout * 1000000 if u.queue.arguments.consumer_timeout > 0 else otherwise
         if limit > 0 and now - u.since > limit:

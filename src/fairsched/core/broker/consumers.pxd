@@ -80,6 +80,7 @@ cdef inline void consumer_book(Consumer* c, const Pulled* pulled) noexcept nogil
     u.holder = pulled.holder
     u.lease = pulled.lease
     u.counted = True
+    u.settled = False
     u.since = ch.client.now
     ch.in_flight += 1
 

@@ -89,20 +89,27 @@ cdef inline bint text_prints(Text text) noexcept nogil:
             return False
     return text.length > 0
 
+cdef inline void refusal_quoted(Refusal* r, Text text) noexcept nogil:
+    """Append text in double quotes, as Erlang shows it."""
+    cdef uint32_t i
+    refusal_say(r, "\"")
+    for i in range(text.length):
+        if text.data[i] == b'"' or text.data[i] == b'\\':
+            refusal_say(r, "\\")
+        refusal_text(r, Text(text.data + i, 1))
+    refusal_say(r, "\"")
+
 cdef inline void refusal_binary(Refusal* r, Text text) noexcept nogil:
     """Append octets as Erlang shows them: <<"like this">>, or as numbers."""
-    cdef bint prints = text_prints(text)
     cdef uint32_t i
-    refusal_say(r, "<<\"" if prints else "<<")
-    for i in range(text.length):
-        if prints:
-            if text.data[i] == b'"' or text.data[i] == b'\\':
-                refusal_say(r, "\\")
-            refusal_text(r, Text(text.data + i, 1))
-        else:
+    refusal_say(r, "<<")
+    if text_prints(text):
+        refusal_quoted(r, text)
+    else:
+        for i in range(text.length):
             refusal_say(r, "," if i else "")
             refusal_number(r, text.data[i])
-    refusal_say(r, "\">>" if prints else ">>")
+    refusal_say(r, ">>")
 
 # Refusing: always False -----------------------------------------------------------------------------------------------
 

@@ -20,9 +20,10 @@ from fairsched.core.amqp.octets cimport (
     Bytes, Text, bytes_append, bytes_clear, bytes_init, bytes_size, bytes_take, text_equal, text_of,
 )
 from fairsched.core.amqp.tables cimport Field, table_begin, table_copy, table_end, tables_get
+from fairsched.core.broker.arguments cimport TIME_MAX
 from fairsched.core.broker.consumers cimport topology_share
 from fairsched.core.broker.errors cimport (
-    Refusal, refusal_say, refusal_text, refuse_memory, refuse_missing, refuse_name,
+    Refusal, refusal_quoted, refusal_say, refusal_text, refuse_memory, refuse_missing, refuse_name,
 )
 from fairsched.core.broker.exchanges cimport exchange_find
 from fairsched.core.broker.keeping cimport message_keep, refuse_disk
@@ -34,20 +35,33 @@ from fairsched.core.broker.queues cimport brokerqueue_put
 from fairsched.core.broker.routing cimport route_publish
 from fairsched.core.broker.state cimport BrokerQueue, Channel, Client, ConfirmRun, Payload, Publication
 
-cdef enum: EXPIRATION_MAX = 4294967295
+cdef inline bint refuse_expiration(Refusal* refusal, Text text, const char* why, Text what) noexcept nogil:
+    refuse_name(refusal, PRECONDITION_FAILED, b"invalid expiration '", text, b"': ")
+    refusal_say(refusal, why)
+    refusal_text(refusal, what)
+    refusal_say(refusal, b"}" if what.length else b"")
+    return False
 
-cdef inline bint expiration_read(Text text, int64_t* milliseconds) noexcept nogil:
-    """Read a time to live: digits; False: it is none."""
-    cdef uint32_t i
+cdef inline bint expiration_read(Text text, int64_t* milliseconds, Refusal* refusal) noexcept nogil:
+    """Read a time to live: digits, after a sign or none; False: refused."""
+    cdef uint32_t first = 1 if text.length and text.data[0] in (b'+', b'-') else 0, at = first
     cdef int64_t value = 0
-    if text.length == 0 or text.length > 10:
+    while at < text.length and b'0' <= text.data[at] <= b'9':
+        value = min(value * 10 + (text.data[at] - <uint8_t> b'0'), <int64_t> TIME_MAX + 1)
+        at += 1
+    if at == first:
+        return refuse_expiration(refusal, text, b"no_integer", Text(NULL, 0))
+    if at < text.length:
+        refuse_name(refusal, PRECONDITION_FAILED, b"invalid expiration '", text, b"': {leftover_string,")
+        refusal_quoted(refusal, Text(text.data + at, text.length - at))
+        refusal_say(refusal, b"}")
         return False
-    for i in range(text.length):
-        if not b'0' <= text.data[i] <= b'9':
-            return False
-        value = value * 10 + (text.data[i] - <uint8_t> b'0')
+    if value and text.data[0] == b'-':
+        return refuse_expiration(refusal, text, b"{value_negative,", text)
+    if value > TIME_MAX:
+        return refuse_expiration(refusal, text, b"{value_too_large,", Text(text.data + first, text.length - first))
     milliseconds[0] = value
-    return value <= <int64_t> EXPIRATION_MAX
+    return True
 
 cdef inline bint publication_check(Channel* ch, Publication* p, Refusal* refusal) noexcept nogil:
     """Read and check what the properties ask for."""
@@ -66,8 +80,7 @@ cdef inline bint publication_check(Channel* ch, Publication* p, Refusal* refusal
             return False
     if contents_has(&p.properties, PROPERTY_EXPIRATION):
         text = contents_text(header, &p.properties, PROPERTY_EXPIRATION)
-        if not expiration_read(text, &p.expiration):
-            return refuse_name(refusal, PRECONDITION_FAILED, b"invalid expiration '", text, b"'")
+        return expiration_read(text, &p.expiration, refusal)
     return True
 
 cdef inline bint publication_put(Client* client, Publication* p) noexcept nogil:

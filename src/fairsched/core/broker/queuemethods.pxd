@@ -18,7 +18,7 @@ from fairsched.core.amqp.methods cimport (
     queue_purge_read, queue_unbind_read,
 )
 from fairsched.core.amqp.octets cimport Reader, Text, text_begins, text_copy, text_free
-from fairsched.core.broker.arguments cimport arguments_agree, arguments_read
+from fairsched.core.broker.arguments cimport arguments_agree, arguments_read, arguments_suit
 from fairsched.core.broker.consumers cimport host_forget, topology_share, topology_unshare
 from fairsched.core.broker.errors cimport (
     Refusal, refuse, refuse_memory, refuse_missing, refuse_name, refuse_number, refuse_resource, refuse_syntax,
@@ -141,7 +141,9 @@ cdef inline BrokerQueue* queue_obtain(Client* client, QueueDeclare* m, Refusal* 
     if b != NULL:
         if not queue_agrees(client, b, m, refusal):
             b = NULL
-    elif arguments_read(m.arguments, m.queue, vhost, &arguments, refusal):
+    elif arguments_read(m.arguments, m.queue, vhost, &arguments, refusal) and arguments_suit(
+        m.arguments, m.queue, vhost, refusal
+    ):
         b = queue_make(client, m, &arguments, refusal)
     if b != NULL:
         brokerqueue_retain(b)
@@ -182,6 +184,8 @@ cdef inline bint on_queue_declare(Channel* ch, Reader* r, Refusal* refusal) noex
     cdef bint named
     if not queue_declare_read(r, &m):
         return refuse_syntax(refusal)
+    if m.passive and m.queue.length == 0:  # which is not the queue that was declared last, as it is elsewhere
+        return refuse_missing(refusal, False, m.queue, ch.client.host.name)
     if m.passive:
         b = queue_open(ch, &m.queue, refusal)
     else:

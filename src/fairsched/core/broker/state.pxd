@@ -226,7 +226,8 @@ cdef struct Unacked:  # one delivery
     Consumer* consumer           # NULL: basic.get, or it is gone
     uint64_t holder
     uint32_t lease
-    bint counted                 # in the channel's prefetch
+    uint8_t counted              # in the channel's prefetch
+    uint8_t settled              # in a transaction, which is not committed yet
     int64_t since                # nanoseconds
 
 cdef struct UnackedTable:
@@ -244,7 +245,6 @@ cdef enum Awaited:
 cdef struct TxSettlement:
     uint64_t tag
     uint32_t verdict             # a SettleVerb
-    bint multiple
 
 cdef struct ConfirmRun:
     uint64_t last                # up to this message
@@ -284,6 +284,7 @@ cdef struct Channel:
     Channel* next_confirm
     Bytes transaction            # Publication after Publication
     Bytes settlements            # TxSettlement after TxSettlement
+    uint64_t settled             # all deliveries before this tag are settled in the transaction, or for good
 
 # Connections ----------------------------------------------------------------------------------------------------------
 
