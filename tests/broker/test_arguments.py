@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections import Counter
 
 import pika
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pamqp.commands import Queue
 from support.rabbitmq import eventually
+from support.wireclient import Server, WireClient
+
+
+@pytest.fixture
+def wire(broker):
+    """A channel of a client that sends every type of value."""
+    with WireClient(Server("embedded", broker.url).port) as client:
+        yield client.open().channel()
 
 
 def bodies(channel, queue):
@@ -259,6 +271,69 @@ def test_a_fair_queue_shares_by_weight(channel):
     first = Counter(channel.basic_get("q", auto_ack=True)[2] for _ in range(60))
     assert first == {b"gold": 30, b"silver": 20, b"bronze": 10}
     assert len(bodies(channel, "q")) == 120
+
+
+#: Numbers, which clients send as types of their own: by size, floats, timestamps.
+NUMBERS = st.one_of(
+    st.integers(-(2**63), 2**63 - 1), st.integers(-300, 300), st.floats(width=32, allow_nan=False),
+    st.datetimes(dt.datetime(1971, 1, 1), dt.datetime(2300, 1, 1), timezones=st.just(dt.UTC)).map(
+        lambda at: at.replace(microsecond=0)
+    ),
+)  # fmt: skip
+
+
+def magnitude(number):
+    return number.timestamp() if isinstance(number, dt.datetime) else number
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(numbers=st.lists(NUMBERS, min_size=1, max_size=20))
+def test_a_sorted_queue_is_served_by_number(wire, numbers):
+    queue = wire.declare(exclusive=True, arguments={"x-queue-kind": "sorted", "x-queue-key": "id"})
+    for index, number in enumerate(numbers):
+        wire.publish(b"%d" % index, queue, headers={"id": number})
+    wire.round_trip()
+    served = [magnitude(numbers[int(body)]) for body in wire.drain(queue)]
+    assert list(map(float, served)) == sorted(map(float, map(magnitude, numbers)))
+    whole = [number for number in served if isinstance(number, int)]
+    assert whole == sorted(whole)
+    wire.call(Queue.Delete(queue=queue))
+
+
+def test_tenants_may_be_numbers(wire):
+    """Of whatever type; their weights are found by their digits."""
+    queue = wire.declare(arguments={"x-fair-key": "tenant", "x-fair-weights": {"7": 3, "-2": 2}})
+    for tenant in (7, -2, 2**40):
+        for index in range(60):
+            value = bytearray(b"%d" % tenant) if index % 2 else tenant  # as a number, and as text
+            wire.publish(b"%d" % tenant, queue, headers={"tenant": value})
+    wire.round_trip()
+    assert Counter(wire.get(queue).body for _ in range(60)) == {b"7": 30, b"-2": 20, b"1099511627776": 10}
+
+
+def test_a_last_value_queue_knows_a_number_as_its_digits(wire):
+    queue = wire.declare(arguments={"x-queue-kind": "last-value", "x-queue-key": "id"})
+    for number, key in enumerate([5, "5", 300, bytearray(b"300"), -5]):
+        wire.publish(b"%d" % number, queue, headers={"id": key})
+    wire.round_trip()
+    assert wire.drain(queue) == [b"1", b"3", b"4"]
+
+
+@pytest.mark.parametrize(
+    ("weight", "shown"),
+    [
+        (0, "0"), (-1, "-1"), (1_000_001, "1000001"), (2**63 - 1, str(2**63 - 1)), ("3", "3"), (True, "true"),
+        (None, "undefined"), (1.5, "1.5"),
+    ],
+)  # fmt: skip
+def test_weights_that_cannot_be(wire, weight, shown):
+    weights = {"silver": 1_000_000, "gold": weight}
+    refusal = wire.refused(Queue.Declare(queue="p", arguments={"x-fair-key": "tenant", "x-fair-weights": weights}))
+    assert refusal.code == 406
+    assert refusal.text.endswith(
+        "invalid arg 'x-fair-weights' for queue 'p' in vhost '/': the weight of 'gold' must be an integer from 1 to "
+        f"1000000, got '{shown}'"
+    )
 
 
 def test_a_fair_queue_by_routing_key(channel):

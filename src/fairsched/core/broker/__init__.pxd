@@ -8,7 +8,8 @@ first: what there is, who may touch it, in which order things are locked, and ho
     channels      what becomes of deliveries, and how a channel ends; unacked: by delivery tag
     consumers     how messages are sent, and how consumers come and go
     publishing    how messages come in: routed, put, returned, confirmed; payload: their memory
-    queues        a queue and its messages; visit: one call into it; arguments: what x-arguments say
+    queues        a queue and its messages; visit: one call into it; arguments: what x-arguments say; keys: by what
+                  a message is served
     deadletters   what left a queue unacknowledged; deathheader: what it is published with
     queuemethods  classes queue and exchange; basicmethods: basic, confirm, tx; replies: direct reply-to
     keeping       what outlives the process; journal: its records on disk; recovery: how it comes again

@@ -9,12 +9,17 @@ from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, int32_t, int64_t, uint
 from libc.stdio cimport snprintf
 
 from fairsched.core.amqp.constants cimport PRECONDITION_FAILED
-from fairsched.core.amqp.octets cimport Text, text_is, text_of
-from fairsched.core.amqp.tables cimport Field, field_bool, field_integer, field_text, field_type, tables_get
-from fairsched.core.broker.errors cimport (
-    Refusal, refusal_resource, refusal_say, refusal_text, refuse, same_argument,
+from fairsched.core.amqp.octets cimport Bytes, Text, bytes_clear, bytes_init, bytes_size, text_is, text_of
+from fairsched.core.amqp.tables cimport (
+    Field, TableWalk, field_bool, field_integer, field_text, field_type, field_value_describe, tables_get, tables_next,
+    tables_walk,
 )
-from fairsched.core.broker.state cimport Arguments, BrokerQueue, DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX
+from fairsched.core.broker.errors cimport (
+    Refusal, refusal_number, refusal_resource, refusal_say, refusal_text, refuse, same_argument,
+)
+from fairsched.core.broker.state cimport (
+    Arguments, BrokerQueue, DROP_HEAD, FAIR_WEIGHT_MAX, REJECT_PUBLISH, REJECT_PUBLISH_DLX,
+)
 from fairsched.core.queue.order cimport (
     KIND_FAIR, KIND_LAST_VALUE, KIND_PRIORITY, KIND_SORTED, KIND_STANDARD,
 )
@@ -231,6 +236,33 @@ cdef inline bint argument_version(Reading* r) noexcept nogil:
         )
     return True
 
+cdef inline bint argument_refuse_weight(Reading* r, Text key, const Field* f) noexcept nogil:
+    cdef Bytes value
+    argument_refuse(r, b"x-fair-weights", b"the weight of '")
+    refusal_text(r.refusal, key)
+    refusal_say(r.refusal, b"' must be an integer from 1 to ")
+    refusal_number(r.refusal, FAIR_WEIGHT_MAX)
+    refusal_say(r.refusal, b", got '")
+    bytes_init(&value)
+    field_value_describe(&value, f)
+    refusal_text(r.refusal, Text(value.data, <uint32_t> bytes_size(&value)))
+    bytes_clear(&value)
+    refusal_say(r.refusal, b"'")
+    return False
+
+cdef inline bint argument_weights(Reading* r) noexcept nogil:
+    cdef Field weights, f
+    cdef TableWalk w
+    cdef Text key
+    cdef int64_t weight
+    if not argument_find(r, b"x-fair-weights", &weights):
+        return True
+    w = tables_walk(weights.value)
+    while tables_next(&w, &key, &f):
+        if not field_integer(&f, &weight) or not 1 <= weight <= FAIR_WEIGHT_MAX:
+            return argument_refuse_weight(r, key, &f)
+    return True
+
 cdef inline bint type_quorum(Text table) noexcept nogil:
     """Whether the arguments of a queue, which were read, say that it is a quorum queue."""
     cdef Field f
@@ -252,7 +284,10 @@ cdef inline bint argument_foreign(Reading* r, bint quorum, const char** names, i
     return True
 
 cdef inline bint arguments_suit(Text table, Text queue, Text vhost, Refusal* refusal) noexcept nogil:
-    """Check what has no effect here but RabbitMQ checks; False: refused. What a journal holds is not asked for this."""
+    """Check what the queue works without, weights and what RabbitMQ alone needs; False: refused.
+
+    What a journal holds is not asked for this: it stays readable.
+    """
     cdef Reading r = Reading(table, queue, vhost, refusal)
     cdef const char* streams[3]
     cdef const char* classic[4]
@@ -262,6 +297,8 @@ cdef inline bint arguments_suit(Text table, Text queue, Text vhost, Refusal* ref
     quorum[0:4] = [
         b"x-dead-letter-strategy", b"x-max-in-memory-length", b"x-max-in-memory-bytes", b"x-quorum-initial-group-size",
     ]
+    if not argument_weights(&r):
+        return False
     if type_quorum(table):
         return argument_foreign(&r, True, classic, 4) and argument_foreign(&r, True, streams, 3)
     return (

@@ -4,20 +4,21 @@ Thread safety: any thread that holds a reference, outside of `guard`; what needs
 Complexity: put O(1), besides the order of the queue; purge and drop O(messages).
 """
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from fairsched.core.amqp.contents cimport PROPERTY_HEADERS, PROPERTY_PRIORITY, contents_number, contents_text
+from fairsched.core.amqp.contents cimport PROPERTY_PRIORITY, contents_number
 from fairsched.core.amqp.octets cimport Text, text_copy, text_free
 from fairsched.core.amqp.tables cimport Field, field_integer, tables_get
 from fairsched.core.broker.keeping cimport message_leave
+from fairsched.core.broker.keys cimport KEY_ROOM, key_of
 from fairsched.core.broker.names cimport NameEntry, names_add, names_clear, names_find, names_init
 from fairsched.core.broker.network cimport clock_now
 from fairsched.core.broker.payload cimport payload_header, payload_key, payload_release
 from fairsched.core.broker.state cimport (
-    Arguments, BrokerQueue, Consumer, DROP_HEAD, DeadLetters, Guard, Host, Payload, Publication, REJECT_PUBLISH_DLX,
-    Server,
+    Arguments, BrokerQueue, Consumer, DROP_HEAD, DeadLetters, FAIR_WEIGHT_MAX, Guard, Host, Payload, Publication,
+    REJECT_PUBLISH_DLX, Server,
 )
 from fairsched.core.broker.visit cimport DEAD_EXPIRED, DEAD_MAXLEN, Visit, deadletters_add, visit_begin, visit_end
 from fairsched.core.connection.connection cimport connection_submit
@@ -44,7 +45,6 @@ from fairsched.core.schedule.slots cimport NO_SLOT, slots_add
 cdef enum:
     QUEUE_THRESHOLD = 100        # dead entries that a list of consumers keeps
     FAIR_KEYS_MAX = 65536        # further ones share a slot with messages that have no key
-    WEIGHT_MAX = 1000000
 
 cdef enum: MILLISECOND = 1000000
 cdef enum: LIFE_AT_ONCE = 10000000  # nanoseconds that a consumer has for what is to be delivered at once or never
@@ -160,23 +160,17 @@ cdef inline int64_t weight_of(Text weights, Text key) noexcept nogil:
     cdef int64_t weight
     if not tables_get(weights, key, &f) or not field_integer(&f, &weight):
         return 1
-    return weight if 1 <= weight <= WEIGHT_MAX else 1
-
-cdef inline Text publication_header(const Publication* p, Text name) noexcept nogil:
-    """The value of a header, as it stands there; an empty text: there is none."""
-    cdef Field f
-    if not tables_get(contents_text(payload_header(p.payload), &p.properties, PROPERTY_HEADERS), name, &f):
-        return Text(NULL, 0)
-    return f.value
+    return weight if 1 <= weight <= FAIR_WEIGHT_MAX else 1
 
 cdef inline uint32_t brokerqueue_slot(BrokerQueue* b, const Publication* p) noexcept nogil:
     """The slot that a message is served in, made for the first of its key."""
     cdef Text key
     cdef NameEntry* entry
+    cdef uint8_t room[KEY_ROOM]
     if b.arguments.fair_key.length == 0:
         key = Text(payload_key(p.payload), p.payload.key_size)
     else:
-        key = publication_header(p, b.arguments.fair_key)
+        key = key_of(p, b.arguments.fair_key, False, &room[0])
     b.guard.lock()
     entry = names_find(&b.slots, key)
     if entry == NULL and b.slots.count < FAIR_KEYS_MAX:
@@ -207,9 +201,9 @@ cdef inline void brokerqueue_watch(BrokerQueue* b) noexcept nogil:
     server.poller.ring()  # who waits there does not know yet
 
 cdef inline void brokerqueue_offer(
-    BrokerQueue* b, const Publication* p, int64_t now, Offer* offer
+    BrokerQueue* b, const Publication* p, int64_t now, Offer* offer, uint8_t* room
 ) noexcept nogil:
-    """What core/queue is to be given; `expiry` is that of messages that have none."""
+    """What core/queue is to be given; `expiry` is that of messages that have none, `room` is for the key."""
     cdef Text key
     offer.token = <uint64_t> <uintptr_t> p.payload
     offer.size = p.payload.body_size
@@ -227,7 +221,7 @@ cdef inline void brokerqueue_offer(
         offer.slot = brokerqueue_slot(b, p)
         offer.size = 0  # each message costs as much as any other
     elif b.arguments.kind == <uint32_t> KIND_SORTED or b.arguments.kind == <uint32_t> KIND_LAST_VALUE:
-        key = publication_header(p, b.arguments.key)
+        key = key_of(p, b.arguments.key, b.arguments.kind == <uint32_t> KIND_SORTED, room)
         offer.key = <const char*> key.data
         offer.key_length = key.length
 
@@ -237,9 +231,10 @@ cdef inline bint brokerqueue_put(
     """Put a message, with a reference to it; False: the queue refuses it, and the publisher is to be told."""
     cdef Visit v
     cdef Offer offer
+    cdef uint8_t room[KEY_ROOM]
     cdef Admittance done
     cdef int64_t life = brokerqueue_life(b, p)
-    brokerqueue_offer(b, p, now, &offer)
+    brokerqueue_offer(b, p, now, &offer, &room[0])
     if life == 0 and b.queue.consumers.load() == 0:
         deadletters_add(dead, b, p.payload, DEAD_EXPIRED)
         return True
@@ -270,11 +265,12 @@ cdef inline bint brokerqueue_restore(
     """
     cdef Visit v
     cdef Offer offer
+    cdef uint8_t room[KEY_ROOM]
     cdef DeadLetters none
     cdef Message* m = NULL
     cdef bint done
     none.first = NULL
-    brokerqueue_offer(b, p, now, &offer)
+    brokerqueue_offer(b, p, now, &offer, &room[0])
     if life >= 0:
         offer.expiry = now + life * MILLISECOND
         brokerqueue_watch(b)

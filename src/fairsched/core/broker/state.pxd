@@ -137,6 +137,9 @@ cdef enum Overflows:
     REJECT_PUBLISH
     REJECT_PUBLISH_DLX
 
+cdef enum:
+    FAIR_WEIGHT_MAX = 1000000
+
 cdef struct Arguments:  # what x-arguments of a queue say; texts are in the queue's copy of them
     int64_t max_length           # -1: none; so below
     int64_t max_bytes
