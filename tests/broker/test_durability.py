@@ -333,6 +333,8 @@ def test_a_disk_that_fails(tmp_path: Path) -> None:
             channel.basic_publish("", "q", b"0", PERSISTENT)
         channel.basic_publish("", "q", b"0")
         channel.basic_publish("", "transient", b"0", PERSISTENT)
+        assert channel.queue_declare("transient", passive=True).method.message_count == 1  # which changes nothing
+        channel.exchange_declare("amq.topic", passive=True)
     with (
         connected(broker.url) as channel,
         pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="RESOURCE_ERR"),

@@ -28,9 +28,10 @@ from fairsched.core.amqp.frames cimport (
     FRAME_PART, FRAME_TOO_LONG, FRAME_WHOLE, FrameFound, FrameSpan, frames_number, frames_span,
 )
 from fairsched.core.amqp.methods cimport (
-    BasicPublish, Close, access_request_ok_write, basic_publish_read, channel_close_write, channel_flow_ok_write,
-    channel_flow_read, channel_open_ok_write, channel_open_read, close_read, connection_blocked_write,
-    connection_close_write, method_of, method_write,
+    BasicPublish, Close, ExchangeDeclare, QueueDeclare, access_request_ok_write, basic_publish_read,
+    channel_close_write, channel_flow_ok_write, channel_flow_read, channel_open_ok_write, channel_open_read,
+    close_read, connection_blocked_write, connection_close_write, exchange_declare_read, method_of, method_write,
+    queue_declare_read,
 )
 from fairsched.core.amqp.octets cimport (
     Bytes, Reader, Text, bytes_add, bytes_append, bytes_clear, bytes_room, bytes_size, bytes_take, reader_of, text_of,
@@ -50,7 +51,7 @@ from fairsched.core.broker.handshake cimport (
     PROTOCOL_SIZE, SECOND, handshake_begin, on_connection_open, on_start_ok, on_tune_ok,
 )
 from fairsched.core.broker.keeping cimport (
-    client_await, client_awaits, client_deceived, client_may_change, client_outruns,
+    client_await, client_awaits, client_deceived, client_disk_failed, client_may_change, client_outruns,
 )
 from fairsched.core.broker.network cimport clock_now
 from fairsched.core.broker.payload cimport (
@@ -363,6 +364,14 @@ cdef inline bint method_changes(uint32_t method) noexcept nogil:
     """Whether its answer says that something has changed that may outlive the process: exchange, queue, tx.commit."""
     return method >> 16 == QUEUE_DECLARE >> 16 or method >> 16 == EXCHANGE_DECLARE >> 16 or method == TX_COMMIT
 
+cdef inline bint method_asks(uint32_t method, Reader r) noexcept nogil:
+    """Whether it is a passive declaration, which changes nothing."""
+    cdef QueueDeclare queue
+    cdef ExchangeDeclare exchange
+    if method == QUEUE_DECLARE:
+        return queue_declare_read(&r, &queue) and queue.passive
+    return method == EXCHANGE_DECLARE and exchange_declare_read(&r, &exchange) and exchange.passive
+
 cdef inline void channel_frame(Channel* ch, const FrameSpan* f) noexcept nogil:
     """A frame of an open channel."""
     cdef Client* client = ch.client
@@ -380,7 +389,7 @@ cdef inline void channel_frame(Channel* ch, const FrameSpan* f) noexcept nogil:
                 if ch.awaited == AWAIT_HEADER else
                 b"expected content body, got non content body frame instead"
             )
-        elif method_changes(method):
+        elif method_changes(method) and not (client_disk_failed(client) and method_asks(method, r)):
             done = (
                 client_may_change(client, &refusal) and channel_method(ch, method, &r, &refusal)
                 and client_may_change(client, &refusal)

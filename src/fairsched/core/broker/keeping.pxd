@@ -277,11 +277,13 @@ cdef inline bint refuse_disk(Refusal* refusal) noexcept nogil:
         b"the broker cannot write to its data directory any more, so nothing durable is taken; its status says why"
     )
 
+cdef inline bint client_disk_failed(const Client* client) noexcept nogil:
+    """Whether nothing can be recorded any more."""
+    return client.server.journal != NULL and (<Client*> client).server.journal.failed.load() != 0
+
 cdef inline bint client_may_change(const Client* client, Refusal* refusal) noexcept nogil:
     """Whether what is declared or deleted can be recorded; False: refused."""
-    if client.server.journal != NULL and (<Client*> client).server.journal.failed.load():
-        return refuse_disk(refusal)
-    return True
+    return not client_disk_failed(client) or refuse_disk(refusal)
 
 cdef inline void client_await(Client* client) noexcept nogil:
     """Write nothing more to the socket until all is on disk that is recorded so far."""
