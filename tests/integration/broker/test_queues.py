@@ -69,6 +69,13 @@ def test_arguments_are_compared_by_value(channel: WireChannel, name: Name) -> No
     assert "received none but current is the value '5'" in text
 
 
+def test_a_name_that_the_broker_made_is_asked_for_passively_only(channel: WireChannel) -> None:
+    queue = channel.declare(exclusive=True)
+    assert channel.counts(queue) == (0, 0)
+    refusal = channel.refused(Queue.Declare(queue=queue, exclusive=True))
+    assert refusal == (403, f"ACCESS_REFUSED - queue name '{queue}' contains reserved prefix 'amq.*'")
+
+
 def test_asking_for_a_queue_without_a_name(channel: WireChannel, name: Name) -> None:
     channel.declare(name())  # which an empty name stands for elsewhere
     assert channel.refused(Queue.Declare(passive=True)) == (404, "NOT_FOUND - no queue '' in vhost '/'")

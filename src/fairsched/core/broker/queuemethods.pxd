@@ -167,16 +167,6 @@ cdef inline void queue_declare_answer(Channel* ch, BrokerQueue* b, bint no_wait)
         )
     brokerqueue_release(b)
 
-cdef inline bint queue_reserved(Client* client, Text name) noexcept nogil:
-    """Whether a queue of that name may not be made."""
-    cdef bint there
-    if not text_begins(name, b"amq."):
-        return False
-    topology_share(client)
-    there = queue_find(&client.host.topology, name) != NULL
-    topology_unshare(client)
-    return not there
-
 cdef inline bint on_queue_declare(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
     cdef QueueDeclare m
     cdef BrokerQueue* b
@@ -192,7 +182,7 @@ cdef inline bint on_queue_declare(Channel* ch, Reader* r, Refusal* refusal) noex
         named = m.queue.length != 0
         if not named:
             m.queue = name_generate(b"amq.gen-", generated)
-        elif queue_reserved(ch.client, m.queue):
+        elif text_begins(m.queue, b"amq."):  # even if it is there, as for RabbitMQ
             return refuse_name(
                 refusal, ACCESS_REFUSED, b"queue name '", m.queue, b"' contains reserved prefix 'amq.*'"
             )
