@@ -332,14 +332,14 @@ class TestRate:
         assert found == [("gold", 1)]
 
     def test_who_sees_to_the_token_leaves_it_to_another_who_waits(self) -> None:
-        fair = FairQueue({"gold": 1}, limit=Limit(rate=5))
+        fair = FairQueue({"gold": 1}, limit=Limit(rate=0.5))
         fair.put_many("gold", range(2))
         fair.get()
         found: list[Any] = []
 
         def impatient() -> None:
             with pytest.raises(queue.Empty):
-                fair.get(timeout=0.05)
+                fair.get(timeout=1)
 
         first = threading.Thread(target=impatient)
         first.start()
