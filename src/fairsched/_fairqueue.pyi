@@ -22,6 +22,7 @@ class FairQueue(NamedSlots):
         anticipation: float = 0.0,
         clock: Callable[[], float] | None = None,
         limit: Limit | None = None,
+        sparse_boost: bool = False,
     ) -> Self: ...
     def put(
         self, slot: Hashable, item: Any, cost: SupportsIndex = 1, block: bool = True, timeout: float | None = None

@@ -71,6 +71,7 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
         "environment": ("acme=1, bulk=7", {"acme": 1, "bulk": 7}),
         "argument": ('{"a=b": 3}', {"a=b": 3}),
     },
+    "sparse_boost": {"file": (True, True), "environment": ("on", True), "argument": (False, False)},
     "ordering_key": {
         "file": ("header:account", "header:account"),
         "environment": ("property:app_id", "property:app_id"),
@@ -408,6 +409,7 @@ def test_consumer_options_are_what_was_set() -> None:
         "limit": Limit(3),
         "limits": {"acme": Limit(1)},
         "bands": {"a=b": 3},
+        "sparse_boost": False,
         "ordering_key": "header:order",
         "on_error": "requeue",
         "retry": Retry(3),

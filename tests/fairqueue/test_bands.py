@@ -315,10 +315,10 @@ TestBandedQueue.settings = settings(max_examples=300)
 class Limited:
     """A queue whose slots have bands and limits, and who of them may be served."""
 
-    def __init__(self, bands: list[int], limit: Limit) -> None:
+    def __init__(self, bands: list[int], limit: Limit, boost: bool) -> None:
         self.clock = Clock()
         self.bands, self.limit = bands, limit
-        self.fair = FairQueue(dict.fromkeys(range(4), 2), clock=self.clock, limit=limit)
+        self.fair = FairQueue(dict.fromkeys(range(4), 2), clock=self.clock, limit=limit, sparse_boost=boost)
         for slot, number in enumerate(bands):
             self.fair.set_band(slot, number)
         self.queued: Counter[int] = Counter()
@@ -367,6 +367,7 @@ class Limited:
 @settings(max_examples=200)
 @given(
     bands=st.lists(st.integers(0, LAST_BAND), min_size=4, max_size=4),
+    boost=st.booleans(),
     limit=st.sampled_from([Limit(1), Limit(3), Limit(rate=1), Limit(rate=100), Limit(2, rate=4)]),
     steps=st.lists(
         st.tuples(
@@ -378,10 +379,10 @@ class Limited:
     ),
 )
 def test_each_item_is_of_the_first_band_that_may_be_served(
-    bands: list[int], limit: Limit, steps: list[tuple[str, int, int]]
+    bands: list[int], limit: Limit, boost: bool, steps: list[tuple[str, int, int]]
 ) -> None:
     """With limits, too, whose slots leave their band's list and come back; and nothing is lost or counted twice."""
-    world = Limited(bands, limit)
+    world = Limited(bands, limit, boost)
     for what, slot, count in steps:
         getattr(world, what)(slot, count)
         assert world.fair.qsize() == sum(world.queued.values())

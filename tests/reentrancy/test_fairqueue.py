@@ -36,9 +36,11 @@ SLOTS = 3
 class World:
     """A queue, those who wait for it by callbacks, and the judge of what they get."""
 
-    def __init__(self, kind: str, maxsize: int, patience: float, ranks: int, odd: bool, waiters: int) -> None:
+    def __init__(
+        self, kind: str, maxsize: int, patience: float, ranks: int, odd: bool, waiters: int, boost: bool
+    ) -> None:
         self.recipe = {"kind": kind, "maxsize": maxsize, "patience": patience, "ranks": ranks, "odd": odd}
-        self.recipe["waiters"] = waiters
+        self.recipe |= {"waiters": waiters, "boost": boost}
         self.integer: Callable[[int], Any] = Number if odd else int
         self.truth: Callable[[bool], Any] = Truth if odd else bool
         self.seconds: Callable[[float], Any] = Seconds if odd else float
@@ -52,8 +54,9 @@ class World:
         self.waiters: list[Waiting] = []
         self.lists: list[tuple[list[Any], list[int]]] = []
         self.queue = FairQueue(
-            {self.name(0): 2}, maxsize=maxsize, default_quantum=1, anticipation=patience, clock=self.clock
-        )
+            {self.name(0): 2}, maxsize=maxsize, default_quantum=1, anticipation=patience, clock=self.clock,
+            sparse_boost=boost,
+        )  # fmt: skip
         for _ in range(waiters):
             self.wait(0)
 
@@ -327,6 +330,7 @@ worlds = st.fixed_dictionaries(
         "ranks": st.sampled_from([1, 3]),
         "odd": st.booleans(),
         "waiters": st.sampled_from([0, 1, 3]),
+        "boost": st.booleans(),
     }
 )
 

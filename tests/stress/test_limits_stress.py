@@ -1,4 +1,4 @@
-"""FairQueue with limits, bands and many threads: each item is got, never more are in hand, nobody sleeps beside one."""
+"""FairQueue with limits, bands, boosts and many threads: each item is got, no more are in hand, nobody sleeps on."""
 
 from __future__ import annotations
 
@@ -102,7 +102,9 @@ def test_every_item_exactly_once_and_never_more_in_hand(
 ) -> None:
     each, hands = 2000, Hands()
     quanta = None if tenants else dict.fromkeys(range(SLOTS), 2)
-    fair = FairQueue(quanta, default_quantum=2 if tenants else None, limit=limit, anticipation=0.0005)
+    fair = FairQueue(
+        quanta, default_quantum=2 if tenants else None, limit=limit, anticipation=0.0005, sparse_boost=bands
+    )
     ready = threading.Barrier(SLOTS + threads)
     got: list[list[tuple[Any, Any]]] = [[] for _ in range(threads)]
     producers = [start(lambda me=me: produce(fair, me, each, bands, ready)) for me in range(SLOTS)]

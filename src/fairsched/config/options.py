@@ -145,6 +145,9 @@ class ConsumerOptions:
     bands : mapping, optional
         With `key`: strict bands of tenants, from 0 to 7; others are of band 4. While a message of a tenant of a band
         waits here, nothing of those after it is handled, for however long that is. Queues take theirs in `queues`.
+    sparse_boost : bool
+        Whether a tenant, or without a `key` a queue, that had nothing here for a round has its next turn before the
+        others, once a round at most.
     ordering_key : str or callable, optional
         As `key`: messages of one ordering key, of one queue or tenant, are handled in order and one at a time, those
         of different keys by `workers` in parallel. Messages without one form a sequence of their own.
@@ -308,6 +311,14 @@ class ConsumerOptions:
             "NAME=BAND,...",
             "With key: strict bands of tenants, 0 (served first) to 7; others are of band 4.",
             unset="none",
+        ),
+    )
+    sparse_boost: bool = field(
+        default=False,
+        metadata=_row(
+            values.flag(),
+            "true|false",
+            "Whether a queue, or tenant with key, that had nothing for a round has its next turn before the others.",
         ),
     )
     ordering_key: str | Callable[[Any], object] | None = field(

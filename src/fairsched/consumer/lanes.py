@@ -54,7 +54,12 @@ class Lanes:
         self._key = settings.ordering_key
         names = [f"lane-{number}" for number in range(settings.lanes)]
         self.queues = tuple(
-            FairQueue(settings.quanta, default_quantum=settings.default_quantum, limit=settings.options.limit)
+            FairQueue(
+                settings.quanta,
+                default_quantum=settings.default_quantum,
+                limit=settings.options.limit,
+                sparse_boost=settings.options.sparse_boost,
+            )
             for _ in names
         )
         for lane in self.queues:

@@ -37,7 +37,8 @@ cdef inline void bands_start(SlotTable* t, Bands* bands) noexcept nogil:
     cdef uint32_t band
     for band in range(<uint32_t> BANDS):
         bands.of[band].tail = NO_SLOT
-        bands.of[band].count = 0
+        bands.of[band].newest = NO_SLOT
+        bands.of[band].count = bands.of[band].boosts = 0
         bands.of[band].queued = bands.of[band].patience_left = 0
         bands.of[band].awaited_since = NOT_AWAITED
     bands.elsewhere = 0
@@ -53,10 +54,12 @@ cdef inline void bands_exchange(SlotTable* t, uint32_t band) noexcept nogil:
         return
     away.tail, away.count, away.queued = t.active_tail, t.active_count, t.queued
     away.patience_left, away.awaited_since = t.patience_left, t.awaited_since
+    away.newest, away.boosts = t.newest, t.boosts
     bands.elsewhere += away.queued - here.queued
     t.withheld += away.queued - here.queued
     t.active_tail, t.active_count, t.queued = here.tail, here.count, here.queued
     t.patience_left, t.awaited_since = min(here.patience_left, t.patience), here.awaited_since
+    t.newest, t.boosts = here.newest, here.boosts
     bands.inside = <uint8_t> band
 
 cdef inline int64_t bands_queued(const SlotTable* t, uint32_t band) noexcept nogil:

@@ -4,7 +4,7 @@ Source: Shreedhar and Varghese, "Efficient Fair Queuing using Deficit Round Robi
 consuming this project began from, with its faults mended (an idle slot hoards nothing, an empty system does not spin).
 
 The first slot of the active list has its turn: it is granted its quantum once, serves messages while their cost fits
-in its deficit, then goes to the tail; emptied, it leaves the list. Five things go beyond the paper:
+in its deficit, then goes to the tail; emptied, it leaves the list. Six things go beyond the paper:
 
 * Debt. A settlement may drive a deficit below zero. A slot in debt stays in the list, even when empty, until its turns
   have paid: a tenant that always empties its slot cannot run from what it owes.
@@ -13,6 +13,7 @@ in its deficit, then goes to the tail; emptied, it leaves the list. Five things 
 * Anticipation. With patience, a held slot stays in the list and is waited for; see anticipation.pxd.
 * Skipped rounds. When a whole round served nothing (every head costs more than its slot has), the rounds in which
   nothing could be served are granted at once. The order of service is that of the plain algorithm.
+* Boost. On demand, a slot that had nothing for a round has its turn before the others; see sparse.pxd.
 * Bands. Where there are some, all of this is for one band at a time: its list is in the table; see bands.pxd.
 
 Bound: for two continuously backlogged slots |S_i/Q_i - S_j/Q_j| <= 1 + maxcost/Q_i + maxcost/Q_j.
@@ -33,6 +34,7 @@ from fairsched.core.schedule.slots cimport (
     AT_LIMIT, AWAITED_SLOT, NO_SLOT, NOT_HELD, Slot, SlotTable, slots_activate, slots_append, slots_deactivate_after,
     slots_first, slots_report_idle, slots_unlink_head,
 )
+from fairsched.core.schedule.sparse cimport sparse_activate, sparse_boosts, sparse_end_turn
 
 cdef extern from *:
     """
@@ -106,6 +108,8 @@ cdef inline bint dwrr_push(SlotTable* t, uint32_t index, uint64_t token, int64_t
         if t.slots[index].flags & AT_LIMIT:
             t.queued -= 1
             t.withheld += 1
+        elif sparse_boosts(t):
+            aside(sparse_activate, t, &t.slots[index])
         else:
             slots_activate(t, index)
     bands_serve(t)
@@ -160,6 +164,16 @@ cdef inline void dwrr_end_turn(SlotTable* t, uint32_t index) noexcept nogil:
     """The first slot goes to the end."""
     t.slots[index].granted = 0
     t.active_tail = index
+    if sparse_boosts(t):
+        aside(sparse_end_turn, t, &t.slots[index])
+
+cdef inline void dwrr_run_empty(SlotTable* t, uint32_t index) noexcept nogil:
+    """The first slot was served its last message: it leaves the list, with boosts when a round brought none."""
+    if sparse_boosts(t) and t.queued:
+        dwrr_trim_deficit(t, &t.slots[index])
+        dwrr_end_turn(t, index)
+        return
+    dwrr_retire_first(t)
 
 cdef inline uint32_t dwrr_turn(SlotTable* t) noexcept nogil:
     """Rotate to the slot that may serve its head message now, or is awaited: AWAITED_SLOT. Needs queued > 0."""
@@ -201,7 +215,7 @@ cdef inline uint32_t dwrr_pop(SlotTable* t, uint64_t* token) noexcept nogil:
     token[0] = slots_unlink_head(t, slot)
     if slot.head == NULL:
         if not anticipation_keeps(t, slot):
-            dwrr_retire_first(t)
+            dwrr_run_empty(t, index)
         bands_serve(t)
     return index
 

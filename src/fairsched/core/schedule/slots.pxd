@@ -25,6 +25,7 @@ cdef enum SlotFlag:
     REPORTED = 2   # among those reported idle
     AT_LIMIT = 4   # takes no turns: in no list, whatever it has; see limits.pxd
     IN_USE = 8     # not to be forgotten for what its limit counts
+    NEW = 16       # goes before those that are not; see sparse.pxd
     BAND_BITS = 0xE0  # its band; see bands.pxd
 
 cdef enum:
@@ -68,6 +69,8 @@ cdef struct BandList:  # what a table has of a band; see bands.pxd
     int64_t queued
     int64_t patience_left
     int64_t awaited_since
+    uint32_t newest
+    uint32_t boosts
 
 cdef struct Bands:
     BandList of[BANDS]  # of all bands but the one whose list is in the table
@@ -90,6 +93,9 @@ cdef struct SlotTable:
     int64_t patience      # most nanoseconds that one turn is waited; 0: nobody is waited for
     int64_t patience_left  # of the turn under way
     int64_t awaited_since  # when the wait under way began; NOT_AWAITED: there is none
+    uint32_t newest        # last of the new slots, which are the first of the active list, or NO_SLOT
+    uint32_t boosts        # slots that became new, less the turns of others since
+    bint sparse            # slots may become new
     Bands* bands           # the owner's; NULL: there is one list for all
     EntryPool pool
 
@@ -103,6 +109,9 @@ cdef inline void slots_init(SlotTable* t) noexcept nogil:
     t.max_cost = 1
     t.patience = t.patience_left = 0
     t.awaited_since = NOT_AWAITED
+    t.newest = NO_SLOT
+    t.boosts = 0
+    t.sparse = False
     t.bands = NULL
     entrypool_init(&t.pool)
 
@@ -161,6 +170,15 @@ cdef inline uint32_t slots_first(const SlotTable* t) noexcept nogil:
     """Index of the first active slot; needs active_count > 0."""
     return t.slots[t.active_tail].next
 
+cdef inline void slots_insert_after(SlotTable* t, uint32_t before, uint32_t index) noexcept nogil:
+    """Put a slot into the active list, which has some, behind another; the tail stays."""
+    cdef Slot* slot = &t.slots[index]
+    slot.next = t.slots[before].next
+    t.slots[before].next = index
+    t.active_count += 1
+    slot.active = 1
+    slot.granted = 0
+
 cdef inline void slots_activate(SlotTable* t, uint32_t index) noexcept nogil:
     """Append a slot to the active list."""
     cdef Slot* slot = &t.slots[index]
@@ -183,6 +201,10 @@ cdef inline void slots_deactivate_after(SlotTable* t, uint32_t before) noexcept 
         t.active_tail = before
     t.active_count -= 1
     slot.active = slot.granted = 0
+    if slot.flags & NEW:
+        slot.flags &= ~NEW
+        if t.newest == index:
+            t.newest = before if t.slots[before].flags & NEW else <uint32_t> NO_SLOT
 
 cdef inline bint slots_idle(const SlotTable* t, uint32_t index) noexcept nogil:
     """True when a slot is there that may be forgotten: transient, without messages or debt, not held, nor in use."""
