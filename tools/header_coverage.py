@@ -5,7 +5,8 @@ the lines for which the module it read last has code. This one reads every gener
 header if any module has code for it.
 
 Cython's tracer is asked in Python for the file at every call and for the number at every line: there the GIL would be
-given up, where the engine counts on keeping it. Here both are told without running any Python.
+given up, where the engine counts on keeping it. Here both are told without running any Python; quiet_tracer.py sees to
+the rest.
 """
 
 from __future__ import annotations
