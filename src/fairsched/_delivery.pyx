@@ -1576,12 +1576,13 @@ cdef class LentConnection:
 
     cdef int wait(self, int64_t brief) except -2:
         """Wait for something to read, so many microseconds of it with the GIL; as `read`."""
-        cdef int found = 0
+        cdef int found = 0, fd
         if sockets_wait(self.fd, brief):
             found = self.read()
         if found == 0:
+            fd = self.fd  # with the exclusion: the I/O thread may change it
             with nogil:
-                sockets_wait(self.fd, <int64_t> (1e6 * C_FAST))
+                sockets_wait(fd, <int64_t> (1e6 * C_FAST))
             found = self.read()
         self.waited = monotonic()
         return found
