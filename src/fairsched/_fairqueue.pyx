@@ -97,8 +97,8 @@ cdef enum Verdict:  # on what a call may do at this moment
 
 @cython.final
 cdef class FairQueue(NamedSlots):
-    """FairQueue(quanta=None, *, maxsize=0, default_quantum=None, anticipation=0.0, clock=None, limit=None,
-              sparse_boost=False)
+    """FairQueue(quanta=None, *, maxsize=0, default_quantum=None, anticipation=0.0, clock=None, limit=None, \
+sparse_boost=False)
     --
 
     A thread-safe queue that serves its slots fairly, where `queue.Queue` serves whoever floods it.
