@@ -160,8 +160,8 @@ def test_a_batch_waits_for_more(broker: Node, new_queue: Declare) -> None:
     with Consumer(broker.url, [queue], prefetch=100) as consumer:
 
         def publish() -> None:
-            for _ in range(3):
-                gathered(consumer, consumer.stats()["received"])
+            for count in (3, 6, 9):
+                gathered(consumer, count)
                 broker.publish(queue, numbered(3))
 
         thread = threading.Thread(target=publish)
