@@ -12,7 +12,6 @@ from fairsched._fairqueue import FairQueue
 from fairsched._pullqueue import Entry, PullQueue, Subscription, Target
 from fairsched._routing import HashRing, jump_hash, jump_hash_many
 from fairsched.batch import Batch
-from fairsched.codelstats import CoDelStats
 from fairsched.errors import (
     ConfigurationError,
     ConnectionFailed,
@@ -27,15 +26,12 @@ from fairsched.errors import (
     TimeLimitExceeded,
     UndecodableBody,
 )
-from fairsched.hashexchange import ConsistentHashExchange
 from fairsched.limit import Limit
-from fairsched.limitstats import LimitStats
 from fairsched.pools import Pool
 from fairsched.queues import Queue
 from fairsched.retry import Retry
-from fairsched.routing import RabbitMQHash
-from fairsched.slotoutlook import SlotOutlook
-from fairsched.slotstats import SlotStats
+from fairsched.routing import ConsistentHashExchange, RabbitMQHash
+from fairsched.stats import CoDelStats, LimitStats, SlotOutlook, SlotStats
 
 if TYPE_CHECKING:
     from fairsched.broker import Broker

@@ -4,7 +4,7 @@ from typing import Self, SupportsIndex, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fairsched.codelstats import CoDelStats
+from fairsched.stats import CoDelStats
 
 @final
 class CoDel:

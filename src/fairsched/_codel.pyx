@@ -25,7 +25,7 @@ from fairsched.core.delay.estimator cimport (
 import numpy as np
 
 from fairsched._arrays import as_moments, as_numbers
-from fairsched.codelstats import CoDelStats
+from fairsched.stats import CoDelStats
 
 cdef enum:
     LONGEST_DURATION = 1_000_000_000  # seconds

@@ -5,7 +5,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import disjoint_base
 
-from fairsched.slotstats import SlotStats
+from fairsched.stats import SlotStats
 
 def checked_quanta(quanta: Mapping[Hashable, SupportsIndex]) -> list[tuple[Hashable, int]]: ...
 

@@ -26,7 +26,7 @@ import operator
 import numpy as np
 
 from fairsched._arrays import as_costs, as_integers, as_tokens
-from fairsched.slotstats import SlotStats
+from fairsched.stats import SlotStats
 
 
 def checked_quanta(quanta):

@@ -7,9 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 from fairsched._core import NamedSlots
 from fairsched.batch import Batch
 from fairsched.limit import Limit
-from fairsched.limitstats import LimitStats
-from fairsched.slotoutlook import SlotOutlook
-from fairsched.slotstats import SlotStats
+from fairsched.stats import LimitStats, SlotOutlook, SlotStats
 
 @final
 class FairQueue(NamedSlots):

@@ -66,8 +66,7 @@ from fairsched.bands import check_band
 from fairsched.batch import Batch
 from fairsched.errors import ShutDown
 from fairsched.limit import Limit as GivenLimit
-from fairsched.limitstats import LimitStats
-from fairsched.slotoutlook import SlotOutlook
+from fairsched.stats import LimitStats, SlotOutlook
 
 cdef extern from *:
     """

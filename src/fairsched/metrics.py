@@ -23,8 +23,7 @@ from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from fairsched.consumer.client import Client
-    from fairsched.limitstats import LimitStats
-    from fairsched.slotstats import SlotStats
+    from fairsched.stats import LimitStats, SlotStats
 
 __all__ = ["OTHER", "ConsumerCollector", "collector"]
 

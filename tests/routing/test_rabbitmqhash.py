@@ -11,8 +11,8 @@ import pytest
 
 from fairsched import ConfigurationError, ConsistentHashExchange, RabbitMQHash
 from fairsched._routing import phash2, rabbitmq_bucket
-from fairsched.bindingkey import weight_of
 from fairsched.routing import MISSING
+from fairsched.routing.bindingkey import weight_of
 
 # The grammar of binding keys ---------------------------------------------------------------------------------------
 

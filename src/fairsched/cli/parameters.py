@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairsched.bindingkey import weight_of
 from fairsched.config import OPTIONS, Option
 from fairsched.durations import parse_duration
 from fairsched.errors import ConfigurationError
+from fairsched.routing.bindingkey import weight_of
 
 # Generic only since click 8.2.
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fairsched._fairqueue import FairQueue
     from fairsched.consumer.io_thread import Unsettled
     from fairsched.publisher import Publisher
-    from fairsched.slotoutlook import SlotOutlook
+    from fairsched.stats import SlotOutlook
 
 _log = logging.getLogger(__name__)
 

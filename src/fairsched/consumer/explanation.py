@@ -12,11 +12,10 @@ from fairsched.consumer.prefetch.control import byte_limits
 from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from fairsched.codelstats import CoDelStats
     from fairsched.consumer.io_thread import Unsettled
     from fairsched.consumer.settings import ConsumerSettings
     from fairsched.consumer.state import ConsumerState
-    from fairsched.slotoutlook import SlotOutlook
+    from fairsched.stats import CoDelStats, SlotOutlook
 
 #: Names that an error lists, at most.
 _MOST_LISTED = 10

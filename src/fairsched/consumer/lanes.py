@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 from fairsched._fairqueue import FairQueue
 from fairsched._routing import HashRing
 from fairsched.errors import ConfigurationError, ShutDown
-from fairsched.limitstats import LimitStats
-from fairsched.slotoutlook import SlotOutlook
-from fairsched.slotstats import SlotStats
+from fairsched.stats import LimitStats, SlotOutlook, SlotStats
 
 if TYPE_CHECKING:
     from fairsched._delivery import Message

@@ -41,7 +41,7 @@ from fairsched.shortstring import LONGEST, is_short_string
 if TYPE_CHECKING:
     from fairsched.consumer.lanes import Lanes
     from fairsched.consumer.settings import ConsumerSettings
-    from fairsched.slotstats import SlotStats
+    from fairsched.stats import SlotStats
 
 _log = logging.getLogger(__name__)
 

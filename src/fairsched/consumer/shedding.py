@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fairsched._codel import CoDel
-from fairsched.codelstats import CoDelStats
 from fairsched.consumer.budget import Budget
 from fairsched.errors import ConfigurationError
+from fairsched.stats import CoDelStats
 
 if TYPE_CHECKING:
     from fairsched._delivery import Counters, Message

@@ -38,8 +38,8 @@ def _by_rabbitmq(bindings: tuple[tuple[str, str], ...]) -> Callable[[str], str |
 
 def _by_ring(bindings: tuple[tuple[str, str], ...], points: int, seed: int) -> Callable[[str], str | None]:
     from fairsched._routing import HashRing
-    from fairsched.bindingkey import weight_of
     from fairsched.errors import ConfigurationError
+    from fairsched.routing.bindingkey import weight_of
 
     weights: dict[str, int] = {}
     for queue, key in bindings:

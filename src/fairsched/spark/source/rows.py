@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from fairsched._amqp import PROPERTY_NAMES, read_properties
 from fairsched.amqp.fieldtables import LATEST_SECOND, as_text, read_table
-from fairsched.arrowarrays import texts_or_numbers
 from fairsched.errors import ConfigurationError
 from fairsched.spark.source.options import SourceOptions
 from fairsched.spark.source.typedheaders import typed_headers
@@ -54,6 +53,9 @@ _SPARK = {pa.binary(): "BINARY", pa.string(): "STRING", pa.bool_(): "BOOLEAN", p
 
 #: What is known of rows before they are made: column name to values.
 Known = dict[str, pa.Array]
+
+#: A column that was made in C: rows, nulls, and the buffers: validity (None: all are there), offsets of 32 bits, data.
+Column = tuple[int, int, tuple[bytes | None, bytes, bytes]]
 
 _HEADERS = (PROPERTY_NAMES.index("headers"),)
 
@@ -223,6 +225,13 @@ def taken(deliveries: CollectedDeliveries, known: Known, rows: Sequence[int] | N
     places = np.ascontiguousarray(rows, np.int64)
     deliveries.arrange(places)
     return {name: values.take(pa.array(places)) for name, values in known.items()}
+
+
+def texts_or_numbers(kind: pa.DataType, column: Column) -> pa.Array:
+    """Return a column of `fairsched._delivery` as Arrow has it: texts have offsets, numbers have not."""
+    rows, nulls, (there, offsets, data) = column
+    parts = [there, data] if pa.types.is_primitive(kind) else [there, offsets, data]
+    return pa.Array.from_buffers(kind, rows, [None if part is None else pa.py_buffer(part) for part in parts], nulls)
 
 
 def _fixed(kind: pa.DataType, rows: int, values: bytes, there: bytes | None = None) -> pa.Array:

@@ -10,8 +10,8 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from fairsched._routing import phash2, rabbitmq_bucket
-from fairsched.bindingkey import LARGEST, weight_of
 from fairsched.errors import ConfigurationError
+from fairsched.routing.bindingkey import LARGEST, weight_of
 
 __all__ = ["MISSING", "Binding", "RabbitMQHash"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fairsched.errors import ConfigurationError
-from fairsched.routing import MISSING, RabbitMQHash
+from fairsched.routing.rabbitmqhash import MISSING, RabbitMQHash
 
 #: Message properties that an exchange can hash.
 PROPERTIES = ("correlation_id", "message_id", "timestamp")

@@ -1,0 +1,13 @@
+"""Compute which queue RabbitMQ's consistent-hash exchange chooses, without asking the broker.
+
+In the order of reading: `bindingkey` (what a binding key says, its weight), `rabbitmqhash` (from bindings and a value
+to a queue), `exchange` (the same from a message, as an exchange that hashes its routing key, a header or a property).
+The hashes are those of `fairsched._routing`.
+"""
+
+from __future__ import annotations
+
+from fairsched.routing.exchange import ConsistentHashExchange
+from fairsched.routing.rabbitmqhash import MISSING, Binding, RabbitMQHash
+
+__all__ = ["MISSING", "Binding", "ConsistentHashExchange", "RabbitMQHash"]
