@@ -14,15 +14,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairsched.config.arguments import made_by
-from fairsched.consumer.around import around_coroutine, around_thread
-from fairsched.consumer.arrow import ArrowBatch, ArrowColumns
-from fairsched.consumer.batches import MessageBatch, check_limits, plain_batches
+from fairsched.consumer.batching.arrow import ArrowBatch, ArrowColumns
+from fairsched.consumer.batching.batches import MessageBatch, check_limits, plain_batches
+from fairsched.consumer.batching.pending_batch import PendingBatch
 from fairsched.consumer.client import DROPPED, Client
 from fairsched.consumer.explanation import Explanation
-from fairsched.consumer.handler_thread import HandlerThread
-from fairsched.consumer.pending_batch import PendingBatch
+from fairsched.consumer.handling.around import around_coroutine, around_thread
+from fairsched.consumer.handling.handler_thread import HandlerThread
+from fairsched.consumer.handling.settlement import call_async
 from fairsched.consumer.settings import ConsumerSettings
-from fairsched.consumer.settlement import call_async
 from fairsched.consumer.state import ConsumerState
 from fairsched.errors import ShutDown
 from fairsched.handlers import is_coroutine_handler

@@ -12,14 +12,14 @@ from pika.spec import Basic, BasicProperties
 
 from fairsched._amqp import AckLedger
 from fairsched._delivery import Counters, Message, call
-from fairsched.consumer.around import around_coroutine, around_plain, around_thread
-from fairsched.consumer.arrow import ArrowBatch, ArrowColumns
-from fairsched.consumer.batches import MessageBatch, check_limits, plain_batches
-from fairsched.consumer.handler_thread import HandlerThread
-from fairsched.consumer.retries import Retries, copy_properties
+from fairsched.consumer.batching.arrow import ArrowBatch, ArrowColumns
+from fairsched.consumer.batching.batches import MessageBatch, check_limits, plain_batches
+from fairsched.consumer.handling.around import around_coroutine, around_plain, around_thread
+from fairsched.consumer.handling.handler_thread import HandlerThread
+from fairsched.consumer.handling.retries import Retries, copy_properties
+from fairsched.consumer.handling.settlement import FailurePolicy, call_async
+from fairsched.consumer.handling.time_limit import TimeLimits
 from fairsched.consumer.settings import ConsumerSettings, OnError
-from fairsched.consumer.settlement import FailurePolicy, call_async
-from fairsched.consumer.time_limit import TimeLimits
 from fairsched.handlers import check_plain, is_coroutine_handler
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from support.rabbitmq import Node, eventually, numbered
 from support.running import busy
 
 from fairsched.consumer import App, Consumer, from_pika
-from fairsched.consumer.pace import FIRST
+from fairsched.consumer.requeueing.pace import FIRST
 
 Declare = Callable[..., str]
 

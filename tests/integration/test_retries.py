@@ -25,7 +25,7 @@ from support.rabbitmq import Node, eventually, numbered
 from support.wiretables import Encoded, field, table
 
 from fairsched import App, ConfigurationError, Consumer, Retry, aio
-from fairsched.consumer import retries
+from fairsched.consumer.handling import retries
 
 Declare = Callable[..., str]
 

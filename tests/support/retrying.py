@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairsched import Consumer, Retry
-from fairsched.consumer.retries import Retries
+from fairsched.consumer.handling.retries import Retries
 
 #: Methods before which, or after which, the process may end.
 STEPS = {

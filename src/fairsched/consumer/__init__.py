@@ -5,10 +5,10 @@ What happens to a message, and where:
 1. `io_thread` runs pika: a connection (`fairsched.amqp.connection`), a `channel` for each queue.
 2. `fairsched._delivery` makes a `Message` of each delivery, with its `keys` and its `cost`, and puts it into one of the
    `lanes`.
-3. `client` takes messages out in fair order, past `shedding`, for the `workers`, an iterator (`consumer`) or coroutines
-   (`fairsched.aio`); several at once for `batches`, which `pending_batch` fills, perhaps as `arrow` data.
-4. `settlement` says what becomes of it when the handler raised, perhaps by `retries`, in queues that `declarations`
-   declares; `AckPolicy` and `flush_timer` say when that is sent to the broker.
+3. `client` takes messages out in fair order for the workers of `handling/`, an iterator (`consumer`) or coroutines
+   (`fairsched.aio`); several at once for `batching/`. What waited too long goes back: `requeueing/`.
+4. `handling/` calls handlers and says what becomes of a message when they raised, perhaps a retry, in queues that
+   `declarations` declares; `AckPolicy` and `flush_timer` say when that is sent to the broker.
 
 `prefetch/` says how many messages each queue may have here; `settings` has what the user asked for.
 """
@@ -18,8 +18,8 @@ from __future__ import annotations
 from fairsched._delivery import Message
 from fairsched.consumer.adapter import from_pika
 from fairsched.consumer.app import App
-from fairsched.consumer.arrow import ArrowBatch
-from fairsched.consumer.batches import MessageBatch
+from fairsched.consumer.batching.arrow import ArrowBatch
+from fairsched.consumer.batching.batches import MessageBatch
 from fairsched.consumer.consumer import Consumer
 from fairsched.consumer.explanation import Explanation
 from fairsched.consumer.state import ConsumerState

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 from fairsched._delivery import Counters, MessageSource
 from fairsched.amqp.urls import endpoint
 from fairsched.consumer.explanation import Explanation, check_known, explained
+from fairsched.consumer.handling.retries import Retries
+from fairsched.consumer.handling.settlement import FailurePolicy
+from fairsched.consumer.handling.time_limit import TimeLimits
 from fairsched.consumer.io_thread import FORKED, IOThread, Listener
 from fairsched.consumer.lanes import Lanes
-from fairsched.consumer.pace import Pace
 from fairsched.consumer.prefetch.arithmetic import busying, shortfall
-from fairsched.consumer.retries import Retries
+from fairsched.consumer.requeueing.pace import Pace
+from fairsched.consumer.requeueing.shedding import Shedding
 from fairsched.consumer.settings import ConsumerSettings
-from fairsched.consumer.settlement import FailurePolicy
 from fairsched.consumer.share_group import ShareGroup
-from fairsched.consumer.shedding import Shedding
 from fairsched.consumer.state import STUCK, ConsumerState
-from fairsched.consumer.time_limit import TimeLimits
 from fairsched.consumer.waits import WaitWarnings, slow_rates
 from fairsched.errors import ConfigurationError, ConnectionFailed, ShutDown
 

@@ -10,15 +10,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairsched.config.arguments import made_by
-from fairsched.consumer.around import around_plain
-from fairsched.consumer.arrow import ArrowBatch, ArrowColumns
-from fairsched.consumer.batches import MessageBatch, check_limits, plain_batches
+from fairsched.consumer.batching.arrow import ArrowBatch, ArrowColumns
+from fairsched.consumer.batching.batches import MessageBatch, check_limits, plain_batches
+from fairsched.consumer.batching.pending_batch import taken
 from fairsched.consumer.client import DROPPED, Client
 from fairsched.consumer.explanation import Explanation
-from fairsched.consumer.pending_batch import taken
+from fairsched.consumer.handling.around import around_plain
+from fairsched.consumer.handling.workers import WorkerThreads
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.state import ConsumerState
-from fairsched.consumer.workers import WorkerThreads
 from fairsched.handlers import check_plain
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from fairsched.consumer.channel import ChannelCallbacks, ConsumerChannel
 from fairsched.consumer.consumer_counts import ConsumerCounts
 from fairsched.consumer.declarations import Declarations, wanted_queues
 from fairsched.consumer.flush_timer import FlushTimer
+from fairsched.consumer.handling.retries import first_declarations
 from fairsched.consumer.prefetch.control import WindowControl
 from fairsched.consumer.prefetch.hold import BackloggedSlots
 from fairsched.consumer.prefetch.measure import Measurements
-from fairsched.consumer.retries import first_declarations
 from fairsched.consumer.startup import Startup
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 

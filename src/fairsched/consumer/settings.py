@@ -12,12 +12,12 @@ from fairsched.amqp.urls import check_urls
 from fairsched.config.arguments import made_by
 from fairsched.config.options import TARGET_DELAY, ConsumerOptions
 from fairsched.consumer.cost import cost_model
-from fairsched.consumer.decoding import Decoder
+from fairsched.consumer.handling.decoding import Decoder
+from fairsched.consumer.handling.retries import delay_queue
 from fairsched.consumer.keys import key_function
 from fairsched.consumer.prefetch.arithmetic import windows_for
 from fairsched.consumer.prefetch.auto import start_windows
-from fairsched.consumer.retries import delay_queue
-from fairsched.consumer.shedding import shedding_rules
+from fairsched.consumer.requeueing.shedding import shedding_rules
 from fairsched.errors import ConfigurationError
 from fairsched.handlers import check_plain
 from fairsched.limit import Limit

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING
 
-from fairsched.consumer.budget import COUNTS
+from fairsched.consumer.requeueing.budget import COUNTS
 
 if TYPE_CHECKING:
     from fairsched._delivery import Message

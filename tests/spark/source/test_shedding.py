@@ -18,7 +18,7 @@ from support.spark.queries import Rows, drain, load
 from support.spark.running import Driver, bodies, options_of, unique
 
 from fairsched import CoDel
-from fairsched.consumer.shedding import MAX_RETURNS
+from fairsched.consumer.requeueing.shedding import MAX_RETURNS
 from fairsched.errors import ConfigurationError
 from fairsched.spark.source import partition
 from fairsched.spark.source.batch import BatchReader, browse

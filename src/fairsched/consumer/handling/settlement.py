@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from fairsched._amqp import AckLedger
 from fairsched._delivery import settle_all
-from fairsched.consumer.pace import Pace
-from fairsched.consumer.retries import attempts_before
-from fairsched.consumer.tracebacks import Tracebacks
+from fairsched.consumer.handling.retries import attempts_before
+from fairsched.consumer.requeueing.pace import Pace
 from fairsched.errors import UndecodableBody
 from fairsched.handlers import check_result
 
 if TYPE_CHECKING:
     from fairsched._delivery import Counters, Message
-    from fairsched.consumer.retries import Retries
+    from fairsched.consumer.handling.retries import Retries
     from fairsched.consumer.settings import OnError
 
 _log = logging.getLogger(__name__)
+
+#: Failures that are remembered, the latest ones, for whether they have had their traceback.
+_REMEMBERED = 4096
 
 
 async def call_async(handler: Callable[[Message], Awaitable[object]], message: Message) -> None:
@@ -159,3 +163,34 @@ class FailurePolicy:
             raise
         if not (message.settled or message.deferred):
             self._pace.requeue(message)
+
+
+class Tracebacks:
+    """Grants each message one traceback: one that fails again and again would bury the log under its own.
+
+    Notes
+    -----
+    A message that comes again is known by its content, since nothing else of it stays the same in all kinds of queues;
+    so one that was delivered to others before, but never failed here, has its traceback.
+
+    Safe from any thread. O(1), and O(length of the body) for the first look at a message.
+    """
+
+    def __init__(self) -> None:
+        self._shown: OrderedDict[int, None] = OrderedDict()
+        self._guard = threading.Lock()
+
+    def due(self, message: Message, error: Exception, again: bool = False) -> bool:
+        """Whether a failure is to be shown with its traceback; it counts as shown then.
+
+        `again`: the message failed before, although it is not redelivered.
+        """
+        failure = hash((message.queue, message.body, type(error)))
+        with self._guard:
+            if (again or message.redelivered) and failure in self._shown:
+                return False
+            self._shown[failure] = None
+            self._shown.move_to_end(failure)
+            if len(self._shown) > _REMEMBERED:
+                self._shown.popitem(last=False)
+        return True

@@ -9,7 +9,7 @@ from fairsched._amqp import AckLedger
 from fairsched._delivery import MessageColumns, settle_all
 from fairsched.amqp.fieldtables import LATEST_SECOND, as_text
 from fairsched.amqp.properties import PROPERTY_NAMES
-from fairsched.consumer.batches import MessageBatch
+from fairsched.consumer.batching.batches import MessageBatch
 from fairsched.errors import ConfigurationError, DecodingError
 
 if TYPE_CHECKING:

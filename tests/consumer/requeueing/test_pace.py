@@ -15,8 +15,8 @@ from pika.spec import Basic, BasicProperties
 
 from fairsched import AckLedger
 from fairsched._delivery import Counters, Message
-from fairsched.consumer.pace import FIRST, LONGEST, REMEMBERED, Pace
-from fairsched.consumer.settlement import FailurePolicy
+from fairsched.consumer.handling.settlement import FailurePolicy
+from fairsched.consumer.requeueing.pace import FIRST, LONGEST, REMEMBERED, Pace
 from fairsched.testing import FakeChannel
 
 

@@ -15,7 +15,7 @@ from support.collecting import collecting
 
 from fairsched import AckLedger, ConfigurationError, Consumer, Message
 from fairsched._delivery import settle_all
-from fairsched.consumer.batches import LARGEST, LONGEST, MessageBatch, check_limits
+from fairsched.consumer.batching.batches import LARGEST, LONGEST, MessageBatch, check_limits
 from fairsched.testing import FakeChannel, FakeConsumer
 
 

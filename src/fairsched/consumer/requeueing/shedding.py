@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fairsched._codel import CoDel
-from fairsched.consumer.budget import Budget
+from fairsched.consumer.requeueing.budget import Budget
 from fairsched.errors import ConfigurationError
 from fairsched.stats import CoDelStats
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from fairsched.consumer.time_limit import TimeLimits, limited_coroutine
+from fairsched.consumer.handling.time_limit import TimeLimits, limited_coroutine
 from fairsched.errors import ConfigurationError
 from fairsched.handlers import check_plain, is_coroutine_handler
 

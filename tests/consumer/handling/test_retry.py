@@ -20,7 +20,7 @@ from fairsched._delivery import Message
 from fairsched.amqp.fieldtables import read_table, replace_fields, write_table
 from fairsched.amqp.properties import decode
 from fairsched.config import Settings
-from fairsched.consumer.retries import attempts_before, copy_properties, delay_declaration, first_declarations
+from fairsched.consumer.handling.retries import attempts_before, copy_properties, delay_declaration, first_declarations
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.testing import FakeChannel
 

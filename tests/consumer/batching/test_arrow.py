@@ -23,7 +23,7 @@ from support.wiretables import Encoded, field, table
 from fairsched import AckLedger, ConfigurationError, Consumer, DecodingError, Message
 from fairsched._delivery import MessageColumns, settle_all
 from fairsched.amqp.fieldtables import LATEST_SECOND, as_text
-from fairsched.consumer.batches import LARGEST
+from fairsched.consumer.batching.batches import LARGEST
 from fairsched.testing import FakeChannel, FakeConsumer
 
 
@@ -103,7 +103,7 @@ NAMES = st.one_of(st.binary(max_size=8), st.text(max_size=4).map(str.encode), st
 
 @given(st.lists(st.tuples(st.binary(max_size=300), NAMES, NAMES, st.booleans()), min_size=1, max_size=20))
 def test_arrow_columns_equal_those_of_the_messages_as_they_were_received(rows: list[Any]) -> None:
-    from fairsched.consumer.arrow import ArrowColumns
+    from fairsched.consumer.batching.arrow import ArrowColumns
 
     origins = [FakeChannel("ä"), FakeChannel("b")]
     messages = [
@@ -134,7 +134,7 @@ def fitting(messages: Sequence[Message], most: int, with_properties: bool) -> in
 )
 def test_a_record_batch_has_the_first_messages_that_fit(rows: list[Any], most: int, with_properties: bool) -> None:
     """Whatever the first is like, from which it is reckoned how much room the others need."""
-    from fairsched.consumer import arrow
+    from fairsched.consumer.batching import arrow
 
     origins = [FakeChannel("ä"), FakeChannel("b")]
     messages = [
@@ -176,7 +176,7 @@ SHORT = st.fixed_dictionaries(
 
 @given(st.lists(SHORT, min_size=1, max_size=10))
 def test_properties_and_headers_equal_those_of_the_messages(rows: list[dict[str, Any]]) -> None:
-    from fairsched.consumer.arrow import ArrowColumns
+    from fairsched.consumer.batching.arrow import ArrowColumns
 
     names = ["message_id", "type", "priority", "delivery_mode"]
     messages = [Message(b"", 1, False, method(b"", b""), raw(BasicProperties(**row)), FakeChannel("q")) for row in rows]
@@ -210,7 +210,7 @@ FIELDS = st.one_of(
 @given(st.lists(st.tuples(st.lists(FIELDS, max_size=5), st.integers(0, 3)), min_size=1, max_size=8))
 def test_headers_of_every_kind_equal_those_of_the_messages(rows: list[Any]) -> None:
     """Also such as no encoder makes, and those that are cut short."""
-    from fairsched.consumer.arrow import ArrowColumns
+    from fairsched.consumer.batching.arrow import ArrowColumns
 
     names = ["h", "i", "é", "hh"]
     messages = []
@@ -244,7 +244,7 @@ def property_of(message: Message, name: str) -> object:
 
 @given(st.lists(st.tuples(st.binary(max_size=30), st.binary(max_size=40)), min_size=1, max_size=5))
 def test_columns_of_any_bytes_are_those_of_the_messages_or_none(rows: list[tuple[bytes, bytes]]) -> None:
-    from fairsched.consumer.arrow import ArrowColumns
+    from fairsched.consumer.batching.arrow import ArrowColumns
 
     messages = [Message(b"", 1, False, method(b"", b"")[:15] + path, header, FakeChannel("q")) for path, header in rows]
     names = [name for name in PROPERTIES if name != "timestamp"]
@@ -263,7 +263,7 @@ def test_columns_of_any_bytes_are_those_of_the_messages_or_none(rows: list[tuple
 
 
 def test_what_cannot_be_decoded_is_null() -> None:
-    from fairsched.consumer.arrow import ArrowColumns
+    from fairsched.consumer.batching.arrow import ArrowColumns
 
     good = raw(BasicProperties(headers={"h": "x"}, message_id="m"))
     headers = raw(BasicProperties(headers={"h": "x"}, message_id="m")).replace(b"\x01hS", b"\x01h?")
@@ -276,7 +276,7 @@ def test_what_cannot_be_decoded_is_null() -> None:
 
 
 def test_text_that_is_no_utf8_is_replaced() -> None:
-    from fairsched.consumer.arrow import ArrowColumns
+    from fairsched.consumer.batching.arrow import ArrowColumns
 
     bad = raw(BasicProperties(message_id="mm")).replace(b"mm", b"m\xff")
     message = Message(b"", 1, False, method(b"e\xff", b"\xc3"), bad, FakeChannel("q"))
@@ -309,7 +309,7 @@ def test_without_pyarrow_the_call_says_what_to_install(monkeypatch: pytest.Monke
 
 
 def test_more_than_a_record_batch_holds_becomes_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fairsched.consumer import arrow
+    from fairsched.consumer.batching import arrow
 
     monkeypatch.setattr(arrow, "_MOST", 1000)
     consumer, messages = filled(b"x" * 600, b"y" * 600, b"z" * 5000, b"0", b"1")
@@ -347,7 +347,7 @@ class Twisted(str):
 
 
 def test_what_changes_messages_while_columns_are_made_breaks_nothing() -> None:
-    from fairsched.consumer.arrow import ArrowColumns
+    from fairsched.consumer.batching.arrow import ArrowColumns
 
     columns = ArrowColumns(["q"], (), ())
     name = Twisted("q")
