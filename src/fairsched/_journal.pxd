@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint64_t
 
-from fairsched.core.broker.journal cimport Journal
+from fairsched.core.broker.durability.journal cimport Journal
 
 cdef class Store:
     cdef Journal journal

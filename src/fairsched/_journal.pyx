@@ -1,7 +1,7 @@
 """The store of a broker that survives: a journal in a SQLite database, written by a thread of its own.
 
-Thread safety: whoever is compiled appends from any thread without the GIL (core/broker/journal.pxd); the methods here
-are for one thread, but `close`, which may be called twice and from any.
+Thread safety: whoever is compiled appends from any thread without the GIL (core/broker/durability/journal.pxd); the
+methods here are for one thread, but `close`, which may be called twice and from any.
 """
 
 import logging
@@ -14,7 +14,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from fairsched.core.amqp.octets cimport bytes_size
-from fairsched.core.broker.journal cimport (
+from fairsched.core.broker.durability.journal cimport (
     JournalRecord, journal_close, journal_copy, journal_copy_wanted, journal_count, journal_first,
     journal_free, journal_init, journal_records, journal_recover, journal_refused, journal_take, journal_written,
     records_free,

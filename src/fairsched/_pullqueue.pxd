@@ -15,7 +15,7 @@ from fairsched._waitingroom cimport WaitingRoom
 from fairsched.core.memory cimport CACHE_LINE, first_line
 from fairsched.core.queue.groups cimport Grouping
 from fairsched.core.queue.message cimport Message
-from fairsched.core.queue.order cimport Kind, order_after
+from fairsched.core.queue.order.order cimport Kind, order_after
 from fairsched.core.queue.queue cimport queue_clear, queue_init
 from fairsched.core.queue.state cimport Queue, QueueConsumer, queue_delete, queue_lock, queue_unlock, queue_unref
 from fairsched.core.waiting.interest cimport interest_clear

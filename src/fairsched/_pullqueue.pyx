@@ -42,7 +42,7 @@ from fairsched.core.queue.members cimport (
 from fairsched.core.queue.message cimport (
     MESSAGE_ACQUIRED, REASON_CLOSED, REASON_DELIVERIES, REASON_EXPIRED, Message, messages_turned,
 )
-from fairsched.core.queue.order cimport (
+from fairsched.core.queue.order.order cimport (
     KIND_FAIR, KIND_LAST_VALUE, KIND_PRIORITY, KIND_SORTED, KIND_STANDARD, LEVELS_MAX, order_after,
 )
 from fairsched.core.queue.overflow cimport (

@@ -6,12 +6,12 @@ from fairsched.core.amqp.contents cimport PROPERTY_HEADERS, Properties, contents
 from fairsched.core.amqp.octets cimport Bytes, Text, bytes_clear, bytes_init
 from fairsched.core.broker.deathheader cimport Death, death_cycle, death_header_write
 from fairsched.core.broker.errors cimport Refusal
-from fairsched.core.broker.exchanges cimport (
+from fairsched.core.broker.exchanges.exchanges cimport (
     Binding, Exchange, Topology, binding_durable, binding_first, binding_next, destination_name, exchange_declare,
     exchange_delete, exchange_first, exchange_name, exchange_next, exchange_type_name, queue_add, queue_find,
     queue_remove, topology_bind, topology_clear, topology_init, topology_unbind,
 )
-from fairsched.core.broker.routing cimport Route, route_clear, route_dead_letter, route_init, route_publish
+from fairsched.core.broker.exchanges.routing cimport Route, route_clear, route_dead_letter, route_init, route_publish
 
 cdef extern from "Python.h":
     char* PyBytes_AS_STRING(object o) noexcept

@@ -7,7 +7,7 @@ from libc.stdlib cimport calloc, free
 from fairsched._journal cimport Store
 from fairsched.core.amqp.octets cimport Text
 from fairsched.core.atomics cimport thread_yield
-from fairsched.core.broker.journal cimport Journal, journal_drop, journal_is_durable, journal_put
+from fairsched.core.broker.durability.journal cimport Journal, journal_drop, journal_is_durable, journal_put
 
 
 def put(Store store not None, int kind, *parts):

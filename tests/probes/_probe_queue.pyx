@@ -13,7 +13,7 @@ from fairsched.core.queue.consumercredit cimport consumer_set_credit
 from fairsched.core.queue.groups cimport Grouping
 from fairsched.core.queue.members cimport consumer_init, queue_cancel, queue_set_wish, queue_subscribe
 from fairsched.core.queue.message cimport Late, Message, Rejection
-from fairsched.core.queue.order cimport KIND_FAIR, Kind, order_after
+from fairsched.core.queue.order.order cimport KIND_FAIR, Kind, order_after
 from fairsched.core.queue.pull cimport PULL_ASK, queue_pull
 from fairsched.core.queue.question cimport Question, queue_question
 from fairsched.core.queue.queue cimport PUT_DONE, Offer, queue_clear, queue_init, queue_put

@@ -5,7 +5,7 @@ from libc.stdlib cimport calloc, free
 
 from fairsched.core.queue.groups cimport GROUPS_SHARED, groups_assign
 from fairsched.core.queue.message cimport Message, message_reject
-from fairsched.core.queue.order cimport KIND_FAIR
+from fairsched.core.queue.order.order cimport KIND_FAIR
 from fairsched.core.queue.queue cimport Offer, queue_clear, queue_init, queue_put
 from fairsched.core.queue.state cimport Call, Queue, QueueConsumer, call_init
 from fairsched.core.queue.turn cimport turn_look, turn_reach, turn_wanted

@@ -17,7 +17,7 @@ from fairsched.core.connection.target cimport target_attach, target_init, target
 from fairsched.core.queue.consumercredit cimport consumer_set_credit
 from fairsched.core.queue.groups cimport GROUPS_NONE
 from fairsched.core.queue.members cimport consumer_init, queue_cancel, queue_set_wish, queue_subscribe
-from fairsched.core.queue.order cimport KIND_STANDARD
+from fairsched.core.queue.order.order cimport KIND_STANDARD
 from fairsched.core.queue.pull cimport queue_pull
 from fairsched.core.queue.question cimport Question
 from fairsched.core.queue.queue cimport Offer, queue_clear, queue_init, queue_put

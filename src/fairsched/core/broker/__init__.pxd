@@ -1,4 +1,4 @@
-"""The broker: AMQP 0-9-1 from sockets to queues, without Python. Compiled into `_broker`; exchanges also into a probe.
+"""The broker: AMQP 0-9-1 from sockets to queues, without Python. Compiled into `_broker`.
 
 It stands on core/amqp (the codec), core/queue (the queues), and core/connection (whose turn it is). Read state.pxd
 first: what there is, who may touch it, in which order things are locked, and how long they live. Then
@@ -12,15 +12,10 @@ first: what there is, who may touch it, in which order things are locked, and ho
                   a message is served
     deadletters   what left a queue unacknowledged; deathheader: what it is published with
     queuemethods  classes queue and exchange; basicmethods: basic, confirm, tx; replies: direct reply-to
-    keeping       what outlives the process; journal: its records on disk; recovery: how it comes again
     errors        codes and texts; generated: names that the broker makes; status: what is to be seen of it
 
-and where messages go:
-
-    exchanges     declaring, binding, and what is refused; routing: from a message to queues
-    topics        the tree of a topic exchange; headers: matching of a headers exchange; buckets: of a
-                  consistent-hash exchange
-    fields        what stands in a table; names, growing: tables by name, vectors, sets of small numbers
+    exchanges/    where messages go: exchanges, bindings, routing
+    durability/   what outlives the process: a journal, and how it comes again
 
 One message, from a publisher to a consumer:
 

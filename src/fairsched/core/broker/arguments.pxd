@@ -20,7 +20,7 @@ from fairsched.core.broker.errors cimport (
 from fairsched.core.broker.state cimport (
     Arguments, BrokerQueue, DROP_HEAD, FAIR_WEIGHT_MAX, REJECT_PUBLISH, REJECT_PUBLISH_DLX,
 )
-from fairsched.core.queue.order cimport (
+from fairsched.core.queue.order.order cimport (
     KIND_FAIR, KIND_LAST_VALUE, KIND_PRIORITY, KIND_SORTED, KIND_STANDARD,
 )
 

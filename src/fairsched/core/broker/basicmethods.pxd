@@ -25,12 +25,12 @@ from fairsched.core.broker.channels cimport (
     channel_relieve, channel_settle, channel_settle_all, settling_end,
 )
 from fairsched.core.broker.consumers cimport channel_cancel, channel_hinder, consumer_create, consumer_join
+from fairsched.core.broker.durability.keeping cimport message_leave
 from fairsched.core.broker.errors cimport (
     Refusal, refuse, refuse_memory, refuse_missing, refuse_name, refuse_number, refuse_resource, refuse_syntax,
 )
+from fairsched.core.broker.exchanges.names cimport NameEntry, names_find
 from fairsched.core.broker.generated cimport name_generate
-from fairsched.core.broker.keeping cimport message_leave
-from fairsched.core.broker.names cimport NameEntry, names_find
 from fairsched.core.broker.payload cimport payload_content
 from fairsched.core.broker.publishing cimport publication_route
 from fairsched.core.broker.queuemethods cimport queue_open

@@ -12,8 +12,8 @@ from libc.string cimport memset
 
 from fairsched.core.amqp.octets cimport bytes_clear, bytes_init, text_free
 from fairsched.core.broker.consumers cimport channel_hinder
-from fairsched.core.broker.keeping cimport message_leave
-from fairsched.core.broker.names cimport names_clear, names_init
+from fairsched.core.broker.durability.keeping cimport message_leave
+from fairsched.core.broker.exchanges.names cimport names_clear, names_init
 from fairsched.core.broker.payload cimport payload_release
 from fairsched.core.broker.queues cimport brokerqueue_release
 from fairsched.core.broker.state cimport (

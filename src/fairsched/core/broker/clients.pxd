@@ -43,15 +43,15 @@ from fairsched.core.broker.basicmethods cimport (
 from fairsched.core.broker.channels cimport channel_closing, channel_create, channel_stop
 from fairsched.core.broker.consumers cimport host_forget, topology_share, topology_unshare
 from fairsched.core.broker.deadletters cimport deadletters_publish
+from fairsched.core.broker.durability.keeping cimport (
+    client_await, client_awaits, client_deceived, client_disk_failed, client_may_change, client_outruns,
+)
 from fairsched.core.broker.errors cimport (
     Refusal, code_name, code_of_channel, refusal_number, refusal_say, refuse, refuse_memory, refuse_number,
     refuse_syntax,
 )
 from fairsched.core.broker.handshake cimport (
     PROTOCOL_SIZE, SECOND, handshake_begin, on_connection_open, on_start_ok, on_tune_ok,
-)
-from fairsched.core.broker.keeping cimport (
-    client_await, client_awaits, client_deceived, client_disk_failed, client_may_change, client_outruns,
 )
 from fairsched.core.broker.network cimport clock_now
 from fairsched.core.broker.payload cimport (

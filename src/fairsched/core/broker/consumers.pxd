@@ -15,9 +15,9 @@ from libc.string cimport memcpy, memset
 from fairsched.core.amqp.contents cimport Content
 from fairsched.core.amqp.methods cimport basic_cancel_write, basic_deliver_write
 from fairsched.core.amqp.octets cimport Text, text_free
-from fairsched.core.broker.exchanges cimport queue_remove as topology_forget
-from fairsched.core.broker.keeping cimport message_leave, queue_unrecord
-from fairsched.core.broker.names cimport names_add, names_remove
+from fairsched.core.broker.durability.keeping cimport message_leave, queue_unrecord
+from fairsched.core.broker.exchanges.exchanges cimport queue_remove as topology_forget
+from fairsched.core.broker.exchanges.names cimport names_add, names_remove
 from fairsched.core.broker.payload cimport payload_content
 from fairsched.core.broker.queues cimport brokerqueue_close, brokerqueue_drop, brokerqueue_release, brokerqueue_retain
 from fairsched.core.broker.state cimport (

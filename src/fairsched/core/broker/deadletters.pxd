@@ -13,13 +13,13 @@ from libc.stdlib cimport free
 from fairsched.core.amqp.contents cimport PROPERTY_HEADERS, Properties, contents_find, contents_text
 from fairsched.core.amqp.octets cimport Bytes, Text, bytes_clear, bytes_init, text_of
 from fairsched.core.broker.deathheader cimport Death, death_cycle, death_header_write
-from fairsched.core.broker.keeping cimport message_keep, message_leave
+from fairsched.core.broker.durability.keeping cimport message_keep, message_leave
+from fairsched.core.broker.exchanges.routing cimport Route, route_dead_letter
 from fairsched.core.broker.network cimport clock_wall
 from fairsched.core.broker.payload cimport (
     payload_again, payload_bcc, payload_exchange, payload_header, payload_key, payload_release, payload_retain,
 )
 from fairsched.core.broker.queues cimport brokerqueue_put, brokerqueue_release
-from fairsched.core.broker.routing cimport Route, route_dead_letter
 from fairsched.core.broker.state cimport BrokerQueue, DeadLetter, DeadLetters, Payload, Publication
 from fairsched.core.broker.visit cimport DEAD_EXPIRED, DEAD_MAXLEN, DEAD_REJECTED
 

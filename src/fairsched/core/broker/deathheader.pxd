@@ -23,7 +23,7 @@ from fairsched.core.amqp.tables cimport (
     Field, TableWalk, field_integer, table_array_begin, table_begin, table_copy, table_end, table_field, table_long,
     table_nested_begin, table_text, table_timestamp, tables_get, tables_next, tables_walk,
 )
-from fairsched.core.broker.fields cimport (
+from fairsched.core.broker.exchanges.fields cimport (
     Fields, NamedField, fields_clear, fields_compare, fields_init, fields_read, fields_room, fields_write,
 )
 

@@ -22,17 +22,17 @@ from fairsched.core.amqp.octets cimport (
 from fairsched.core.amqp.tables cimport Field, table_begin, table_copy, table_end, tables_get
 from fairsched.core.broker.arguments cimport TIME_MAX
 from fairsched.core.broker.consumers cimport topology_share
+from fairsched.core.broker.durability.journal cimport Journal, journal_is_durable
+from fairsched.core.broker.durability.keeping cimport message_keep, refuse_disk
 from fairsched.core.broker.errors cimport (
     Refusal, refusal_quoted, refusal_say, refusal_text, refuse_memory, refuse_missing, refuse_name,
 )
-from fairsched.core.broker.exchanges cimport exchange_find
-from fairsched.core.broker.keeping cimport message_keep, refuse_disk
-from fairsched.core.broker.journal cimport Journal, journal_is_durable
+from fairsched.core.broker.exchanges.exchanges cimport exchange_find
+from fairsched.core.broker.exchanges.routing cimport route_publish
 from fairsched.core.broker.payload cimport (
     payload_again, payload_content, payload_exchange, payload_header, payload_key, payload_release, payload_retain,
 )
 from fairsched.core.broker.queues cimport brokerqueue_put
-from fairsched.core.broker.routing cimport route_publish
 from fairsched.core.broker.state cimport BrokerQueue, Channel, Client, ConfirmRun, Payload, Publication
 
 cdef inline bint refuse_expiration(Refusal* refusal, Text text, const char* why, Text what) noexcept nogil:

@@ -20,15 +20,15 @@ from fairsched.core.amqp.methods cimport (
 from fairsched.core.amqp.octets cimport Reader, Text, text_begins, text_copy, text_free
 from fairsched.core.broker.arguments cimport arguments_agree, arguments_read, arguments_suit
 from fairsched.core.broker.consumers cimport host_forget, topology_share, topology_unshare
+from fairsched.core.broker.durability.keeping cimport queue_record
 from fairsched.core.broker.errors cimport (
     Refusal, refuse, refuse_memory, refuse_missing, refuse_name, refuse_number, refuse_resource, refuse_syntax,
     same_flag,
 )
-from fairsched.core.broker.exchanges cimport (
+from fairsched.core.broker.exchanges.exchanges cimport (
     exchange_declare, exchange_delete, queue_add, queue_find, topology_bind, topology_unbind,
 )
 from fairsched.core.broker.generated cimport name_generate
-from fairsched.core.broker.keeping cimport queue_record
 from fairsched.core.broker.queues cimport (
     brokerqueue_close, brokerqueue_create, brokerqueue_drop, brokerqueue_purge, brokerqueue_release,
     brokerqueue_retain, brokerqueue_watch,

@@ -11,9 +11,9 @@ from libc.string cimport memset
 from fairsched.core.amqp.contents cimport PROPERTY_PRIORITY, contents_number
 from fairsched.core.amqp.octets cimport Text, text_copy, text_free
 from fairsched.core.amqp.tables cimport Field, field_integer, tables_get
-from fairsched.core.broker.keeping cimport message_leave
+from fairsched.core.broker.durability.keeping cimport message_leave
+from fairsched.core.broker.exchanges.names cimport NameEntry, names_add, names_clear, names_find, names_init
 from fairsched.core.broker.keys cimport KEY_ROOM, key_of
-from fairsched.core.broker.names cimport NameEntry, names_add, names_clear, names_find, names_init
 from fairsched.core.broker.network cimport clock_now
 from fairsched.core.broker.payload cimport payload_header, payload_key, payload_release
 from fairsched.core.broker.state cimport (
@@ -28,7 +28,7 @@ from fairsched.core.queue.message cimport (
     MESSAGE_AVAILABLE, MESSAGE_HELD, Message, REASON_CLOSED,
 )
 from fairsched.core.queue.next cimport queue_next
-from fairsched.core.queue.order cimport (
+from fairsched.core.queue.order.order cimport (
     KIND_FAIR, KIND_LAST_VALUE, KIND_PRIORITY, KIND_SORTED, Kind, order_after,
 )
 from fairsched.core.queue.overflow cimport OVERFLOW_NONE, OVERFLOW_REJECT, OVERFLOW_RING

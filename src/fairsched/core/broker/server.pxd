@@ -21,10 +21,11 @@ from fairsched.core.broker.consumers cimport (
     consumer_disposed, consumer_interest, consumer_leave, consumer_pull, host_forget,
 )
 from fairsched.core.broker.deadletters cimport deadletters_publish
-from fairsched.core.broker.exchanges cimport topology_clear, topology_init
+from fairsched.core.broker.durability.journal cimport Journal
+from fairsched.core.broker.durability.keeping cimport clients_told
+from fairsched.core.broker.exchanges.exchanges cimport topology_clear, topology_init
+from fairsched.core.broker.exchanges.routing cimport route_clear, route_init
 from fairsched.core.broker.handshake cimport SECOND, login_done, login_forget
-from fairsched.core.broker.journal cimport Journal
-from fairsched.core.broker.keeping cimport clients_told
 from fairsched.core.broker.network cimport (
     clock_now, socket_accept, socket_close, socket_listen, socket_port, socket_spare, socket_turn_away,
 )
@@ -32,7 +33,6 @@ from fairsched.core.broker.poller cimport Poller, poller_close
 from fairsched.core.broker.queues cimport (
     MILLISECOND, brokerqueue_close, brokerqueue_drop, brokerqueue_expire, brokerqueue_release, timed_push,
 )
-from fairsched.core.broker.routing cimport route_clear, route_init
 from fairsched.core.broker.state cimport (
     ALARM_DEAD, ALARM_HEARTBEAT, ALARM_MEMORY, ALARM_STOP, ALARM_TIMEOUT, BrokerQueue, CLIENT_HEADER, Client, Guard,
     Host, Server, SharedGuard,

@@ -35,11 +35,11 @@ from libcpp.atomic cimport atomic
 
 from fairsched.core.amqp.contents cimport Properties
 from fairsched.core.amqp.octets cimport Bytes, Text
-from fairsched.core.broker.exchanges cimport Topology
-from fairsched.core.broker.journal cimport Journal
-from fairsched.core.broker.names cimport NameEntry, Names
+from fairsched.core.broker.durability.journal cimport Journal
+from fairsched.core.broker.exchanges.exchanges cimport Topology
+from fairsched.core.broker.exchanges.names cimport NameEntry, Names
+from fairsched.core.broker.exchanges.routing cimport Route
 from fairsched.core.broker.poller cimport Poller
-from fairsched.core.broker.routing cimport Route
 from fairsched.core.connection.chain cimport (
     Connection, ConnectionActions, Session, SessionActions, Target, TargetActions, Task,
 )
@@ -152,7 +152,7 @@ cdef struct Arguments:  # what x-arguments of a queue say; texts are in the queu
     bint has_dlx
     bint has_dlk
     Overflows overflow
-    uint32_t kind                # a Kind of core/queue/order.pxd
+    uint32_t kind                # a Kind of core/queue/order/order.pxd
     Text dlx
     Text dlk
     Text key                     # the header that is sorted by, or of which the last value counts

@@ -10,7 +10,7 @@ Thread safety: any thread, with a `DeadLetters` of its own. Complexity: O(1) and
 from libc.stdint cimport int64_t, uint32_t, uintptr_t
 from libc.stdlib cimport malloc
 
-from fairsched.core.broker.keeping cimport message_leave
+from fairsched.core.broker.durability.keeping cimport message_leave
 from fairsched.core.broker.payload cimport payload_release
 from fairsched.core.broker.state cimport BrokerQueue, Consumer, DeadLetter, DeadLetters, Payload
 from fairsched.core.connection.connection cimport target_notify

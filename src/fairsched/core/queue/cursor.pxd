@@ -22,7 +22,7 @@ from fairsched.core.queue.late cimport late_add, late_drop
 from fairsched.core.queue.message cimport (
     MESSAGE_AVAILABLE, REASON_EXPIRED, Message, message_before, message_expired, message_rejected,
 )
-from fairsched.core.queue.order cimport order_after, order_before
+from fairsched.core.queue.order.order cimport order_after, order_before
 from fairsched.core.queue.state cimport Call, Queue, QueueConsumer, queue_remove, queue_unref
 
 cdef inline void cursor_begin(Queue* q, QueueConsumer* c) noexcept nogil:

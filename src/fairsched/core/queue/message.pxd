@@ -104,7 +104,7 @@ cdef extern from *:
         Late* late;              // of browsers that are to see it behind their cursors
         int32_t deliveries;      // failed so far; -1: never acquired
         uint32_t slot;           // in a fair queue
-        // The line that only messages of a sorted queue have: their place in a tree (ordertree.pxd).
+        // The line that only messages of a sorted queue have: their place in a tree (order/tree.pxd).
         Message* left;
         Message* right;
         uint32_t weight;

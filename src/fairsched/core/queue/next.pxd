@@ -14,7 +14,7 @@ from libc.stdint cimport uint32_t
 
 from fairsched.core.queue.cursor cimport cursor_match, cursor_seek, cursor_set, cursor_takes
 from fairsched.core.queue.message cimport MESSAGE_AVAILABLE, REASON_EXPIRED, Message, message_expired
-from fairsched.core.queue.order cimport KIND_FAIR, order_first, order_look
+from fairsched.core.queue.order.order cimport KIND_FAIR, order_first, order_look
 from fairsched.core.queue.state cimport (
     WALK_STEPS, Call, Queue, QueueConsumer, queue_accepts, queue_lock, queue_remove, queue_unlock,
 )

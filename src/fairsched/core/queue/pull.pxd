@@ -24,7 +24,7 @@ from fairsched.core.queue.late cimport late_drop
 from fairsched.core.queue.members cimport queue_follow
 from fairsched.core.queue.message cimport HEAP_NONE, MESSAGE_ACQUIRED, MESSAGE_AVAILABLE, Message, message_before
 from fairsched.core.queue.next cimport next_turn, queue_next, queue_next_for
-from fairsched.core.queue.order cimport KIND_FAIR, order_taken
+from fairsched.core.queue.order.order cimport KIND_FAIR, order_taken
 from fairsched.core.queue.question cimport Question, queue_question, queue_unknown_above
 from fairsched.core.queue.state cimport (
     WALK_STEPS, Call, Pulled, Queue, QueueConsumer, consumer_desired, queue_accepts, queue_count, queue_lock,

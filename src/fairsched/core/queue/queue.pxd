@@ -21,7 +21,7 @@ Why no message waits while a consumer that could take it sleeps
 
   synchronization  any operation from any thread, pinned; init and clear: X. One thread at a time pulls for a consumer.
 Progress: the lock is held for a few instructions; everything else as in waiting/interest.pxd.
-Complexity: put and pull O(1) where nobody has a cursor, besides the order (order.pxd) and the policy
+Complexity: put and pull O(1) where nobody has a cursor, besides the order (order/order.pxd) and the policy
 (waiting/wakeup.pxd).
 Memory: 128 bytes a message (192 in a sorted queue), and its key; 216 a consumer, and its two list entries.
 """
@@ -36,7 +36,7 @@ from fairsched.core.queue.message cimport (
     MESSAGE_AVAILABLE, MESSAGE_HELD, REASON_SUPERSEDED, Message, message_held, message_taken, messagekey_create,
     messagepool_clear, messagepool_give, messagepool_init, messagepool_take,
 )
-from fairsched.core.queue.order cimport (
+from fairsched.core.queue.order.order cimport (
     KIND_LAST_VALUE, KIND_PRIORITY, KIND_SORTED, Kind, order_clear, order_init, order_level, order_link,
 )
 from fairsched.core.queue.overflow cimport OVERFLOW_NONE, OVERFLOW_RING, overflow_admits

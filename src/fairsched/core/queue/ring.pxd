@@ -13,7 +13,7 @@ from fairsched.core.queue.cursor cimport cursors_unblock
 from fairsched.core.queue.message cimport (
     MESSAGE_ACQUIRED, MESSAGE_DELETED, MESSAGE_STEALABLE, REASON_OVERFLOW, Message, message_taken,
 )
-from fairsched.core.queue.order cimport KIND_FAIR, KIND_SORTED, Order, order_look, order_oldest
+from fairsched.core.queue.order.order cimport KIND_FAIR, KIND_SORTED, Order, order_look, order_oldest
 from fairsched.core.queue.overflow cimport OVERFLOW_RING, overflow_fits
 from fairsched.core.queue.state cimport (
     Call, Queue, queue_counted, queue_counted_bytes, queue_lock, queue_remove, queue_settled, queue_unlock,

@@ -22,7 +22,7 @@ from fairsched.core.queue.message cimport (
     MESSAGE_AVAILABLE, REASON_CLOSED, REASON_DELIVERIES, REASON_EXPIRED, REASON_SUPERSEDED, Message, message_expired,
     message_holder, message_reject, message_taken,
 )
-from fairsched.core.queue.order cimport order_after, order_available
+from fairsched.core.queue.order.order cimport order_after, order_available
 from fairsched.core.queue.ring cimport queue_ring
 from fairsched.core.queue.state cimport (
     OWED_PASS_ON, Call, Queue, QueueConsumer, queue_count, queue_delete_taken, queue_lock, queue_remove, queue_settled,

@@ -23,7 +23,7 @@ from fairsched.core.queue.message cimport (
     MESSAGE_AVAILABLE, MESSAGE_DELETED, MESSAGE_HELD, Late, Message, MessagePool, Reason, message_taken,
     messagepool_give,
 )
-from fairsched.core.queue.order cimport KIND_LAST_VALUE, Order, order_after, order_taken, order_unlink
+from fairsched.core.queue.order.order cimport KIND_LAST_VALUE, Order, order_after, order_taken, order_unlink
 from fairsched.core.queue.overflow cimport Overflow
 from fairsched.core.waiting.interest cimport NO_PRIORITY, Interest
 from fairsched.core.waiting.node cimport ConsumerNode

@@ -14,7 +14,7 @@ from fairsched.core.queue.heap cimport heap_remove
 from fairsched.core.queue.message cimport (
     HEAP_HELD, MESSAGE_AVAILABLE, REASON_EXPIRED, Message, message_expired, message_held,
 )
-from fairsched.core.queue.order cimport order_available
+from fairsched.core.queue.order.order cimport order_available
 from fairsched.core.queue.state cimport (
     Call, Queue, QueueWalk, queue_lock, queue_remove, queue_unlock, queuewalk_begin, queuewalk_end, queuewalk_next,
 )

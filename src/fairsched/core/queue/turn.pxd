@@ -37,7 +37,7 @@ from fairsched.core.queue.groups cimport groups_allow
 from fairsched.core.queue.message cimport (
     HEAP_NONE, MESSAGE_AVAILABLE, Message, message_expired, message_reject, message_rejected,
 )
-from fairsched.core.queue.orderfair cimport fair_cost, fair_message
+from fairsched.core.queue.order.fair cimport fair_cost, fair_message
 from fairsched.core.queue.state cimport Call, Queue, QueueConsumer, queue_accepts
 from fairsched.core.schedule.amount cimport AMOUNT_MAX
 from fairsched.core.schedule.dwrr cimport dwrr_end_turn, dwrr_grant, dwrr_retire_first, dwrr_trim_deficit

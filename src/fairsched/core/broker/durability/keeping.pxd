@@ -24,12 +24,12 @@ from fairsched.core.amqp.frames cimport frames_write
 from fairsched.core.amqp.octets cimport (
     Bytes, Text, bytes_append, bytes_clear, bytes_init, bytes_long, bytes_number, bytes_short, text_of,
 )
-from fairsched.core.broker.errors cimport Refusal, refuse
-from fairsched.core.broker.exchanges cimport (
-    Binding, Exchange, binding_durable, destination_name, exchange_name, exchange_type_name,
-)
-from fairsched.core.broker.journal cimport (
+from fairsched.core.broker.durability.journal cimport (
     Journal, journal_drop, journal_fail, journal_is_durable, journal_latest, journal_put,
+)
+from fairsched.core.broker.errors cimport Refusal, refuse
+from fairsched.core.broker.exchanges.exchanges cimport (
+    Binding, Exchange, binding_durable, destination_name, exchange_name, exchange_type_name,
 )
 from fairsched.core.broker.payload cimport (
     payload_bcc, payload_body, payload_exchange, payload_header, payload_kept, payload_key, payload_release,

@@ -23,21 +23,21 @@ from fairsched.core.amqp.octets cimport (
     Bytes, Text, bytes_append, bytes_clear, bytes_init, bytes_number, text_begins, text_copy, text_is, text_of,
 )
 from fairsched.core.amqp.tables cimport Field, field_type, field_value_describe, tables_get
-from fairsched.core.broker.buckets cimport (
-    BUCKETS_MAX, WEIGHT_NO_INTEGER, WEIGHT_OK, WEIGHT_TOO_SMALL, Buckets, Weight, buckets_add, buckets_clear,
-    buckets_remove, buckets_total, weight_read,
-)
 from fairsched.core.broker.errors cimport (
     Refusal, refusal_binary, refusal_resource, refusal_say, refusal_text, refuse, refuse_memory, refuse_missing,
     refuse_name, refuse_resource, same_argument, same_flag, same_word,
 )
-from fairsched.core.broker.fields cimport Fields, fields_clear, fields_init, fields_read, fields_write
-from fairsched.core.broker.growing cimport Numbers, numbers_clear, numbers_give, numbers_take
-from fairsched.core.broker.headers cimport HEADERS_ALL, HEADERS_INVALID, HeadersMode, headers_mode
-from fairsched.core.broker.names cimport (
+from fairsched.core.broker.exchanges.buckets cimport (
+    BUCKETS_MAX, WEIGHT_NO_INTEGER, WEIGHT_OK, WEIGHT_TOO_SMALL, Buckets, Weight, buckets_add, buckets_clear,
+    buckets_remove, buckets_total, weight_read,
+)
+from fairsched.core.broker.exchanges.fields cimport Fields, fields_clear, fields_init, fields_read, fields_write
+from fairsched.core.broker.exchanges.growing cimport Numbers, numbers_clear, numbers_give, numbers_take
+from fairsched.core.broker.exchanges.headers cimport HEADERS_ALL, HEADERS_INVALID, HeadersMode, headers_mode
+from fairsched.core.broker.exchanges.names cimport (
     NameEntry, Names, names_add, names_clear, names_find, names_remove, names_text,
 )
-from fairsched.core.broker.topics cimport (
+from fairsched.core.broker.exchanges.topics cimport (
     TopicNode, Topics, topics_clear, topics_init, topics_obtain, topics_release,
 )
 from fairsched.core.chains cimport ChainLink, chains_clear

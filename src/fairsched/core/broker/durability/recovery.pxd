@@ -17,18 +17,18 @@ from fairsched.core.amqp.octets cimport (
     Bytes, Reader, Text, bytes_init, bytes_number, reader_number, reader_of, reader_short, text_equal,
 )
 from fairsched.core.broker.arguments cimport arguments_read
-from fairsched.core.broker.errors cimport (
-    Refusal, refusal_say, refusal_text, refuse, refuse_memory,
-)
-from fairsched.core.broker.exchanges cimport (
-    Binding, Exchange, exchange_declare, queue_find, topology_bind,
-)
-from fairsched.core.broker.journal cimport Journal, JournalRecord, journal_drop
-from fairsched.core.broker.keeping cimport (
+from fairsched.core.broker.durability.journal cimport Journal, JournalRecord, journal_drop
+from fairsched.core.broker.durability.keeping cimport (
     RECORD_BINDING, RECORD_CLOSED, RECORD_DELIVERED, RECORD_ENTRY, RECORD_EXCHANGE,
     RECORD_MESSAGE, RECORD_QUEUE, kept_record, record_added, record_put, record_removed, wall_now,
 )
-from fairsched.core.broker.names cimport NameEntry, Names, names_add, names_clear, names_find, names_init
+from fairsched.core.broker.errors cimport (
+    Refusal, refusal_say, refusal_text, refuse, refuse_memory,
+)
+from fairsched.core.broker.exchanges.exchanges cimport (
+    Binding, Exchange, exchange_declare, queue_find, topology_bind,
+)
+from fairsched.core.broker.exchanges.names cimport NameEntry, Names, names_add, names_clear, names_find, names_init
 from fairsched.core.broker.network cimport clock_now
 from fairsched.core.broker.payload cimport (
     payload_account, payload_body, payload_create, payload_header, payload_kept, payload_release, payload_retain,
@@ -41,7 +41,7 @@ from fairsched.core.broker.state cimport (
 from fairsched.core.chains cimport ChainLink
 from fairsched.core.memory cimport array_reserve
 from fairsched.core.queue.message cimport Message
-from fairsched.core.queue.order cimport order_after
+from fairsched.core.queue.order.order cimport order_after
 
 cdef struct Recovery:
     Server* server

@@ -13,11 +13,11 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 from fairsched.core.amqp.octets cimport Text, text_is
-from fairsched.core.broker.growing cimport (
+from fairsched.core.broker.exchanges.growing cimport (
     Marks, Numbers, Pointers, marks_add, marks_begin, marks_clear, marks_init, numbers_clear, numbers_give,
     numbers_init, numbers_take, pointers_add, pointers_clear, pointers_init,
 )
-from fairsched.core.broker.names cimport (
+from fairsched.core.broker.exchanges.names cimport (
     NameEntry, Names, names_add, names_clear, names_find, names_find_hashed, names_hash, names_init, names_remove,
 )
 

@@ -9,7 +9,7 @@ message once. In a fair queue the slots hold what is available.
 
 Source: behaviour of Qpid Broker-J's queue kinds. Thread safety: none; the owner excludes.
 Complexity: first, taken, link O(1), O(log returned) for what came back, O(log n) in a sorted queue; a fair queue as in
-orderfair.pxd. after, before O(levels).
+fair.pxd. after, before O(levels).
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -20,8 +20,8 @@ from fairsched.core.queue.heap cimport heap_push, heap_remove
 from fairsched.core.queue.message cimport (
     HEAP_HELD, HEAP_NONE, HEAP_RETURNED, MESSAGE_AVAILABLE, MESSAGE_HELD, Message, message_before,
 )
-from fairsched.core.queue.orderfair cimport fair_first, fair_insert, fair_look, fair_take
-from fairsched.core.queue.ordertree cimport tree_insert, tree_remove, tree_weight
+from fairsched.core.queue.order.fair cimport fair_first, fair_insert, fair_look, fair_take
+from fairsched.core.queue.order.tree cimport tree_insert, tree_remove, tree_weight
 from fairsched.core.schedule.slots cimport SlotTable, slots_clear, slots_init
 
 cdef enum Kind:

@@ -9,7 +9,7 @@ Thread safety: pure functions. Complexity: O(fields of both).
 from libc.stdint cimport int64_t
 
 from fairsched.core.amqp.octets cimport Text, text_begins, text_is
-from fairsched.core.broker.fields cimport Fields, text_compare, values_equal
+from fairsched.core.broker.exchanges.fields cimport Fields, text_compare, values_equal
 
 cdef enum HeadersMode:
     HEADERS_ALL

@@ -22,21 +22,21 @@ from fairsched.core.amqp.contents cimport (
 )
 from fairsched.core.amqp.octets cimport Text, text_is, text_of
 from fairsched.core.amqp.tables cimport Field, TableWalk, field_type, tables_get, tables_next, tables_walk
-from fairsched.core.broker.buckets cimport buckets_find, hash_missing, hash_text, hash_value
 from fairsched.core.broker.errors cimport (
     Refusal, refusal_say, refuse, refuse_memory, refuse_missing, refuse_number, refuse_resource,
 )
-from fairsched.core.broker.exchanges cimport (
+from fairsched.core.broker.exchanges.buckets cimport buckets_find, hash_missing, hash_text, hash_value
+from fairsched.core.broker.exchanges.exchanges cimport (
     EXCHANGE_DIRECT, EXCHANGE_FANOUT, EXCHANGE_HEADERS, EXCHANGE_TOPIC, HASHED_HEADER, HASHED_KEY, Binding,
     Destination, Exchange, Topology, exchange_find, exchange_name, place_of_queue,
 )
-from fairsched.core.broker.fields cimport Fields, fields_clear, fields_init, fields_read
-from fairsched.core.broker.growing cimport (
+from fairsched.core.broker.exchanges.fields cimport Fields, fields_clear, fields_init, fields_read
+from fairsched.core.broker.exchanges.growing cimport (
     Marks, Pointers, marks_add, marks_begin, marks_clear, marks_init, pointers_add, pointers_clear, pointers_init,
 )
-from fairsched.core.broker.headers cimport headers_match
-from fairsched.core.broker.names cimport NameEntry, names_find
-from fairsched.core.broker.topics cimport TopicNode, Walk, topics_walk, walk_clear, walk_init
+from fairsched.core.broker.exchanges.headers cimport headers_match
+from fairsched.core.broker.exchanges.names cimport NameEntry, names_find
+from fairsched.core.broker.exchanges.topics cimport TopicNode, Walk, topics_walk, walk_clear, walk_init
 from fairsched.core.memory cimport array_reserve
 
 cdef struct Route:
