@@ -18,7 +18,6 @@ import pytest
 from support.outcomes import Outcomes
 from support.rabbitmq import Node, eventually
 from support.spark.faulty import FaultySource, fault, reached
-from support.spark.home import link
 from support.spark.launched import end
 from support.spark.queries import Rows, drain, into_files, load, query, rows_from_files
 from support.spark.refusing import REASON, STEPS, is_refused, refusing
@@ -26,6 +25,7 @@ from support.spark.running import QUANTA, fill, options_of
 
 import fairsched
 from fairsched.spark import register
+from fairsched.spark.pipeline.home import link
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos, pytest.mark.timeout(900)]
 Declare = Callable[..., list[str]]

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from support.distributions import ROOT
 from support.rabbitmq import Node
-from support.spark.home import link
 from support.spark.packing import pack_environment
 from support.spark.queries import from_files
 from support.spark.running import fill, options_of
+
+from fairsched.spark.pipeline.home import link
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -26,6 +26,7 @@ from support.spark.launched import SLOW_START
 
 from fairsched.cli import exits
 from fairsched.cli.commands.pipeline import _run
+from fairsched.spark.pipeline.home import is_whole
 from fairsched.spark.pipeline.settings import read_pipeline
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -41,6 +42,16 @@ def enrich(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def forward(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.record_batch({"body": batch.column("body"), "routing_key": pa.array(["done"] * batch.num_rows)})
+
+
+def located(batch: pa.RecordBatch) -> pa.RecordBatch:
+    # Where Python has Spark from, and which archives of classes its JVM has.
+    import psutil, pyspark
+
+    jvms = [one for one in psutil.Process().parents() if one.name() == "java"]
+    archives = sorted({map.path for one in jvms for map in one.memory_maps() if map.path.endswith(".jsa")})
+    places = pa.array(["\\n".join([pyspark.__file__, *archives])] * batch.num_rows)
+    return pa.record_batch({"body": batch.column("body"), "place": places})
 
 
 def broken(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -71,7 +82,7 @@ trigger = "{trigger}"
 "{setting}" = "local[2]"
 "spark.ui.enabled" = false
 "spark.driver.host" = "127.0.0.1"
-"spark.driver.extraJavaOptions" = "{brief}"
+{brief}
 "spark.sql.shuffle.partitions" = 2
 """
 
@@ -89,8 +100,13 @@ def job(tmp_path: Path, broker: Node, spark_home: Path) -> Any:
     # A server of Spark Connect takes a free port.
     environment = {**os.environ, "FAIRSCHED_URL": broker.url, "SPARK_TESTING": "1", "SPARK_HOME": str(spark_home)}
 
-    def start(*arguments: str, stdout: int = subprocess.PIPE, url: bool = True, **changes: str) -> Any:
+    def start(
+        *arguments: str, stdout: int = subprocess.PIPE, url: bool = True, cache: Path | None = None, **changes: str
+    ) -> Any:
         write_file(tmp_path, **changes)
+        if cache is not None:
+            environment.pop("SPARK_HOME", None)
+            environment["XDG_CACHE_HOME"] = str(cache)
         if not url:
             del environment["FAIRSCHED_URL"]
         return subprocess.Popen(
@@ -102,12 +118,15 @@ def job(tmp_path: Path, broker: Node, spark_home: Path) -> Any:
 
 
 def write_file(folder: Path, **changes: str) -> Path:
-    usually = {"function": "enrich", "schema": SCHEMA, "trigger": "available-now", "setting": "spark.master"}
+    usually = {
+        "function": "enrich", "schema": SCHEMA, "trigger": "available-now", "setting": "spark.master",
+        "brief": f'"spark.driver.extraJavaOptions" = "{brief_jvm()}"',
+    }  # fmt: skip
     parts = {**usually, **changes}
     for name, usual in (("source", QUEUES), ("sink", PARQUET)):
         parts[name] = parts.get(name, usual).format(here=folder)
     path = folder / "pipeline.toml"
-    path.write_text(FILE.format(here=folder, brief=brief_jvm(), **parts))
+    path.write_text(FILE.format(here=folder, **parts))
     return path
 
 
@@ -150,7 +169,7 @@ def fill(broker: Node, count: int) -> None:
         broker.publish(queue, [b"%d" % i for i in range(count)], delivery_mode=2, timestamp=stamp)
 
 
-def ended(job: Any, *arguments: str, **changes: str) -> tuple[int, str, str]:
+def ended(job: Any, *arguments: str, **changes: Any) -> tuple[int, str, str]:
     """Run the command, again where Spark was too slow for itself; return its code, and what it said on both outputs."""
     for _ in range(3):
         process = job(*arguments, **changes)
@@ -199,6 +218,35 @@ def test_a_pipeline_reads_partitions_transforms_writes_and_reports(job: Any, que
     assert "data:image/png;base64," in page
     assert "<td>gold</td>" in page
     assert "guest:guest" not in page
+
+
+def test_spark_starts_from_what_the_first_run_has_left_in_the_cache(job: Any, queues: Node, tmp_path: Path) -> None:
+    """And where it cannot leave anything, Spark starts as usual."""
+    cache = tmp_path / "my cache"
+
+    def places(cache: Path, end: str) -> list[Path]:
+        fill(queues, 10)
+        sink = PARQUET.replace("out", f"out-{end}")
+        code, _, err = ended(
+            job, "--json", function="located", schema="body binary, place string", cache=cache, sink=sink, brief=""
+        )
+        assert code == 0, err[-3000:]
+        [found] = {*written(tmp_path / f"out-{end}").to_pydict()["place"]}
+        return [Path(place) for place in found.split("\n")]
+
+    (tmp_path / "file").write_text("")
+    usual, archive = places(tmp_path / "file", "usual")
+    assert "pyspark.zip" in usual.parts
+    assert archive.name == "classes.jsa"  # Java's own
+    first, *archives = places(cache, "first")
+    assert first.is_relative_to(cache / "fairsched")
+    assert archives == [archive]
+    # A JVM goes on for some seconds after the command.
+    eventually(lambda: any(map(is_whole, cache.glob("fairsched/*.new"))), 240, "its JVM has left an archive")
+    second, *archives = places(cache, "second")
+    assert second == first
+    assert {*archives} == {archive, *cache.glob("fairsched/*.jsa")}
+    assert len(archives) == 2
 
 
 @pytest.mark.parametrize("setting", ["spark.master", "spark.remote"])

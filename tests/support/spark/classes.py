@@ -20,9 +20,11 @@ from typing import Any
 
 from pyspark import SparkContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from support.spark.home import BRIEF, find_java, link, shared
+from support.spark.home import BRIEF, find_java, shared
 from support.spark.queries import drain, into_files, load
 from support.spark.session import start
+
+from fairsched.spark.pipeline.home import link
 
 
 def make() -> Path:

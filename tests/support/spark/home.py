@@ -1,8 +1,6 @@
-"""A home of Spark by links, from which its processes start quickly.
+"""Java, and the folder with the home from which Spark starts quickly in tests, see `fairsched.spark.pipeline.home`.
 
-Spark puts its Python sources before all others, as archives, and every process of Python compiles them anew: 1.5 s of
-processor time to import a planner, 0.4 s from files. Here folders of links stand in their place. Beside the home that
-all tests share is an archive of the classes that Spark loads, see `classes.py`.
+Beside the home that all tests share is an archive of the classes that Spark loads, see `classes.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ import functools
 import os
 import re
 import subprocess
-from importlib.metadata import distribution
 from pathlib import Path
 
 import pyspark
@@ -50,21 +47,6 @@ def _home_of(program: str) -> str:
     found = shutil.which(program)
     assert found is not None
     return str(Path(found).resolve().parents[1])
-
-
-def link(home: Path) -> Path:
-    """Make a home in a folder that is not there yet; what a local cluster writes goes into it, not beside Spark."""
-    home.mkdir()
-    spark = Path(pyspark.__file__).parent
-    for place in spark.iterdir():
-        if place.name not in ("python", "work"):
-            (home / place.name).symlink_to(place)
-    for archive in (spark / "python" / "lib").glob("*.zip"):
-        package = re.split(r"[.-]", archive.name)[0]
-        folder = home / "python" / "lib" / archive.name
-        folder.mkdir(parents=True)
-        (folder / package).symlink_to(distribution(package).locate_file(package))
-    return home
 
 
 def shared() -> Path:

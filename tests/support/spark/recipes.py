@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from support.distributions import ROOT
-from support.spark.home import BRIEF, find_java, link
+from support.spark.home import BRIEF, find_java
 from support.spark.packing import wheel_of, with_requirements
+
+from fairsched.spark.pipeline.home import link
 
 #: Where a reader has something of his own: broker, shared folder and object store.
 BROKER, SHARED, STORE = r"amqp://app:secret@broker/(%2F)?", "/shared", "http://minio:9000"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairsched.cli import exits
+from fairsched.spark.pipeline.home import quick_start
 from fairsched.spark.pipeline.settings import PipelineSettings, read_pipeline
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ def _session(settings: PipelineSettings, name: str, master: str | None) -> Spark
     chosen = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR", **settings.spark}
     if master is not None:
         chosen["spark.master"] = master
+    os.environ.update(quick_start(os.environ, chosen))
     with _reported("Spark cannot be started"), warnings.catch_warnings():
         # A running Spark Connect server refuses these two settings.
         warnings.filterwarnings("ignore", r"Failed to set spark\.(ui\.showConsoleProgress|log\.level) ")
