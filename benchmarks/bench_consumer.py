@@ -7,8 +7,11 @@ take as many messages from the same broker. What is compared is messages per sec
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import statistics
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -27,6 +30,17 @@ ROUNDS = 5
 SERVICE = 20e-6
 #: How many equal queues are compared, and how many messages are handled of all together.
 FEW, MANY, MANY_TOTAL = 5, 100, 30_000
+#: Messages of a run in a share group: several seconds, since workers exchange their totals once a second.
+GROUP, GROUP_TOTAL = "bench", 200_000
+#: Another worker of the group, in a process of its own, until its input ends.
+OTHER_WORKER = """
+import sys
+from fairsched import Consumer
+url, group = sys.argv[1:]
+with Consumer(url, ["bench-other"], share_group=group):
+    print("consuming", flush=True)
+    sys.stdin.read()
+"""
 
 
 class Run(NamedTuple):
@@ -41,15 +55,15 @@ class Run(NamedTuple):
 class Meter:
     """A handler that computes, counts, and measures from its first message to its last."""
 
-    def __init__(self) -> None:
+    def __init__(self, total: int = TOTAL) -> None:
         self.counts: Counter[str] = Counter()
-        self.left = TOTAL
+        self.total = self.left = total
         self._begin = (0.0, 0.0)
         self._end = (0.0, 0.0)
 
     def handle(self, queue: str) -> bool:
         """Handle one message; False when there were enough."""
-        if self.left == TOTAL:
+        if self.left == self.total:
             self._begin = time.perf_counter(), cpu_seconds()
         end = time.perf_counter() + SERVICE
         while time.perf_counter() < end:
@@ -63,8 +77,8 @@ class Meter:
     def result(self) -> Run:
         wall, cpu = (end - begin for begin, end in zip(self._begin, self._end, strict=True))
         whole = sum(QUANTA.values())
-        shares = [self.counts[queue] / TOTAL / (quantum / whole) for queue, quantum in QUANTA.items()]
-        return Run(TOTAL / wall, cpu / TOTAL, min(shares), max(shares))
+        shares = [self.counts[queue] / self.total / (quantum / whole) for queue, quantum in QUANTA.items()]
+        return Run(self.total / wall, cpu / self.total, min(shares), max(shares))
 
 
 def cpu_seconds() -> float:
@@ -72,10 +86,10 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def consumer_run(node: Node) -> Run:
-    """Ours, with the defaults."""
-    meter = Meter()
-    consumer = Consumer(node.url, QUANTA)
+def consumer_run(node: Node, total: int = TOTAL, **options: Any) -> Run:
+    """Ours, with the defaults unless options say otherwise."""
+    meter = Meter(total)
+    consumer = Consumer(node.url, QUANTA, **options)
 
     def handler(message: Any) -> None:
         # The worker may begin another message before it sees the stop; it is deferred, and so requeued.
@@ -94,13 +108,13 @@ def article_run(node: Node) -> Run:
     return meter.result()
 
 
-def fill(node: Node) -> None:
-    """Give every queue a fifth more than its share of TOTAL, and something for the windows."""
+def fill(node: Node, total: int = TOTAL) -> None:
+    """Give every queue a fifth more than its share of the total, and something for the windows."""
     whole = sum(QUANTA.values())
     node.delete(*QUANTA)
     node.declare(*QUANTA)
     for queue, quantum in QUANTA.items():
-        node.publish(queue, [b"x" * 100] * (TOTAL * quantum * 6 // (5 * whole) + 200))
+        node.publish(queue, [b"x" * 100] * (total * quantum * 6 // (5 * whole) + 200))
 
 
 @pytest.fixture(scope="module")
@@ -183,3 +197,45 @@ def test_a_hundred_queues_beside_five(benchmark: Any, node: Node) -> None:
         many_cpu_us=many * 1e6,
     )
     benchmark.pedantic(processor_time, args=(node, MANY), rounds=1)
+
+
+@contextlib.contextmanager
+def other_worker(node: Node) -> Iterator[None]:
+    """Another member of the share group, which has nothing to do."""
+    node.declare("bench-other")
+    process = subprocess.Popen(
+        [sys.executable, "-c", OTHER_WORKER, node.url, GROUP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "consuming\n"
+        yield
+    finally:
+        process.communicate("", timeout=60)
+
+
+@pytest.mark.timeout(900)
+def test_a_share_group(benchmark: Any, node: Node) -> None:
+    """Messages per second and client CPU per message of a worker that keeps shares with another, and of one alone."""
+    runs: dict[str | None, list[Run]] = {None: [], GROUP: []}
+    with other_worker(node):
+        for _ in range(ROUNDS):
+            for group, found in runs.items():
+                fill(node, GROUP_TOTAL)
+                found.append(consumer_run(node, GROUP_TOTAL, share_group=group))
+    # Round by round: how fast the machine is changes more from one to the next than by the group.
+    pairs = list(zip(runs[GROUP], runs[None], strict=True))
+    record(
+        benchmark,
+        {
+            "in a share group : alone, msg/s, 20 us handler": (
+                statistics.median(ours.rate / alone.rate for ours, alone in pairs), ">=", 0.99,
+            ),
+            "in a share group : alone, client CPU a message": (
+                statistics.median(ours.cpu / alone.cpu for ours, alone in pairs), "<=", 1.01,
+            ),
+        },
+        rates_in_group=[run.rate for run in runs[GROUP]],
+        rates_alone=[run.rate for run in runs[None]],
+    )  # fmt: skip
+    benchmark.pedantic(lambda: None, rounds=1)
