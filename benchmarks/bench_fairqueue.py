@@ -67,6 +67,36 @@ def test_put_get(benchmark: Any) -> None:
     benchmark.pedantic(fair_loop, rounds=30)
 
 
+def test_two_levels(benchmark: Any) -> None:
+    """One thread, put and get among a hundred items: with a subkey for each, and without."""
+    users = [f"user-{number}" for number in range(10)]
+    plain = FairQueue(dict.fromkeys("abcdefghij", 4))
+    divided = FairQueue(dict.fromkeys("abcdefghij", 4), subkey_quantum=1)
+    for i in range(100):
+        plain.put("abcdefghij"[i % 10], i)
+        divided.put("abcdefghij"[i % 10], i, subkey=users[i // 10])
+
+    def plain_loop() -> None:
+        put, get = plain.put, plain.get
+        for i in range(COUNT):
+            put("c", i)
+            get()
+
+    def divided_loop() -> None:
+        put, get = divided.put, divided.get
+        for i in range(COUNT):
+            put("c", i, subkey=users[i % 10])
+            get()
+
+    took = medians(plain=plain_loop, divided=divided_loop)
+    record(
+        benchmark,
+        {"FairQueue with subkeys : without, put+get": (took["divided"] / took["plain"], "<=", 3)},
+        **{f"{name}_ns": seconds / COUNT * 1e9 for name, seconds in took.items()},
+    )
+    benchmark.pedantic(divided_loop, rounds=30)
+
+
 def test_batches(benchmark: Any) -> None:
     """put_many + get_many of 256 objects, against the article's loop with a deque per slot."""
     size, repeat = 256, 20

@@ -89,6 +89,7 @@ cdef class Message:
     cdef public bint deferred
     cdef public double arrived
     cdef public object slot
+    cdef public object subkey
     cdef public int64_t cost
     cdef object origin
     cdef object method       # pika's, or bytes that begin with its payload
@@ -119,6 +120,7 @@ cdef class Intake:
     cdef Counters counters
     cdef AckPolicy policy
     cdef object key
+    cdef object subkey
     cdef object cost
     cdef object defer
     cdef bint priced

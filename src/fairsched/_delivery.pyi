@@ -37,7 +37,11 @@ class Origin(Protocol):
 @type_check_only
 class _Lanes(Protocol):
     def put_many(
-        self, slots: list[Hashable], messages: list[Message], costs: list[int] | None = None
+        self,
+        slots: list[Hashable],
+        messages: list[Message],
+        costs: list[int] | None = None,
+        subkeys: list[Hashable] | None = None,
     ) -> list[Message]: ...
 
 @type_check_only
@@ -125,6 +129,7 @@ class Message:
     deferred: bool
     arrived: float
     slot: Hashable
+    subkey: Hashable | None
     cost: int
     def __init__(
         self,
@@ -192,6 +197,7 @@ class Intake:
         key: Callable[[Message], Hashable] | None,
         cost: _Cost,
         defer: Callable[[], object],
+        subkey: Callable[[Message], Hashable] | None = None,
     ) -> None: ...
     def drain(self) -> None: ...
 

@@ -695,6 +695,8 @@ cdef class Message:
         When it was received, on the clock of ``time.monotonic``.
     slot : hashable
         Whom it is charged to: its queue, or its tenant when the consumer has a ``key``.
+    subkey : hashable or None
+        Whom of these, when the consumer has a ``subkey``.
     cost : int
         What it is charged.
     settled : bool
@@ -724,6 +726,7 @@ cdef class Message:
         self.decoded = None
         self.origin = origin
         self.slot = origin.queue
+        self.subkey = None
         self.cost = 1
         self.arrived = arrived
         self.settled = self.deferred = False
@@ -1200,7 +1203,7 @@ cdef Found give(
 
 @cython.final
 cdef class Intake:
-    """Intake(lanes, counters, policy, *, key, cost, defer)
+    """Intake(lanes, counters, policy, *, key, cost, defer, subkey=None)
     --
 
     Collects the deliveries of one read of the I/O thread and queues them together.
@@ -1219,6 +1222,8 @@ cdef class Intake:
         Prices a message.
     defer : callable
         Called with the first delivery of a read, so that `drain` is called after it.
+    subkey : callable, optional
+        Names whose message it is among those of a slot.
 
     Notes
     -----
@@ -1231,11 +1236,14 @@ cdef class Intake:
         self.policy = AckPolicy(1)
         self.messages = []
 
-    def __init__(self, lanes, Counters counters not None, AckPolicy policy not None, *, key, cost, defer):
+    def __init__(
+        self, lanes, Counters counters not None, AckPolicy policy not None, *, key, cost, defer, subkey=None
+    ):
         self.lanes = lanes
         self.counters = counters
         self.policy = policy
         self.key = key
+        self.subkey = subkey
         self.cost = cost
         self.defer = defer
         self.priced = cost.varies
@@ -1267,10 +1275,18 @@ cdef class Intake:
         if self.key is not None:
             for message in messages:
                 message.slot = self.key(message)
+        if self.subkey is not None:
+            for message in messages:
+                message.subkey = self.subkey(message)
         costs = self.prices(messages) if self.priced else None
         self.counters.count(COUNT_RECEIVED, len(messages))
         self.policy.arrived(len(messages))
-        for message in self.lanes.put_many([(<Message> one).slot for one in messages], messages, costs):
+        slots = [(<Message> one).slot for one in messages]
+        if self.subkey is None:
+            refused = self.lanes.put_many(slots, messages, costs)
+        else:
+            refused = self.lanes.put_many(slots, messages, costs, [(<Message> one).subkey for one in messages])
+        for message in refused:
             message.settle(REQUEUE)
 
     cdef bint queue_all(self, FairQueue lane) except -1:
@@ -1283,13 +1299,22 @@ cdef class Intake:
                 if slot is None:
                     return False
                 message.slot = slot
+        if self.subkey is not None:
+            for message in self.messages:
+                subkey = (<HeaderKey> self.subkey).shown(message)
+                if subkey is None:
+                    return False
+                message.subkey = subkey
         messages, self.messages = self.messages, messages
         if len(messages) == 0:
             return True
         self.counters.count(COUNT_RECEIVED, len(messages))
         self.policy.arrived(len(messages))
         try:
-            lane.put_many(slots_of(messages), messages)
+            if self.subkey is None:
+                lane.put_many(slots_of(messages), messages)
+            else:
+                lane.put_many(slots_of(messages), messages, subkeys=[(<Message> one).subkey for one in messages])
         except ShutDown:
             settle_all(messages, REQUEUE)
         return True
@@ -1335,7 +1360,7 @@ cdef class LentConnection:
     intake : Intake
         Gets what is read.
     lane : FairQueue or None
-        Where `intake` queues everything, by no key or a `HeaderKey`. None: the I/O thread alone reads.
+        Where `intake` queues everything, by no keys or by `HeaderKey`. None: the I/O thread alone reads.
     wake : callable
         Wakes the I/O thread, in whatever thread it is called.
 
@@ -1942,7 +1967,7 @@ cdef class MessageSource:
         for message in messages:
             (found if message.origin.alive else gone).append(message)
         for message in gone:
-            self.charge(lane, message.slot, -message.cost)
+            self.charge(lane, message, -message.cost)
         return found
 
     cdef bint is_usable(self, object lane, Message message) except -1:
@@ -1952,7 +1977,7 @@ cdef class MessageSource:
         if (<ChannelDeliveries> origin).alive if isinstance(origin, ChannelDeliveries) else origin.alive:
             if self.shedding is None or not self.is_returned(lane, message):
                 return True
-        self.charge(lane, message.slot, -(<object> message.cost))
+        self.charge(lane, message, -(<object> message.cost))
         return False
 
     cdef bint is_returned(self, object lane, Message message) except -1:

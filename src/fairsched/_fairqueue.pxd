@@ -6,9 +6,14 @@ from fairsched._core cimport NamedSlots
 from fairsched._waitingroom cimport WaitingRoom
 from fairsched.core.schedule.limits cimport Limit, LimitTable
 from fairsched.core.schedule.slots cimport Bands
+from fairsched.core.schedule.subkeys cimport Subkeys
 
 
 cdef class Place
+
+
+cdef class SubkeySlots(NamedSlots):
+    pass
 
 
 cdef class FairQueue(NamedSlots):
@@ -21,11 +26,16 @@ cdef class FairQueue(NamedSlots):
     cdef Bands bands              # used once a slot has another band than the default
     cdef int64_t watched_until    # when a getter that waits will look at the slots at their limit; NEVER: none of them
     cdef bint is_shut_down
+    cdef Subkeys levels           # what the slots have below them
+    cdef SubkeySlots below        # the subkeys; None: items have none
+    cdef int64_t subkey_quantum
+    cdef object one_subkey        # of all items; `below`: each may have its own
     cdef object __weakref__
 
     cdef int store(self, uint32_t index, object item, int64_t cost) except -1
     cdef int store_after_wait(self, uint32_t index, object item, int64_t cost, bint block, object timeout) except -1
     cdef uint32_t admit(self, object name, int64_t hash) except? 0xFFFFFFFF
+    cdef void forget_idle(self) noexcept
     cdef object take(self, int32_t rank, object nothing, Place place)
     cdef object take_in_time(self, object timeout, int32_t rank, Place place)
     cdef int take_more(self, list found, Py_ssize_t limit) except -1

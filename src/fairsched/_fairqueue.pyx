@@ -5,6 +5,7 @@ In this file, in this order:
     FairQueue             what callers see: put, get, and the rest
     who may go on         what a put or a get may do at this moment, and how it waits until it may
     many items at once    put_many and get_many
+    subkeys               a second level below the slots
     Waiter                who waits without blocking a thread, as an event loop does
     garbage collection    the references that entries own
 
@@ -16,8 +17,9 @@ stretch, what belongs together: finds room and puts, finds an item and takes it,
 What may run Python code again (waking others, letting go of a name, an exception) comes after that. tests/reentrancy
 lets others in at each of these points.
 
-Ownership. The token of an entry is a pointer to the queued object, and the entry owns one reference to it. The
-garbage collector is shown those references by the traverse function at the end of this file.
+Ownership. The token of an entry is a pointer to the queued object, and the entry owns one reference to it; with
+subkeys, that is the entry of the subkey, and those of slots own nothing. The garbage collector is shown those
+references by the traverse function at the end of this file.
 """
 
 cimport cython
@@ -34,6 +36,7 @@ from fairsched._core cimport NamedSlots, clear_t, slot_figures, slot_find, slot_
 from fairsched._numbers cimport as_amount, as_count, as_int64, as_priority
 from fairsched._waitingroom cimport Seat, WaitingRoom
 from fairsched.core.atomics cimport rarely
+from fairsched.core.schedule.amount cimport AMOUNT_MAX
 from fairsched.core.schedule.anticipation cimport (
     anticipation_awaits, anticipation_cost, anticipation_end_wait, anticipation_left, anticipation_set,
 )
@@ -51,7 +54,11 @@ from fairsched.core.schedule.limits cimport (
 from fairsched.core.schedule.outlook cimport Outlook, outlook_read
 from fairsched.core.schedule.slots cimport (
     AT_LIMIT, AWAITED_SLOT, BANDS, HELD, HELD_ONLY, NOT_AWAITED, NOT_HELD, NO_SLOT, TRANSIENT, Slot, SlotTable,
-    slots_first, slots_report_idle, slots_unlink_head,
+    slots_first, slots_report_idle, slots_take_idle, slots_unlink_head,
+)
+from fairsched.core.schedule.subkeys cimport (
+    subkeys_clear, subkeys_enter, subkeys_forgive, subkeys_init, subkeys_list, subkeys_pop, subkeys_push,
+    subkeys_reserve, subkeys_retire_empty, subkeys_settle,
 )
 from fairsched.core.waiting.node cimport NOTIFIED, node_state
 from fairsched.core.waiting.wakeup cimport wakeup_higher, wakeup_possible
@@ -81,6 +88,9 @@ cdef extern from "Python.h":
         traverse_t tp_traverse
         clear_t tp_clear
 
+#: The subkey of items for which none is given.
+cdef str NOBODY = ""
+
 cdef enum:
     LONGEST_TURN = 3600  # seconds
     NAME_CACHE = 16      # names of put_many that are known by identity
@@ -97,7 +107,7 @@ cdef enum Verdict:  # on what a call may do at this moment
 @cython.final
 cdef class FairQueue(NamedSlots):
     """FairQueue(quanta=None, *, maxsize=0, default_quantum=None, anticipation=0.0, clock=None, limit=None, \
-sparse_boost=False)
+sparse_boost=False, subkey_quantum=None)
     --
 
     A thread-safe queue that serves its slots fairly, where `queue.Queue` serves whoever floods it.
@@ -122,6 +132,9 @@ sparse_boost=False)
         the others go on.
     sparse_boost : bool
         Whether a slot that had nothing for a round, and gets an item, has its next turn before the others; see Notes.
+    subkey_quantum : int, optional
+        What a slot is served by its turns is divided among the subkeys of its items (see `put`), which take turns of
+        this quantum. Without it items have no subkeys.
 
     Raises
     ------
@@ -134,6 +147,9 @@ sparse_boost=False)
     -----
     Complexity: put and get O(1), as in `Dwrr`; tenants that are idle cost nothing.
     Memory: 24 bytes an item queued, beyond the item.
+    Subkeys: two of one slot that always have items differ by subkey_quantum + 2 * (the largest cost) at most; a slot
+    has its share whatever the number of its subkeys. They appear on first use, and are forgotten when idle and out of
+    debt, or with their slot. Memory: 24 bytes an item more, and 120 a subkey.
     Boost: in a round of the others a slot is put first once at most, for one turn; in any time, at most 16 slots more
     are than turns of others end. A tenant that runs empty is forgotten a round later.
     Thread safety: every method may be called from any thread; each is atomic. One item put wakes one waiting thread: of
@@ -151,14 +167,21 @@ sparse_boost=False)
 
     def __cinit__(
         self, quanta=None, *, maxsize=0, default_quantum=None, anticipation=0.0, clock=None, limit=None,
-        sparse_boost=False,
+        sparse_boost=False, subkey_quantum=None,
     ):
         limits_init(&self.limits)
+        subkeys_init(&self.levels)
+        self.one_subkey = NOBODY
         self.watched_until = NEVER
         if clock is not None and not callable(clock):
             raise ValueError(f"clock must be callable and return seconds, got {clock!r}")
         self.maxsize = max(as_int64(maxsize, "maxsize", "an integer (0 or less: no limit)"), 0)
         self.default_quantum = 0 if default_quantum is None else as_amount(default_quantum, "default_quantum")
+        if subkey_quantum is not None:
+            self.subkey_quantum = as_amount(subkey_quantum, "subkey_quantum")
+            self.below = SubkeySlots.__new__(SubkeySlots)
+            self.levels.below = &self.below.table
+            self.one_subkey = self.below  # which none is
         self.getters = WaitingRoom(clock)
         self.putters = WaitingRoom(clock, True)
         self.anticipate(anticipation)
@@ -169,13 +192,14 @@ sparse_boost=False)
             self.limit_slots(as_limit(limit))
 
     def __dealloc__(self):
-        drop_items(&self.table)
+        drop_items(self)
         limits_clear(&self.limits)
+        subkeys_clear(&self.levels)
 
     # -- putting ------------------------------------------------------------------------------------------------------
 
-    def put(self, slot, item, cost=1, block=True, timeout=None):
-        """put($self, slot, item, cost=1, block=True, timeout=None)
+    def put(self, slot, item, cost=1, block=True, timeout=None, *, subkey=NOBODY):
+        """put($self, slot, item, cost=1, block=True, timeout=None, *, subkey='')
         --
 
         Append an item to a slot.
@@ -191,6 +215,9 @@ sparse_boost=False)
             Whether to wait for room when the queue is full.
         timeout : float, optional
             Longest wait in seconds; None: as long as it takes.
+        subkey : Hashable
+            With a `subkey_quantum`: whose item it is among those of the slot. The slot's turns serve its subkeys in
+            equal parts, each in the order in which its items were put.
 
         Raises
         ------
@@ -201,7 +228,8 @@ sparse_boost=False)
         KeyError
             There is no such slot, and no default quantum.
         ValueError, OverflowError
-            The cost is not a positive integer of at most 2**62 - 1, or the time-out is negative.
+            The cost is not a positive integer of at most 2**62 - 1, the time-out is negative, or there is a subkey and
+            no `subkey_quantum`.
         TypeError
             The time-out, where it is needed, is no number.
         """
@@ -209,18 +237,21 @@ sparse_boost=False)
         cdef int64_t hash
         cdef long index
         with cython.critical_section(self):
-            index = slot_find(self, slot, &hash)
-            if rarely(index < 0):
-                index = self.admit(slot, hash)
-            if rarely(not has_room(self, 1)):
-                self.store_after_wait(index, item, amount, block, timeout)
+            if rarely(subkey is not self.one_subkey):
+                store_below(self, slot, subkey, item, amount, block, timeout)
             else:
-                self.store(index, item, amount)
+                index = slot_find(self, slot, &hash)
+                if rarely(index < 0):
+                    index = self.admit(slot, hash)
+                if rarely(not has_room(self, 1)):
+                    self.store_after_wait(index, item, amount, block, timeout)
+                else:
+                    self.store(index, item, amount)
             if rarely(wakeup_possible(&self.getters.interest)):
                 self.getters.wake(wanted(self))
 
-    def put_many(self, slots, items, costs=None, block=True, timeout=None):
-        """put_many($self, slots, items, costs=None, block=True, timeout=None)
+    def put_many(self, slots, items, costs=None, block=True, timeout=None, *, subkeys=NOBODY):
+        """put_many($self, slots, items, costs=None, block=True, timeout=None, *, subkeys='')
         --
 
         Append many items, all or (on an error) none.
@@ -234,6 +265,8 @@ sparse_boost=False)
             One positive integer an item; 1 each by default.
         block, timeout
             As for `put`: the wait is for room for all.
+        subkeys : list or numpy.ndarray, or Hashable
+            As `slots`, the subkey of each item or the one of all of them; see `put`.
 
         Raises
         ------
@@ -246,9 +279,11 @@ sparse_boost=False)
         cdef object checked
         cdef list objects = items if type(items) is list else list(items)
         cdef Py_ssize_t size = len(objects)
-        cdef list names = slots if type(slots) is list else list(slots) if isinstance(slots, np.ndarray) else None
-        if names is not None and len(names) != size:
-            raise ValueError(f"slots must have one name for each item: {size} items, {len(names)} slots")
+        cdef list names = one_each(slots, size, "slots")
+        cdef list subnames = None
+        if rarely(subkeys is not self.one_subkey):
+            subnames = one_each(subkeys, size, "subkeys")
+            check_subkey(self, subnames[0] if subnames else subkeys)
         if costs is not None:
             checked = as_costs(costs, size)
             cost_at = <const int64_t*> array_data(checked)
@@ -257,7 +292,10 @@ sparse_boost=False)
         if size == 0:
             return
         with cython.critical_section(self):
-            store_many(self, slots, names, objects, cost_at, block, timeout)
+            if rarely(self.levels.below != NULL):
+                store_many_below(self, slots, names, subkeys, subnames, objects, cost_at, block, timeout)
+            else:
+                store_many(self, slots, names, objects, cost_at, block, timeout)
             if wakeup_possible(&self.getters.interest):
                 self.getters.wake(wanted(self))
 
@@ -291,6 +329,28 @@ sparse_boost=False)
         if rarely(self.limits.on):
             limits_add(&self.limits, index)
         return index
+
+    cdef void forget_idle(self) noexcept:
+        """Forget the transient slots that are idle at this moment, and first of all subkeys that are."""
+        cdef SlotTable* below = self.levels.below
+        cdef uint32_t index
+        if below == NULL:
+            NamedSlots.forget_idle(self)
+            return
+        while True:
+            index = slots_take_idle(below)
+            if index != NO_SLOT:
+                if self.below.names.names[index].pins == 0:
+                    slot_unpin(self, self.levels.above[index])
+                    self.below.forget(index)
+                continue
+            index = slots_take_idle(&self.table)
+            if index == NO_SLOT:
+                return
+            if self.names.names[index].pins == 0:
+                self.forget(index)
+            else:  # its subkeys owe something, or somebody is about to use it; the last of them reports it again
+                subkeys_forgive(&self.levels, index)
 
     # -- getting ------------------------------------------------------------------------------------------------------
 
@@ -336,7 +396,7 @@ sparse_boost=False)
                 verdict = wait_for_item(self, block, deadline, rank, 1)
                 if verdict > READY_AFTER_WAIT:
                     raise_verdict(verdict, True)
-            index = dwrr_pop(&self.table, &token)
+            index = serve(self, &token)
             if rarely(self.limits.on):
                 limits_take(&self.limits, &self.table, index)
             name = <object> PyList_GET_ITEM(self.name_of, index)
@@ -365,7 +425,7 @@ sparse_boost=False)
                     return nothing
                 if verdict != READY:
                     raise_verdict(verdict, True)
-            index = dwrr_pop(&self.table, &token)
+            index = serve(self, &token)
             if rarely(place is not None):
                 take_place(self, index, place)
             item = <object> <PyObject*> <uintptr_t> token
@@ -388,7 +448,7 @@ sparse_boost=False)
                 verdict = wait_for_item(self, True, deadline, rank, 1)
                 if verdict > READY_AFTER_WAIT:
                     raise_verdict(verdict, True)
-            take_place(self, dwrr_pop(&self.table, &token), place)
+            take_place(self, serve(self, &token), place)
             item = <object> <PyObject*> <uintptr_t> token
             Py_DECREF(item)  # the entry's reference; `item` holds one of its own
             hand_over(self)
@@ -407,7 +467,7 @@ sparse_boost=False)
         cdef object item
         with cython.critical_section(self):
             while PyList_GET_SIZE(found) < limit and may_take(self, 0):
-                dwrr_pop(&self.table, &token)
+                serve(self, &token)
                 item = <object> <PyObject*> <uintptr_t> token
                 Py_DECREF(item)  # the entry's reference; `item` holds one of its own
                 found.append(item)
@@ -526,6 +586,17 @@ sparse_boost=False)
             index = slot_find(self, slot, &hash)
             return 0 if index < 0 else self.table.slots[index].pushed - self.table.slots[index].served
 
+    def subkeys(self, slot):
+        """subkeys($self, slot)
+        --
+
+        Number of items queued at this moment in one slot by subkey: a dict, without those that have none.
+
+        Empty when there is no such slot, or there are no subkeys. O(subkeys of the slot that have items or debts).
+        """
+        with cython.critical_section(self):
+            return queued_below(self, slot) if self.below is not None else {}
+
     def waiting(self):
         """waiting($self)
         --
@@ -555,7 +626,7 @@ sparse_boost=False)
             self.is_shut_down = True
             anticipation_set(table, 0)  # nothing will come
             if immediate:
-                drop_items(table)
+                drop_items(self)
                 self.forget_idle()
             self.getters.wake_all()
             self.putters.wake_all()
@@ -768,8 +839,8 @@ sparse_boost=False)
             self.forget_idle()
         return 0
 
-    def settle(self, slot, cost_difference):
-        """settle($self, slot, cost_difference)
+    def settle(self, slot, cost_difference, *, subkey=NOBODY):
+        """settle($self, slot, cost_difference, *, subkey='')
         --
 
         Correct what a slot was charged, once the real cost is known.
@@ -781,13 +852,15 @@ sparse_boost=False)
         cost_difference : int
             Measured cost minus the cost given to `put`. May drive the deficit below zero: the debt is paid before the
             slot's next turn.
+        subkey : Hashable
+            As given to `put`: it is charged, too, among those of its slot.
 
         Raises
         ------
         KeyError
             There is no such slot, and no default quantum.
         ValueError
-            The difference is not an integer.
+            The difference is not an integer, or there is a subkey and no `subkey_quantum`.
         OverflowError
             The debt would exceed 2**62 - 1.
         """
@@ -796,6 +869,9 @@ sparse_boost=False)
         cdef int64_t hash
         cdef long index
         with cython.critical_section(self):
+            if rarely(subkey is not self.one_subkey):
+                settle_below(self, slot, subkey, difference)
+                return
             index = slot_find(self, slot, &hash)
             if index < 0:
                 index = self.admit(slot, hash)
@@ -1281,6 +1357,14 @@ cdef int raise_verdict(Verdict verdict, bint for_item) except -1:
 # were found are pinned, so that nobody forgets them meanwhile. Then all items move in one stretch.
 
 
+cdef list one_each(object values, Py_ssize_t size, str what):
+    """List what is given for each item; None: it is one for all of them."""
+    cdef list found = values if type(values) is list else list(values) if isinstance(values, np.ndarray) else None
+    if found is not None and len(found) != size:
+        raise ValueError(f"{what} must have one name for each item: {size} items, {len(found)} {what}")
+    return found
+
+
 cdef int store_many(
     FairQueue q, object slot, list names, list objects, const int64_t* costs, bint block, object timeout
 ) except -1:
@@ -1337,13 +1421,21 @@ cdef inline uint32_t find_pinned(FairQueue q, object name, uint32_t* remembered)
     return index
 
 
+cdef inline uint32_t serve(FairQueue q, uint64_t* token) noexcept:
+    """As dwrr_pop, with what follows from it below."""
+    cdef uint32_t index = dwrr_pop(&q.table, token)
+    if rarely(q.levels.below != NULL) and index < AWAITED_SLOT:
+        subkeys_pop(&q.levels, &q.table, index)
+    return index
+
+
 cdef int64_t take_many(FairQueue q, list names, list items, int64_t size) noexcept:
     """Serve up to `size` items into new lists and return how many: no Python code runs in here."""
     cdef uint64_t token = 0
     cdef uint32_t index
     cdef int64_t i, taken = 0
     for i in range(size):
-        index = dwrr_pop(&q.table, &token)
+        index = serve(q, &token)
         if index >= AWAITED_SLOT:
             Py_INCREF(None)
             PyList_SET_ITEM(names, i, None)
@@ -1357,6 +1449,181 @@ cdef int64_t take_many(FairQueue q, list names, list items, int64_t size) noexce
         PyList_SET_ITEM(names, i, <object> PyList_GET_ITEM(q.name_of, index))
         PyList_SET_ITEM(items, i, <object> <PyObject*> <uintptr_t> token)  # with the entry's reference
     return taken
+
+
+# Subkeys --------------------------------------------------------------------------------------------------------------
+#
+# A subkey is a slot of the table below, named by a pair: its slot's name and its own. While it is there, its slot is
+# pinned, so that its index stays good; so a subkey is forgotten before its slot. What is found may be forgotten when
+# other Python code runs, as in any slot.
+
+
+@cython.final
+@cython.no_gc_clear  # entries refer to objects as long as the queue is not cleared, which clears this too
+cdef class SubkeySlots(NamedSlots):
+    """The subkeys of all slots of one queue."""
+
+
+cdef int check_subkey(FairQueue q, object subkey) except -1:
+    if q.below is None:
+        raise ValueError(f"subkey {subkey!r} needs a subkey_quantum, which this queue does not have")
+    return 0
+
+
+cdef uint32_t find_subkey(FairQueue q, tuple pair) except? 0xFFFFFFFF:
+    """Find, or add, the subkey that a pair of names stands for, and its slot."""
+    cdef int64_t hash, slot_hash
+    cdef long above, index = slot_find(q.below, pair, &hash)
+    if index >= 0:
+        return index
+    above = slot_find(q, pair[0], &slot_hash)
+    if above < 0:
+        above = q.admit(pair[0], slot_hash)
+    slot_pin(q, above)
+    try:
+        index = slot_find(q.below, pair, &hash)  # which may have been added while the slot was looked up
+        if index < 0:
+            index = add_subkey(q, above, pair, hash)
+    finally:
+        slot_unpin(q, above)
+    return index
+
+
+cdef uint32_t add_subkey(FairQueue q, uint32_t above, tuple pair, int64_t hash) except? 0xFFFFFFFF:
+    """Add a subkey that slot_find has just not found. Runs no Python code before it is there."""
+    cdef uint32_t index
+    if not subkeys_reserve(&q.levels, &q.table):
+        raise MemoryError()
+    index = q.below.add(pair, hash, q.subkey_quantum, True)
+    q.levels.above[index] = above
+    slot_pin(q, above)
+    return index
+
+
+cdef int store_below(
+    FairQueue q, object slot, object subkey, object item, int64_t cost, bint block, object timeout
+) except -1:
+    """Put an item of a subkey, after a wait for room where there is none."""
+    cdef uint32_t index
+    check_subkey(q, subkey)
+    index = find_subkey(q, (slot, subkey))
+    if has_room(q, 1):
+        return push_below(q, index, <PyObject*> item, cost)
+    slot_pin(q.below, index)
+    try:
+        wait_for_room(q, 1, block, timeout)
+        push_below(q, index, <PyObject*> item, cost)
+    finally:
+        slot_unpin(q.below, index)
+        hand_room_over(q)
+        q.forget_idle()
+    return 0
+
+
+cdef int push_below(FairQueue q, uint32_t index, PyObject* item, int64_t cost) except -1:
+    Py_INCREF(<object> item)
+    if rarely(not subkeys_push(&q.levels, &q.table, index, <uint64_t> <uintptr_t> item, cost)):
+        Py_DECREF(<object> item)
+        slots_report_idle(q.levels.below, index)
+        raise MemoryError()
+    return 0
+
+
+cdef int store_many_below(
+    FairQueue q, object slot, list names, object subkey, list subnames, list objects, const int64_t* costs, bint block,
+    object timeout,
+) except -1:
+    """As store_many, for items that have subkeys: find these, wait for room, then push."""
+    cdef Py_ssize_t i, size = len(objects), pairs = 1 if names is None and subnames is None else size, found = 0
+    cdef uint32_t* indices = <uint32_t*> malloc(pairs * sizeof(uint32_t))
+    if indices == NULL:
+        raise MemoryError()
+    try:
+        while found < pairs:
+            pair = (nth(slot, names, found, "slots"), nth(subkey, subnames, found, "subkeys"))
+            indices[found] = find_subkey(q, pair)
+            slot_pin(q.below, indices[found])
+            found += 1
+        if not has_room(q, size):
+            wait_for_room(q, size, block, timeout)
+        if PyList_GET_SIZE(objects) != size:
+            raise RuntimeError("the items changed while their slots were looked up")
+        if not dwrr_reserve(&q.table, size) or not dwrr_reserve(q.levels.below, size):
+            raise MemoryError()
+        for i in range(size):
+            push_below(
+                q, indices[0 if pairs == 1 else i], PyList_GET_ITEM(objects, i), 1 if costs == NULL else costs[i]
+            )
+    finally:
+        for i in range(found):
+            slot_unpin(q.below, indices[i])
+        free(indices)
+        if q.maxsize:
+            hand_room_over(q)
+        q.forget_idle()
+    return 0
+
+
+cdef inline object nth(object one, list each, Py_ssize_t place, str what):
+    """What an item's name is: its own, or that of all."""
+    if each is None:
+        return one
+    if place >= PyList_GET_SIZE(each):
+        raise RuntimeError(f"the {what} changed while they were looked up")
+    return <object> PyList_GET_ITEM(each, place)
+
+
+cdef int settle_below(FairQueue q, object slot, object subkey, int64_t difference) except -1:
+    """Correct what a subkey and its slot were charged."""
+    cdef SlotTable* below = q.levels.below
+    cdef uint32_t index, above
+    cdef bint awaiting, done
+    check_subkey(q, subkey)
+    index = find_subkey(q, (slot, subkey))
+    above = q.levels.above[index]
+    awaiting = is_awaiting(q)
+    done = subkeys_settle(&q.levels, &q.table, index, difference)
+    slots_report_idle(below, index)
+    slots_report_idle(&q.table, above)
+    if awaiting:  # perhaps for this slot, whose turn may be over
+        q.getters.wake(takeable(q))
+    q.forget_idle()
+    if not done:
+        raise OverflowError(
+            f"cost difference {difference} would take the debt of subkey {subkey!r} of slot {slot!r} past {AMOUNT_MAX}"
+        )
+    return 0
+
+
+cdef dict queued_below(FairQueue q, object slot):
+    """Items queued by subkey of a slot, all of one moment. Called with the queue's exclusion held."""
+    cdef list names = None
+    cdef int64_t* queued
+    cdef int64_t hash
+    cdef long above
+    cdef uint32_t index = NO_SLOT, size = 0, i
+    cdef dict figures = {}
+    while True:
+        above = slot_find(q, slot, &hash)
+        size = 0 if above < 0 else subkeys_list(&q.levels, above, &index)
+        if names is not None and PyList_GET_SIZE(names) == size:
+            break
+        names = PyList_New(size)  # may run Python code, which may add subkeys
+    queued = <int64_t*> malloc(size * sizeof(int64_t))
+    if queued == NULL and size:
+        raise MemoryError()
+    for i in range(size):
+        queued[i] = <int64_t> (q.levels.below.slots[index].pushed - q.levels.below.slots[index].served)
+        Py_INCREF(<object> PyList_GET_ITEM(q.below.name_of, index))
+        PyList_SET_ITEM(names, i, <object> PyList_GET_ITEM(q.below.name_of, index))
+        index = q.levels.below.slots[index].next
+    try:
+        for i in range(size):
+            if queued[i]:
+                figures[names[i][1]] = queued[i]
+    finally:
+        free(queued)
+    return figures
 
 
 # Limits ---------------------------------------------------------------------------------------------------------------
@@ -1530,8 +1797,10 @@ cdef traverse_t base_traverse = (<PyTypeObject*> FairQueue).tp_traverse
 cdef clear_t base_clear = (<PyTypeObject*> FairQueue).tp_clear
 
 
-cdef void drop_items(SlotTable* table) noexcept:
+cdef void drop_items(FairQueue q) noexcept:
     """Take every item out, unserved, then let go of them: their finalizers may use the queue."""
+    cdef SlotTable* table = &q.table
+    cdef SlotTable* below = q.levels.below
     cdef list dropped = []
     cdef Slot* slot
     cdef uint32_t i
@@ -1541,16 +1810,30 @@ cdef void drop_items(SlotTable* table) noexcept:
         if slot.quantum and slot.flags & AT_LIMIT:
             table.queued += <int64_t> (slot.pushed - slot.served)
             table.withheld -= <int64_t> (slot.pushed - slot.served)
-        while slot.quantum and slot.head != NULL:
-            item = <object> <PyObject*> <uintptr_t> slots_unlink_head(table, slot)
-            slot.served -= 1
-            slot.pushed -= 1  # as though it had never come
-            Py_DECREF(item)
-            dropped.append(item)
+        drop_from(table, slot, None if below != NULL else dropped)
     dwrr_retire_empty(table)
     for i in range(BANDS if table.bands != NULL else 0):
         bands_exchange(table, i)
         dwrr_retire_empty(table)
+    if below != NULL:
+        for i in range(below.size):
+            if below.slots[i].quantum:
+                subkeys_enter(&q.levels, q.levels.above[i])
+                drop_from(below, &below.slots[i], dropped)
+        subkeys_retire_empty(&q.levels)
+
+
+cdef void drop_from(SlotTable* table, Slot* slot, list dropped) noexcept:
+    """Take every item out of a slot; None: its entries own nothing."""
+    cdef uint64_t token
+    while slot.quantum and slot.head != NULL:
+        token = slots_unlink_head(table, slot)
+        slot.served -= 1
+        slot.pushed -= 1  # as though it had never come
+        if dropped is not None:
+            item = <object> <PyObject*> <uintptr_t> token
+            Py_DECREF(item)
+            dropped.append(item)
 
 
 @cython.linetrace(False)
@@ -1560,6 +1843,8 @@ cdef int fairqueue_traverse(PyObject* self, visitproc visit, void* arg) noexcept
     cdef Entry* entry
     cdef uint32_t i
     cdef int stop
+    if (<FairQueue> self).levels.below != NULL:
+        table = (<FairQueue> self).levels.below
     for i in range(table.size):
         entry = table.slots[i].head if table.slots[i].quantum else NULL
         while entry != NULL:
@@ -1573,8 +1858,11 @@ cdef int fairqueue_traverse(PyObject* self, visitproc visit, void* arg) noexcept
 @cython.linetrace(False)
 @cython.profile(False)
 cdef int fairqueue_clear(PyObject* self) noexcept:
-    drop_items(&(<FairQueue> self).table)
+    drop_items(<FairQueue> self)
     slots_disown(<FairQueue> self)
+    if (<FairQueue> self).levels.below != NULL:
+        slots_disown((<FairQueue> self).below)
+        subkeys_clear(&(<FairQueue> self).levels)
     return base_clear(self)
 
 

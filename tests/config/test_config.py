@@ -47,6 +47,11 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
         "environment": ("property:app_id", "property:app_id"),
         "argument": ("queue", "queue"),
     },
+    "subkey": {
+        "file": ("header:user", "header:user"),
+        "environment": ("property:user_id", "property:user_id"),
+        "argument": ("header:team", "header:team"),
+    },
     "weights": {
         "file": ({"t": 5}, {"t": 5}),
         "environment": ('{"t=1,": 6}', {"t=1,": 6}),
@@ -265,6 +270,8 @@ BAD = [
     ("cost", "price", "one of constant, bytes, time"),
     ("key", "tenant", "'header:NAME'"),
     ("key", "property:tenant", "no such property"),
+    ("subkey", "queue", "'header:NAME'"),
+    ("subkey", "property:user", "no such property"),
     ("ordering_key", "queue", "'header:NAME'"),
     ("ordering_key", "property:account", "no such property"),
     ("weights", ["a"], "weights"),
@@ -403,6 +410,7 @@ def test_consumer_options_are_what_was_set() -> None:
         "workers": 3,
         "cost": "constant",
         "key": "queue",
+        "subkey": "header:team",
         "weights": {"u": 1},
         "default_weight": 4,
         "share_group": "h",
@@ -440,7 +448,7 @@ def test_the_table_of_codel_becomes_a_law() -> None:
     assert hash(found) == hash(settings)
 
 
-@pytest.mark.parametrize("key", ["codel", "limit", "ordering_key", "max_buffer_bytes"])
+@pytest.mark.parametrize("key", ["codel", "limit", "ordering_key", "subkey", "max_buffer_bytes"])
 def test_off_overrides_what_an_earlier_source_switched_on(tmp_path: Path, key: str) -> None:
     (tmp_path / "fairsched.toml").write_text(f"{key} = {toml(EXAMPLES[key]['file'][0])}\n")
     assert load(tmp_path, environ={}).consumer_options()[key] is not None

@@ -251,6 +251,9 @@ def test_the_sentence() -> None:
         ({"awaited": "a"}, "everybody waits for the next message of 'a', whose turn it is"),
         ({"held": True, "buffered": 0, "oldest": None}, "it is on hold: more of it is at the broker"),
         ({"oldest": 0.0042}, "the oldest for 4.2 ms"),
+        ({"subkeys": 2, "busiest": (("x", 11), (7, 1))}, "the next for 3.2 s; of its subkeys 11 of 'x', 1 of 7; its"),
+        ({"subkeys": 20, "busiest": tuple((n, 9 - n) for n in range(9))}, "9 of 0, 8 of 1, 7 of 2 and some of 17 more"),
+        ({"subkeys": 0, "busiest": ()}, "the next for 3.2 s; its deficit"),
         ({"name": "\x1b[2J" + "x" * 1000}, r"tenant '\x1b[2Jxxx"),
     ],
 )

@@ -45,6 +45,8 @@ def test_tenants_share_one_scale_with_the_default() -> None:
         ({"key": "header:t", "weights": {"a": 0}}, "weight of 'a'"),
         ({"key": "nonsense"}, "key must be"),
         ({"ordering_key": "nonsense"}, "ordering_key must be"),
+        ({"subkey": "nonsense"}, "subkey must be 'header:NAME', 'property:NAME' or a function of the message, got"),
+        ({"subkey": "property:user"}, "subkey 'property:user': no such property"),
         ({"ordering_key": "property:account"}, "ordering_key 'property:account': no such property"),
         ({"ordering_key": "header:account", "workers": 0}, "workers"),
         ({"cost": "weight"}, "cost must be"),

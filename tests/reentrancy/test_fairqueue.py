@@ -37,10 +37,10 @@ class World:
     """A queue, those who wait for it by callbacks, and the judge of what they get."""
 
     def __init__(
-        self, kind: str, maxsize: int, patience: float, ranks: int, odd: bool, waiters: int, boost: bool
+        self, kind: str, maxsize: int, patience: float, ranks: int, odd: bool, waiters: int, boost: bool, subkeys: int
     ) -> None:
         self.recipe = {"kind": kind, "maxsize": maxsize, "patience": patience, "ranks": ranks, "odd": odd}
-        self.recipe |= {"waiters": waiters, "boost": boost}
+        self.recipe |= {"waiters": waiters, "boost": boost, "subkeys": subkeys}
         self.integer: Callable[[int], Any] = Number if odd else int
         self.truth: Callable[[bool], Any] = Truth if odd else bool
         self.seconds: Callable[[float], Any] = Seconds if odd else float
@@ -50,12 +50,13 @@ class World:
         self.items = Items()
         self.patience = patience
         self.ranks = ranks
+        self.subkeys = subkeys
         self.empties: list[tuple[int, int]] = []
         self.waiters: list[Waiting] = []
         self.lists: list[tuple[list[Any], list[int]]] = []
         self.queue = FairQueue(
             {self.name(0): 2}, maxsize=maxsize, default_quantum=1, anticipation=patience, clock=self.clock,
-            sparse_boost=boost,
+            sparse_boost=boost, subkey_quantum=1 if subkeys else None,
         )  # fmt: skip
         for _ in range(waiters):
             self.wait(0)
@@ -74,10 +75,13 @@ class World:
     def put(self, slot: int, cost: int, seated: bool) -> None:
         item = self.items.make()
         number = item.number
-        self.history.putting([slot], [number])
+        subkey = self.subkey(cost)
+        self.history.putting([slot], [number], [subkey])
         name = self.name(slot)
+        whose = {"subkey": self.name(subkey)} if self.subkeys else {}
         done, _ = self.attempt(
-            lambda: self.queue.put(name, item, self.integer(cost), self.truth(seated), self.seconds(0)), queue.Full
+            lambda: self.queue.put(name, item, self.integer(cost), self.truth(seated), self.seconds(0), **whose),
+            queue.Full,
         )
         if done:
             self.history.was_put([number])
@@ -87,13 +91,15 @@ class World:
             slots = [slots[0]] * len(slots)
         objects = [self.items.make() for _ in slots]
         numbers = [item.number for item in objects]
-        self.history.putting(slots, numbers)
+        subkeys = [self.subkey(len(slots) * place) for place in range(len(slots))]
+        self.history.putting(slots, numbers, subkeys)
+        whose = {"subkeys": [self.name(subkey) for subkey in subkeys]} if self.subkeys else {}
         names = self.name(slots[0]) if form == "one name" else [self.name(slot) for slot in slots]
         items = walked(objects) if form == "walked" else objects
         shrunk: list[int] = []
         self.lists.append((objects, shrunk))
         done, error = self.attempt(
-            lambda: self.queue.put_many(names, items, [1] * len(slots), self.truth(seated), self.seconds(0)),
+            lambda: self.queue.put_many(names, items, [1] * len(slots), self.truth(seated), self.seconds(0), **whose),
             queue.Full,
             ValueError,
             RuntimeError,
@@ -105,6 +111,10 @@ class World:
             self.history.was_put(numbers)
             for number in shrunk:
                 self.history.lives[number].doubtful = True
+
+    def subkey(self, number: int) -> int:
+        """One of the subkeys, if there are some."""
+        return number % self.subkeys if self.subkeys else 0
 
     def shrink(self) -> None:
         """Take an item out of the list that is just being put."""
@@ -169,7 +179,8 @@ class World:
     # -- the rest ---------------------------------------------------------------------------------------------------
 
     def settle(self, slot: int, difference: int) -> None:
-        self.attempt(lambda: self.queue.settle(self.name(slot), self.integer(difference)))
+        whose = {"subkey": self.name(self.subkey(difference))} if self.subkeys else {}
+        self.attempt(lambda: self.queue.settle(self.name(slot), self.integer(difference), **whose))
 
     def hold(self, slot: int, held: bool, awaited: bool) -> None:
         self.attempt(lambda: self.queue.hold(self.name(slot), self.truth(held), self.truth(awaited)), KeyError)
@@ -192,6 +203,7 @@ class World:
         self.attempt(self.queue.waiting)
         self.attempt(self.queue.anticipated)
         self.attempt(lambda: self.queue.backlog(self.name(slot)))
+        self.attempt(lambda: self.queue.subkeys(self.name(slot)))
         done, found = self.attempt(lambda: self.queue.outlook(self.name(slot)), KeyError)
         if done and (found.item is None) != (found.stats.queued == 0):
             self.history.fault(f"an outlook of two moments: {found}")
@@ -208,6 +220,10 @@ class World:
         backlog = Counter(self.history.lives[number].slot for number in expected)
         for slot in range(SLOTS):
             assert self.queue.backlog(self.name(slot)) == backlog[slot], f"slot {slot}"
+            if self.subkeys:
+                mine = [self.history.lives[number] for number in expected if self.history.lives[number].slot == slot]
+                found = {number_of(name): count for name, count in self.queue.subkeys(self.name(slot)).items()}
+                assert found == Counter(life.subkey for life in mine), f"slot {slot}"
         stats = [(number_of(name), figures.queued) for name, figures in self.queue.stats().items()]
         assert len(dict(stats)) == len(stats), f"two slots of one name: {stats}"
         assert {slot: count for slot, count in stats if count} == +backlog
@@ -331,6 +347,7 @@ worlds = st.fixed_dictionaries(
         "odd": st.booleans(),
         "waiters": st.sampled_from([0, 1, 3]),
         "boost": st.booleans(),
+        "subkeys": st.sampled_from([0, 0, 1, 3]),
     }
 )
 

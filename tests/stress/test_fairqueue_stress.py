@@ -15,16 +15,19 @@ from fairsched import FairQueue, ShutDown
 pytestmark = pytest.mark.stress
 
 
-def produce(fair: FairQueue, me: int, count: int, ready: threading.Barrier) -> None:
+def produce(fair: FairQueue, me: int, count: int, subkeys: int, ready: threading.Barrier) -> None:
     """Put `count` numbers into a slot of one's own, singly or in batches."""
     ready.wait()
+    whose = {"subkey": me} if subkeys else {}
     numbers = iter(range(count))
     for chunk in iter(lambda: list(itertools.islice(numbers, 1 + me % 7)), []):
-        if me % 2:
-            fair.put_many(me, chunk)
+        if me % 2 and subkeys:  # all producers use one slot
+            fair.put_many(0, [(me, number) for number in chunk], subkeys=me)
+        elif me % 2:
+            fair.put_many(me, [(me, number) for number in chunk])
         else:
             for number in chunk:
-                fair.put(me, number)
+                fair.put(0 if subkeys else me, (me, number), **whose)
 
 
 def consume(fair: FairQueue, me: int, got: list[tuple[Any, Any]], ready: threading.Barrier) -> None:
@@ -42,22 +45,23 @@ def consume(fair: FairQueue, me: int, got: list[tuple[Any, Any]], ready: threadi
 
 @pytest.mark.parametrize("maxsize", [8, 512])
 @pytest.mark.parametrize("threads", [2, 8])
-def test_every_item_exactly_once(threads: int, maxsize: int) -> None:
-    """Producers and consumers by every method at once; nothing lost, nothing twice, FIFO within a producer's slot."""
+@pytest.mark.parametrize("subkeys", [0, 1], ids=["", "subkeys"])
+def test_every_item_exactly_once(threads: int, maxsize: int, subkeys: int) -> None:
+    """Producers and consumers by every method at once; nothing lost, nothing twice, FIFO within a producer's."""
     each = 20_000 if maxsize > 100 else 4_000
-    fair = FairQueue(default_quantum=3, maxsize=maxsize)
+    fair = FairQueue(default_quantum=3, maxsize=maxsize, subkey_quantum=1 if subkeys else None)
     ready = threading.Barrier(2 * threads)
     got: list[list[tuple[Any, Any]]] = [[] for _ in range(threads)]
     consumers = [start(lambda me=me: consume(fair, me, got[me], ready)) for me in range(threads)]
-    producers = [start(lambda me=me: produce(fair, me, each, ready)) for me in range(threads)]
+    producers = [start(lambda me=me: produce(fair, me, each, subkeys, ready)) for me in range(threads)]
     assert [result_of(producer) for producer in producers] == [None] * threads
     fair.close()
     assert [result_of(consumer) for consumer in consumers] == [None] * threads
-    everything = sorted(pair for pairs in got for pair in pairs)
+    everything = sorted(item for pairs in got for _, item in pairs)
     assert everything == [(me, number) for me in range(threads) for number in range(each)]
     for pairs in got:
         for me in range(threads):
-            mine = [number for producer, number in pairs if producer == me]
+            mine = [number for _, (producer, number) in pairs if producer == me]
             assert mine == sorted(mine)
 
 

@@ -38,13 +38,13 @@ class Hands:
             self.now[slot] -= 1
 
 
-def produce(fair: FairQueue, me: int, count: int, bands: bool, ready: threading.Barrier) -> None:
+def produce(fair: FairQueue, me: int, count: int, bands: bool, subkeys: int, ready: threading.Barrier) -> None:
     """Put numbers into a slot of one's own, singly or in batches, and change debts, holds and bands meanwhile."""
     chance = random.Random(me)
     ready.wait()
-    for _ in put_numbers(fair, me, count, chance):
+    for _ in put_numbers(fair, me, count, chance, subkeys):
         if chance.random() < 0.05:
-            fair.settle(me, chance.randrange(-3, 4))
+            fair.settle(me, chance.randrange(-3, 4), subkey=chance.randrange(subkeys) if subkeys else "")
         if chance.random() < 0.05:
             with contextlib.suppress(KeyError):  # a tenant that was forgotten
                 fair.hold(me, chance.random() < 0.5, chance.random() < 0.5)
@@ -97,17 +97,19 @@ def consume(fair: FairQueue, me: int, got: list[tuple[Any, Any]], hands: Hands, 
 )
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize(("tenants", "bands"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("subkeys", [0, 5], ids=["", "subkeys"])
 def test_every_item_exactly_once_and_never_more_in_hand(
-    threads: int, limit: Limit | None, tenants: bool, bands: bool
+    threads: int, limit: Limit | None, tenants: bool, bands: bool, subkeys: int
 ) -> None:
     each, hands = 2000, Hands()
     quanta = None if tenants else dict.fromkeys(range(SLOTS), 2)
     fair = FairQueue(
-        quanta, default_quantum=2 if tenants else None, limit=limit, anticipation=0.0005, sparse_boost=bands
-    )
+        quanta, default_quantum=2 if tenants else None, limit=limit, anticipation=0.0005, sparse_boost=bands,
+        subkey_quantum=1 if subkeys else None,
+    )  # fmt: skip
     ready = threading.Barrier(SLOTS + threads)
     got: list[list[tuple[Any, Any]]] = [[] for _ in range(threads)]
-    producers = [start(lambda me=me: produce(fair, me, each, bands, ready)) for me in range(SLOTS)]
+    producers = [start(lambda me=me: produce(fair, me, each, bands, subkeys, ready)) for me in range(SLOTS)]
     consumers = [start(lambda me=me: consume(fair, me, got[me], hands, ready)) for me in range(threads)]
     assert [result_of(producer) for producer in producers] == [None] * SLOTS
     fair.close()

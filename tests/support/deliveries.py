@@ -151,7 +151,7 @@ class Source(MessageSource):
 
     # What `Client` has, and the I/O thread ------------------------------------------------------------------------
 
-    def charge(self, lane: FairQueue, slot: Any, difference: int) -> None:
+    def charge(self, lane: FairQueue, message: Any, difference: int) -> None:
         self.charged.append(difference)
 
     def check_process(self) -> None:

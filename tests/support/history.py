@@ -24,6 +24,7 @@ class Life:
     put_ended: int | None = None
     got_begun: int | None = None
     got_ended: int | None = None
+    subkey: int = 0
     doubtful: bool = False  # whether it is in the queue cannot be told: the caller changed the list meanwhile
     put: bool = False
 
@@ -52,10 +53,10 @@ class History:
             self.fault(f"{type(error).__name__}: {error}")
             return False, error.with_traceback(None)
 
-    def putting(self, slots: list[int], numbers: list[int]) -> None:
+    def putting(self, slots: list[int], numbers: list[int], subkeys: list[int] | None = None) -> None:
         now = self.moment()
-        for slot, number in zip(slots, numbers, strict=True):
-            self.lives[number] = Life(slot, now)
+        for slot, number, subkey in zip(slots, numbers, subkeys or [0] * len(slots), strict=True):
+            self.lives[number] = Life(slot, now, subkey=subkey)
 
     def was_put(self, numbers: list[int]) -> None:
         now = self.moment()
@@ -103,12 +104,12 @@ class History:
         assert not self.wrong, "; ".join(self.wrong[:5])
 
     def check_order(self) -> None:
-        """Within a slot: what was put before another was put is got no later."""
-        by_slot: dict[int, list[tuple[int, Life]]] = defaultdict(list)
+        """Within a slot, or a subkey of it: what was put before another was put is got no later."""
+        by_slot: dict[tuple[int, int], list[tuple[int, Life]]] = defaultdict(list)
         for number, life in self.lives.items():
             if life.put and life.got_ended is not None:
-                by_slot[life.slot].append((number, life))
-        for slot, lives in by_slot.items():
+                by_slot[life.slot, life.subkey].append((number, life))
+        for (slot, _), lives in by_slot.items():
             for (a, first), (b, second) in itertools.permutations(lives, 2):
                 if first.put_ended < second.put_begun and second.got_ended < first.got_begun:
                     self.fault(f"item {b} of slot {slot} was got before item {a}, which was put before it")

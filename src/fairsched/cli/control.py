@@ -135,4 +135,5 @@ def _plain(why: Explanation) -> dict[str, Any]:
     """Return an explanation for JSON, with its sentence."""
     found = {name: getattr(why, name) for name in why.__dataclass_fields__}
     found |= {"name": str(why.name), "awaited": None if why.awaited is None else str(why.awaited)}
+    found["busiest"] = None if why.busiest is None else [(str(subkey), number) for subkey, number in why.busiest]
     return {**found, "sentence": str(why)}

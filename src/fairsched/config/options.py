@@ -128,6 +128,10 @@ class ConsumerOptions:
     key : str or callable
         ``"header:NAME"``, ``"property:NAME"`` or ``key(message)``: be fair to tenants inside the queues instead of
         to queues. Messages without a key belong to the tenant ``""``. None is "queue".
+    subkey : str or callable, optional
+        As `key`: what a tenant, or without a `key` a queue, is served is divided among its subkeys in equal parts, by
+        the same `cost`. So a flood of one user does not delay the other users of his tenant, and a tenant has its share
+        however many of them it has. Messages without one belong to the subkey ``""``.
     weights : mapping, optional
         Weights of tenants, with `key`.
     default_weight : int
@@ -149,8 +153,8 @@ class ConsumerOptions:
         Whether a tenant, or without a `key` a queue, that had nothing here for a round has its next turn before the
         others, once a round at most.
     ordering_key : str or callable, optional
-        As `key`: messages of one ordering key, of one queue or tenant, are handled in order and one at a time, those
-        of different keys by `workers` in parallel. Messages without one form a sequence of their own.
+        As `key`: messages of one ordering key, of one queue or tenant (and `subkey`), are handled in order and one at
+        a time, those of different keys by `workers` in parallel. Messages without one form a sequence of their own.
     on_error : "requeue", "reject", "dead-letter" or callable
         What happens to a message whose handler raised. "reject" and "dead-letter" send the same frame: the broker
         dead-letters what it can and drops the rest. A callable gets ``(message, exception)`` and settles the message,
@@ -270,6 +274,15 @@ class ConsumerOptions:
             "Be fair to queues, or to tenants named by a header or property of the message.",
         ),
     )
+    subkey: str | Callable[[Any], object] | None = field(
+        default=None,
+        metadata=_row(
+            or_off(values.HEADER_OR_PROPERTY),
+            "header:NAME|property:NAME|off",
+            "Divide what a queue, or tenant with key, is served among those named by this header or property.",
+            unset="off",
+        ),
+    )
     weights: Mapping[Any, int] | None = field(
         default=None, metadata=_row(values.WEIGHTS, "NAME=WEIGHT,...", "Weights of tenants, with key.", unset="none")
     )
@@ -324,7 +337,7 @@ class ConsumerOptions:
     ordering_key: str | Callable[[Any], object] | None = field(
         default=None,
         metadata=_row(
-            or_off(values.ORDERING_KEY),
+            or_off(values.HEADER_OR_PROPERTY),
             "header:NAME|property:NAME|off",
             "Handle messages with the same value of this header or property in order, one at a time.",
             unset="off",

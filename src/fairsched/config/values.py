@@ -165,10 +165,10 @@ def _text_pools(text: str) -> Any:
 
 
 def _key(value: Any) -> str:
-    return "queue" if value == "queue" else _ordering_key(value)
+    return "queue" if value == "queue" else _header_or_property(value)
 
 
-def _ordering_key(value: Any) -> str:
+def _header_or_property(value: Any) -> str:
     from fairsched.amqp.properties import PROPERTY_NAMES  # and with it pika
 
     if not isinstance(value, str) or not matches(r"(header|property):.+", value):
@@ -454,7 +454,7 @@ WORKERS = Kind(
     "{size = 4, priority = 10} in a file",
 )
 KEY = Kind(_key, "'queue', 'header:NAME' or 'property:NAME'")
-ORDERING_KEY = Kind(_ordering_key, "'header:NAME' or 'property:NAME'")
+HEADER_OR_PROPERTY = Kind(_header_or_property, "'header:NAME' or 'property:NAME'")
 PORT = Kind(lambda value: _whole(value, 0, 65535), "a port, 0 to 65535")
 BANDS = Kind(
     _bands,

@@ -266,13 +266,16 @@ class Client(MessageSource, Listener):
             return "Use more workers, or a shorter handler"
         return f'{self._advice()}; or use prefetch="auto"'
 
-    def charge(self, lane: FairQueue, slot: Any, difference: int) -> None:
-        """Correct what a slot of a lane was charged; a tenant forgotten meanwhile has nothing to correct."""
+    def charge(self, lane: FairQueue, message: Message, difference: int) -> None:
+        """Correct what was charged for a message of a lane; a tenant forgotten meanwhile has nothing to correct."""
         if difference:
             try:
-                lane.settle(slot, difference)
+                if self.settings.subkey is None:
+                    lane.settle(message.slot, difference)
+                else:
+                    lane.settle(message.slot, difference, subkey=message.subkey)
             except KeyError:
-                _log.debug("slot %r is gone; its correction of %d is dropped", slot, difference)
+                _log.debug("slot %r is gone; its correction of %d is dropped", message.slot, difference)
 
     def is_over(self) -> bool:
         """Whether this was stopped and its time for what is here is over."""
@@ -282,7 +285,7 @@ class Client(MessageSource, Listener):
         """Charge and measure the nanoseconds that a message's handler took, where that is wanted."""
         cost = self.settings.cost
         if cost.measures:
-            self.charge(lane, message.slot, cost.correction(message, elapsed))
+            self.charge(lane, message, cost.correction(message, elapsed))
         if self.settings.target_delay is not None:
             self.io_thread.measurements.served(elapsed)
 
@@ -490,7 +493,8 @@ class Client(MessageSource, Listener):
         self, name: Hashable, outlook: SlotOutlook | None, state: ConsumerState, occupied: dict[str, Unsettled]
     ) -> Explanation:
         law = self.shedding.law_of(self.lanes.queues, name) if self.shedding and outlook is not None else None
-        return explained(name, self.settings, state, outlook, occupied, law)
+        subkeys = self.lanes.subkeys(name) if self.settings.subkey is not None and outlook is not None else None
+        return explained(name, self.settings, state, outlook, occupied, law, subkeys)
 
     def stats(self) -> dict[str, Any]:
         """Return counters, what is buffered, and the figures of every slot."""

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 #: Largest cost that is passed on; the engine counts in 64 bits and adds costs up.
 LARGEST = 1 << 40
-#: Estimates are kept for at most this many slots; beyond it they start anew from the common mean.
+#: Estimates are kept for at most this many slots, or subkeys; beyond it they start anew from the common mean.
 _REMEMBERED = 65_536
 
 
@@ -59,9 +59,10 @@ class TimeCost(ConstantCost):
 
     Notes
     -----
-    The time is known only afterwards, so a mean of the slot's recent messages is charged first and the difference
-    is settled when the handler returns (surplus round robin). `estimate` runs in the I/O thread and `correction`
-    in any worker; they share one dict of numbers, in which a lost update costs a little precision and nothing else.
+    The time is known only afterwards, so a mean of the recent messages of the slot, or subkey, is charged first and the
+    difference is settled when the handler returns (surplus round robin). `estimate` runs in the I/O thread and
+    `correction` in any worker; they share one dict of numbers, in which a lost update costs a little precision and
+    nothing else.
     """
 
     unit = 100_000
@@ -72,22 +73,25 @@ class TimeCost(ConstantCost):
     #: Weight of the newest measurement in the mean.
     _GAIN = 0.1
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_subkey: bool = False) -> None:
+        self._by_subkey = by_subkey
         self._means: dict[Hashable, float] = {}
         self._common = 100_000.0
 
     def estimate(self, message: Message) -> int:
         """Return the mean of the slot's recent messages."""
-        return max(1, int(self._means.get(message.slot, self._common)))
+        whose = (message.slot, message.subkey) if self._by_subkey else message.slot
+        return max(1, int(self._means.get(whose, self._common)))
 
     def correction(self, message: Message, elapsed: int) -> int:
         """Learn from the measurement and return its difference from the charge."""
         measured = min(LARGEST, max(1, elapsed))
         means = self._means
-        before = means.get(message.slot)
+        whose = (message.slot, message.subkey) if self._by_subkey else message.slot
+        before = means.get(whose)
         if before is None and len(means) >= _REMEMBERED:
             means.clear()
-        means[message.slot] = measured if before is None else before + self._GAIN * (measured - before)
+        means[whose] = measured if before is None else before + self._GAIN * (measured - before)
         self._common += self._GAIN * (measured - self._common)
         return measured - message.cost
 
@@ -124,13 +128,15 @@ class FunctionCost(ConstantCost):
         return cost
 
 
-def cost_model(cost: str | Callable[[Message], int] | None) -> ConstantCost:
+def cost_model(cost: str | Callable[[Message], int] | None, *, by_subkey: bool = False) -> ConstantCost:
     """Return the model for a ``cost=`` argument.
 
     Parameters
     ----------
     cost : "constant", None, "bytes", "time" or callable
         What a message is charged; None is "constant".
+    by_subkey : bool
+        Whether messages have subkeys, whose times are estimated one by one.
 
     Returns
     -------
@@ -147,7 +153,7 @@ def cost_model(cost: str | Callable[[Message], int] | None) -> ConstantCost:
     if cost == "bytes":
         return BytesCost()
     if cost == "time":
-        return TimeCost()
+        return TimeCost(by_subkey=by_subkey)
     if callable(cost):
         check_plain(cost, "cost")
         return FunctionCost(cost)

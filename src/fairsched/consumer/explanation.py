@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 import reprlib
 import time
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Names that an error lists, at most.
 _MOST_LISTED = 10
+#: Subkeys that a sentence names, at most.
+_FEW = 3
 
 _shortened = reprlib.Repr()
 _shortened.maxstring = _shortened.maxother = _shortened.maxlong = 80
@@ -72,6 +75,7 @@ class Explanation:
         Messages that wait here for a handler.
     oldest : float or None
         Seconds for which the first of them has been here; None if there is none, and so are cost, rank, turns, others.
+        With a `subkey` the first is the one that is served next.
     cost : int or None
         What the first of them is charged.
     rank : int or None
@@ -96,6 +100,10 @@ class Explanation:
         Its strict band; None if nobody has one of his own, as is above.
     above : int or None
         Messages buffered in the bands before its own, which are served before any of its own.
+    subkeys : int or None
+        Subkeys of it that have messages buffered; None without a `subkey`, as is the next.
+    busiest : tuple of (hashable, int) or None
+        Those of them that have most, and how many messages: ten at most.
     returning : bool or None
         Whether CoDel is returning its messages; None without a `codel`, and so are the next two.
     returned : int or None
@@ -135,6 +143,8 @@ class Explanation:
     retry_after: float | None = None
     band: int | None = None
     above: int | None = None
+    subkeys: int | None = None
+    busiest: tuple[tuple[Hashable, int], ...] | None = None
     returning: bool | None = None
     returned: int | None = None
     sojourn: float | None = None
@@ -151,6 +161,7 @@ def explained(
     outlook: SlotOutlook | None,
     windows: dict[str, Unsettled],
     law: tuple[bool, CoDelStats] | None,
+    subkeys: Mapping[Hashable, int] | None = None,
 ) -> Explanation:
     """Put together why a queue or a tenant waits.
 
@@ -168,6 +179,8 @@ def explained(
         Of each queue consumed, what is unsettled of it.
     law : tuple or None
         Whether CoDel is returning its messages, and its figures.
+    subkeys : mapping, optional
+        Messages buffered by subkey of it, if there is a `subkey`.
 
     Returns
     -------
@@ -193,7 +206,12 @@ def explained(
         unsettled_bytes=sum(one.size for one in there) if windows else None,
         byte_limit=sum(limits[queue] for queue in queues) if limits else None,
     )
-    return found if outlook is None else _scheduled(found, settings, outlook, law)
+    if outlook is None:
+        return found
+    if subkeys is not None:
+        busiest = heapq.nlargest(_MOST_LISTED, subkeys.items(), key=lambda one: one[1])
+        found = replace(found, subkeys=len(subkeys), busiest=tuple(busiest))
+    return _scheduled(found, settings, outlook, law)
 
 
 def _scheduled(
@@ -268,11 +286,21 @@ def _listed(names: Iterable[Hashable]) -> str:
 def _clauses(why: Explanation) -> Iterator[str]:
     """Yield the parts of the sentence: what is here, what is in the way, whose turn it is, the window."""
     if why.buffered:
-        yield f"{_count(why.buffered, 'message')} buffered, the oldest for {_seconds(why.oldest or 0.0)}"
+        first = "oldest" if why.subkeys is None else "next"
+        yield f"{_count(why.buffered, 'message')} buffered, the {first} for {_seconds(why.oldest or 0.0)}"
+        if why.busiest:
+            yield _division(why)
     yield from _hindrances(why)
     if why.quantum is not None:
         yield from _turns(why)
     yield from _window(why)
+
+
+def _division(why: Explanation) -> str:
+    """Return whose these messages are."""
+    shown = [f"{number} of {_shortened.repr(subkey)}" for subkey, number in (why.busiest or ())[:_FEW]]
+    rest = (why.subkeys or 0) - len(shown)
+    return f"of its subkeys {', '.join(shown)}" + (f" and some of {rest} more" if rest else "")
 
 
 def _hindrances(why: Explanation) -> Iterator[str]:

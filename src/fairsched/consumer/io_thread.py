@@ -146,10 +146,11 @@ class IOThread:
         self._backlogged = BackloggedSlots(self._loop, settings, self.measurements, lanes, self._channels)
         self._window_control = WindowControl(self._loop, settings, self.measurements, self._channels, listener.service)
         self._intake = Intake(
-            lanes, counters, self.acks, key=settings.key, cost=settings.cost, defer=self._on_first_delivery
-        )
+            lanes, counters, self.acks, key=settings.key, subkey=settings.subkey, cost=settings.cost,
+            defer=self._on_first_delivery,
+        )  # fmt: skip
         # A key or a price is Python code of somebody's own, as the choice of a lane may be: they run in this thread.
-        plain = settings.key is None or isinstance(settings.key, HeaderKey)
+        plain = all(key is None or isinstance(key, HeaderKey) for key in (settings.key, settings.subkey))
         plain = plain and not settings.cost.varies and len(lanes.queues) == 1
         self._lent = LentConnection(self._intake, lanes.queues[0] if plain else None, self._wake)
         self.settlements.lent = self._lent

@@ -1,4 +1,4 @@
-"""Whose message is it: the ``key=`` and ``ordering_key=`` of a consumer, from a header, a property or a function."""
+"""Whose message is it: ``key=``, ``subkey=`` and ``ordering_key=`` of a consumer, by header, property or function."""
 
 from __future__ import annotations
 

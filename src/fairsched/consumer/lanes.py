@@ -6,6 +6,7 @@ import contextlib
 import functools
 import math
 import queue
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -41,9 +42,9 @@ class Lanes:
 
     Notes
     -----
-    A lane is served by one worker, and a fair queue returns the messages of one slot in the order in which they came:
-    so messages of one key and one slot run in order, one at a time. The lanes stand on a hash ring under names that do
-    not depend on their number: with another number of workers most keys keep their lane.
+    A lane is served by one worker, and a fair queue returns the messages of one slot, or of one subkey of it, in the
+    order in which they came: so messages of one key and one slot run in order, one at a time. The lanes stand on a hash
+    ring under names that do not depend on their number: with another number of workers most keys keep their lane.
 
     Safe from any thread; one thread at a time may put.
     """
@@ -57,6 +58,7 @@ class Lanes:
                 default_quantum=settings.default_quantum,
                 limit=settings.options.limit,
                 sparse_boost=settings.options.sparse_boost,
+                subkey_quantum=None if settings.subkey is None else settings.cost.unit,
             )
             for _ in names
         )
@@ -99,7 +101,13 @@ class Lanes:
             name = self._ring.route(ascii(key))
         return self._named[name]  # type: ignore[index]  # a ring with members always names one
 
-    def put_many(self, slots: list[Hashable], messages: list[Message], costs: list[int] | None = None) -> list[Message]:
+    def put_many(
+        self,
+        slots: list[Hashable],
+        messages: list[Message],
+        costs: list[int] | None = None,
+        subkeys: list[Hashable] | None = None,
+    ) -> list[Message]:
         """Queue messages, in their order, each in its lane; one put per lane.
 
         Returns
@@ -108,17 +116,26 @@ class Lanes:
             Those that came too late: their lanes are shut down, so that nobody takes messages any more.
         """
         if self._ring is None:
-            return _put(self.queues[0], slots, messages, costs)
-        return self._put_in_lanes(slots, messages, costs)
+            return _put(self.queues[0], slots, messages, costs, subkeys)
+        return self._put_in_lanes(slots, messages, costs, subkeys)
 
-    def _put_in_lanes(self, slots: list[Hashable], messages: list[Message], costs: list[int] | None) -> list[Message]:
+    def _put_in_lanes(
+        self,
+        slots: list[Hashable],
+        messages: list[Message],
+        costs: list[int] | None,
+        subkeys: list[Hashable] | None,
+    ) -> list[Message]:
         groups: dict[FairQueue, list[int]] = {}
         for index, message in enumerate(messages):
             groups.setdefault(self.place(message), []).append(index)
         refused: list[Message] = []
         for lane, chosen in groups.items():
             prices = None if costs is None else [costs[index] for index in chosen]
-            refused += _put(lane, [slots[index] for index in chosen], [messages[index] for index in chosen], prices)
+            whose = None if subkeys is None else [subkeys[index] for index in chosen]
+            refused += _put(
+                lane, [slots[index] for index in chosen], [messages[index] for index in chosen], prices, whose
+            )
         return refused
 
     def hold(self, slot: Hashable, held: bool, awaited: bool = True) -> bool:
@@ -156,6 +173,13 @@ class Lanes:
         oldest = min(found, key=lambda one: math.inf if one.item is None else one.item.arrived)
         return oldest._replace(stats=functools.reduce(_added, (one.stats for one in found)))
 
+    def subkeys(self, slot: Hashable) -> dict[Hashable, int]:
+        """Return the number of messages that wait by subkey of a slot. O(subkeys of it)."""
+        found: Counter[Hashable] = Counter()
+        for lane in self.queues:
+            found.update(lane.subkeys(slot))
+        return found
+
     def shutdown(self) -> None:
         """Take no more messages; what is here can still be taken out."""
         for lane in self.queues:
@@ -189,10 +213,19 @@ class Lanes:
         return self.queues[0].limit_stats() if len(self.queues) == 1 else {}
 
 
-def _put(lane: FairQueue, slots: list[Hashable], messages: list[Message], costs: list[int] | None) -> list[Message]:
+def _put(
+    lane: FairQueue,
+    slots: list[Hashable],
+    messages: list[Message],
+    costs: list[int] | None,
+    subkeys: list[Hashable] | None,
+) -> list[Message]:
     """Queue messages in one lane; return them if it is shut down."""
     try:
-        lane.put_many(slots, messages, costs)
+        if subkeys is None:
+            lane.put_many(slots, messages, costs)
+        else:
+            lane.put_many(slots, messages, costs, subkeys=subkeys)
     except ShutDown:
         return messages
     return []

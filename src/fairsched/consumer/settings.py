@@ -84,8 +84,9 @@ class ConsumerSettings:
         Band of each queue or tenant for which one is said.
     pools : tuple of Pool
         The workers, by descending priority.
-    key, ordering_key : callable or None
-        From a message to its tenant, or to the sequence it belongs to.
+    key, subkey, ordering_key : callable or None
+        From a message to its tenant, to whose it is among those of the tenant or queue, or to the sequence it belongs
+        to.
     decode : Decoder or None
         From a message to what its body stands for.
     middleware : tuple of callable
@@ -108,8 +109,9 @@ class ConsumerSettings:
         self.options = options
         self.urls = check_urls(options.url)
         self.pools = as_pools(options.workers)
-        self.cost = cost_model(options.cost)
+        self.cost = cost_model(options.cost, by_subkey=options.subkey is not None)
         self.key = None if options.key in (None, "queue") else key_function(options.key)
+        self.subkey = None if options.subkey is None else key_function(options.subkey, "subkey")
         self.ordering_key = None if options.ordering_key is None else key_function(options.ordering_key, "ordering_key")
         if callable(options.on_error):
             check_plain(options.on_error, "on_error")
