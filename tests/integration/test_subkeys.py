@@ -67,7 +67,7 @@ def test_without_a_key_each_queue_is_divided(broker: Node, new_queue: Declare) -
     gold, free = new_queue("gold"), new_queue("free")
     for queue in (gold, free):
         publish(broker, queue, "", {"a": 60, "b": 60})
-    with Consumer(broker.url, {gold: 3, free: 1}, subkey="header:user", prefetch=400) as consumer:
+    with Consumer(broker.url, {gold: 3, free: 1}, subkey="header:user", prefetch={gold: 200, free: 200}) as consumer:
         eventually(lambda: consumer.stats()["received"] == 240)
         order = Counter(order_of(consumer, 80))
         assert order == {(gold, "a"): 30, (gold, "b"): 30, (free, "a"): 10, (free, "b"): 10}
