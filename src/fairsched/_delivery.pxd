@@ -82,7 +82,6 @@ cdef class ChannelDeliveries:
 
 
 cdef class Message:
-    cdef public object body
     cdef public uint64_t delivery_tag
     cdef public bint redelivered
     cdef public bint settled
@@ -92,9 +91,15 @@ cdef class Message:
     cdef public object subkey
     cdef public int64_t cost
     cdef object origin
-    cdef object method       # pika's, or bytes that begin with its payload
+    cdef object content      # the body; None: it is among the octets of the header, unless `body_at` is 0
+    cdef object method       # pika's, or bytes with its payload
+    cdef int64_t method_at   # where in these it is
+    cdef int64_t method_end
     cdef object header       # pika's properties, or bytes with the payload of the content header
-    cdef int64_t header_at   # where in these it begins
+    cdef int64_t header_at   # where in these that is, and the body
+    cdef int64_t header_end
+    cdef int64_t body_at
+    cdef int64_t body_end
     cdef object decoded
     cdef tuple value         # of the body, as it was decoded; None: not yet
     cdef Place place         # that it takes of what a limit allows, until it is settled; None: nobody counts
@@ -151,7 +156,7 @@ cdef class LentConnection:
     cdef double looked          # when who reads looked last
     cdef double waited          # and had waited
     cdef double emptied         # when who reads did so last
-    cdef uint8_t* buffer
+    cdef bytes block            # to read into; None: messages have it
     cdef int64_t longest
     # For the I/O thread, when it has the connection again.
     cdef bint left              # there is something for it to do
@@ -173,8 +178,9 @@ cdef class LentConnection:
     cdef int wait(self, int64_t brief) except -2
     cdef int read(self) except -2
     cdef int read_borrowed(self) except -2
+    cdef bytes read_octets(self, int64_t size)
     cdef int take(self, int64_t size) except -1
-    cdef int keep(self, int64_t position, int64_t size, Found what) except -1
+    cdef int keep(self, bytes octets, int64_t position, int64_t size, Found what) except -1
     cdef int rest(self) except -1
     cdef int rise(self) except -1
     cdef int watch(self) except -1

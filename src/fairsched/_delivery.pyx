@@ -16,7 +16,8 @@ In this file, in this order:
     CollectedDeliveries  deliveries that become columns without becoming messages
 
 No Python function is called for a message on its way, but those that the user gave: a key, a price, a handler. A
-message is made once, in the I/O thread, and its method and properties stay undecoded until somebody asks.
+message is made once, by who reads it. It refers to what was read, in which its method and properties stay undecoded, and
+its body uncopied, until somebody asks.
 
 Exclusion. Who has the connection delivers and sends, one thread at a time: the I/O thread, unless it lent it; any
 thread may settle and take messages. What several threads change is changed with the GIL held, in one stretch without
@@ -686,7 +687,7 @@ cdef class Message:
     Attributes
     ----------
     body : bytes
-        The content.
+        The content; made on first use.
     delivery_tag : int
         The broker's number for this delivery, counted per channel.
     redelivered : bool
@@ -706,6 +707,9 @@ cdef class Message:
 
     Notes
     -----
+    Until it is gone itself, it keeps the octets that it came in: what one read of the connection brought, 64 KiB or a
+    few frames, the other messages in there included.
+
     Settling twice is allowed: the first call decides, later ones do nothing and return False. Settling a message
     whose channel is gone does nothing either, since the broker delivers it again; ``stats()`` counts such calls.
 
@@ -717,12 +721,14 @@ cdef class Message:
     def __init__(
         self, body, uint64_t delivery_tag, bint redelivered, delivery, properties, origin, double arrived=0.0
     ):
-        self.body = body
+        self.content = body
         self.delivery_tag = delivery_tag
         self.redelivered = redelivered
         self.method = delivery
+        self.method_at, self.method_end = 0, len(delivery) if isinstance(delivery, bytes) else 0
         self.header = properties
-        self.header_at = 0
+        self.header_at, self.header_end = 0, len(properties) if isinstance(properties, bytes) else 0
+        self.body_at = self.body_end = 0
         self.decoded = None
         self.origin = origin
         self.slot = origin.queue
@@ -732,11 +738,25 @@ cdef class Message:
         self.settled = self.deferred = False
 
     @property
+    def body(self):
+        """The content; made on first use."""
+        with cython.critical_section(self):
+            if self.content is None and self.body_at and isinstance(self.header, bytes):
+                self.content = part(<const uint8_t*> PyBytes_AS_STRING(self.header), self.body_at, self.body_end)
+            return self.content
+
+    @body.setter
+    def body(self, value):
+        with cython.critical_section(self):
+            self.content = value
+            self.body_at = 0
+
+    @property
     def delivery(self):
         """The method as pika's ``Basic.Deliver``; decoded on first use."""
         if isinstance(self.method, bytes):
             # Behind class and method number.
-            self.method = spec.Basic.Deliver().decode(self.method, 4)
+            self.method = spec.Basic.Deliver().decode(self.method, self.method_at + 4)
         return self.method
 
     @property
@@ -771,7 +791,7 @@ cdef class Message:
 
     cdef bytes header_bytes(self):
         cdef bytes found = self.header
-        return found[self.header_at:]
+        return found[self.header_at:self.header_end]
 
     @property
     def queue(self):
@@ -796,10 +816,10 @@ cdef class Message:
     cdef object name_in_method(self, int number):
         """The exchange (0) or the routing key (1)."""
         cdef const uint8_t* at
-        cdef int64_t begin = 4, end = 0
+        cdef int64_t begin = 4, end
         if isinstance(self.method, bytes):
-            at = <const uint8_t*> PyBytes_AS_STRING(self.method)
-            end = PyBytes_GET_SIZE(self.method)
+            at = <const uint8_t*> PyBytes_AS_STRING(self.method) + self.method_at
+            end = self.method_end - self.method_at
             begin += 1 + (at[begin] if begin < end else end) + 9  # consumer tag, delivery tag, redelivered
             if number:
                 begin += 1 + (at[begin] if begin < end else end)
@@ -827,10 +847,10 @@ cdef class Message:
 
         A queue that was a stream may be another by now, in which what is acknowledged is gone.
         """
-        cdef const uint8_t* at
-        if isinstance(self.header, bytes):
-            at = <const uint8_t*> PyBytes_AS_STRING(self.header) + self.header_at
-            return stream_offset(at, PyBytes_GET_SIZE(self.header) - self.header_at) >= 0
+        cdef int64_t size = 0
+        cdef const uint8_t* at = header_octets(self, &size)
+        if at != NULL:
+            return stream_offset(at, size) >= 0
         try:
             return "x-stream-offset" in self.headers
         except Exception:
@@ -1033,6 +1053,25 @@ cdef class Message:
         return f"<Message {self.delivery_tag} of queue {self.queue!r}, {len(self.body)} bytes, {state}>"
 
 
+cdef inline const uint8_t* header_octets(Message message, int64_t* size) noexcept:
+    """The payload of a message's content header; NULL: there are pika's properties."""
+    if not isinstance(message.header, bytes):
+        return NULL
+    size[0] = message.header_end - message.header_at
+    return <const uint8_t*> PyBytes_AS_STRING(message.header) + message.header_at
+
+
+cdef inline const uint8_t* body_octets(Message message, int64_t* size) noexcept:
+    """The body of a message; NULL: it has one that is not bytes."""
+    if message.content is None and message.body_at and isinstance(message.header, bytes):
+        size[0] = message.body_end - message.body_at
+        return <const uint8_t*> PyBytes_AS_STRING(message.header) + message.body_at
+    if not isinstance(message.content, bytes):
+        return NULL
+    size[0] = PyBytes_GET_SIZE(message.content)
+    return <const uint8_t*> PyBytes_AS_STRING(message.content)
+
+
 @cython.final
 cdef class HeaderKey:
     """HeaderKey(name, otherwise)
@@ -1065,14 +1104,12 @@ cdef class HeaderKey:
 
     cdef object shown(self, Message message):
         """The header if it shows as text, or "" if there is none; None: it takes Python code to tell."""
-        cdef const uint8_t* at
+        cdef int64_t size = 0
+        cdef const uint8_t* at = header_octets(message, &size)
         cdef Properties properties
         cdef Field field
         cdef FieldFound found = FIELD_UNSURE
-        cdef int64_t size
-        if isinstance(message.header, bytes):
-            at = <const uint8_t*> PyBytes_AS_STRING(message.header) + message.header_at
-            size = PyBytes_GET_SIZE(message.header) - message.header_at
+        if at != NULL:
             if contents_find(at, size, &properties):
                 if properties.begin[PROPERTY_HEADERS] < 0:
                     return ""
@@ -1093,13 +1130,15 @@ cdef class HeaderKey:
 # From the bytes of a connection to messages ---------------------------------------------------------------------------
 
 
-cdef int give_message(ChannelDeliveries channel, const uint8_t* at, const Delivery* d) except -1:
+cdef int give_message(ChannelDeliveries channel, bytes octets, const Delivery* d) except -1:
     """Make a message of a delivery. All that may run the collector comes before the delivery is booked."""
     cdef Message message = Message.__new__(Message)
-    # One copy from the beginning of the method to the end of the content header, with the edge of a frame in between.
-    message.method = message.header = part(at, d.method, d.header_end)
-    message.header_at = d.header - d.method
-    message.body = part(at, d.body, d.body_end)
+    cdef const uint8_t* at = <const uint8_t*> PyBytes_AS_STRING(octets)
+    # What came together stays together: it costs a message neither memory of its own nor a copy.
+    message.method = message.header = octets
+    message.method_at, message.method_end = d.method, d.method_end
+    message.header_at, message.header_end = d.header, d.header_end
+    message.body_at, message.body_end = d.body, d.body_end
     message.delivery_tag = frames_number(at + d.tag, 8)
     message.redelivered = at[d.tag + 8] & 1
     message.origin = channel
@@ -1155,14 +1194,13 @@ def give_deliveries(
     """
     cdef int64_t position = start, frames = 0
     cdef Found what = give(
-        <const uint8_t*> PyBytes_AS_STRING(buffer), PyBytes_GET_SIZE(buffer), &position, &frames, longest, sinks,
-        unfinished, False,
+        buffer, PyBytes_GET_SIZE(buffer), &position, &frames, longest, sinks, unfinished, False,
     )
     return position, what == FOUND_OTHER, frames
 
 
 cdef Found give(
-    const uint8_t* at, int64_t size, int64_t* position, int64_t* frames, int64_t longest, dict sinks, dict unfinished,
+    bytes octets, int64_t size, int64_t* position, int64_t* frames, int64_t longest, dict sinks, dict unfinished,
     bint only_channels,
 ) except *:
     """Give the deliveries at a position to the sinks of their channels, move it, and say what follows.
@@ -1170,6 +1208,7 @@ cdef Found give(
     `only_channels` is for who has borrowed the connection: meanwhile nobody else adds a channel or takes one away.
     Where it raises, it is the delivery at `position` that failed.
     """
+    cdef const uint8_t* at = <const uint8_t*> PyBytes_AS_STRING(octets)
     cdef Delivery d
     cdef Found what
     cdef object sink = None
@@ -1186,7 +1225,7 @@ cdef Found give(
         if what != FOUND_WHOLE:
             return what
         if only_channels or isinstance(sink, ChannelDeliveries):
-            give_message(<ChannelDeliveries> sink, at, &d)
+            give_message(<ChannelDeliveries> sink, octets, &d)
         elif isinstance(sink, CollectedDeliveries):
             (<CollectedDeliveries> sink).take(at, &d)
         else:
@@ -1406,7 +1445,6 @@ cdef class LentConnection:
         self.wake = wake
 
     def __dealloc__(self):
-        free(self.buffer)
         if self.lock != NULL:
             PyThread_free_lock(self.lock)
 
@@ -1420,10 +1458,6 @@ cdef class LentConnection:
         body is at most that comes in one frame.
         """
         if SOCKETS_LEND:
-            if self.buffer == NULL:
-                self.buffer = <uint8_t*> malloc(ROOM)
-                if self.buffer == NULL:
-                    raise MemoryError()
             self.transport = transport
             self.longest = longest
             with cython.critical_section(self):
@@ -1626,13 +1660,17 @@ cdef class LentConnection:
     cdef int read_borrowed(self) except -2:
         cdef bytes rest = self.transport._frame_buffer
         cdef int64_t size = PyBytes_GET_SIZE(rest), received
+        cdef char* at
         if not self.readable or len(self.intake.messages) or 2 * size > ROOM:
             return -1
         if not self.unwatched:
             self.unwatch()
-        memcpy(self.buffer, PyBytes_AS_STRING(rest), size)
+        if self.block is None:
+            self.block = PyBytes_FromStringAndSize(NULL, ROOM)
+        at = PyBytes_AS_STRING(self.block)
+        memcpy(at, PyBytes_AS_STRING(rest), size)
         self.emptied = self.looked
-        received = sockets_receive(self.fd, self.buffer + size, ROOM - size)
+        received = sockets_receive(self.fd, at + size, ROOM - size)
         if received == RECEIVED_NOTHING:
             return 0
         if received <= 0:  # which the I/O thread finds too
@@ -1641,20 +1679,30 @@ cdef class LentConnection:
             return -1
         return self.take(size + received)
 
+    cdef bytes read_octets(self, int64_t size):
+        """What was read, for messages to keep: the block if that is the larger part of it, or else a copy."""
+        cdef bytes block = self.block
+        if 2 * size < ROOM:
+            return part(<const uint8_t*> PyBytes_AS_STRING(block), 0, size)
+        self.block = None
+        return block
+
     cdef int take(self, int64_t size) except -1:
-        """Queue the deliveries at the beginning of the buffer, and keep the rest; 1 if there were any."""
+        """Queue the deliveries at the beginning of what was read, and keep the rest; 1 if there were any."""
+        cdef bytes octets
         cdef int64_t position = 0
         cdef Found what = FOUND_OTHER
         try:
+            octets = self.read_octets(size)
             try:
                 what = give(
-                    self.buffer, size, &position, &self.received_frames, self.longest, self.transport.sinks,
+                    octets, size, &position, &self.received_frames, self.longest, self.transport.sinks,
                     self.transport._unfinished, True,
                 )
             except Exception:
                 self.left = True  # there it fails again
             self.received_size += position
-            self.keep(position, size, what)
+            self.keep(octets, position, size, what)
             # That a window is full is known before its last message is handed out: its slot may have to be held.
             if self.filled or not self.intake.queue_all(self.lane):
                 self.left = True
@@ -1663,12 +1711,13 @@ cdef class LentConnection:
             self.left, self.error = True, error
         return position > 0
 
-    cdef int keep(self, int64_t position, int64_t size, Found what) except -1:
+    cdef int keep(self, bytes octets, int64_t position, int64_t size, Found what) except -1:
         """Keep what is no whole delivery for the next read; a whole frame that is none is for the I/O thread."""
+        cdef const uint8_t* at = <const uint8_t*> PyBytes_AS_STRING(octets)
         cdef int64_t left = size - position
-        self.transport._frame_buffer = part(self.buffer, position, size)
+        self.transport._frame_buffer = part(at, position, size)
         if what == FOUND_OTHER and left >= FRAME_HEAD:
-            if FRAME_HEAD + <int64_t> frames_number(self.buffer + position + 3, 4) < left:
+            if FRAME_HEAD + <int64_t> frames_number(at + position + 3, 4) < left:
                 self.left = True
         if 2 * left > ROOM:
             self.readable = False
@@ -2130,13 +2179,11 @@ cdef inline int note_durations(MessageSource source, Message message, double beg
 
 cdef inline uint64_t timestamp_of(Message message) except? 0:
     """When the publisher says that it made the message, in seconds since 1970; 0: it does not say."""
-    cdef const uint8_t* at
-    cdef int64_t size
-    if type(message.header) is not bytes:
+    cdef int64_t size = 0
+    cdef const uint8_t* at = header_octets(message, &size)
+    if at == NULL:
         found = getattr(message.header, "timestamp", None)
         return found if isinstance(found, int) and 0 <= found < 1 << 63 else 0
-    at = <const uint8_t*> PyBytes_AS_STRING(message.header) + message.header_at
-    size = PyBytes_GET_SIZE(message.header) - message.header_at
     # Most have none, and a look at the flags says so.
     return timestamp_in(at, size) if size > CONTENT_HEAD + 1 and at[CONTENT_HEAD + 1] & HAS_TIMESTAMP else 0
 
@@ -2350,18 +2397,21 @@ cdef tuple column_take(Column* c):
     return c.rows, c.nulls, (there, offsets, PyBytes_FromStringAndSize(c.data, c.size))
 
 
-cdef int add_body(Column* c, object body) except -1:
+cdef int add_body(Column* c, Message message) except -1:
     """Add a row with a body."""
-    if type(body) is not bytes:
-        raise TypeError(f"body must be bytes, got {body!r}")
-    return column_add(c, PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
+    cdef int64_t size = 0
+    cdef const uint8_t* at = body_octets(message, &size)
+    if at == NULL:
+        raise TypeError(f"body must be bytes, got {message.content!r}")
+    return column_add(c, <const char*> at, size)
 
 
 cdef int add_names(Column* exchange, Column* key, Message message) except -1:
     """Add a row with the exchange and the routing key of a message."""
     cdef object method = message.method
     if type(method) is not bytes or not add_path(
-        exchange, key, <const uint8_t*> PyBytes_AS_STRING(method), PyBytes_GET_SIZE(method)
+        exchange, key, <const uint8_t*> PyBytes_AS_STRING(method) + message.method_at,
+        message.method_end - message.method_at,
     ):
         column_add_object(exchange, message.name_in_method(0))
         column_add_object(key, message.name_in_method(1))
@@ -2386,10 +2436,11 @@ cdef bint add_path(Column* exchange, Column* key, const uint8_t* at, int64_t siz
 
 cdef int64_t octets_of(Message message, bint with_properties) noexcept:
     """How much of its longest column a message may take."""
-    cdef int64_t size = PyBytes_GET_SIZE(message.body) if type(message.body) is bytes else 0
-    if with_properties and type(message.header) is bytes:
-        size = max(size, GROWTH * (PyBytes_GET_SIZE(message.header) - message.header_at))
-    return size
+    cdef int64_t size = 0, header = 0
+    body_octets(message, &size)
+    if with_properties:
+        header_octets(message, &header)
+    return max(size, GROWTH * header)
 
 
 # Properties and headers as columns ------------------------------------------------------------------------------------
@@ -2649,7 +2700,7 @@ cdef class MessageColumns:
                 number = self.queues[origin.queue]
             (<int32_t*> columns[COLUMN_QUEUE].data)[row] = number
             columns[COLUMN_REDELIVERED].data[row >> 3] |= <char> (message.redelivered << (row & 7))
-            add_body(&columns[COLUMN_BODY], message.body)
+            add_body(&columns[COLUMN_BODY], message)
             add_names(&columns[COLUMN_EXCHANGE], &columns[COLUMN_KEY], message)
             row += 1
         return 0
@@ -2719,15 +2770,11 @@ cdef bint add_row(
     Column* columns, Message message, tuple numbers, list names, object headers, int64_t latest
 ) except -1:
     """Add the properties and headers of a message; False if its content header is not at hand."""
-    cdef bytes header
-    cdef int64_t start = message.header_at
-    if type(message.header) is not bytes:
+    cdef int64_t size = 0
+    cdef const uint8_t* at = header_octets(message, &size)
+    if at == NULL:
         return False
-    header = message.header
-    return add_content(
-        columns, <const uint8_t*> PyBytes_AS_STRING(header) + start, PyBytes_GET_SIZE(header) - start, numbers, names,
-        message, headers, latest,
-    )
+    return add_content(columns, at, size, numbers, names, message, headers, latest)
 
 
 cdef bint add_content(

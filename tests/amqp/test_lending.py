@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import socket
 import struct
@@ -24,9 +25,11 @@ MESSAGES = 20_000
 
 
 @contextlib.contextmanager
-def lent(channels: int = 1, key: HeaderKey | None = None) -> Iterator[tuple[LentSource, socket.socket]]:
+def lent(
+    channels: int = 1, key: HeaderKey | None = None, bodies: list[bytes] | None = None
+) -> Iterator[tuple[LentSource, socket.socket]]:
     """A source, and the broker's end of its connection."""
-    source = LentSource([b"%d" % number for number in range(MESSAGES)], channels, MESSAGES, key)
+    source = LentSource(bodies or [b"%d" % number for number in range(MESSAGES)], channels, MESSAGES, key)
     theirs = source.open()
     theirs.settimeout(SOON)
     source.start()
@@ -84,6 +87,29 @@ def test_a_fast_consumer_reads_itself() -> None:
         assert [int(message.body) for message in found] == list(range(len(found)))
         settle(source, theirs, found)
         reach(lambda: source.wire.bytes_sent >= 21)
+
+
+def octets_kept(message: Message) -> int:
+    """How long that is what a message has its method and its content header in."""
+    return max(len(found) for found in gc.get_referents(message) if type(found) is bytes)
+
+
+def test_messages_keep_what_was_read_and_a_small_read_is_no_longer_than_it_was() -> None:
+    """Bodies are made when they are asked for: long after other reads, which went to other memory."""
+    chance = random.Random(14)
+    bodies = [chance.randbytes(chance.choice((0, 1, 90, 700, 3000))) for _ in range(4000)]
+    with lent(bodies=bodies) as (source, theirs):
+        found = borrow(source, theirs)
+        kept = [octets_kept(message) for message in found]
+        assert max(kept) <= len(delivery(1, 1, bytes(3000)))
+        while len(found) < len(bodies):
+            theirs.sendall(b"".join(more(source) for _ in range(chance.choice((1, 20, 70)))))
+            while len(found) < source.broker.tags[1]:
+                found += source.get_many(source.lane, 50, SOON)
+        assert max(map(octets_kept, found)) == 1 << 16
+        assert [(message.body, message.routing_key) for message in found] == [(body, "key") for body in bodies]
+        assert all(message.body is message.body and message.raw_properties.endswith(b"\0\0") for message in found)
+        assert [message.delivery.delivery_tag for message in found] == list(range(1, len(bodies) + 1))
 
 
 def test_what_one_read_brings_goes_each_to_its_own_queue() -> None:

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 from pika.spec import Basic, BasicProperties
+from support.deliveries import Source
 
 from fairsched import AckLedger, ConfigurationError, Publisher
 from fairsched._delivery import Message
@@ -73,6 +74,19 @@ def test_raw_method_and_properties_are_decoded_on_demand() -> None:
     assert (message.headers, message.properties.app_id, message.properties.priority) == ({"a": 1}, "app", 3)
     assert message.properties is message.properties
     assert message.delivery is message.delivery
+
+
+def test_a_body_may_be_replaced_before_and_after_it_was_read() -> None:
+    source = Source([b"first", b"second", b""])
+    source.deliver()
+    first, second, third = source.try_get_many(source.lane, 3)
+    assert (second.body, third.body) == (b"second", b"")
+    for message in (first, second, third):
+        message.body = b"other"
+        assert message.body == b"other"
+        assert repr(message).endswith(" 5 bytes, unsettled>")
+        message.body = None
+        assert message.body is None
 
 
 def test_a_message_does_not_show_its_body() -> None:
