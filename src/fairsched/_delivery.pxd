@@ -1,5 +1,6 @@
 """The delivery path of a consumer, as other modules see it; see _delivery.pyx."""
 
+from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_type_lock
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -132,7 +133,14 @@ cdef class Intake:
     cdef list messages
     cdef double now
     cdef bint borrowed  # it is not the I/O thread that reads
+    cdef PyObject* octets  # the present read, to be compared only
+    cdef bint sharing      # its messages refer to it
+    cdef list kept         # reads, but small ones, to which messages referred when it was last looked
+    cdef int64_t kept_size
 
+    cdef bint shares(self, bytes octets) except -1
+    cdef bint keep(self, bytes octets) except -1
+    cdef int forget_unused(self) except -1
     cdef int append(self, Message message) except -1
     cdef bint queue_all(self, FairQueue lane) except -1
     cdef list prices(self, list messages)

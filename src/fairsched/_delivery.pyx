@@ -32,6 +32,7 @@ the collector takes apart what it belonged to.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.ref cimport PyObject, _Py_REFCNT
 from cpython.time cimport monotonic, perf_counter
 from cpython.time cimport time as wall_clock
 from cpython.unicode cimport PyUnicode_AsUTF8String, PyUnicode_DecodeUTF8
@@ -65,6 +66,7 @@ from fairsched.core.arrowdata cimport ArrowArray
 from fairsched.core.arrowexport cimport (
     ArrowBlock, ArrowTexts, arrow_batch, arrow_batch_column, arrow_batch_dictionary, arrow_texts_leave,
 )
+from fairsched.core.atomics cimport rarely
 from fairsched.core.delay.buckets cimport BUCKETS, BUCKETS_FIRST, Buckets, bucket_bounds, buckets_add
 
 from queue import Empty
@@ -133,6 +135,8 @@ cdef enum:
     SLOW = 5_000_000   # of slower handlers, in nanoseconds, it is looked how long their messages wait here
     OFTEN = 32         # messages taken after which it is looked, at the latest, whether more have come
     ROOM = 1 << 16     # octets that are read at once
+    SMALL_READ = 4096  # octets of a read that may be kept for one message without being counted
+    MOST_KEPT = 4 << 20  # octets of other reads that messages of a consumer keep
     SETTLEMENT = 21    # octets of a frame that settles
     AGE_TICKS = BUCKETS_FIRST  # of an age, to a second: its first bucket ends there
     HAS_TIMESTAMP = 0x8000 >> PROPERTY_TIMESTAMP  # in the second octet of the flags of properties
@@ -707,8 +711,8 @@ cdef class Message:
 
     Notes
     -----
-    Until it is gone itself, it keeps the octets that it came in: what one read of the connection brought, 64 KiB or a
-    few frames, the other messages in there included.
+    Memory: messages of one read of the connection share its bytes, which stay until the last of them is gone. Of these,
+    the messages of one consumer keep 4 MiB at most; beyond that, each new message gets a copy of its own.
 
     Settling twice is allowed: the first call decides, later ones do nothing and return False. Settling a message
     whose channel is gone does nothing either, since the broker delivers it again; ``stats()`` counts such calls.
@@ -1134,11 +1138,15 @@ cdef int give_message(ChannelDeliveries channel, bytes octets, const Delivery* d
     """Make a message of a delivery. All that may run the collector comes before the delivery is booked."""
     cdef Message message = Message.__new__(Message)
     cdef const uint8_t* at = <const uint8_t*> PyBytes_AS_STRING(octets)
+    cdef int64_t begin = 0
     # What came together stays together: it costs a message neither memory of its own nor a copy.
+    if rarely(not channel.intake.shares(octets)):
+        begin = d.method
+        octets = part(at, begin, d.body_end)
     message.method = message.header = octets
-    message.method_at, message.method_end = d.method, d.method_end
-    message.header_at, message.header_end = d.header, d.header_end
-    message.body_at, message.body_end = d.body, d.body_end
+    message.method_at, message.method_end = d.method - begin, d.method_end - begin
+    message.header_at, message.header_end = d.header - begin, d.header_end - begin
+    message.body_at, message.body_end = d.body - begin, d.body_end - begin
     message.delivery_tag = frames_number(at + d.tag, 8)
     message.redelivered = at[d.tag + 8] & 1
     message.origin = channel
@@ -1274,6 +1282,7 @@ cdef class Intake:
         self.counters = Counters()
         self.policy = AckPolicy(1)
         self.messages = []
+        self.kept = []
 
     def __init__(
         self, lanes, Counters counters not None, AckPolicy policy not None, *, key, cost, defer, subkey=None
@@ -1286,6 +1295,37 @@ cdef class Intake:
         self.cost = cost
         self.defer = defer
         self.priced = cost.varies
+
+    cdef bint shares(self, bytes octets) except -1:
+        """Whether the messages of a read are to refer to its octets, instead of a copy of their own."""
+        if <PyObject*> octets != self.octets:
+            self.octets = <PyObject*> octets
+            self.sharing = PyBytes_GET_SIZE(octets) <= SMALL_READ or self.keep(octets)
+        return self.sharing
+
+    cdef bint keep(self, bytes octets) except -1:
+        """Note that messages refer to a read, if what others refer to leaves room for it."""
+        cdef int64_t size = PyBytes_GET_SIZE(octets)
+        self.forget_unused()
+        if self.kept_size + size > MOST_KEPT:
+            return False
+        self.kept.append(octets)
+        self.kept_size += size
+        return True
+
+    cdef int forget_unused(self) except -1:
+        """Let go of reads to which no message refers any more."""
+        cdef list kept = self.kept
+        cdef Py_ssize_t i = PyList_GET_SIZE(kept)
+        while i > 0:
+            i -= 1
+            # One reference is the list's.
+            if _Py_REFCNT(PyList_GET_ITEM(kept, i)) == 1:
+                self.kept_size -= PyBytes_GET_SIZE(<object> PyList_GET_ITEM(kept, i))
+                last = kept.pop()
+                if i < PyList_GET_SIZE(kept):
+                    kept[i] = last
+        return 0
 
     cdef int append(self, Message message) except -1:
         """Take a message: the first thing that happens after it was booked."""
@@ -1311,6 +1351,7 @@ cdef class Intake:
             return
         messages = []  # made first: that may run finalizers, and other threads
         messages, self.messages = self.messages, messages
+        self.octets = NULL  # another read may come to be where this one was
         if self.key is not None:
             for message in messages:
                 message.slot = self.key(message)
@@ -1345,6 +1386,7 @@ cdef class Intake:
                     return False
                 message.subkey = subkey
         messages, self.messages = self.messages, messages
+        self.octets = NULL  # another read may come to be where this one was
         if len(messages) == 0:
             return True
         self.counters.count(COUNT_RECEIVED, len(messages))
@@ -1666,6 +1708,7 @@ cdef class LentConnection:
         if not self.unwatched:
             self.unwatch()
         if self.block is None:
+            self.intake.forget_unused()  # whose memory this may be, still in the cache
             self.block = PyBytes_FromStringAndSize(NULL, ROOM)
         at = PyBytes_AS_STRING(self.block)
         memcpy(at, PyBytes_AS_STRING(rest), size)

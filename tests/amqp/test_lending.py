@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import random
 import socket
 import struct
@@ -13,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from support.deliveries import delivery
+from support.deliveries import delivery, octets_kept
 from support.lent import HEARTBEAT, LentSource
 from support.threads import SOON, reach
 
@@ -87,11 +86,6 @@ def test_a_fast_consumer_reads_itself() -> None:
         assert [int(message.body) for message in found] == list(range(len(found)))
         settle(source, theirs, found)
         reach(lambda: source.wire.bytes_sent >= 21)
-
-
-def octets_kept(message: Message) -> int:
-    """How long that is what a message has its method and its content header in."""
-    return max(len(found) for found in gc.get_referents(message) if type(found) is bytes)
 
 
 def test_messages_keep_what_was_read_and_a_small_read_is_no_longer_than_it_was() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import tracemalloc
 
 import pytest
 from pika.spec import Basic, BasicProperties
-from support.deliveries import Source
+from support.deliveries import FRAME_MAX, Source, octets_kept
 
 from fairsched import AckLedger, ConfigurationError, Publisher
-from fairsched._delivery import Message
+from fairsched._delivery import Message, give_deliveries
 from fairsched.consumer.adapter import from_pika
 from fairsched.consumer.cost import LARGEST, cost_model
 from fairsched.consumer.keys import key_function
@@ -193,3 +194,42 @@ def test_an_answer_goes_through_the_publisher_of_the_channel() -> None:
         make(origin=origin).reply(b"4")
     with pytest.raises(RuntimeError, match="publish inside 'with publisher:'"):
         make(origin=origin, reply_to="answers").reply(b"4", content_type="text/plain")
+
+
+def read_of(source: Source, messages: int) -> list[Message]:
+    """Deliver so many messages by one read, and take them."""
+    buffer = source.broker.frames(1, source.broker.tags[1] + messages)
+    position, _, _ = give_deliveries(buffer, 0, FRAME_MAX - 8, source.sinks, {})
+    assert position == len(buffer)
+    source.intake.drain()
+    return source.try_get_many(source.lane, messages)
+
+
+def test_messages_that_are_kept_keep_few_of_their_reads() -> None:
+    """One of 64 messages of each read stays: what they came in would be thirteen megabytes, and they are 200 kB."""
+    reads, each = 200, 64
+    source = Source([number.to_bytes(2) * 500 for number in range(reads * each + 1)], window=reads * each + 1)
+    read_of(source, 1)
+    kept: list[Message] = []
+    tracemalloc.start()
+    try:
+        for _ in range(reads):
+            kept.append(read_of(source, each)[0])
+        in_use, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # With what the broker of this test knows of 12 800 messages.
+    assert 4 << 20 < in_use < 6 << 20
+    assert octets_kept(kept[0]) > each * 1000
+    assert octets_kept(kept[-1]) < 2000
+    assert [message.body for message in kept] == [(each * at + 1).to_bytes(2) * 500 for at in range(reads)]
+    assert all(message.routing_key == "key" and message.raw_properties.endswith(b"\0\0") for message in kept)
+
+
+def test_reads_are_shared_again_when_nobody_keeps_them() -> None:
+    each = 64
+    source = Source([bytes(1000)] * each * 100, window=each * 100)
+    kept = [read_of(source, each)[0] for _ in range(80)]
+    assert octets_kept(kept[-1]) < 2000
+    del kept
+    assert octets_kept(read_of(source, each)[0]) > each * 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 from collections import Counter, deque
 from collections.abc import Callable
@@ -33,6 +34,11 @@ def delivery(channel: int, tag: int, body: bytes, redelivered: bool = False, pro
     method = b"\0\x3c\0\x3c" + b"\x02ct" + struct.pack(">Q?", tag, redelivered) + b"\x02ex" + b"\x03key"
     header = struct.pack(">HHQ", 60, 0, len(body)) + properties
     return framed(1, channel, method) + framed(2, channel, header) + (framed(3, channel, body) if body else b"")
+
+
+def octets_kept(message: Message) -> int:
+    """How long that is what a message has its method and its content header in."""
+    return max(len(found) for found in gc.get_referents(message) if type(found) is bytes)
 
 
 class Channel(ChannelDeliveries):
