@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import celery
 import pytest
 from support.rabbitmq import Node, eventually, numbered
 
@@ -292,3 +294,80 @@ def test_workers_of_other_frameworks(broker: Node, tmp_path: Path, framework: st
         finally:
             process.terminate()
             assert process.wait(60) == 0, (tmp_path / "log").read_text()
+
+
+# migrate-from-pika.md -------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_and_a_publisher_that_leave_pika(broker: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker does its work at each step; the publishers of both send the same message."""
+    page, handled = Page(broker, monkeypatch, [GOLD, FREE]), []
+    page.names["work"] = lambda queue, body: handled.append((queue, body))
+    with_pika, callback, handler, confirmed, publishing = (
+        code.replace('"amqp://localhost"', repr(broker.url)) for code in blocks("migrate-from-pika")
+    )
+
+    def pika_is_done() -> bool:
+        if not page.is_empty():
+            return False
+        page.names["connection"].add_callback_threadsafe(page.names["channel"].stop_consuming)
+        return True
+
+    for code, until in (with_pika, pika_is_done), (callback, None), (handler, None):
+        handled.clear()
+        page.fill()
+        page.run(code, until=until)
+        assert sorted(handled) == sorted((queue, body) for queue in (GOLD, FREE) for body in numbered(COUNT))
+    exec(confirmed, page.names)
+    exec(publishing, page.names)
+    for _ in range(2):
+        _, properties, body = page.names["channel"].basic_get(GOLD, auto_ack=True)
+        assert (body, properties.message_id, properties.delivery_mode) == (b"order 1", "1", 2)
+    page.names["connection"].close()
+    page.close()
+
+
+# migrate-from-celery.md -----------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def running(code: str, names: dict[str, Any]) -> Iterator[fairsched.App]:
+    """Run the app that code makes."""
+    exec(code, names)
+    app: fairsched.App = names["app"]
+    thread = threading.Thread(target=app.run)
+    thread.start()
+    try:
+        yield app
+    finally:
+        app.stop()
+        thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_worker_and_a_producer_that_leave_celery(broker: Node) -> None:
+    broker.delete("celery", "invoices")
+    worker, tenants, publishing, moved = (
+        code.replace('"amqp://localhost"', repr(broker.url)) for code in blocks("migrate-from-celery")
+    )
+    head, handler = worker.split("@app.consumer")
+    done: list[tuple[int, str]] = []
+
+    def invoice(number: int, currency: str = "USD") -> None:
+        done.append((number, currency))
+
+    names: dict[str, Any] = {"invoice": invoice}
+    with celery.Celery("shop", broker=broker.url) as shop:
+        task = shop.task(name="shop.invoice", ignore_result=True)(invoice)
+        task.delay(42, currency="EUR")
+        with running(worker, names):
+            eventually(lambda: done == [(42, "EUR")])
+        task.apply_async((43,), headers={"tenant": "acme"})
+        with running(f"{head}{tenants}@app.consumer{handler}", names) as app:
+            eventually(lambda: done[1:] == [(43, "USD")])
+            assert app.stats()["slots"]["acme"].served
+    with running(f"{head}{moved}", names):
+        exec(publishing, {})
+        eventually(lambda: done[2:] == [(42, "EUR")])
+    eventually(lambda: broker.left("celery", "invoices") == 0)
+    broker.delete("celery", "invoices")

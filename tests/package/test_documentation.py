@@ -138,6 +138,12 @@ def test_what_the_page_on_prefetch_computes() -> None:
     ]
 
 
+def test_what_the_page_on_free_threading_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = blocks("docs/howto/free-threading.md")
+    exec(code, {})
+    assert capsys.readouterr().out.strip() == code.strip().rpartition("# ")[2]
+
+
 def test_what_the_page_on_simulating_prints(capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = blocks("docs/howto/simulating.md")
     exec(code, {})
