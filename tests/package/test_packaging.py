@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+import re
+import subprocess
 import tarfile
 import tomllib
 import zipfile
@@ -14,7 +16,8 @@ from support.distributions import ROOT
 
 import fairsched
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+CONFIGURATION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT, CIBUILDWHEEL = CONFIGURATION["project"], CONFIGURATION["tool"]["cibuildwheel"]
 
 
 def load_tool(name):
@@ -44,6 +47,19 @@ def test_the_command_is_installed():
 def test_public_names_exist_and_are_listed_once():
     assert len(set(fairsched.__all__)) == len(fairsched.__all__)
     assert [name for name in fairsched.__all__ if not hasattr(fairsched, name)] == []
+
+
+def test_the_workflow_tests_of_a_wheel_what_make_wheel_tests(tmp_path):
+    """There is no shell everywhere, so the workflow has a list of its own of what no wheel can run."""
+    omitted = re.search(r'copy-tests "\$work" (.+)', (ROOT / "tools/wheel").read_text(encoding="utf-8"))[1].split()
+    subprocess.run([ROOT / "tools/copy-tests", tmp_path, *omitted], check=True)
+    ignored = re.findall(r"--ignore=tests/(\S+)", CIBUILDWHEEL["test-command"])
+
+    def tests(folder):
+        return {path.relative_to(folder).as_posix() for path in folder.rglob("test_*.py")}
+
+    kept = [name for name in tests(ROOT / "tests") if not re.match("|".join([*ignored, "integration/"]), name)]
+    assert tests(tmp_path / "tests") == set(kept)
 
 
 @pytest.mark.slow
