@@ -34,7 +34,7 @@ PYTEST := $(PY) -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 in_two_crowds = status=0; $(PYTEST) $(WORKERS) -m "$(1)not steady" tests || status=$$?; test $$status -le 1; \
 	$(PYTEST) $(FEW) -m "$(1)steady" tests; exit $$status
 
-.PHONY: help demo test test-quick test-embedded test-brokers test-versions chaos soak peer-suites bench lint sanitize coverage wheel docs build venv servers format clean distclean
+.PHONY: help demo test test-quick test-embedded test-brokers test-versions chaos soak peer-suites bench lint sanitize fuzz coverage wheel docs build venv servers format clean distclean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -81,6 +81,9 @@ format: $(STAMPS)/group-lint  ## let ruff format the Python code
 
 sanitize: build  ## unit tests under ASAN+UBSAN, stress tests looped under TSAN
 	tools/sanitize
+
+fuzz: build  ## under ASAN, 10 000 000 damaged frames, 100 000 damaged sessions and 50 kills for the broker; an hour or two
+	tools/sanitize fuzz
 
 coverage: build $(STAMPS)/group-coverage  ## line coverage of the engine, headers included: at least 95 %
 	tools/coverage
