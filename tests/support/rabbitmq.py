@@ -158,6 +158,10 @@ class Broker(ABC):
         """Let publishers go on."""
 
     @abstractmethod
+    def channels(self) -> int:
+        """How many channels are open."""
+
+    @abstractmethod
     def add_user(self, name: str, password: str) -> str:
         """Add a user who may do everything; returns the URL for that user."""
 
@@ -434,6 +438,9 @@ class Node(Broker):
         )  # fmt: skip
         return done.stdout
 
+    def channels(self) -> int:
+        return self.control("list_channels", "--no-table-headers", "pid").count("\n")
+
     def _evaluate(self, expression: str) -> str | None:
         """Evaluate Erlang on this node; None where rabbitmqctl would wait: while the node is busy, or starts.
 
@@ -515,6 +522,9 @@ class EmbeddedNode(Broker):
     def add_user(self, name: str, password: str) -> str:
         assert (self.users or {}).get(name) == password, f"the users are named when the broker is made: {self.users}"
         return self.url_of(name, password)
+
+    def channels(self) -> int:
+        return self._ask("status")["channels"]
 
     def messages(self) -> dict[str, int]:
         return {queue["name"]: queue["depth"] for queue in self._ask("status")["queues"]}
