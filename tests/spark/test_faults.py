@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from support.outcomes import Outcomes
+from support.proxy import Proxy, behind
 from support.rabbitmq import Node, eventually
 from support.spark.faulty import FaultySource, fault, reached
 from support.spark.launched import end
@@ -155,7 +156,6 @@ def test_a_driver_that_is_killed_while_it_refuses_rows(
     for step in STEPS:
         (folder := tmp_path / step).mkdir()
         [dead] = queues(1)
-        # Whoever confirms one message after the other is a while about it.
         route = {"url": broker.url, "routingKey": dead, "confirmWindow": "1"}
         if kind == "queues":
             [name] = queues(1)
@@ -170,7 +170,10 @@ def test_a_driver_that_is_killed_while_it_refuses_rows(
     route = places["publishing"]["dead"]
     last = places.pop("publishing")
     first_refused = 1000
-    kill_all(launch, [*places.values(), last], lambda: broker.count(route["routingKey"]) > first_refused)
+    # Whoever confirms one message after the other, over a link with a delay, is a while about it.
+    with Proxy(broker.port, delay=0.001) as proxy:
+        slow = {**last, "dead": {**route, "url": behind(proxy, broker.url)}}
+        kill_all(launch, [*places.values(), slow], lambda: broker.count(route["routingKey"]) > first_refused)
     places["publishing"] = last
     assert first_refused < broker.count(route["routingKey"]) < 2 * first_refused, "it was not publishing"
     for step, where in places.items():
