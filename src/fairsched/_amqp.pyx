@@ -551,7 +551,7 @@ async def settled(Confirmation confirmation not None, seconds=None):
     """
     if confirmation.done:
         return True
-    confirmation.failures.check_process()
+    check_process(confirmation.failures)
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -588,9 +588,14 @@ cdef class _Failures:
     cdef uint64_t flushes
     cdef str forked          # what a child process is told
 
-    cdef check_process(self):
-        if self.forked is not None:
-            raise RuntimeError(self.forked)
+
+cdef int check_process(_Failures failures) except -1:
+    """Raise if this is a child process, where nothing will be confirmed any more."""
+    if failures is None:
+        raise TypeError("a Confirmation is what publish() returns")
+    if failures.forked is not None:
+        raise RuntimeError(failures.forked)
+    return 0
 
 
 @cython.final
@@ -668,7 +673,7 @@ cdef class Confirmation:
     def _wait(self, timeout=None):
         """Wait until this is done; False: it is not, in time."""
         if self.state == UNCONFIRMED:
-            self.failures.check_process()
+            check_process(self.failures)
             lock = allocate_lock()
             lock.acquire()
             self._call_when_done(lock.release)

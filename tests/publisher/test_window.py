@@ -305,6 +305,8 @@ def test_what_is_called_when_a_message_is_done_may_publish_and_ask() -> None:
 def test_a_confirmation_is_made_by_publishing_alone() -> None:
     with pytest.raises(TypeError, match="what publish"):
         Confirmation()
+    with pytest.raises(TypeError, match="what publish"):
+        Confirmation.__new__(Confirmation).wait(0)
 
 
 def test_a_window_that_is_dropped_lets_go_of_its_messages() -> None:
