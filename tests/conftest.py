@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from support.distributions import build_sdist, build_wheel, once
 from support.outcomes import Outcomes
 from support.rabbitmq import Broker, chosen_broker, make_broker
@@ -74,6 +75,9 @@ def pytest_collection_finish() -> None:
     With all they import they are 300 000 objects, and who looks for cycles looked at each of them again: a third of a
     second, every time.
     """
+    # With its first test in a process, Hypothesis warns if the collector finds nobody who refers to its random numbers;
+    # and the collector does not look at what is frozen.
+    given(nothing=st.none())(lambda nothing: None)()
     gc.collect()
     gc.freeze()
 
