@@ -62,6 +62,7 @@ def test_every_share_is_within_one_per_cent_wherever_it_stops(messages: str) -> 
     assert found["jain"] > 0.9999
 
 
+@pytest.mark.steady
 def test_the_default_takes_the_article_s_handler_and_whole_rounds() -> None:
     result = CliRunner().invoke(cli, ["demo", "--json"])
     found = json.loads(result.stdout)
