@@ -16,8 +16,8 @@ In this file, in this order:
     CollectedDeliveries  deliveries that become columns without becoming messages
 
 No Python function is called for a message on its way, but those that the user gave: a key, a price, a handler. A
-message is made once, by who reads it. It refers to what was read, in which its method and properties stay undecoded, and
-its body uncopied, until somebody asks.
+message is made once, by the thread that reads it. It refers to the bytes read, in which its method and properties stay
+undecoded, and its body uncopied, until they are used.
 
 Exclusion. Who has the connection delivers and sends, one thread at a time: the I/O thread, unless it lent it; any
 thread may settle and take messages. What several threads change is changed with the GIL held, in one stretch without

@@ -213,8 +213,7 @@ def test_messages_that_are_kept_keep_few_of_their_reads() -> None:
     kept: list[Message] = []
     tracemalloc.start()
     try:
-        for _ in range(reads):
-            kept.append(read_of(source, each)[0])
+        kept.extend(read_of(source, each)[0] for _ in range(reads))
         in_use, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
