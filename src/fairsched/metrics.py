@@ -42,32 +42,32 @@ _COUNTER, _GAUGE = CounterMetricFamily, GaugeMetricFamily
 _COUNTERS: dict[str, tuple[str, tuple[str, ...], dict[tuple[str, ...], str]]] = {
     "fairsched_messages_received": ("Messages that the broker delivered.", (), {(): "received"}),
     "fairsched_messages_processed": (
-        "Messages that were settled: acked, nacked (requeued, or returned by CoDel) or rejected.",
+        "Settled messages: acked, nacked (requeued, or returned by CoDel) or rejected.",
         ("status",),
         {("acked",): "acked", ("nacked",): "nacked", ("rejected",): "rejected"},
     ),
-    "fairsched_handler_errors": ("Handlers that raised; their messages are settled, too.", (), {(): "errors"}),
-    "fairsched_handler_timeouts": ("Handlers that exceeded their time limit.", (), {(): "timed_out"}),
+    "fairsched_handler_errors": ("Handler calls that raised; their messages are settled, too.", (), {(): "errors"}),
+    "fairsched_handler_timeouts": ("Handler calls that exceeded their time limit.", (), {(): "timed_out"}),
     "fairsched_stale_settlements": (
-        "Messages that were settled when their channel was gone; the broker delivers them again.",
+        "Messages settled after their channel was closed; the broker redelivers them.",
         (),
         {(): "stale_settlements"},
     ),
-    "fairsched_reconnects": ("Connections that were opened after one was lost.", (), {(): "reconnects"}),
+    "fairsched_reconnects": ("Connections opened after a connection was lost.", (), {(): "reconnects"}),
     "fairsched_codel_nacks": ("Messages that CoDel returned.", (), {(): "shed"}),
     "fairsched_codel_kept": (
-        "Messages that CoDel would have returned, but nobody else consumes the queue, or their budget is spent.",
+        "Messages that CoDel did not return because their queue has no other consumer, or their budget is spent.",
         ("reason",),
         {("alone",): "kept_alone", ("budget",): "kept_budget"},
     ),
-    "fairsched_messages_retried": ("Messages that were published to be handled again.", (), {(): "retried"}),
+    "fairsched_messages_retried": ("Failed messages that were published again for a retry.", (), {(): "retried"}),
     "fairsched_messages_dead_lettered": (
         "Messages whose last attempt failed.",
         (),
         {(): "dead_lettered"},
     ),
     "fairsched_retry_failures": (
-        "Messages that were requeued because no copy could be published, to be handled again or as dead letter.",
+        "Messages requeued because their copy for a retry, or as a dead letter, could not be published.",
         (),
         {(): "retry_failures"},
     ),
@@ -76,37 +76,37 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...], dict[tuple[str, ...], str]]] = 
 #: Of the whole consumer at this moment.
 _GAUGES = {
     "fairsched_connected": "Whether there is an open connection to a broker.",
-    "fairsched_inflight_messages": "Messages that handlers have, or have deferred.",
-    "fairsched_tenants": "Tenants that have messages here, or a label of their own.",
-    "fairsched_retrying_messages": "Messages that failed and whose copy the broker has not confirmed yet.",
-    "fairsched_requeues_delayed": "Messages that failed repeatedly and are held back here before they are requeued.",
-    "fairsched_limits_reached": "Queues, or tenants, whose messages wait because of their limit alone.",
+    "fairsched_inflight_messages": "Messages handed out and not settled yet, including deferred ones.",
+    "fairsched_tenants": "Tenants that have messages in this process, or a label of their own.",
+    "fairsched_retrying_messages": "Failed messages whose copy the broker has not confirmed yet.",
+    "fairsched_requeues_delayed": "Repeatedly failed messages that this process holds back before it requeues them.",
+    "fairsched_limits_reached": "Queues or tenants whose messages wait only because of their limit.",
     "fairsched_share_group_connected": "Whether this consumer takes part in its share group.",
-    "fairsched_share_group_peers": "Other consumers of the share group that were heard of lately.",
+    "fairsched_share_group_peers": "Other share group consumers seen in the last 3.5 s; longer with very many tenants.",
 }
 
 #: Of each queue of the broker.
 _OF_QUEUES = {
     "fairsched_queue_consumed": "Whether the broker has confirmed the consumer of the queue.",
-    "fairsched_prefetch_limit": "Unsettled messages that the broker may have given out, for each queue consumed.",
+    "fairsched_prefetch_limit": "Prefetch window of each consumed queue: the maximum number of its unsettled messages.",
 }
 
 #: Of each slot, that is of queues or of tenants: those that add up, with their sum for all others, and the rest.
 _OF_SLOTS: dict[str, tuple[Callable[..., Metric], str, Callable[[SlotStats], int]]] = {
-    "fairsched_served_messages": (_COUNTER, "Messages that were taken out in fair order.", lambda slot: slot.served),
-    "fairsched_buffered_messages": (_GAUGE, "Messages that wait here for a handler.", lambda slot: slot.queued),
-    "fairsched_served_cost": (_COUNTER, "What the messages taken out were charged.", lambda slot: slot.work),
-    "fairsched_deficit": (_GAUGE, "Cost that may be served in this turn; below 0: debt.", lambda slot: slot.deficit),
-    "fairsched_quantum": (_GAUGE, "Cost that is granted in each turn.", lambda slot: slot.quantum),
+    "fairsched_served_messages": (_COUNTER, "Messages taken from the buffer in fair order.", lambda slot: slot.served),
+    "fairsched_buffered_messages": (_GAUGE, "Messages buffered in this process.", lambda slot: slot.queued),
+    "fairsched_served_cost": (_COUNTER, "Cost charged for the messages taken from the buffer.", lambda slot: slot.work),
+    "fairsched_deficit": (_GAUGE, "Cost that may be served in this turn; below 0: a debt.", lambda slot: slot.deficit),
+    "fairsched_quantum": (_GAUGE, "Cost granted in each turn.", lambda slot: slot.quantum),
 }  # fmt: skip
 
 #: Of each slot that has a limit: a figure, or None for what the limit does not bound.
 _OF_LIMITS: dict[str, tuple[str, Callable[[LimitStats], float | None]]] = {
     "fairsched_limit_concurrency": ("Messages in hand that the limit allows.", lambda limit: limit.concurrency),
-    "fairsched_limit_in_use": ("Messages in hand that count for the limit.", lambda limit: limit.in_hand),
-    "fairsched_limit_rate": ("Messages a second that the limit allows.", lambda limit: limit.per_second),
+    "fairsched_limit_in_use": ("Messages in hand that count towards the limit.", lambda limit: limit.in_hand),
+    "fairsched_limit_rate": ("Messages per second that the limit allows.", lambda limit: limit.per_second),
     "fairsched_limit_withheld_messages": (
-        "Messages that wait because of the limit alone; they are among the buffered ones.",
+        "Buffered messages that wait only because of the limit.",
         lambda limit: limit.withheld,
     ),
 }
@@ -119,10 +119,10 @@ _CHARGE = "fairsched_share_group_charge"
 
 #: Of each queue of the broker: help, the key in `Durations.snapshot`, and how many of the first bucket make a second.
 _DURATIONS: dict[str, tuple[str, str, float]] = {
-    "fairsched_buffer_sojourn_seconds": ("For how long messages waited here for their handler.", "sojourn", 1e4),
-    "fairsched_process_duration_seconds": ("For how long handlers ran.", "service", 1e4),
+    "fairsched_buffer_sojourn_seconds": ("How long messages were buffered in this process.", "sojourn", 1e4),
+    "fairsched_process_duration_seconds": ("How long handlers ran.", "service", 1e4),
     "fairsched_message_age_seconds": (
-        "How old messages with a timestamp were when they were handed out; timestamps are whole seconds.", "age", 1.0,
+        "Age of messages with a timestamp when they were handed out; timestamps are whole seconds.", "age", 1.0,
     ),
 }  # fmt: skip
 
@@ -342,7 +342,7 @@ def _families(kind: str) -> dict[str, Any]:
     found |= {name: HistogramMetricFamily(name, help, labels=("queue",)) for name, (help, _, _) in _DURATIONS.items()}
     found |= {name: make(name, help, labels=(kind,)) for name, (make, help, _) in _OF_SLOTS.items()}
     found |= {name: _GAUGE(name, help, labels=(kind,)) for name, (help, _) in _OF_LIMITS.items()}
-    return found | {_CHARGE: _GAUGE(_CHARGE, "Cost a second charged for what others served of it.", labels=(kind,))}
+    return found | {_CHARGE: _GAUGE(_CHARGE, "Cost per second charged for service by other consumers.", labels=(kind,))}
 
 
 def _add_counters(stats: Mapping[str, Any], families: Mapping[str, Any]) -> None:

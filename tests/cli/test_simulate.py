@@ -41,7 +41,7 @@ def test_json() -> None:
 
 def test_tables() -> None:
     result = run("worker-failure")
-    for word in ("Two consumers", "Waits of worker-failure", "orders", "app-1", "again", "twice", "a second"):
+    for word in ("Two consumers", "Waits of worker-failure", "orders", "app-1", "again", "twice", "per second"):
         assert word in result.stdout
     result = run("flattening", "--set", "messages=4000")
     for word in ("Shares of flattening", "p9", "+37.50%", "Jain's index 0.946"):

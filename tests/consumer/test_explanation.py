@@ -46,7 +46,7 @@ def test_before_the_start() -> None:
     )  # fmt: skip
     assert str(found) == (
         "queue 'gold' has nothing buffered: there is no connection to a broker; its deficit is 0 of a quantum of 10 "
-        "(weight 40); 0 messages in hand of 1 worker"
+        "(weight 40); 0 messages in hand, 1 worker"
     )
     assert dataclasses.is_dataclass(found)
     json.dumps(dataclasses.asdict(found))
@@ -86,7 +86,7 @@ def test_queues(url: str) -> None:
         assert f"queue 'gold' waits: {slot.queued} messages buffered, the oldest for " in said
         assert f"its deficit is {slot.deficit} of a quantum of 3 (weight 3), and its next message costs 1; " in said
         assert "20 of its window of 20 are unsettled, so the broker sends no more until some are settled; " in said
-        assert "200 of 3000 bytes are taken; 1 message in hand of 1 worker" in said
+        assert "200 of 3000 bytes are used; 1 message in hand, 1 worker" in said
         first.ack()
     assert not consumer.explain("gold").connected
 
@@ -229,14 +229,14 @@ def test_the_sentence() -> None:
     assert sentence() == (
         "tenant 'b' waits: 12 messages buffered, the oldest for 3.2 s; its deficit is 0 of a quantum of 4 (weight 4), "
         "and its next message costs 1; 2 of 7 other tenants are served before it; 40 of the window of 250 are "
-        "unsettled; 4 messages in hand of 4 workers"
+        "unsettled; 4 messages in hand, 4 workers"
     )
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"rank": 0}, "no other is served before it"),
+        ({"rank": 0}, "no other tenant is served before it"),
         ({"rank": 1, "others": 1}, "1 of 1 other tenant is served before it"),
         ({"turns": 1}, "are served before it, and 1 turn of its own passes first"),
         ({"turns": 3}, "3 turns of its own pass first"),
@@ -246,12 +246,12 @@ def test_the_sentence() -> None:
         ({"paused": True, "kind": "queue"}, "; the queue is paused; "),
         ({"paused": True}, "; every queue is paused; "),
         ({"stopping": True}, "the consumer is stopping"),
-        ({"stopping": True, "problem": "OSError: full"}, "the consumer cannot go on: OSError: full"),
+        ({"stopping": True, "problem": "OSError: full"}, "the consumer cannot continue: OSError: full"),
         ({"returning": True, "returned": 17}, "CoDel is returning its messages, 17 so far"),
-        ({"awaited": "a"}, "everybody waits for the next message of 'a', whose turn it is"),
-        ({"held": True, "buffered": 0, "oldest": None}, "it is on hold: more of it is at the broker"),
+        ({"awaited": "a"}, "workers wait for the next message of 'a', whose turn it is"),
+        ({"held": True, "buffered": 0, "oldest": None}, "it is on hold: it has more messages at the broker"),
         ({"oldest": 0.0042}, "the oldest for 4.2 ms"),
-        ({"subkeys": 2, "busiest": (("x", 11), (7, 1))}, "the next for 3.2 s; of its subkeys 11 of 'x', 1 of 7; its"),
+        ({"subkeys": 2, "busiest": (("x", 11), (7, 1))}, "the next for 3.2 s; by subkey: 11 of 'x', 1 of 7; its"),
         ({"subkeys": 20, "busiest": tuple((n, 9 - n) for n in range(9))}, "9 of 0, 8 of 1, 7 of 2 and some of 17 more"),
         ({"subkeys": 0, "busiest": ()}, "the next for 3.2 s; its deficit"),
         ({"name": "\x1b[2J" + "x" * 1000}, r"tenant '\x1b[2Jxxx"),

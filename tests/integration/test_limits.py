@@ -71,7 +71,7 @@ def test_a_queue_has_no_more_workers_than_its_limit_and_the_others_go_on(broker:
         assert crew.running[slow] == 2
         why = consumer.explain(slow)
         assert (why.limited, why.concurrency, why.rank, why.retry_after) == (2, 2, None, None)
-        assert "2 of at most 2 are in hand, as many as its limit allows, so it takes no turns" in str(why)
+        assert "2 of at most 2 messages in hand: it is at its limit and takes no turns" in str(why)
         crew.release(slow)
         eventually(lambda: crew.handled[slow] == 50)
     assert crew.most[slow] == 2
@@ -91,7 +91,7 @@ def test_tenants_in_one_queue(broker: Node, new_queue: Declare) -> None:
         crew.kept = {"noisy", "quiet"}
         eventually(lambda: crew.handled["vip"] == 40)
         eventually(lambda: (crew.running["noisy"], crew.running["quiet"]) == (1, 2))
-        assert "1 of at most 1 are in hand" in str(consumer.explain("noisy"))
+        assert "1 of at most 1 message in hand" in str(consumer.explain("noisy"))
         crew.release("noisy")
         crew.release("quiet")
         eventually(lambda: sum(crew.handled.values()) == 120)

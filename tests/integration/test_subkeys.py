@@ -48,7 +48,7 @@ def test_a_flood_of_one_user_delays_no_other_and_nobody_gains_by_splitting(
         eventually(lambda: consumer.stats()["received"] == 806)
         why = consumer.explain("acme")
         assert (why.subkeys, why.busiest) == (3, (("flood", 300), ("ann", 3), ("bob", 3)))
-        assert "of its subkeys 300 of 'flood', 3 of 'ann', 3 of 'bob'; " in str(why)
+        assert "by subkey: 300 of 'flood', 3 of 'ann', 3 of 'bob'; " in str(why)
         assert consumer.explain("sybil").subkeys == 100
         assert "and some of 97 more" in str(consumer.explain("sybil"))
         order = order_of(consumer, 400)

@@ -261,7 +261,7 @@ def test_the_example_of_the_page_on_explaining(capsys: pytest.CaptureFixture[str
     assert sentence.startswith("tenant 'quiet' waits: 1 message buffered, the oldest for ")
     assert sentence.endswith(
         "; its deficit is 0 of a quantum of 1 (weight 1), and its next message costs 1; 1 of 1 other tenant is served "
-        "before it; 4 of the window of 500 are unsettled; 1 message in hand of 1 worker"
+        "before it; 4 of the window of 500 are unsettled; 1 message in hand, 1 worker"
     )
 
 

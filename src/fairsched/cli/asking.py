@@ -23,7 +23,7 @@ def worker_options(command: _Command) -> _Command:
     return click.option(
         "--control",
         metavar="PATH",
-        help="Control socket of the worker. [default: control of the settings, or $FAIRSCHED_CONTROL]",
+        help="Control socket of the worker. [default: $FAIRSCHED_CONTROL, or control in the settings]",
     )(config_option(command))
 
 

@@ -237,10 +237,10 @@ class Contestant(NamedTuple):
 
 CONTESTANTS = (
     Contestant("FIFO", "one queue for all tenants, pika", True, _pika),
-    Contestant("pika", "a queue for each tenant, pika, in the order of delivery", False, _pika),
-    Contestant("round robin", "a queue for each tenant, asked in turn by basic.get, as kombu's FairCycle", False,
+    Contestant("pika", "one queue per tenant, pika, in the order of delivery", False, _pika),
+    Contestant("round robin", "one queue per tenant, basic.get from each in turn, as kombu's FairCycle", False,
                _round_robin),
-    Contestant("fairsched", "a queue for each tenant, deficit round robin with equal weights", False, _fairsched),
+    Contestant("fairsched", "one queue per tenant, deficit round robin with equal weights", False, _fairsched),
 )  # fmt: skip
 
 

@@ -82,7 +82,7 @@ def config_option(command: _Command) -> _Command:
         "--config",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Read settings from FILE. [default: fairsched.toml here, or [tool.fairsched] of pyproject.toml]",
+        help="Read settings from FILE. [default: ./fairsched.toml, or [tool.fairsched] of ./pyproject.toml]",
     )(command)
 
 
@@ -116,7 +116,7 @@ def _default(option: Option) -> str:
 
 def bindings_option(command: _Command) -> _Command:
     """Add a required ``--binding``, which may be repeated."""
-    return _bindings(required=True, text="A queue and its weight. Repeat it for each queue, in the order of binding.")(
+    return _bindings(required=True, text="A queue and its weight. Repeat it per queue, in the order of the bindings.")(
         command
     )
 

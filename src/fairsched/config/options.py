@@ -214,7 +214,7 @@ class ConsumerOptions:
         metadata=_row(
             values.QUEUES,
             "NAME[=WEIGHT],...",
-            "Queues to consume, all with weights or all without; or with tables of what else is said of them.",
+            "Queues to consume, all with weights or all without; a queue may have a table of options instead.",
             unset="those of the app",
         )
     )
@@ -224,7 +224,7 @@ class ConsumerOptions:
         metadata=_row(
             values.PREFETCH,
             "auto|N|NAME=N,...",
-            "Unsettled messages in all, or per queue; auto measures and adjusts it.",
+            "Maximum number of unsettled messages, in total or per queue; auto measures and adjusts it.",
             unset="at least 500",
         ),
     )
@@ -246,7 +246,7 @@ class ConsumerOptions:
         metadata=_row(
             values.duration(most=3600.0, limit="at most an hour: "),
             "DURATION",
-            "How long to wait for a queue whose turn it is but whose messages are still on their way; 0: not at all.",
+            "How long to wait for a queue whose turn it is while its messages are in flight; 0: do not wait.",
             unset="4 round trips, at least 20ms",
         ),
     )
@@ -255,7 +255,7 @@ class ConsumerOptions:
         metadata=_row(
             values.WORKERS,
             "N|SIZE:PRIORITY,...",
-            "Threads that run handlers, or pools of them; a pool helps while all pools of higher priority are busy.",
+            "Threads that run handlers, or pools of them; a pool helps only while all of higher priority are busy.",
         ),
     )
     cost: str | Callable[[Any], int] | None = field(
@@ -279,12 +279,12 @@ class ConsumerOptions:
         metadata=_row(
             or_off(values.HEADER_OR_PROPERTY),
             "header:NAME|property:NAME|off",
-            "Divide what a queue, or tenant with key, is served among those named by this header or property.",
+            "Divide the share of a queue (with key: of a tenant) equally by this header or property.",
             unset="off",
         ),
     )
     weights: Mapping[Any, int] | None = field(
-        default=None, metadata=_row(values.WEIGHTS, "NAME=WEIGHT,...", "Weights of tenants, with key.", unset="none")
+        default=None, metadata=_row(values.WEIGHTS, "NAME=WEIGHT,...", "With key: weights of tenants.", unset="none")
     )
     default_weight: int = field(
         default=1, metadata=_row(values.whole(), "N", "Weight of tenants that weights does not list.")
@@ -294,7 +294,7 @@ class ConsumerOptions:
         metadata=_row(
             or_off(values.TEXT),
             "NAME|off",
-            "Keep shares together with the other consumers of this group, by a message a second through the broker.",
+            "Keep shares fair across the consumers of this group; each sends a message per second through the broker.",
             unset="off",
         ),
     )
@@ -303,8 +303,8 @@ class ConsumerOptions:
         metadata=_row(
             or_off(values.LIMIT),
             "N|NAME=VALUE,...|off",
-            "How many messages of each queue, or tenant with key, are handled at a time, and how fast. Names: "
-            "concurrency, rate (such as 10/s or 100/m), burst.",
+            "How many messages of a queue (with key: of a tenant) may be in hand at a time, and how fast they are "
+            "handed out. Names: concurrency, rate (such as 10/s or 100/m), burst.",
             unset="off",
         ),
     )
@@ -313,7 +313,7 @@ class ConsumerOptions:
         metadata=_row(
             values.LIMITS,
             "NAME=N,...|JSON",
-            "With key: limits of tenants, in place of limit; off: none.",
+            "With key: limits of individual tenants, in place of limit; off: no limit.",
             unset="none",
         ),
     )
@@ -322,7 +322,7 @@ class ConsumerOptions:
         metadata=_row(
             values.BANDS,
             "NAME=BAND,...",
-            "With key: strict bands of tenants, 0 (served first) to 7; others are of band 4.",
+            "With key: strict bands of tenants, from 0 (served first) to 7; the default is band 4.",
             unset="none",
         ),
     )
@@ -331,7 +331,7 @@ class ConsumerOptions:
         metadata=_row(
             values.flag(),
             "true|false",
-            "Whether a queue, or tenant with key, that had nothing for a round has its next turn before the others.",
+            "Give a queue (with key: a tenant) without buffered messages for a round its next turn first.",
         ),
     )
     ordering_key: str | Callable[[Any], object] | None = field(
@@ -348,7 +348,7 @@ class ConsumerOptions:
         metadata=_row(
             values.word("requeue", "reject", "dead-letter", or_function=True),
             "requeue|reject|dead-letter",
-            "What to do with a message whose handler raised.",
+            "What to do with a message whose handler raised an exception.",
         ),
     )
     retry: Retry | None = field(
@@ -356,7 +356,7 @@ class ConsumerOptions:
         metadata=_row(
             or_off(values.RETRY),
             "N|NAME=VALUE,...|off",
-            "Handle a message whose handler raised up to N times, with growing delays, then dead-letter it. Names: "
+            "Handle a message up to N times while its handler raises, with growing delays, then dead-letter it. Names: "
             "max_attempts, backoff (FIRST:LONGEST), jitter, dead_letter.",
             unset="off",
         ),
@@ -366,8 +366,8 @@ class ConsumerOptions:
         metadata=_row(
             or_off(values.CODEL),
             "TARGET|NAME=VALUE,...|off",
-            "Return messages that waited in this process longer than TARGET (a duration) to the broker. Names: "
-            "target, interval, min_backlog, max_returns, law.",
+            "Return messages to the broker that were buffered in this process longer than TARGET (a duration). "
+            "Names: target, interval, min_backlog, max_returns, law.",
             unset="off",
         ),
     )
@@ -402,14 +402,14 @@ class ConsumerOptions:
     )
     connection_name: str | None = field(
         default=None,
-        metadata=_row(values.TEXT, "NAME", "What the broker's management shows the connection as.", unset="none"),
+        metadata=_row(values.TEXT, "NAME", "Name of the connection in the management interface.", unset="none"),
     )
     decode: str | Callable[[bytes], Any] | None = field(
         default=None,
         metadata=_row(
             or_off(values.word("json", or_function=True)),
             "json|off",
-            "Decode bodies before the handler is called, which finds the value in message.data.",
+            "Decode message bodies before the handler is called; message.data is the decoded value.",
             unset="off",
         ),
     )
@@ -418,7 +418,7 @@ class ConsumerOptions:
         metadata=_row(
             or_off(values.duration(limit="positive: ", positive=True)),
             "DURATION|off",
-            "How long a handler may run; then it is interrupted, and its message has failed.",
+            "How long a handler may run; after that, it is interrupted and its message counts as failed.",
             unset="off",
         ),
     )
@@ -428,7 +428,7 @@ class ConsumerOptions:
         metadata=_row(
             values.flag(),
             "true|false",
-            "Take deliveries past pika by compiled code: true insists on it, false never does.",
+            "Read deliveries with compiled code instead of pika: true requires it, false disables it.",
             unset="if pika allows it",
         ),
     )
@@ -461,7 +461,7 @@ HEALTH_PORT = Option(
     None,
     "off",
     "PORT|off",
-    "Answer the probes of a supervisor, /healthz and /readyz, over HTTP on this port of all interfaces; 0: a free one.",
+    "Serve the health probes /healthz and /readyz over HTTP on this port of all interfaces; 0: a free port.",
 )
 METRICS_PORT = Option(
     "metrics_port",
@@ -469,7 +469,7 @@ METRICS_PORT = Option(
     None,
     "off",
     "PORT|off",
-    "Answer Prometheus, /metrics, over HTTP on this port of all interfaces; 0: a free one. May be that of the probes.",
+    "Serve Prometheus metrics, /metrics, over HTTP on this port of all interfaces; 0: a free port. May be health_port.",
 )
 CONTROL = Option(
     "control",
@@ -477,8 +477,8 @@ CONTROL = Option(
     None,
     "off",
     "PATH|off",
-    "Unix socket at which fairsched run answers fairsched top, explain and control. Only its user may open it; whoever "
-    "can, may change weights and pause queues.",
+    "Unix socket on which fairsched run answers fairsched top, explain and control. Only the worker's user and root "
+    "can open it; a client may change weights and pause queues.",
 )
 #: These by name.
 COMMAND_OPTIONS = {option.name: option for option in (LOG_LEVEL, HEALTH_PORT, METRICS_PORT, CONTROL)}

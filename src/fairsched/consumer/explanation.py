@@ -297,15 +297,15 @@ def _clauses(why: Explanation) -> Iterator[str]:
 
 
 def _division(why: Explanation) -> str:
-    """Return whose these messages are."""
+    """Return how the buffered messages divide among the subkeys."""
     shown = [f"{number} of {_shortened.repr(subkey)}" for subkey, number in (why.busiest or ())[:_FEW]]
     rest = (why.subkeys or 0) - len(shown)
-    return f"of its subkeys {', '.join(shown)}" + (f" and some of {rest} more" if rest else "")
+    return f"by subkey: {', '.join(shown)}" + (f" and some of {rest} more" if rest else "")
 
 
 def _hindrances(why: Explanation) -> Iterator[str]:
     if why.problem is not None:
-        yield f"the consumer cannot go on: {why.problem}"
+        yield f"the consumer cannot continue: {why.problem}"
     elif why.stopping:
         yield "the consumer is stopping"
     elif not why.connected:
@@ -322,23 +322,23 @@ def _turns(why: Explanation) -> Iterator[str]:
     account = f"its deficit is {why.deficit} of a quantum of {why.quantum} (weight {why.weight})"
     yield account + ("" if why.cost is None else f", and its next message costs {why.cost}")
     if why.concurrency is not None:
-        most = ", as many as its limit allows, so it takes no turns" if why.limited == why.concurrency else ""
-        yield f"{why.limited} of at most {why.concurrency} are in hand{most}"
+        most = ": it is at its limit and takes no turns" if why.limited == why.concurrency else ""
+        yield f"{why.limited} of at most {_count(why.concurrency, 'message')} in hand{most}"
     if why.retry_after is not None:
         yield f"its rate allows the next message in {_seconds(why.retry_after)}, so it takes no turns"
     if why.above:
-        yield f"{_count(why.above, 'message')} of the bands before its own, {why.band}, {_is(why.above)} served first"
+        yield f"{_count(why.above, 'message')} of earlier bands (its own is {why.band}) {_is(why.above)} served first"
     if why.rank is not None:
         before = (
-            "no other is served before it"
+            f"no other {why.kind} is served before it"
             if not why.rank
             else (f"{why.rank} of {_count(why.others or 0, f'other {why.kind}')} {_is(why.rank)} served before it")
         )
         yield before + (f", and {_count(why.turns, 'turn')} of its own {_pass(why.turns)} first" if why.turns else "")
     if why.awaited is not None:
-        yield f"everybody waits for the next message of {_shortened.repr(why.awaited)}, whose turn it is"
+        yield f"workers wait for the next message of {_shortened.repr(why.awaited)}, whose turn it is"
     if why.held and not why.buffered:
-        yield "it is on hold: more of it is at the broker, so it keeps its deficit"
+        yield "it is on hold: it has more messages at the broker, so it keeps its deficit"
 
 
 def _is(count: int) -> str:
@@ -352,14 +352,14 @@ def _pass(turns: int) -> str:
 def _window(why: Explanation) -> Iterator[str]:
     whose = "its" if why.kind == "queue" else "the"
     if why.window == 0:
-        yield f"{why.unsettled} of it are unsettled"
+        yield f"{why.unsettled} of its messages are unsettled"
     elif why.window is not None:
         yield f"{why.unsettled} of {whose} window of {why.window} are unsettled" + (
             ", so the broker sends no more until some are settled" if (why.unsettled or 0) >= why.window else ""
         )
     if why.byte_limit is not None:
-        yield f"{why.unsettled_bytes} of {why.byte_limit:.0f} bytes are taken"
-    yield f"{_count(why.in_hand, 'message')} in hand of {_count(why.workers, 'worker')}"
+        yield f"{why.unsettled_bytes} of {why.byte_limit:.0f} bytes are used"
+    yield f"{_count(why.in_hand, 'message')} in hand, {_count(why.workers, 'worker')}"
 
 
 def _count(number: int, what: str) -> str:

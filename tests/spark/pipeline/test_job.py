@@ -323,7 +323,7 @@ def test_without_a_url_a_pipeline_has_a_broker_of_its_own(job: Any, tmp_path: Pa
     try:
         said = process.stderr.readline()
         [url] = re.findall(
-            r"^No URL is given: the queues are on an embedded broker until this ends, (amqp://\S+)$", said
+            r"^No URL is given: the queues are on an embedded broker until the pipeline ends, (amqp://\S+)$", said
         )
         with pika.BlockingConnection(pika.URLParameters(url)) as connection:
             channel = connection.channel()

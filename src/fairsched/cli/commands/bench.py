@@ -23,7 +23,7 @@ _DEFAULT = Plan()
 
 
 @click.command(epilog=exits.EPILOG)
-@click.option("--url", metavar="URL", help="Use temporary queues on this broker. [default: on an embedded broker]")
+@click.option("--url", metavar="URL", help="Use temporary queues on this broker. [default: an embedded broker]")
 @click.option(
     "--flood", type=click.IntRange(min=1), default=_DEFAULT.flood, show_default=True,
     help="Messages of the tenant that floods.",
@@ -37,7 +37,7 @@ _DEFAULT = Plan()
 )  # fmt: skip
 @click.option(
     "--service-time", type=Duration(), default=format_duration(_DEFAULT.service_time), show_default=True,
-    help="How long the handler takes for a message.",
+    help="Handler time per message.",
 )  # fmt: skip
 @click.option("--seed", type=int, default=_DEFAULT.seed, show_default=True, help="Random seed of the arrivals.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of the table.")
@@ -51,9 +51,10 @@ def bench(
 ) -> None:  # fmt: skip
     """Measure how long quiet tenants wait while another floods a worker.
 
-    One tenant has published its flood when the worker begins; the others publish now and then while the worker is
-    busy with it. The same messages are consumed one after the other by pika from one queue (FIFO) and from a queue
-    for each tenant, in turn by basic.get (round robin), and by fairsched.
+    One tenant publishes its flood before the worker starts; the quiet tenants publish now and then while the worker
+    handles the flood. Four consumers handle the same messages, one consumer after the other: pika with one queue for
+    all tenants (FIFO), pika with a queue per tenant, basic.get from each of these queues in turn (round robin), and
+    fairsched.
     """
     if plot:
         check_picture(plot)

@@ -21,26 +21,26 @@ _PORT = 5672
     type=click.IntRange(0, 65535),
     default=_PORT,
     show_default=True,
-    help="Listen on this port of 127.0.0.1; 0 for any free one.",
+    help="Listen on this port of 127.0.0.1; 0: a free port.",
 )
 @click.option(
     "--status-port",
     type=click.IntRange(0, 65535),
     metavar="PORT",
-    help="Show queues and consumers over HTTP on this port of 127.0.0.1; 0 for any free one. [default: not at all]",
+    help="Show queues and consumers over HTTP on this port of 127.0.0.1; 0: a free port. [default: off]",
 )
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False),
     metavar="DIR",
-    help="Keep durable exchanges and queues, and persistent messages in these, in this directory, so that they outlive "
-    "the broker; it is made if it is not there. [default: all is kept in memory only]",
+    help="Store durable exchanges and queues, and the persistent messages in them, in this directory, so that they "
+    "survive a restart; it is created if missing. [default: keep everything in memory only]",
 )
 def broker(port: int, status_port: int | None, data_dir: str | None) -> None:
     """Run an AMQP 0-9-1 broker until SIGTERM or SIGINT.
 
-    Prints its URL, and below it the address of the status page, as soon as clients can connect. The user is "guest",
-    with the password "guest".
+    Prints its URL, and below it the address of the status page, as soon as clients can connect. User and password are
+    "guest".
     """
     from fairsched.broker import Broker
 

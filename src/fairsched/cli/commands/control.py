@@ -1,4 +1,4 @@
-"""``fairsched control``: change a running worker: weights, and queues that are paused."""
+"""``fairsched control``: change weights, and pause queues, of a running worker."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fairsched.cli.asking import printable, result_of, socket_path, worker_optio
 
 @click.group(epilog=exits.EPILOG)
 def control() -> None:
-    """Change a running worker: weights, and queues that are paused.
+    """Change weights, and pause queues, of a running worker.
 
-    The worker was started by "fairsched run" with --control. What is changed lasts until it ends; a weight, until
-    SIGHUP has it read the settings again.
+    The worker must have been started by "fairsched run" with --control. Changes last until the worker ends; a changed
+    weight lasts until SIGHUP reloads the settings.
     """
 
 
@@ -26,7 +26,7 @@ def control() -> None:
 @click.argument("weight", type=int)
 @worker_options
 def weight(name: str, weight: int, control: str | None, config: Path | None) -> None:
-    """Change the weight of a queue, or with a key of a tenant."""
+    """Change the weight of a queue (with key: of a tenant)."""
     found = result_of(socket_path(control, config), command="weight", name=name, weight=weight)
     click.echo(printable(f"{found['kind']} {name}: weight {found['weight']}"))
 
@@ -35,7 +35,7 @@ def weight(name: str, weight: int, control: str | None, config: Path | None) -> 
 @click.argument("queue")
 @worker_options
 def pause(queue: str, control: str | None, config: Path | None) -> None:
-    """Take in no more messages of a queue; what is here is handled."""
+    """Stop consuming a queue; its buffered messages are still handled."""
     _print_paused(result_of(socket_path(control, config), command="pause", queue=queue))
 
 
@@ -43,7 +43,7 @@ def pause(queue: str, control: str | None, config: Path | None) -> None:
 @click.argument("queue")
 @worker_options
 def resume(queue: str, control: str | None, config: Path | None) -> None:
-    """Take in messages of a queue again that was paused."""
+    """Consume a paused queue again."""
     _print_paused(result_of(socket_path(control, config), command="resume", queue=queue))
 
 
@@ -57,7 +57,7 @@ def state(control: str | None, config: Path | None) -> None:
 @control.command(epilog=exits.EPILOG)
 @worker_options
 def stats(control: str | None, config: Path | None) -> None:
-    """Print the figures of the worker as a JSON object."""
+    """Print the statistics of the worker as a JSON object."""
     click.echo(json.dumps(result_of(socket_path(control, config), command="stats")))
 
 

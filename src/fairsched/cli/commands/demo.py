@@ -23,7 +23,7 @@ _FLATTENED = 0.05
 
 
 @click.command(epilog=exits.EPILOG)
-@click.option("--url", metavar="URL", help="Use ten temporary queues on this broker. [default: on an embedded broker]")
+@click.option("--url", metavar="URL", help="Use ten temporary queues on this broker. [default: an embedded broker]")
 @click.option(
     "--messages", type=click.IntRange(min=1), default=MESSAGES, show_default=True, help="Messages to process."
 )
@@ -32,7 +32,7 @@ _FLATTENED = 0.05
     type=Duration(),
     default=format_duration(SERVICE_TIME),
     show_default=True,
-    help="How long the handler takes for a message.",
+    help="Handler time per message.",
 )
 @click.option(
     "--prefetch",
@@ -57,7 +57,7 @@ def demo(url: str | None, messages: int, service_time: float, prefetch: int, as_
     draw = _plotter(plot) if plot else None
     plan = Plan(messages, service_time, prefetch)
     with _place(url) as (where, experiment):
-        title = f"Ten queues, {format_duration(service_time)} a message, prefetch {prefetch}, {where}"
+        title = f"Ten queues, {format_duration(service_time)} per message, prefetch {prefetch}, {where}"
         with _display(title, as_json) as watch:
             meter = experiment(plan, watch)
     found = report(meter.served, QUANTA, meter.seconds)
@@ -115,8 +115,8 @@ def _print(found: Report, title: str, plan: Plan) -> None:
     worst = max(found["queues"], key=lambda row: abs(row["error"]))
     if abs(worst["error"]) > _FLATTENED and plan.messages >= MESSAGES:
         click.echo(
-            f"The shares deviate: {worst['name']} is {worst['error']:+.0%} off its ideal. A queue with no message here "
-            "when its turn comes loses the turn; a larger --prefetch avoids that.",
+            f"The shares deviate: {worst['name']} is {worst['error']:+.0%} off its ideal. A queue with no buffered "
+            "message when its turn comes loses the turn; a larger --prefetch avoids that.",
             err=True,
         )
 

@@ -18,7 +18,7 @@ from fairsched.cli.asking import printable, result_of, socket_path, worker_optio
 def explain(name: str, control: str | None, config: Path | None, as_json: bool) -> None:
     """Say why a queue or a tenant of a running worker waits.
 
-    NAME is that of a queue, or with a key of a tenant. The worker was started by "fairsched run" with --control.
+    NAME is a queue (with key: a tenant). The worker must have been started by "fairsched run" with --control.
     """
     found = result_of(socket_path(control, config), command="explain", name=name)
     click.echo(json.dumps(found) if as_json else printable(found["sentence"]))

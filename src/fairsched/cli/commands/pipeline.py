@@ -55,7 +55,7 @@ def pipeline(file: Path, master: str | None, as_json: bool, picture: Path | None
     (Arrow record batches in and out). With the trigger "available-now" the pipeline ends when the messages that were
     queued are read; otherwise it runs until SIGTERM or SIGINT. Started again, it continues from its checkpoint.
 
-    Without a URL, in the file or the environment, its queues are on an embedded broker, whose URL is printed.
+    Without a URL in the file or the environment, it starts an embedded broker with its queues, and prints the URL.
     """
     if picture is not None:
         _check_report(picture)
@@ -99,7 +99,7 @@ def _settings(file: Path, broker: ExitStack) -> PipelineSettings:
             channel = connection.channel()
             for queue in settings.quanta:
                 channel.queue_declare(queue, durable=True)
-        click.echo(f"No URL is given: the queues are on an embedded broker until this ends, {url}", err=True)
+        click.echo(f"No URL is given: the queues are on an embedded broker until the pipeline ends, {url}", err=True)
     return settings
 
 

@@ -21,9 +21,7 @@ from fairsched.prefetch import LARGEST_PREFETCH, Analysis, analyse, recommend
     required=True,
     help="Network round trip between worker and broker: from an ack to the delivery of the next message.",
 )
-@click.option(
-    "--service", type=Duration(positive=True), required=True, help="How long the handler takes for a message."
-)
+@click.option("--service", type=Duration(positive=True), required=True, help="Handler time per message.")
 @click.option(
     "--prefetch",
     "chosen",

@@ -39,7 +39,7 @@ def run(reference: str, config: Path | None, **given: Any) -> None:
     MODULE:APP names a fairsched.App, such as "workers.mail:app"; the current directory is importable. The first
     signal is a warm shutdown: take no more messages, handle and acknowledge those already received, and exit. The
     second requeues messages whose handler has not started, and waits for those that are running. The third exits at
-    once. SIGHUP rereads the settings and applies the weights in them, unless this runs in a terminal.
+    once. SIGHUP rereads the settings and applies the weights in them, unless the worker runs in a terminal.
 
     Settings come from the app, the configuration file, environment variables (FAIRSCHED_PREFETCH for --prefetch) and
     these options; later ones override earlier ones. Without weights, --queues selects some of the app's queues.

@@ -1,4 +1,4 @@
-"""``fairsched top``: show what a running worker serves."""
+"""``fairsched top``: show shares and buffered messages of a running worker."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from fairsched.cli.parameters import Duration
 
 @click.command(epilog=exits.EPILOG)
 @worker_options
-@click.option("--interval", type=Duration(positive=True), default="1s", show_default=True, help="How often to look.")
-@click.option("--once", is_flag=True, help="Look once. So it is where there is no terminal, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each look, on a line of its own.")
+@click.option("--interval", type=Duration(positive=True), default="1s", show_default=True, help="How often to refresh.")
+@click.option("--once", is_flag=True, help="Print once and exit, as a table always does without a terminal.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per refresh, one per line.")
 def top(control: str | None, config: Path | None, interval: float, once: bool, as_json: bool) -> None:
-    """Show what a running worker serves, until Ctrl-C.
+    """Show shares and buffered messages of a running worker, until Ctrl-C.
 
-    A row for each queue, or with a key for each tenant, those with most messages here first; 100 at most. The first
-    look shows shares of all that was served so far, later ones of what was served since the one before. The worker was
-    started by "fairsched run" with --control.
+    The table has a row for each queue (with key: for each tenant), those with most buffered messages first, 100 at
+    most. The first table shows shares of the cost served since the start, later ones since the table before. The
+    worker must have been started by "fairsched run" with --control.
     """
     views = _views(socket_path(control, config), interval)
     try:

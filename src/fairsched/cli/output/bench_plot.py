@@ -39,12 +39,12 @@ def draw_waits(outcomes: Sequence[Outcome], plan: Plan, path: Path) -> None:
     axes = figure.add_subplot()
     for one, colour in zip(outcomes, COLOURS, strict=False):
         times, waits = zip(*sorted(one.waits), strict=True)
-        label = f"{one.name}: p99 {format_wait(one.p99)}, {one.rate:,.0f} messages a second"
+        label = f"{one.name}: p99 {format_wait(one.p99)}, {one.rate:,.0f} messages per second"
         axes.plot(
             times, [max(_SHORTEST, wait) for wait in waits], ".", markersize=4, color=colour, label=label, alpha=0.7
         )
     axes.set_yscale("log")
-    axes.set_xlabel("published, seconds after the worker began", color=INK)
+    axes.set_xlabel("published, seconds after the worker started", color=INK)
     axes.set_ylabel("wait, seconds", color=INK)
     axes.set_title(
         f"Waits of {plan.tenants} quiet tenants while one floods the worker\n"

@@ -15,8 +15,8 @@ from fairsched.durations import format_duration
 def view(outcomes: Sequence[Outcome], plan: Plan, where: str) -> Group:
     """Lay out the figures of all contestants, and what they are."""
     title = (
-        f"{plan.flood:,} messages of one tenant, {plan.each} of each of {plan.tenants} quiet ones, "
-        f"{format_duration(plan.service_time)} a message, {where}"
+        f"{plan.flood:,} messages of one tenant, {plan.each} of each of {plan.tenants} quiet tenants, "
+        f"{format_duration(plan.service_time)} per message, {where}"
     )
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     table.add_column("consumer")
@@ -28,7 +28,7 @@ def view(outcomes: Sequence[Outcome], plan: Plan, where: str) -> Group:
             f"{one.jain:.3f}", f"{one.rate:,.0f}",
         )  # fmt: skip
     notes = [f"{one.name}: {one.description}" for one in CONTESTANTS]
-    return Group(table, *notes, "All but msg/s is of quiet tenants; lag: messages handled while one of theirs waits.")
+    return Group(table, *notes, "All but msg/s: of the quiet tenants; lag: messages handled while one of theirs waits.")
 
 
 def format_wait(seconds: float) -> str:

@@ -41,7 +41,7 @@ def summary(report: PipelineReport) -> list[str]:
     if not batches:
         verdict = "No verdict: nothing was read"
     elif report["jain"] is None:
-        verdict = f"No verdict: none of {batches:,} batches left every queue a backlog, so each gave what it had"
+        verdict = f"No verdict: none of {batches:,} batches left every queue a backlog, so weights did not count"
     else:
         verdict = f"Jain's index {report['jain']:.5f}, judged by the {judged:,} of {batches:,} batches that left every "
         verdict += "queue a backlog"

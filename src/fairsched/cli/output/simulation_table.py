@@ -92,7 +92,7 @@ def summary(result: Result) -> str:
     index = f"Jain's index {result.jain:.5f}   " if len(result.queues) > 1 else ""
     return (
         f"{index}{result.served:,} messages in {format_duration(result.seconds)} simulated, "
-        f"{result.throughput:,.1f} a second   {result.events:,} events   seed {result.scenario.seed}"
+        f"{result.throughput:,.1f} per second   {result.events:,} events   seed {result.scenario.seed}"
     )
 
 
