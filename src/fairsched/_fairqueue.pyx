@@ -110,50 +110,52 @@ cdef class FairQueue(NamedSlots):
 sparse_boost=False, subkey_quantum=None)
     --
 
-    A thread-safe queue that serves its slots fairly, where `queue.Queue` serves whoever floods it.
+    A thread-safe queue that serves its slots in weighted fair order, where `queue.Queue` is first in, first out.
 
     Parameters
     ----------
     quanta : Mapping[Hashable, int], optional
-        Slot names and quanta. A slot's share of the cost served is its quantum over the sum of all backlogged quanta.
+        Slot names and quanta. A slot's share of the served cost is its quantum divided by the sum of the quanta of all
+        backlogged slots.
     maxsize : int
-        Most items in all slots together; 0 or less: no limit.
+        Maximum number of queued items in all slots together; 0 or less: no limit.
     default_quantum : int, optional
-        Quantum of slots (tenants) not named in `quanta`: they appear on first use and are forgotten when idle and out
-        of debt. Without it an unknown slot is a KeyError.
+        Quantum of slots (tenants) not named in `quanta`. They are created on first use and forgotten when idle and out
+        of debt. Without a default quantum, an unknown slot raises KeyError.
     anticipation : float
-        Seconds that a turn of a held slot (see `hold`) is waited for at most while the slot is empty; see `anticipate`.
+        Longest time in seconds to wait, per turn, for an item of a held slot (see `hold`) that is empty; see
+        `anticipate`.
     clock : callable, optional
-        Returns seconds, for time-outs; `time.monotonic` by default. Blocked calls look at a clock of the caller's own
-        every millisecond.
+        Returns the time in seconds, used for time-outs; `time.monotonic` by default. A blocked call polls any other
+        clock every millisecond.
     limit : Limit, optional
-        How many items of a slot may be served and not released (see `release`), and how fast it is served; of every
-        slot for which `set_limit` says nothing else. A slot at its limit takes no turns until it may be served again;
-        the others go on.
+        How many items of a slot may be served and not yet released (see `release`), and how fast the slot is served. It
+        applies to every slot without a limit of its own (see `set_limit`). A slot at its limit takes no turns until it
+        may be served again; other slots continue.
     sparse_boost : bool
-        Whether a slot that had nothing for a round, and gets an item, has its next turn before the others; see Notes.
+        Whether a slot that was empty for a round and then gets an item takes its next turn before the others; see
+        Notes.
     subkey_quantum : int, optional
-        What a slot is served by its turns is divided among the subkeys of its items (see `put`), which take turns of
-        this quantum. Without it items have no subkeys.
+        Quantum of each subkey within its slot: the slot's service is divided equally among the subkeys of its items
+        (see `put`). Without it, items have no subkeys.
 
     Raises
     ------
     ValueError
-        A quantum is not a positive integer, or the limit no `Limit`.
+        A quantum is not a positive integer, or `limit` is not a `Limit`.
     OverflowError
         A quantum is above 2**62 - 1.
 
     Notes
     -----
-    Complexity: put and get O(1), as in `Dwrr`; tenants that are idle cost nothing.
-    Memory: 24 bytes an item queued, beyond the item.
-    Subkeys: two of one slot that always have items differ by subkey_quantum + 2 * (the largest cost) at most; a slot
-    has its share whatever the number of its subkeys. They appear on first use, and are forgotten when idle and out of
-    debt, or with their slot. Memory: 24 bytes an item more, and 120 a subkey.
-    Boost: in a round of the others a slot is put first once at most, for one turn; in any time, at most 16 slots more
-    are than turns of others end. A tenant that runs empty is forgotten a round later.
-    Thread safety: every method may be called from any thread; each is atomic. One item put wakes one waiting thread: of
-    those of the highest priority, the one that waited longest.
+    Complexity: put and get are O(1), as in `Dwrr`; idle tenants cost nothing. Memory: 24 bytes per queued item, in
+    addition to the item. Subkeys: the cost served to two subkeys of one slot that always have items differs by at most
+    subkey_quantum + 2 * (the largest cost). A slot's share does not depend on the number of its subkeys. Subkeys are
+    created on first use, and forgotten when idle and out of debt, or with their slot. Memory: 24 more bytes per item,
+    and 120 per subkey. Boost: a slot is boosted at most once per round of the other slots, for one turn. In any period,
+    the number of boosts exceeds the number of turns that other slots complete by at most 16. A tenant that runs empty
+    is forgotten one round later. Thread safety: every method may be called from any thread, and each is atomic. Each
+    item put wakes one waiting thread: of those with the highest priority, the one that has waited longest.
 
     Examples
     --------
@@ -210,28 +212,28 @@ sparse_boost=False, subkey_quantum=None)
             The slot's name.
         item : object
         cost : int
-            What serving it costs: a positive integer, in the unit of the quanta.
+            Cost of serving the item: a positive integer, in the unit of the quanta.
         block : bool
             Whether to wait for room when the queue is full.
         timeout : float, optional
-            Longest wait in seconds; None: as long as it takes.
+            Longest wait in seconds; None: no time-out.
         subkey : Hashable
-            With a `subkey_quantum`: whose item it is among those of the slot. The slot's turns serve its subkeys in
-            equal parts, each in the order in which its items were put.
+            With a `subkey_quantum`: the item's subkey within the slot. The slot's turns serve its subkeys in equal
+            parts, and the items of each subkey in the order in which they were put.
 
         Raises
         ------
         queue.Full
-            There is no room, and waiting was not wanted or took too long.
+            The queue is full, and `block` is false or the time-out passed.
         ShutDown
             The queue is shut down.
         KeyError
-            There is no such slot, and no default quantum.
+            There is no such slot and no default quantum.
         ValueError, OverflowError
             The cost is not a positive integer of at most 2**62 - 1, the time-out is negative, or there is a subkey and
             no `subkey_quantum`.
         TypeError
-            The time-out, where it is needed, is no number.
+            The time-out is not a number; raised only if the call has to wait.
         """
         cdef int64_t amount = as_amount(cost, "cost")
         cdef int64_t hash
@@ -259,21 +261,21 @@ sparse_boost=False, subkey_quantum=None)
         Parameters
         ----------
         slots : list or numpy.ndarray, or Hashable
-            A list or an array names the slot of each item; anything else is the one slot of all of them.
+            A list or array gives the slot of each item; any other value is the slot of all items.
         items : Iterable
         costs : array-like of int, optional
-            One positive integer an item; 1 each by default.
+            One positive integer per item; 1 each by default.
         block, timeout
-            As for `put`: the wait is for room for all.
+            As for `put`; the call waits until there is room for all items.
         subkeys : list or numpy.ndarray, or Hashable
-            As `slots`, the subkey of each item or the one of all of them; see `put`.
+            As for `slots`: the subkey of each item, or one for all items; see `put`.
 
         Raises
         ------
         queue.Full, ShutDown, KeyError, OverflowError
             As for `put`.
         ValueError
-            Lengths differ, the items outnumber `maxsize`, or as for `put`.
+            Lengths differ, there are more items than `maxsize`, or as for `put`.
         """
         cdef const int64_t* cost_at = NULL
         cdef object checked
@@ -365,10 +367,10 @@ sparse_boost=False, subkey_quantum=None)
         block : bool
             Whether to wait for an item when there is none.
         timeout : float, optional
-            Longest wait in seconds; None: as long as it takes.
+            Longest wait in seconds; None: no time-out.
         priority : int
-            Whose turn it is among getters, from -2**31 to 2**31 - 1: while one of a higher priority waits, or is on its
-            way to the item it was woken for, this call takes nothing.
+            Priority among getters, from -2**31 to 2**31 - 1. While a getter of a higher priority waits, or has been
+            woken but has not yet taken its item, this call takes nothing.
 
         Returns
         -------
@@ -378,13 +380,13 @@ sparse_boost=False, subkey_quantum=None)
         Raises
         ------
         queue.Empty
-            There is no item for this priority, and waiting was not wanted or took too long.
+            There is no item for this priority, and `block` is false or the time-out passed.
         ShutDown
-            The queue is shut down and has no item left.
+            The queue is shut down and empty.
         ValueError, OverflowError
             The time-out is negative, or the priority is not an integer of 32 bits.
         TypeError
-            The time-out, where it is needed, is no number.
+            The time-out is not a number; raised only if the call has to wait.
         """
         cdef int32_t rank = as_priority(priority)
         cdef Verdict verdict = READY
@@ -481,16 +483,17 @@ sparse_boost=False, subkey_quantum=None)
         """get_many($self, n, timeout=None, *, priority=0)
         --
 
-        Wait for an item, then serve up to `n` without waiting for more.
+        Wait for an item, then serve up to `n` items without waiting for more.
 
         Parameters
         ----------
         n : int
-            At most so many.
+            Maximum number of items.
         timeout : float, optional
-            Longest wait in seconds for the first; None: as long as it takes.
+            Longest wait in seconds for the first item; None: no time-out.
         priority : int
-            As for `get`. Who waits for `n` is woken in place of so many who wait for one.
+            As for `get`. A waiting call with `n` counts as `n` waiting `get` calls: with up to `n` items queued, no
+            other getter is woken.
 
         Returns
         -------
@@ -546,16 +549,17 @@ sparse_boost=False, subkey_quantum=None)
         Parameters
         ----------
         callback : callable
-            Called without arguments when it is this waiter's turn, or the queue is shut down: perhaps at once, and in
-            any thread that uses the queue, so it should do no more than tell somebody. Then `get(block=False)` with
-            the same priority, and `Waiter.leave`, or `Waiter.again` when there was nothing after all.
+            Called without arguments when it is this waiter's turn, or the queue is shut down. The call may come at
+            once, and from any thread that uses the queue, so the callback should only notify the event loop. After
+            that, call `get(block=False)` with the same priority, then `Waiter.leave`, or `Waiter.again` if there was no
+            item.
         priority : int
             As for `get`.
 
         Returns
         -------
         Waiter
-            Until it has left, getters of lower priority get nothing.
+            Until it leaves, getters of lower priority take nothing.
 
         Raises
         ------
@@ -570,7 +574,7 @@ sparse_boost=False, subkey_quantum=None)
         """qsize($self)
         --
 
-        Number of items queued at this moment, in all slots.
+        Number of items now queued in all slots.
         """
         return self.table.queued + self.table.withheld
 
@@ -578,7 +582,7 @@ sparse_boost=False, subkey_quantum=None)
         """backlog($self, slot)
         --
 
-        Number of items queued in one slot at this moment; 0 when there is no such slot.
+        Number of items now queued in one slot; 0 if there is no such slot.
         """
         cdef int64_t hash
         cdef long index
@@ -590,9 +594,9 @@ sparse_boost=False, subkey_quantum=None)
         """subkeys($self, slot)
         --
 
-        Number of items queued at this moment in one slot by subkey: a dict, without those that have none.
+        Number of items now queued in one slot, by subkey: a dict, without subkeys that have no items.
 
-        Empty when there is no such slot, or there are no subkeys. O(subkeys of the slot that have items or debts).
+        Empty if there is no such slot, or there are no subkeys. O(subkeys of the slot that have items or debts).
         """
         with cython.critical_section(self):
             return queued_below(self, slot) if self.below is not None else {}
@@ -601,9 +605,9 @@ sparse_boost=False, subkey_quantum=None)
         """waiting($self)
         --
 
-        Priorities of the getters that wait at this moment, in the order in which they will be woken: a list of int.
+        Priorities of the getters that now wait, in the order in which they will be woken: a list of int.
 
-        One that was woken and is on its way is not listed. O(getters).
+        A getter that was woken but has not yet taken its item is not listed. O(getters).
         """
         with cython.critical_section(self):
             return self.getters.waiting()
@@ -614,12 +618,14 @@ sparse_boost=False, subkey_quantum=None)
 
         Shut the queue down, as `queue.Queue.shutdown` does in Python 3.13.
 
-        Puts raise `ShutDown` from now on, those that wait included. Gets go on until nothing is queued, then raise it.
+        From now on puts raise `ShutDown`, waiting ones included. Gets continue until the queue is empty, then raise it
+        too.
 
         Parameters
         ----------
         immediate : bool
-            Drop what is queued, so that gets raise at once. It was not served, and slots added for it are forgotten.
+            Drop the queued items, so that gets raise at once. The dropped items do not count as served, and slots added
+            for them are forgotten.
         """
         cdef SlotTable* table = &self.table
         with cython.critical_section(self):
@@ -635,7 +641,7 @@ sparse_boost=False, subkey_quantum=None)
         """close($self)
         --
 
-        Shut the queue down and let what is queued be got: `shutdown()`.
+        Shut the queue down; queued items can still be got. The same as `shutdown()`.
         """
         self.shutdown()
 
@@ -643,14 +649,14 @@ sparse_boost=False, subkey_quantum=None)
         """set_quantum($self, slot, quantum)
         --
 
-        Change a slot's quantum; takes effect on its backlog at once.
+        Change a slot's quantum. The change applies to its backlog at once.
 
-        With a default quantum an unknown slot is added, and either way the slot is no longer forgotten when idle.
+        With a default quantum, an unknown slot is added. In either case, the slot is no longer forgotten when idle.
 
         Raises
         ------
         KeyError
-            There is no such slot, and no default quantum.
+            There is no such slot and no default quantum.
         ValueError, OverflowError
             The quantum is not a positive integer of at most 2**62 - 1.
         """
@@ -669,33 +675,32 @@ sparse_boost=False, subkey_quantum=None)
         """set_band($self, slot, band)
         --
 
-        Change a slot's band; takes effect on its backlog at once.
+        Change a slot's band. The change applies to its backlog at once.
 
-        Nothing is served of a slot while anything is queued in a slot of a band before its own, unless that one is at
-        its limit. Within a band the quanta count, as if the others were not there.
+        A slot is not served while an item is queued in a slot of an earlier band, unless that slot is at its limit.
+        Within a band the quanta apply, as if there were no other bands.
 
-        With a default quantum an unknown slot is added, and either way the slot is no longer forgotten when idle.
+        With a default quantum, an unknown slot is added. In either case, the slot is no longer forgotten when idle.
 
         Parameters
         ----------
         slot : Hashable
             The slot's name.
         band : int
-            From 0, served first, to 7; 4 is that of all slots for which nothing else is said.
+            From 0, served first, to 7; the default of every slot is 4.
 
         Raises
         ------
         KeyError
-            There is no such slot, and no default quantum.
+            There is no such slot and no default quantum.
         ValueError
-            `band` is no band.
+            `band` is not an integer from 0 to 7.
 
         Notes
         -----
-        What is always queued in a band keeps all bands after it waiting, for as long as that is so: there is no bound,
-        unless its slots have limits (see `set_limit`). The slot begins as one without credit; a debt stays.
-        O(slots of its band that have something queued). Once there are bands, it costs a look at each of the eight when
-        an item is put, or a slot runs empty.
+        A band that always has queued items keeps all later bands waiting without bound, unless its slots have limits
+        (see `set_limit`). The slot starts in its new band without credit; a debt remains. O(backlogged slots of its
+        band). Once bands are used, each put, and each slot that runs empty, checks all eight bands.
         """
         cdef uint32_t number = check_band(slot, band)
         cdef int64_t hash
@@ -716,28 +721,28 @@ sparse_boost=False, subkey_quantum=None)
         """set_limit($self, slot, limit)
         --
 
-        Change a slot's limit; takes effect at once.
+        Change a slot's limit. The change takes effect at once.
 
-        With a default quantum an unknown slot is added, and either way the slot is no longer forgotten when idle.
+        With a default quantum, an unknown slot is added. In either case, the slot is no longer forgotten when idle.
 
         Parameters
         ----------
         slot : Hashable
             The slot's name.
         limit : Limit or None
-            None: it has no limit.
+            None: the slot has no limit.
 
         Raises
         ------
         KeyError
-            There is no such slot, and no default quantum.
+            There is no such slot and no default quantum.
         ValueError
-            `limit` is no `Limit`.
+            `limit` is not a `Limit`.
 
         Notes
         -----
-        Items count as in hand that are served while the slot has a limit with a concurrency. Complexity O(log slots),
-        and O(slots that have something queued) if it has something queued.
+        An item counts as in hand if it was served while the slot had a limit with a concurrency. Complexity: O(log
+        slots); O(backlogged slots) if the slot has queued items.
         """
         cdef Limit found = as_limit(limit)
         cdef int64_t hash
@@ -759,7 +764,8 @@ sparse_boost=False, subkey_quantum=None)
         """release($self, slot)
         --
 
-        Say that an item that was served is in hand no more; to be called once for each, where a limit counts them.
+        Report that a served item is no longer in hand. Call it once per served item of a slot whose limit has a
+        concurrency.
 
         Parameters
         ----------
@@ -769,13 +775,13 @@ sparse_boost=False, subkey_quantum=None)
         Raises
         ------
         KeyError
-            There is no such slot, and no default quantum.
+            There is no such slot and no default quantum.
         ValueError
-            The slot's limit has a concurrency, and nothing of it is in hand.
+            The slot's limit has a concurrency, and none of its items is in hand.
 
         Notes
         -----
-        Does nothing where the slot's limit has no concurrency.
+        Does nothing if the slot's limit has no concurrency.
         """
         cdef int64_t hash
         cdef long index
@@ -798,7 +804,8 @@ sparse_boost=False, subkey_quantum=None)
         """lift_limits($self)
         --
 
-        Let all slots go without limits from now on: for who takes out what is left, not to handle it.
+        Remove the limits of all slots from now on: for a caller that takes out the remaining items without handling
+        them.
         """
         cdef uint32_t i
         with cython.critical_section(self):
@@ -813,7 +820,7 @@ sparse_boost=False, subkey_quantum=None)
         """limit_stats($self)
         --
 
-        What the limits of slots do, by slot name: a dict of `LimitStats`, of slots that have one. O(slots).
+        Figures of the slots that have limits, by slot name: a dict of `LimitStats`. O(slots).
         """
         with cython.critical_section(self):
             return all_limits(self) if self.limits.on else {}
@@ -843,22 +850,23 @@ sparse_boost=False, subkey_quantum=None)
         """settle($self, slot, cost_difference, *, subkey='')
         --
 
-        Correct what a slot was charged, once the real cost is known.
+        Correct the cost charged to a slot, once the real cost is known.
 
         Parameters
         ----------
         slot : Hashable
-            The slot's name. A tenant forgotten meanwhile comes back with its debt; a refund to it is void.
+            The slot's name. A tenant that was forgotten meanwhile is added again with its debt; a refund to it has no
+            effect.
         cost_difference : int
-            Measured cost minus the cost given to `put`. May drive the deficit below zero: the debt is paid before the
-            slot's next turn.
+            Measured cost minus the cost given to `put`. The deficit may fall below zero: the slot pays this debt before
+            its next turn.
         subkey : Hashable
-            As given to `put`: it is charged, too, among those of its slot.
+            As given to `put`: the subkey is charged, too, within its slot.
 
         Raises
         ------
         KeyError
-            There is no such slot, and no default quantum.
+            There is no such slot and no default quantum.
         ValueError
             The difference is not an integer, or there is a subkey and no `subkey_quantum`.
         OverflowError
@@ -888,29 +896,30 @@ sparse_boost=False, subkey_quantum=None)
         """charge($self, slot, cost, most)
         --
 
-        Charge a slot for what it was served elsewhere, in another process for instance.
+        Charge a slot for service that it received elsewhere, for example in another process.
 
-        Its deficit shrinks, so that the others are served first; `SlotStats.work` stays what was served here. While
-        only slots in debt have messages, they are served at once: a charge never leaves a message waiting for nobody.
+        The slot's deficit shrinks, so that other slots are served first; `SlotStats.work` still counts only what this
+        queue served. If only slots in debt have items, they are served at once: a charge never leaves getters idle
+        while items wait.
 
         Parameters
         ----------
         slot : Hashable
-            The slot's name. One that has no messages, and is not held, is not charged.
+            The slot's name. A slot that has no items and is not held is not charged.
         cost : int
-            What it was served.
+            The cost of that service.
         most : int
-            Its debt does not exceed this, which bounds for how long it stands back.
+            Maximum debt of the slot after the charge; it bounds how long the slot is held back.
 
         Returns
         -------
         bool
-            Whether there is such a slot.
+            Whether the slot exists.
 
         Raises
         ------
         ValueError, OverflowError
-            The cost or the limit is not a positive integer of at most 2**62 - 1.
+            `cost` or `most` is not a positive integer of at most 2**62 - 1.
 
         Notes
         -----
@@ -935,26 +944,26 @@ sparse_boost=False, subkey_quantum=None)
         """hold($self, slot, held, awaited=True)
         --
 
-        Say whether a slot, when it runs empty here, still has a backlog upstream.
+        Set whether a slot still has a backlog upstream when it runs empty here.
 
-        A held slot keeps its deficit (at most one quantum plus the largest cost) when it empties, so that shares do
-        not flatten while the next delivery is in flight. Letting go of an empty slot drops what it kept.
+        A held slot keeps its deficit (at most one quantum plus the largest cost) when it runs empty, so that shares do
+        not flatten while the next delivery is in flight. Ending the hold of an empty slot drops its deficit.
 
         Parameters
         ----------
         slot : Hashable
             The slot's name.
         held : bool
-            Whether it has a backlog.
+            Whether the slot has a backlog upstream.
         awaited : bool
-            Whether to wait for it, too; see `anticipate`. Not worth while where less than a turn's worth of messages
-            can be under way: then each turn would last for several round trips.
+            Whether to wait for the slot's next item, too; see `anticipate`. This does not pay if less than a turn's
+            worth of messages can be in flight: each turn would then last several round trips.
 
         Returns
         -------
         bool
-            Whether the slot was waited for until now. Not so, though it was to be, when a whole turn was waited for in
-            vain; it is not waited for again until a call like this one says so.
+            Whether getters waited for the slot until now. After a whole turn without an item they stop waiting for it,
+            and start again only with another call that asks for it.
 
         Raises
         ------
@@ -978,17 +987,16 @@ sparse_boost=False, subkey_quantum=None)
         """anticipate($self, seconds)
         --
 
-        Say how long a held slot is waited for when its turn comes, or goes on, while it is empty.
+        Set how long getters wait for an item of a held slot that is empty when its turn comes or continues.
 
-        With patience, getters pass over items of other slots and wait for the one whose turn it is: shares are those
-        of the quanta even when getters are faster than what fills the queue. The wait ends with an item of the slot,
-        or after so many seconds in one turn; then the turn passes. A few times the round trip to what fills the queue
-        is enough.
+        While they wait, getters pass over items of other slots. So shares follow the quanta even if getters are faster
+        than the source that fills the queue. The wait ends with an item of the slot, or after `seconds` in one turn;
+        then the turn passes. A few round trips to the source are enough.
 
         Parameters
         ----------
         seconds : float
-            0: turns of empty slots pass at once.
+            0: the turn of an empty slot passes at once.
 
         Raises
         ------
@@ -1006,9 +1014,9 @@ sparse_boost=False, subkey_quantum=None)
         """anticipated($self)
         --
 
-        Seconds for which `get` would still wait though items are queued; None when it would not.
+        Seconds for which `get` would still wait although items are queued; None if it would not.
 
-        For those who do not block: call `get` again when an item was put, or released, or after so many seconds.
+        For non-blocking callers: call `get` again after an item was put or released, or after this many seconds.
         """
         cdef int64_t now, left = NEVER
         with cython.critical_section(self):
@@ -1025,7 +1033,7 @@ sparse_boost=False, subkey_quantum=None)
         """stats($self)
         --
 
-        Figures by slot name: a dict of `SlotStats`. O(slots).
+        Statistics by slot name: a dict of `SlotStats`. O(slots).
         """
         with cython.critical_section(self):
             return self.all_stats()
@@ -1034,7 +1042,7 @@ sparse_boost=False, subkey_quantum=None)
         """outlook($self, slot)
         --
 
-        Say what stands before a slot's first item, and change nothing.
+        Return what has to happen before a slot's first item is served; changes nothing.
 
         Parameters
         ----------
@@ -1044,16 +1052,16 @@ sparse_boost=False, subkey_quantum=None)
         Returns
         -------
         SlotOutlook
-            All of one moment.
+            A consistent snapshot.
 
         Raises
         ------
         KeyError
-            There is no such slot: where there is a default quantum, nothing of it is queued or owed.
+            There is no such slot. With a default quantum: the slot has no items and no debt.
 
         Notes
         -----
-        O(slots that have something queued), however many items that is.
+        O(backlogged slots), for any number of items.
         """
         cdef SlotTable* table = &self.table
         cdef Slot found
@@ -1720,11 +1728,11 @@ cdef inline void take_place(FairQueue q, uint32_t index, Place place) noexcept:
 
 @cython.final
 cdef class Waiter:
-    """Who waits for an item of a `FairQueue` with a callback; made by `FairQueue.call_when_ready`.
+    """A callback that waits for an item of a `FairQueue`; made by `FairQueue.call_when_ready`.
 
     Notes
     -----
-    Thread safety: any thread. Complexity: O(1). It leaves, too, when it is no longer used.
+    Thread safety: any thread. Complexity: O(1). The waiter also leaves when it is garbage collected.
     """
 
     cdef FairQueue queue
@@ -1738,8 +1746,8 @@ cdef class Waiter:
         """again($self)
         --
 
-        Wait on, behind all others of this priority, after a call that found nothing. The callback is called again. If
-        `FairQueue.anticipated` is not None, try again after so many seconds without being called, too.
+        Wait again, behind all other waiters of this priority, after a `get` that found nothing. The callback will be
+        called again. If `FairQueue.anticipated` is not None, also try again after that many seconds without a call.
 
         Raises
         ------
@@ -1759,7 +1767,7 @@ cdef class Waiter:
         """leave($self)
         --
 
-        Wait no longer; whoever is next is woken for what is left. Does nothing the second time.
+        Stop waiting; the next waiter is woken if items are left. A second call does nothing.
         """
         cdef Seat* seat
         if self.queue is None:  # not made by call_when_ready
