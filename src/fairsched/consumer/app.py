@@ -33,13 +33,13 @@ _M = TypeVar("_M", bound=Callable[..., object])
 
 
 class App:
-    """Queues, their weights and their handlers, gathered by decorators.
+    """An application: queues, their weights and their handlers, declared by decorators.
 
     Parameters
     ----------
     url : str or sequence of str, optional
-        The broker; by default the first of ``FAIRSCHED_URL``, ``RABBITMQ_URL``, ``AMQP_URL`` and ``CLOUDAMQP_URL`` that
-        the environment has.
+        The broker; by default the first of the environment variables ``FAIRSCHED_URL``, ``RABBITMQ_URL``, ``AMQP_URL``
+        and ``CLOUDAMQP_URL`` that is set.
     **options
         As for `Consumer`.
 
@@ -61,8 +61,8 @@ class App:
 
     Notes
     -----
-    Declare in one thread, before `run`. `stop`, `set_weight`, `pause`, `resume`, `explain`, `stats` and `state` are
-    safe from any thread.
+    Declare handlers in one thread, before `run`. `stop`, `set_weight`, `pause`, `resume`, `explain`, `stats` and
+    `state` are safe from any thread.
 
     Examples
     --------
@@ -87,25 +87,26 @@ class App:
         self._guard = threading.Lock()
 
     def consumer(self, queue: str | Queue, **options: Any) -> Callable[[_H], _H]:
-        """Declare the decorated function to be the handler of a queue.
+        """Declare the decorated function as the handler of a queue.
 
         Parameters
         ----------
         queue : str or Queue
             The queue, or its name.
         **options
-            With a name: ``weight`` and whatever else `Queue` takes.
+            If `queue` is a name: ``weight`` and the other parameters of `Queue`.
 
         Returns
         -------
         callable
-            The decorator; it returns the function unchanged, so that one function may handle several queues.
+            The decorator. It returns the function unchanged, so one function can handle several queues.
 
         Raises
         ------
         ConfigurationError
-            If an option is not allowed, or the queue has a handler already; by the decorator, if it is given no
-            function, or a coroutine function or a generator function, of which a call runs nothing.
+            If an option is invalid, or the queue already has a handler. Raised by the decorator if it is applied to
+            something other than a function, or to a coroutine function or generator function, whose code a call does
+            not run.
         """
         if isinstance(queue, Queue):
             if options:
@@ -127,18 +128,18 @@ class App:
         return declare
 
     def middleware(self, function: _M) -> _M:
-        """Declare the decorated function to be middleware, inside of what was declared before.
+        """Declare the decorated function as middleware, inside the middleware declared before it.
 
         Parameters
         ----------
         function : callable
-            ``function(message, call_next)`` is called in place of every handler, and calls it by
+            ``function(message, call_next)`` is called instead of each handler, and calls the handler with
             ``call_next(message)``.
 
         Raises
         ------
         ConfigurationError
-            If it is a coroutine function or a generator function.
+            If `function` is a coroutine function or a generator function.
 
         Examples
         --------
@@ -160,18 +161,18 @@ class App:
         url : str or sequence of str, optional
             Overrides the URL of the app.
         **overrides
-            Override the options of the app. ``queues`` selects some of the declared queues: a mapping gives them
-            other weights, or mappings of what else of a `Queue` is to be another; a list keeps theirs.
+            Override the options of the app. ``queues`` selects some of the declared queues: a list keeps their weights;
+            a mapping gives each a new weight, or a mapping of the `Queue` parameters to override.
 
         Returns
         -------
         Consumer
-            Ready to be run with `dispatch`.
+            To be run with `dispatch` as the handler.
 
         Raises
         ------
         ConfigurationError
-            If no URL is known, no queue is declared, or an option is not allowed.
+            If no URL is known, no queue is declared, or an option is invalid.
         """
         found = self._used = self._found(url)
         options = {**self.options, **overrides}
@@ -208,7 +209,7 @@ class App:
         return replace(declared, **options)
 
     def dispatch(self, message: Message) -> object:
-        """Give a message to the handler of its queue."""
+        """Call the handler of a message's queue."""
         return self.handlers[message.queue](message)
 
     def run(self, url: str | Sequence[str] | None = None, **overrides: Any) -> None:
@@ -222,16 +223,17 @@ class App:
         Raises
         ------
         ConfigurationError
-            As `make_consumer`.
+            As for `make_consumer`.
         ConnectionFailed, QueueNotFound
-            If consuming cannot begin.
+            If consuming cannot start.
         PublishFailed
-            If messages that were published were not confirmed, or failed and nobody asked.
+            If published messages were not confirmed, or failed without their `Confirmation` being asked.
 
         Notes
         -----
-        Blocks. The first signal finishes what is buffered, acks and closes; the second requeues it and lets handlers
-        finish; the third leaves at once. In a thread other than the main one signals are left alone.
+        Blocks. On the first signal, the consumer finishes the buffered messages, acks and closes. On the second, it
+        requeues them and lets running handlers finish. On the third, it exits at once. Outside the main thread, signal
+        handlers are not installed.
         """
         consumer = self._consumer = self.make_consumer(url, **overrides)
         in_main = threading.current_thread() is threading.main_thread()
@@ -249,10 +251,10 @@ class App:
 
     @property
     def publisher(self) -> Publisher:
-        """The publisher of this app, for handlers: it connects when it is used first, and `run` closes it at its end.
+        """The publisher of this app, for use in handlers. It connects on first use, and `run` closes it at the end.
 
-        Safe from any thread. What handlers of a running app published, and nobody asked about, may raise at the end of
-        `run`: see `Publisher.close`.
+        Safe from any thread. If a message that a handler published fails and its `Confirmation` was not asked, `run`
+        may raise at its end: see `Publisher.close`.
         """
         with self._guard:
             if self._publisher is None:
@@ -272,12 +274,12 @@ class App:
         Returns
         -------
         Confirmation
-            To be asked whether the broker has confirmed the message; it need not be kept.
+            Tells whether the broker has confirmed the message; it need not be kept.
 
         Raises
         ------
         Exception
-            As `Publisher.open` and `Publisher.publish` do.
+            As for `Publisher.open` and `Publisher.publish`.
 
         Examples
         --------
@@ -295,14 +297,14 @@ class App:
             publisher.close()
 
     def stop(self, now: bool = False) -> None:
-        """Stop the running consumer, if there is one, as `Consumer.stop` does."""
+        """Stop the running consumer, if any, as `Consumer.stop` does."""
         if self._consumer is not None:
             self._consumer.stop(now)
 
     def set_weight(self, queue: Hashable, weight: int) -> None:
-        """Change the weight of a queue, or with a `key` that of a tenant, as `Consumer.set_weight` does.
+        """Change the weight of a queue, or with a `key` of a tenant, as `Consumer.set_weight` does.
 
-        It holds for the running consumer, and if it is that of a declared queue, for later ones.
+        The weight applies to the running consumer; that of a declared queue also applies to later consumers.
         """
         consumer = self._consumer
         if consumer is not None:
@@ -314,23 +316,23 @@ class App:
             self.queues[queue] = replace(self.queues[queue], weight=weight)
 
     def pause(self, queue: str) -> None:
-        """Take in no more messages of a queue in the running consumer, as `Consumer.pause` does.
+        """Stop consuming a queue in the running consumer, as `Consumer.pause` does.
 
-        Raises RuntimeError when none is running.
+        Raises RuntimeError if no consumer is running.
         """
         self._running().pause(queue)
 
     def resume(self, queue: str) -> None:
-        """Take in messages of a queue again in the running consumer, as `Consumer.resume` does.
+        """Consume a queue again in the running consumer, as `Consumer.resume` does.
 
-        Raises RuntimeError when none is running.
+        Raises RuntimeError if no consumer is running.
         """
         self._running().resume(queue)
 
     def explain(self, name: Hashable) -> Explanation:
-        """Say why a queue, or with a `key` a tenant, waits in the running consumer, as `Consumer.explain` does.
+        """Explain why a queue, or with a `key` a tenant, waits in the running consumer, as `Consumer.explain` does.
 
-        Raises RuntimeError when none is running.
+        Raises RuntimeError if no consumer is running.
         """
         return self._running().explain(name)
 
@@ -341,12 +343,12 @@ class App:
         return consumer
 
     def stats(self) -> dict[str, Any]:
-        """Return the figures of the running consumer, or nothing when there is none."""
+        """Return the statistics of the running consumer; an empty dict if there is none."""
         consumer = self._consumer
         return {} if consumer is None else consumer.stats()
 
     @property
     def state(self) -> ConsumerState:
-        """What the running consumer is doing, as `Consumer.state` says it; when there is none, that nothing is."""
+        """State of the running consumer, as from `Consumer.state`; a state that says so if there is none."""
         consumer = self._consumer
         return ConsumerState() if consumer is None else consumer.state

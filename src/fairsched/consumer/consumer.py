@@ -37,24 +37,23 @@ class Consumer:
     Parameters
     ----------
     url : str or sequence of str
-        ``amqp://`` or ``amqps://``; several are tried in turn.
+        ``amqp://`` or ``amqps://`` URL; several URLs are tried in turn.
     queues : mapping of str to int, or sequence of str
-        Weight per queue, or names of queues that weigh the same.
+        Weight of each queue, or the names of queues with equal weights.
     **options
-        Prefetch, workers, what a message costs, what happens to failed and to late ones, and more:
-        `fairsched.config.ConsumerOptions` documents each.
+        Prefetch, workers, the cost of a message, the handling of failed and late messages, and more:
+        `fairsched.config.ConsumerOptions` documents each option.
 
     Raises
     ------
     ConfigurationError
-        If an argument is not allowed.
+        If an argument is invalid.
 
     Notes
     -----
-    All methods are safe from any thread. Heartbeats, recovery and settlement run in a thread of their own, so
-    handlers may take as long as the broker's ``consumer_timeout`` allows, 30 minutes by default. Delivery is at least
-    once: after a lost connection the broker delivers again what was not acked, and settling the earlier delivery does
-    nothing.
+    All methods are safe from any thread. Heartbeats, recovery and settlement run in a separate thread, so a handler may
+    take as long as the broker's ``consumer_timeout`` allows, 30 minutes by default. Delivery is at least once: after a
+    lost connection the broker redelivers unacked messages, and settling the earlier delivery has no effect.
 
     Examples
     --------
@@ -116,33 +115,33 @@ class Consumer:
             raise client.error
 
     def batches(self, max_size: int = 256, max_wait: float = 0.1) -> Iterator[MessageBatch]:
-        """Yield batches of messages in fair order until `stop`; the caller settles each, or uses it in a ``with``.
+        """Yield batches of messages in fair order until `stop`; the caller settles each batch or uses it in a ``with``.
 
         Parameters
         ----------
         max_size : int
-            Most messages of a batch, from 1 to 1 000 000. No batch has more than the windows let in (`prefetch`); twice
-            as much keeps the broker sending while a batch is handled.
+            Maximum number of messages in a batch, from 1 to 1 000 000. No batch is larger than the prefetch windows
+            together (`prefetch`); a prefetch of twice `max_size` keeps the broker sending while a batch is handled.
         max_wait : float
-            Seconds for which a batch that is not full waits for more messages, once it has one; 0 to 3600. It does not
-            wait if the windows are full, so that no more can come, and not when the consumer stops.
+            Seconds that a batch which is not full waits for more messages after its first; 0 to 3600. It does not wait
+            if the prefetch windows are full, so that no more messages can come, or if the consumer stops.
 
         Returns
         -------
         iterator of MessageBatch
-            Sequences of messages. The first message of each is waited for as long as it takes.
+            Sequences of messages. The wait for the first message of a batch has no time limit.
 
         Raises
         ------
         ConfigurationError
-            If an argument is not allowed, or there are lanes, which only `run` serves.
+            If an argument is invalid, or the consumer has lanes, which only `run` serves.
         FairschedError, RuntimeError, BaseException
-            As an iteration over the consumer.
+            As for an iteration over the consumer.
 
         Notes
         -----
-        A stop, leaving the ``with`` block of the consumer, and lost connections have the effects that they have on
-        messages of an iteration. What interrupts the wait for more messages requeues those of the batch.
+        A stop, the end of the consumer's ``with`` block and a lost connection have the same effects as on the messages
+        of an iteration. An exception that interrupts the wait for more messages requeues those already in the batch.
 
         Examples
         --------
@@ -168,32 +167,32 @@ class Consumer:
         max_size, max_wait
             As for `batches`.
         headers : sequence of str
-            Headers that are to be columns of their names: strings, where values other than text are JSON, and null
-            where a message does not have the header, or headers that cannot be decoded.
+            Names of headers to include, each as a string column of that name. Values other than text are written as
+            JSON. The value is null if a message does not have the header, or its headers cannot be decoded.
         properties : sequence of str
-            Properties that are to be columns of their names, such as "message_id": strings, but ``priority`` and
-            ``delivery_mode`` (int32) and ``timestamp`` (in UTC; null beyond the year 9999). Null where a message does
-            not have it, or it cannot be decoded.
+            Names of properties to include, such as "message_id", each as a column of that name: a string, except
+            ``priority`` and ``delivery_mode`` (int32) and ``timestamp`` (in UTC; null beyond the year 9999). The value
+            is null if a message does not have the property, or it cannot be decoded.
 
         Returns
         -------
         iterator of ArrowBatch
-            Batches as those of `batches`, each with a ``record_batch``.
+            Batches as from `batches`, each with a ``record_batch``.
 
         Raises
         ------
         ConfigurationError
-            As `batches`; or if pyarrow is not installed, there is no such property, or two columns would have the same
-            name.
+            As for `batches`; or if pyarrow is not installed, a property does not exist, or two columns would have the
+            same name.
         FairschedError, RuntimeError, BaseException
-            As an iteration over the consumer.
+            As for an iteration over the consumer.
 
         Notes
         -----
         The columns of ``batch.record_batch`` are ``body`` (binary), ``queue`` (dictionary of strings: all queues of
-        this consumer, in every batch the same), ``exchange`` and ``routing_key`` (strings), ``redelivered`` (bool),
-        then properties and headers. What is no UTF-8 in a string is replaced. Messages whose bodies have more than
-        2 GiB together become several batches.
+        this consumer, the same in every batch), ``exchange`` and ``routing_key`` (strings), ``redelivered`` (bool),
+        then properties and headers. Invalid UTF-8 in a string is replaced. Messages whose bodies exceed 2 GiB together
+        are split into several batches.
 
         Examples
         --------
@@ -223,29 +222,30 @@ class Consumer:
             yield from make(messages, client.failed_many, handled)
 
     def run(self, handler: Callable[[Message], object]) -> None:
-        """Give messages to a handler in `workers` threads until `stop`, then close.
+        """Call a handler for each message, in `workers` threads, until `stop`; then close.
 
         Parameters
         ----------
         handler : callable
-            A plain function, called with one `Message`. Returning acks it unless it was settled or deferred; raising
-            an `Exception` settles it as `on_error` says.
+            A plain function, called with one `Message`. When the handler returns, the message is acked unless it was
+            settled or deferred; when the handler raises an `Exception`, the message is settled as `on_error` says.
 
         Raises
         ------
         ConfigurationError
-            If `handler` is a coroutine function or a generator function, or returns what one makes: nothing of it
-            would run. The message is requeued.
+            If `handler` is a coroutine function or a generator function, or returns a coroutine or a generator, whose
+            code would never run. The message is requeued.
         ConnectionFailed, QueueNotFound
-            If consuming cannot begin.
+            If consuming cannot start.
         RuntimeError
-            If the consumer was closed; in a child process that was forked since it was started.
+            If the consumer was closed; in a child process that was forked after the consumer was started.
         BaseException
-            Whatever ended a worker or the I/O thread, such as SystemExit raised by the handler or by a key function.
+            The exception that ended a worker or the I/O thread, such as SystemExit raised by the handler or by a key
+            function.
 
         Notes
         -----
-        Connects first unless the consumer was entered as a context manager. Blocks; signals are handled meanwhile.
+        Connects first, unless the consumer was entered as a context manager. Blocks; signals are still handled.
         """
         client = self._client
         client.check_process()
@@ -271,56 +271,56 @@ class Consumer:
             self._workers.release()
 
     def stop(self, now: bool = False) -> None:
-        """Ask the consumer to end: take no more deliveries, finish what is buffered, ack, close.
+        """Ask the consumer to stop: take no more deliveries, finish the buffered messages, ack, close.
 
         Parameters
         ----------
         now : bool
-            Return what is buffered to its queues at once; handlers that run finish and settle.
+            Return buffered messages to their queues at once; running handlers finish and settle.
 
         Raises
         ------
         RuntimeError
-            In a child process that was forked since the consumer was started.
+            In a child process that was forked after the consumer was started.
 
         Notes
         -----
-        Returns at once; `run` returns, and an iteration ends, when the work is done or `shutdown_timeout` is over.
-        What was handed out is waited for until it is settled, deferred messages too. A call that asks for no more
-        than an earlier one waits for nothing: what is unsettled returns to its queues.
+        Returns at once. `run` returns, and an iteration ends, when the work is done or `shutdown_timeout` has passed.
+        Until then the consumer waits for messages in flight to be settled, deferred ones included. If a second call
+        asks for no more than an earlier one, the consumer stops waiting: unsettled messages return to their queues.
 
         Safe from any thread and from handlers. From a signal handler use `fairsched.consumer.signals`.
         """
         self._client.stop(now)
 
     def set_weight(self, queue: Hashable, weight: int) -> None:
-        """Change the weight of a queue, or with a `key` that of a tenant, while it consumes.
+        """Change the weight of a queue, or with a `key` of a tenant, while the consumer runs.
 
         Parameters
         ----------
         queue : str, or hashable
-            The queue's name, or the tenant's.
+            Name of the queue or tenant.
         weight : int
-            Its new weight, in the units of all the others.
+            The new weight, in the same unit as the other weights.
 
         Raises
         ------
         ConfigurationError
-            If there is no such queue, or the weight is not a whole number of at least 1; nothing is changed then.
+            If there is no such queue, or the weight is not a whole number of at least 1; then nothing is changed.
         RuntimeError
-            In a child process that was forked since the consumer was started.
+            In a child process that was forked after the consumer was started.
 
         Notes
         -----
-        Messages that are here are served by it from the next turns on. Prefetch windows that go by the weights are
-        divided anew, which takes the exchange of a few methods with the broker.
+        The new weight applies to buffered messages from the next turns on. Prefetch windows that depend on the weights
+        are recomputed, which takes a few AMQP methods to and from the broker.
 
-        Safe from any thread, before and after the start too; O(number of queues).
+        Safe from any thread, before and after the start; O(number of queues).
         """
         self._client.set_weights({queue: weight})
 
     def pause(self, queue: str) -> None:
-        """Take in no more messages of a queue until `resume`: its consumer at the broker is cancelled.
+        """Stop consuming a queue until `resume`: its consumer at the broker is cancelled.
 
         Parameters
         ----------
@@ -330,25 +330,25 @@ class Consumer:
         Raises
         ------
         ConfigurationError
-            If it is not consumed.
+            If the queue is not consumed by this consumer.
         RuntimeError
-            In a child process that was forked since the consumer was started.
+            In a child process that was forked after the consumer was started.
 
         Notes
         -----
-        What is here, or on its way, is handled as ever; nothing returns to the queue, and nothing is kept unsettled. It
-        stays paused when the connection is lost, and until the end of this consumer. A queue that is paused already
-        stays so.
+        Messages that are buffered or in flight are handled as usual; none returns to the queue, and none is kept
+        unsettled. The queue stays paused after a lost connection, and until this consumer ends. Pausing a paused queue
+        does nothing.
 
-        A tenant that shares its queue with others cannot be paused: its messages would fill the window, and nothing
-        of the others would come any more.
+        A tenant that shares its queue with others cannot be paused: its messages would fill the prefetch window, and
+        those of other tenants would no longer be delivered.
 
-        Safe from any thread, before the start too. Returns at once; O(number of queues).
+        Safe from any thread, also before the start. Returns at once; O(number of queues).
         """
         self._client.pause(queue, True)
 
     def resume(self, queue: str) -> None:
-        """Take in messages of a queue again that was paused; of any other, do nothing.
+        """Consume a paused queue again; do nothing if the queue is not paused.
 
         Parameters
         ----------
@@ -358,55 +358,57 @@ class Consumer:
         Raises
         ------
         ConfigurationError, RuntimeError
-            As `pause`.
+            As for `pause`.
 
         Notes
         -----
-        As for `pause`. It is consumed when what was here at the pause is settled, so that no more than the window is
-        ever here.
+        As for `pause`. Consuming starts once the messages that were here at the pause are settled, so that the
+        unsettled messages never exceed the prefetch window.
         """
         self._client.pause(queue, False)
 
     def explain(self, name: Hashable) -> Explanation:
-        """Say why a queue, or with a `key` a tenant, waits: as data, and by ``str()`` as a sentence.
+        """Explain why a queue, or with a `key` a tenant, waits: as data, and with ``str()`` as a sentence.
 
         Parameters
         ----------
         name : str, or hashable
-            The queue's name, or the tenant's.
+            Name of the queue or tenant.
 
         Returns
         -------
         Explanation
-            Its account, what is served before it, what of it is here, and what is in its way.
+            Its deficit and weight, what is served before it, its messages here, and what holds it back.
 
         Raises
         ------
         ConfigurationError
-            If nothing is known of it: no such queue, and nothing of such a tenant is here. The message lists some of
-            those that are known.
+            If the name is unknown: there is no such queue, or no messages of such a tenant are here. The error lists
+            some known names.
 
         Notes
         -----
-        Reads what the scheduler and the I/O thread keep anyway, and changes nothing. Figures of the scheduler are of
-        one moment, the others of a moment later. Safe from any thread, before the start and after the close too;
-        O(number of queues, and of those with messages here), with the lock of the scheduler held for the latter.
+        Reads state that the scheduler and the I/O thread keep anyway, and changes nothing. The scheduler's figures are
+        a consistent snapshot; the others are read a moment later. Safe from any thread, also before the start and after
+        the close; O(number of queues, plus number of slots with messages here), with the scheduler's lock held for the
+        second part.
         """
         return self._client.explain(name)
 
     def stats(self) -> dict[str, Any]:
-        """Return the figures of this consumer.
+        """Return the statistics of this consumer.
 
         Returns
         -------
         dict
             ``received``, ``acked``, ``nacked`` (requeued), ``rejected``, ``errors`` (handlers that raised),
-            ``timed_out`` (those that exceeded their time limit), ``stale_settlements`` (settled after their channel was
-            gone), ``reconnects``, ``buffered``, and ``slots``: a `SlotStats` per queue or tenant. Of those that waited
-            too long: ``shed`` (returned; counted in ``nacked`` or ``rejected`` too), ``kept_alone``, ``kept_budget``,
-            and with a `codel` also ``codel``: the slots whose messages are being returned (``dropping``), and a
-            `CoDelStats` per slot (``slots``). With a `retry` also ``retried``, ``dead_lettered``, ``retrying`` (whose
-            copy is not confirmed yet) and ``retry_failures`` (requeued, since no copy could be published).
+            ``timed_out`` (handlers that exceeded their time limit), ``stale_settlements`` (messages settled after their
+            channel was gone), ``reconnects``, ``buffered``, and ``slots``: a `SlotStats` per queue or tenant. Messages
+            that waited too long: ``shed`` (returned; also counted in ``nacked`` or ``rejected``), ``kept_alone``,
+            ``kept_budget``. With a `codel` also ``codel``: the slots whose messages are being returned (``dropping``),
+            and a `CoDelStats` per slot (``slots``). With a `retry` also ``retried``, ``dead_lettered``, ``retrying``
+            (messages whose copy is not confirmed yet) and ``retry_failures`` (messages requeued because no copy could
+            be published).
 
         Notes
         -----
@@ -416,7 +418,7 @@ class Consumer:
 
     @property
     def state(self) -> ConsumerState:
-        """What this consumer is doing at the moment: connected, since when, the last error, what waits here, and more.
+        """What this consumer is doing now: whether connected, since when, the last error, buffered messages, and more.
 
         Safe from any thread; O(number of queues).
         """
