@@ -1,4 +1,4 @@
-"""Limits of tenants and queues: how many of their messages are in hand at a time, and how fast they are handled."""
+"""Limits of tenants and queues: how many of their messages are in hand at a time, and how fast they are handed out."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ _LONGEST = 365 * 86_400.0
 
 @dataclass(frozen=True)
 class Limit:
-    """How much of a tenant, or a queue, is handled at a time, and how fast.
+    """How many messages of a tenant or queue are handled at a time, and how fast.
 
     Parameters
     ----------
     concurrency : int, optional
-        Most messages in hand: handed out, and not settled yet.
+        Maximum number of messages in hand: handed out, but not yet settled.
     rate : float or str, optional
-        Messages a second in the long run, at most 1e9; or text: ``"10/s"``, ``"100/m"`` or ``"5/h"``.
+        Messages per second in the long run, at most 1e9; or text such as ``"10/s"``, ``"100/m"`` or ``"5/h"``.
     burst : int, optional
-        Messages that may be handed out at once after a pause, with `rate`; by default 1, so that they are evenly
+        With `rate`: messages that may be handed out at once after a pause. By default 1, so that messages are evenly
         spaced.
 
     Raises
     ------
     ConfigurationError
-        If a value is not allowed, or there is neither `concurrency` nor `rate`.
+        If a value is invalid, or neither `concurrency` nor `rate` is given.
 
     Notes
     -----
-    The rate is that of a token bucket: in any t seconds at most burst + rate · t messages are handed out.
+    The rate is enforced by a token bucket: in any t seconds, at most burst + rate · t messages are handed out.
 
     Immutable. Safe from any thread.
 
@@ -81,7 +81,7 @@ class Limit:
 
     @property
     def per_second(self) -> float | None:
-        """The rate in messages a second; None if there is none."""
+        """The rate in messages per second; None without a rate."""
         rate, seconds = self.rate, 1.0
         if isinstance(rate, str):
             number, _, unit = rate.partition("/")
@@ -99,6 +99,6 @@ class Limit:
 
     @property
     def interval_ns(self) -> int:
-        """Nanoseconds until a token comes back, rounded up; 0 if there is no rate."""
+        """Nanoseconds until a token is replaced, rounded up; 0 without a rate."""
         rate = self.per_second
         return 0 if rate is None else math.ceil(1e9 / rate)

@@ -1,4 +1,4 @@
-"""Queues to consume: what a consumer is told about one of them."""
+"""Queues to consume, with the options of each."""
 
 from __future__ import annotations
 
@@ -26,53 +26,55 @@ _OFFSETS = ("first", "last", "next")
 
 @dataclass(frozen=True)
 class Queue:
-    """A queue to consume, with what is said of it alone.
+    """A queue to consume, with the options that apply to it alone.
 
-    It is declared at the start, and whenever it is gone, if `durable`, `arguments`, `bind` or `dead_letter` is given;
-    otherwise it must exist.
+    If `durable`, `arguments`, `bind` or `dead_letter` is given, the consumer declares the queue at the start, and again
+    if the queue disappears. Otherwise the queue must exist.
 
     Parameters
     ----------
     name : str
-        Its name.
+        The queue's name.
     weight : int
-        Its weight, at least 1.
+        The queue's weight, at least 1.
     prefetch : int, optional
-        Unsettled messages of it, 1 to 65 535; so no more of them are handled at a time, which keeps a slow queue from
-        having all workers. By default as the consumer is told; not with ``prefetch="auto"``.
+        Maximum number of unsettled messages of this queue, 1 to 65 535. It also bounds how many are handled at a time,
+        so that a slow queue cannot occupy all workers. By default the consumer's prefetch; not with
+        ``prefetch="auto"``.
     on_error : "requeue", "reject", "dead-letter" or callable, optional
-        What happens to a message whose handler raised; by default as the consumer is told.
+        What happens to a message whose handler raised; by default as for the consumer.
     retry : Retry or False, optional
-        How such a message is retried, or that it is not; by default as the consumer is told, unless there is an
-        `on_error`.
+        How such a message is retried; False: it is not. By default as for the consumer, unless `on_error` is given.
     time_limit : float or False, optional
-        Seconds that a call of the handler may take, or that there is no limit; by default as the consumer is told.
+        Seconds that a call of the handler may take; False: no limit. By default as for the consumer.
     limit : Limit or False, optional
-        How many messages of it are handled at a time, and how fast, or that there is no limit; by default as the
-        consumer is told. Not for consumers with a `key`, which limit tenants.
+        How many messages of this queue are handled at a time, and how fast; False: no limit. By default as for the
+        consumer. Not for consumers with a `key`, which limit tenants.
     band : int, optional
-        Its strict band, from 0 to 7; 4 by default. While a message of a queue of one band waits here, nothing of those
-        after it is handled, for however long that is. Not for consumers with a `key`, whose tenants have bands.
+        The queue's strict band, from 0 to 7; 4 by default. While a message of a queue of one band is buffered, no
+        messages of later bands are handed to a handler, for as long as that lasts. Not for consumers with a `key`,
+        whose tenants have bands.
     durable : bool, optional
-        Whether it outlives the broker; True by default, if it is declared.
+        Whether the queue survives a restart of the broker; True by default, if the queue is declared.
     arguments : mapping, optional
-        Such as ``{"x-queue-type": "quorum"}``.
+        Arguments of the declaration, such as ``{"x-queue-type": "quorum"}``.
     bind : sequence of str or tuple
-        Exchanges to bind it to: their names, or tuples of name, routing key and perhaps arguments.
+        Exchanges to bind the queue to: names, or tuples of name, routing key and, optionally, arguments.
     dead_letter : str, optional
-        The queue for messages that were refused, declared durable if there is none; the arguments
-        ``x-dead-letter-exchange`` and ``x-dead-letter-routing-key`` are made of it. Retries end there too.
+        Name of the queue for rejected messages; it is declared durable if it does not exist. It sets the arguments
+        ``x-dead-letter-exchange`` and ``x-dead-letter-routing-key``. Messages whose retries are exhausted go there too.
     priority : int, optional
-        Of this consumer: brokers deliver to one of a lower priority while those of a higher have their window full.
+        Consumer priority: the broker delivers to a consumer of lower priority only while those of higher priority have
+        full windows.
     exclusive : bool
-        Whether nobody else may consume it. Needs `prefetch`.
+        Whether no other consumer may consume the queue. Needs `prefetch`.
     offset : "first", "last", "next", int or datetime, optional
-        Of a stream: where to begin, also after a lost connection. Needs `prefetch`.
+        For a stream: where to start, also after a lost connection. Needs `prefetch`.
 
     Raises
     ------
     ConfigurationError
-        If a value is not allowed; the message names it.
+        If a value is invalid; the message names it.
 
     Notes
     -----
@@ -188,22 +190,22 @@ class Queue:
 
     @property
     def is_declared(self) -> bool:
-        """Whether it is declared."""
+        """Whether the consumer declares the queue."""
         return self.durable is not None or self.arguments is not None or bool(self.bind) or self.dead_letter is not None
 
     @property
     def is_stream(self) -> bool:
-        """Whether it is said to be a stream."""
+        """Whether its arguments say that it is a stream."""
         return self.offset is not None or (self.arguments or {}).get("x-queue-type") == "stream"
 
     @property
     def bindings(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """Exchange, routing key and arguments of each binding."""
+        """The exchange, routing key and arguments of each binding."""
         return [(exchange, key, thawed(arguments)) for exchange, key, arguments in map(self._binding, self.bind)]
 
     @property
     def all_arguments(self) -> dict[str, Any]:
-        """What it is declared with."""
+        """The arguments that the queue is declared with."""
         found: dict[str, Any] = thawed(self.arguments or {})
         if self.dead_letter is not None:
             found |= {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": self.dead_letter}
@@ -211,7 +213,7 @@ class Queue:
 
     @property
     def consumer_arguments(self) -> dict[str, Any]:
-        """What it is consumed with."""
+        """The arguments that the queue is consumed with."""
         found: dict[str, Any] = {}
         if self.priority is not None:
             found["x-priority"] = self.priority
@@ -241,17 +243,18 @@ def as_queues(queues: object) -> dict[str, Queue]:
     Parameters
     ----------
     queues : mapping, or collection of str and Queue
-        A mapping of names to weights, or to mappings of what `Queue` takes; or names and queues.
+        A mapping of names to weights, or to mappings of the parameters of `Queue`; or a collection of names and `Queue`
+        objects.
 
     Returns
     -------
     dict of str to Queue
-        By name, at least one.
+        The queues by name, at least one.
 
     Raises
     ------
     ConfigurationError
-        If it is something else, or says something that is not allowed.
+        If `queues` is something else, or a value in it is invalid.
 
     Notes
     -----

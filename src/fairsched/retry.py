@@ -1,4 +1,4 @@
-"""Retries: how often a message is handled, and how long it waits in between."""
+"""Retries: how often a message is attempted, and how long it waits between attempts."""
 
 from __future__ import annotations
 
@@ -29,30 +29,31 @@ DEAD_LETTER = "{queue}.dead-letter"
 
 @dataclass(frozen=True)
 class Retry:
-    """When a message whose handler raised is handled again, and what becomes of it in the end.
+    """When a message whose handler raised is retried, and where it goes after the last attempt.
 
     Parameters
     ----------
     max_attempts : int
-        How often the handler is called for one message at most, from 1 to 1000.
+        Maximum number of handler calls for one message, from 1 to 1000.
     backoff : float or tuple of float
-        Seconds before the second attempt and the longest, from 0.001 to 30 days: it doubles from attempt to attempt.
-        One number: always the same.
+        The first and the longest delay in seconds, from 0.001 s to 30 days: the delay before the second attempt is the
+        first, and it doubles with each attempt up to the longest. A single number: the delay is always the same.
     jitter : bool
-        Whether a delay is chosen at random, from 5, 6, 7 and 8 eighths of it, so that messages that failed together do
-        not come back together.
+        Whether each delay is a random choice of 5, 6, 7 or 8 eighths of it, so that messages that failed together are
+        not retried together.
     on : exception class, tuple of exception classes or callable
-        Which failures are retried: a callable gets ``(message, exception)`` and says so. Others are dead-lettered at
-        once.
+        Which failures are retried: exception classes, or a callable that gets ``(message, exception)`` and returns
+        whether to retry. Other failures are dead-lettered at once.
     dead_letter : str, False or None
-        The queue for messages that failed for the last time, ``{queue}`` in it being the name of theirs; it is declared
-        durable if there is none. None: that of the `Queue`, otherwise ``{queue}.dead-letter``. False: the message is
-        refused, so that the broker dead-letters it as the queue says, without the reason, or drops it.
+        Name of the queue for messages whose last attempt failed; ``{queue}`` in it stands for the name of the message's
+        queue. The queue is declared durable if it does not exist. None: the dead-letter queue of the `Queue`, otherwise
+        ``{queue}.dead-letter``. False: the message is rejected, so that the broker dead-letters it by the queue's own
+        settings, without the reason, or drops it.
 
     Raises
     ------
     ConfigurationError
-        If a value is not allowed.
+        If a value is invalid.
 
     Notes
     -----
@@ -86,21 +87,21 @@ class Retry:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The first delay and the longest, in seconds."""
+        """The first and the longest delay, in seconds."""
         return self.backoff if isinstance(self.backoff, tuple) else (self.backoff, self.backoff)
 
     def delays(self, attempt: int) -> tuple[float, ...]:
-        """Return the delays that may follow on a failed attempt, each as likely as the others.
+        """Return the possible delays after a failed attempt, all equally likely.
 
         Parameters
         ----------
         attempt : int
-            Which one failed, from 1.
+            Number of the failed attempt, from 1.
 
         Returns
         -------
         tuple of float
-            Seconds, ascending, in whole milliseconds.
+            Seconds, ascending, each a whole number of milliseconds.
         """
         first, longest = self.bounds
         delay = min(longest, math.ldexp(first, min(attempt - 1, 64)))
@@ -110,24 +111,24 @@ class Retry:
         return tuple(sorted({_rounded(eighth * (_STEPS + step)) for step in range(1, _STEPS + 1)}))
 
     def all_delays(self) -> set[float]:
-        """Return the delays that may follow on any attempt: some dozens at most, since they double."""
+        """Return the possible delays after any attempt: a few dozen at most, since they double."""
         found: set[float] = set()
         for attempt in range(1, min(self.max_attempts, 64)):
             found.update(self.delays(attempt))
         return found
 
     def delay(self, attempt: int) -> float:
-        """Return the seconds to wait after a failed attempt: one of `delays`."""
+        """Return the delay in seconds after a failed attempt: one of `delays`."""
         return random.choice(self.delays(attempt))
 
     def wants(self, message: Any, error: Exception) -> bool:
-        """Whether a failure is one to retry; what the callable raises is passed on."""
+        """Whether a failure is to be retried; an exception of the callable propagates."""
         if isinstance(self.on, type | tuple):
             return isinstance(error, self.on)
         return bool(self.on(message, error))
 
     def dead_letters_of(self, queue: str) -> str | None:
-        """Return the queue for the dead letters of a queue; None: the broker knows where they go."""
+        """Return the name of the dead-letter queue of a queue; None: the broker decides where dead letters go."""
         if self.dead_letter is False:
             return None
         return (DEAD_LETTER if self.dead_letter is None else self.dead_letter).replace("{queue}", queue)
