@@ -152,7 +152,7 @@ cdef class Durations:
     """Durations()
     --
 
-    How long the messages of one queue took, in histograms of fixed size.
+    How long the messages of one queue took, as histograms of fixed size.
 
     Notes
     -----
@@ -163,11 +163,11 @@ cdef class Durations:
         """snapshot($self)
         --
 
-        A dict of (counts, sum in seconds) by name: ``sojourn``, from arrival until a message was handed out,
-        ``service``, its handler's time, and ``age``, from its `timestamp` until it was handed out.
+        A dict of (counts, sum in seconds) by name: ``sojourn``, from a message's arrival until it was handed out;
+        ``service``, its handler's time; and ``age``, from its `timestamp` until it was handed out.
 
-        Counts are those of the buckets that `BUCKET_ENDS` tells, not cumulative: of 100 us each for the first two, of
-        seconds for ages.
+        The counts are per bucket of `BUCKET_ENDS`, not cumulative; bucket ends are in units of 100 us for ``sojourn``
+        and ``service``, of seconds for ``age``.
         """
         cdef Buckets sojourn, service, age
         with cython.critical_section(self):
@@ -188,7 +188,7 @@ cdef class Counters:
     """Counters()
     --
 
-    What one consumer has done so far, counted by the I/O thread and the workers.
+    Counters of what one consumer has done so far, kept by the I/O thread and the workers.
 
     Notes
     -----
@@ -222,7 +222,7 @@ cdef class Counters:
         """durations($self, queue)
         --
 
-        How long the messages of a queue took: its `Durations`, which are made by the first call.
+        How long the messages of a queue took: its `Durations`, created by the first call.
         """
         return self.durations_of(queue)
 
@@ -238,9 +238,9 @@ cdef class AckPolicy:
     """AckPolicy(window)
     --
 
-    Decides when settlements leave, by the windows of the whole connection and by time.
+    Decides when settlements are sent, by the prefetch windows of the whole connection and by time.
 
-    Not by any one queue's window, which may be a single message where there are hundreds of queues.
+    It does not go by the window of a single queue, which may be one message if there are hundreds of queues.
 
     Parameters
     ----------
@@ -686,40 +686,42 @@ cdef class Message:
     """Message(body, delivery_tag, redelivered, delivery, properties, origin, arrived=0.0)
     --
 
-    A delivered message, to be settled once: by `ack`, `nack` or `reject`, from any thread.
+    A delivered message, to be settled once with `ack`, `nack` or `reject`, from any thread.
 
     Attributes
     ----------
     body : bytes
-        The content; made on first use.
+        The content; created on first use.
     delivery_tag : int
-        The broker's number for this delivery, counted per channel.
+        The broker's number of this delivery, counted per channel.
     redelivered : bool
         Whether the broker may have delivered it before.
     arrived : float
-        When it was received, on the clock of ``time.monotonic``.
+        Time of receipt, on the clock of ``time.monotonic``.
     slot : hashable
-        Whom it is charged to: its queue, or its tenant when the consumer has a ``key``.
+        What its cost is charged to: its queue, or its tenant if the consumer has a ``key``.
     subkey : hashable or None
-        Whom of these, when the consumer has a ``subkey``.
+        The subkey within the slot, if the consumer has a ``subkey``.
     cost : int
-        What it is charged.
+        The cost charged for it.
     settled : bool
-        Whether it was settled, by the handler or for it.
+        Whether it was settled, by the handler or by the consumer.
     deferred : bool
         Whether it stays unsettled when the handler returns; see `defer`.
 
     Notes
     -----
-    Memory: messages of one read of the connection share its bytes, which stay until the last of them is gone. Of these,
-    the messages of one consumer keep 4 MiB at most; beyond that, each new message gets a copy of its own.
+    Memory: messages received in one read of the connection share its bytes, which are freed with the last of these
+    messages. The messages of one consumer keep at most 4 MiB of such bytes; beyond that, each new message gets its own
+    copy.
 
-    Settling twice is allowed: the first call decides, later ones do nothing and return False. Settling a message
-    whose channel is gone does nothing either, since the broker delivers it again; ``stats()`` counts such calls.
+    Settling twice is allowed: the first call decides, later calls do nothing and return False. Settling a message whose
+    channel is closed does nothing either, since the broker redelivers the message; ``stats()`` counts such calls.
 
-    As a context manager a message is acked when the block ends, unless the block settled it, and settled as the
-    consumer's ``on_error`` says when the block raises an `Exception`. Anything else, such as KeyboardInterrupt or a
-    task's CancelledError, is no failure of the message, which is requeued. The exception goes on.
+    As a context manager, the message is acked when the block ends, unless the block settled it. If the block raises an
+    `Exception`, the message is settled as the consumer's ``on_error`` says. Any other exception, such as
+    KeyboardInterrupt or a task's CancelledError, is not a failure of the message, which is requeued. The exception
+    propagates in both cases.
     """
 
     def __init__(
@@ -743,7 +745,7 @@ cdef class Message:
 
     @property
     def body(self):
-        """The content; made on first use."""
+        """The content; created on first use."""
         with cython.critical_section(self):
             if self.content is None and self.body_at and isinstance(self.header, bytes):
                 self.content = part(<const uint8_t*> PyBytes_AS_STRING(self.header), self.body_at, self.body_end)
@@ -765,10 +767,10 @@ cdef class Message:
 
     @property
     def properties(self):
-        """What the publisher said about it, as pika's ``BasicProperties``; decoded on first use.
+        """The publisher's properties as pika's ``BasicProperties``; decoded on first use.
 
-        To read ``properties.headers`` raises `DecodingError` if these alone cannot be decoded, and so does this if
-        nothing can.
+        If only the headers cannot be decoded, reading ``properties.headers`` raises `DecodingError`; if no property can
+        be decoded, this property raises it.
         """
         if self.decoded is None:
             self.decoded = decode(self.header_bytes()) if isinstance(self.header, bytes) else self.header
@@ -776,7 +778,7 @@ cdef class Message:
 
     @property
     def data(self):
-        """The body, decoded as the consumer's ``decode`` says, on first use.
+        """The body, decoded by the consumer's ``decode`` on first use.
 
         Raises `UndecodableBody` if it cannot be decoded, and RuntimeError if the consumer has no ``decode``.
         """
@@ -790,7 +792,7 @@ cdef class Message:
 
     @property
     def raw_properties(self):
-        """The properties as they were sent: equal for deliveries of one message."""
+        """The encoded properties: equal for all deliveries of one message."""
         return self.header_bytes() if isinstance(self.header, bytes) else b"".join(self.header.encode())
 
     cdef bytes header_bytes(self):
@@ -799,22 +801,22 @@ cdef class Message:
 
     @property
     def queue(self):
-        """The queue it was consumed from."""
+        """The queue that the message was consumed from."""
         return self.origin.queue
 
     @property
     def headers(self):
-        """The publisher's headers; empty when there are none. Raises `DecodingError` if they cannot be decoded."""
+        """The publisher's headers; empty if there are none. Raises `DecodingError` if they cannot be decoded."""
         return self.properties.headers or {}
 
     @property
     def exchange(self):
-        """The exchange it was published to; empty for the default exchange. What is no UTF-8 in it is replaced."""
+        """The exchange it was published to; empty for the default exchange. Invalid UTF-8 is replaced."""
         return self.name_in_method(0)
 
     @property
     def routing_key(self):
-        """The routing key it was published with. What is no UTF-8 in it is replaced."""
+        """The routing key it was published with. Invalid UTF-8 is replaced."""
         return self.name_in_method(1)
 
     cdef object name_in_method(self, int number):
@@ -835,12 +837,12 @@ cdef class Message:
 
     @property
     def alive(self):
-        """Whether the channel it came on still stands, so that settling it has an effect."""
+        """Whether its channel is still open, so that settling the message has an effect."""
         return self.origin.alive
 
     @property
     def in_stream(self):
-        """Whether it is one of a stream, which keeps it: then any settlement is sent as an acknowledgement."""
+        """Whether it comes from a stream, which keeps it: any settlement is then sent as an acknowledgement."""
         return (
             isinstance(self.origin, ChannelDeliveries) and (<ChannelDeliveries> self.origin).keeps_messages
             and self.has_offset()
@@ -868,16 +870,16 @@ cdef class Message:
         """ack($self)
         --
 
-        Say that the message was processed; the broker forgets it.
+        Acknowledge the message: it was processed, and the broker removes it.
 
         Returns
         -------
         bool
-            Whether this call settled it.
+            Whether this call settled the message.
 
         Notes
         -----
-        O(1) amortised, never waits for the network. Safe from any thread.
+        O(1) amortised; never waits for the network. Safe from any thread.
         """
         return self.settle(ACK)
 
@@ -885,21 +887,22 @@ cdef class Message:
         """nack($self, requeue=True)
         --
 
-        Give the message back.
+        Return the message to its queue, or drop or dead-letter it.
 
         Parameters
         ----------
         requeue : bool
-            True puts it back into its queue; False drops it, or dead-letters it where the queue says so.
+            True: the message is requeued. False: it is dead-lettered if its queue has a dead-letter exchange, otherwise
+            dropped.
 
         Returns
         -------
         bool
-            Whether this call settled it.
+            Whether this call settled the message.
 
         Notes
         -----
-        As `ack`. It is sent as ``basic.nack``: RabbitMQ counts ``basic.reject`` towards the delivery limit of a
+        As for `ack`. It is sent as ``basic.nack``: RabbitMQ counts ``basic.reject`` towards the delivery limit of a
         quorum queue.
         """
         return self.settle(REQUEUE if requeue else REJECT)
@@ -908,21 +911,21 @@ cdef class Message:
         """reject($self, requeue=False)
         --
 
-        Refuse the message: drop it, or dead-letter it where the queue says so.
+        Reject the message: it is dead-lettered if its queue has a dead-letter exchange, otherwise dropped.
 
         Parameters
         ----------
         requeue : bool
-            True puts it back into its queue instead.
+            True: the message is requeued instead.
 
         Returns
         -------
         bool
-            Whether this call settled it.
+            Whether this call settled the message.
 
         Notes
         -----
-        As `nack`, with the other default.
+        As for `nack`; only the default of `requeue` differs.
         """
         return self.settle(REQUEUE if requeue else REJECT)
 
@@ -930,11 +933,11 @@ cdef class Message:
         """defer($self)
         --
 
-        Keep the message unsettled when the handler returns: somebody settles it later, from whatever thread.
+        Keep the message unsettled when the handler returns, to be settled later from any thread.
 
         Notes
         -----
-        O(1). Until it is settled it takes one place of its queue's window.
+        O(1). Until it is settled, the message occupies one place in its queue's prefetch window.
         """
         self.deferred = True
 
@@ -942,32 +945,32 @@ cdef class Message:
         """reply($self, body, **values)
         --
 
-        Answer the message through the publisher of its `App`: see `Publisher.reply`.
+        Reply to the message with the publisher of its `App`: see `Publisher.reply`.
 
         Parameters
         ----------
         body : bytes-like
-            The content of the answer.
+            The content of the reply.
         **values
             `mandatory` and properties, as for `Publisher.publish`.
 
         Returns
         -------
         Confirmation
-            Wait for it before the message is acknowledged, unless an answer may be lost with this process.
+            Wait for it before you acknowledge the message, unless the reply may be lost if this process ends.
 
         Raises
         ------
         ValueError
             The message has no `reply_to`.
         RuntimeError
-            No `App` made the consumer that the message came from, so that there is no publisher.
+            The message's consumer was not made by an `App`, so there is no publisher.
         Exception
-            As `App.publisher` and `Publisher.publish` do.
+            As for `App.publisher` and `Publisher.publish`.
 
         Notes
         -----
-        O(length of the answer). Safe from any thread.
+        O(length of the reply). Safe from any thread.
         """
         publisher = getattr(self.origin, "publisher", None)
         if publisher is None:
@@ -981,7 +984,7 @@ cdef class Message:
         """finish($self, result=None)
         --
 
-        Ack the message unless it was settled or deferred; what returning from a handler means.
+        Ack the message unless it was settled or deferred: the effect of returning from a handler.
 
         Parameters
         ----------
@@ -991,7 +994,7 @@ cdef class Message:
         Raises
         ------
         ConfigurationError
-            If that is a coroutine or a generator, of which nothing ran. The message is requeued.
+            If `result` is a coroutine or a generator, whose code has not run. The message is requeued.
         """
         self.finish_with(result)
 
@@ -1010,9 +1013,9 @@ cdef class Message:
         """fail($self, error)
         --
 
-        Settle the message as the consumer's ``on_error`` says; what an exception of the handler means.
+        Settle the message as the consumer's ``on_error`` says: the effect of an exception in the handler.
 
-        Ctrl-C, a cancelled task, a closed generator: none of them says anything about the message, which is requeued.
+        Ctrl-C, a cancelled task or a closed generator are not failures of the message, which is requeued.
         """
         if isinstance(error, Exception):
             self.origin.failed(self, error)
@@ -1081,14 +1084,14 @@ cdef class HeaderKey:
     """HeaderKey(name, otherwise)
     --
 
-    The value of one header, as a key: a callable that takes a message.
+    A key function that returns the value of one header of a message.
 
     Parameters
     ----------
     name : str
-        Of the header.
+        The header's name.
     otherwise : callable
-        Called with a message whose header is no text, or does not show without decoding all of them.
+        Called with a message whose header is not text, or cannot be read without decoding all headers.
 
     Notes
     -----
@@ -1806,14 +1809,14 @@ def call(handler, Message message not None):
     """call(handler, message)
     --
 
-    Call a plain handler, and settle the message by what comes of that; nothing is raised that is an `Exception`.
+    Call a plain handler and settle the message by the outcome; an `Exception` of the handler does not propagate.
 
     Raises
     ------
     ConfigurationError
         If the handler returns a coroutine or a generator.
     BaseException
-        What the handler raised, if it is no `Exception`.
+        An exception of the handler that is not an `Exception`.
     """
     call_handler(handler, message)
 
@@ -2252,7 +2255,7 @@ def settle_all(list messages not None, int verdict, bint but_deferred=False):
     """settle_all(messages, verdict, but_deferred=False)
     --
 
-    Settle those of some messages that are not settled.
+    Settle the unsettled messages of a list.
 
     Parameters
     ----------
@@ -2265,7 +2268,7 @@ def settle_all(list messages not None, int verdict, bint but_deferred=False):
     Returns
     -------
     int
-        How many it had an effect on.
+        Number of messages that this call settled.
 
     Raises
     ------
@@ -2274,8 +2277,8 @@ def settle_all(list messages not None, int verdict, bint but_deferred=False):
 
     Notes
     -----
-    Complexity O(messages), without a Python call for each. Thread safety: any thread; each message is settled once,
-    whoever else settles it.
+    Complexity: O(messages), without a Python call for each. Thread safety: any thread; each message is settled once,
+    even if other threads settle it too.
     """
     cdef list chosen = messages[:]  # a channel of somebody's own may change the caller's
     cdef Settlements due = None
