@@ -49,20 +49,20 @@ class Consumer:
     Parameters
     ----------
     url, queues, **options
-        As for `fairsched.Consumer`; `workers` is the number of handlers that `run` awaits at a time, or pools of
-        them, one per lane with an `ordering_key`.
+        As for `fairsched.Consumer`; `workers` is the number of handlers that `run` awaits at a time, or pools of them;
+        with an `ordering_key` each worker has its own lane.
 
     Raises
     ------
     ConfigurationError
-        If an argument is not allowed.
+        If an argument is invalid.
 
     Notes
     -----
-    Belongs to the event loop it is entered in; only `stop`, `set_weight`, `pause`, `resume`, `explain`, `stats` and
-    `state`, and settling messages, are safe from other threads. Broker traffic runs in the same thread of its own as
-    for the blocking consumer, so a handler that blocks the event loop delays neither heartbeats nor recovery. The loop
-    is woken when somebody waits for a message, and never polls.
+    The consumer belongs to the event loop in which it is entered. Only `stop`, `set_weight`, `pause`, `resume`,
+    `explain`, `stats`, `state` and the settling of messages are safe from other threads. Broker traffic runs in a
+    separate thread, as for the blocking consumer, so a handler that blocks the event loop delays neither heartbeats nor
+    recovery. The event loop is woken only if a task waits for a message, and never polls.
 
     Examples
     --------
@@ -159,27 +159,27 @@ class Consumer:
             self._left.set()
 
     async def get(self) -> Message:
-        """Return the next message in fair order, waiting for it.
+        """Wait for the next message in fair order and return it.
 
         Returns
         -------
         Message
-            To be settled by the caller.
+            The caller settles it.
 
         Raises
         ------
         ConfigurationError
-            If there are lanes, which only `run` serves: an `ordering_key` and more than one of `workers`.
+            If the consumer has lanes, which only `run` serves: an `ordering_key` and more than one worker.
         ShutDown
-            If the consumer was stopped and nothing is buffered.
+            If the consumer was stopped and no message is buffered.
         FairschedError
-            If consuming cannot go on.
+            If consuming cannot continue.
         RuntimeError
-            Outside of the ``async with`` block, and in a child process that was forked since.
+            Outside the ``async with`` block, and in a child process that was forked after it was entered.
 
         Notes
         -----
-        O(1). Cancelling it loses no message.
+        O(1). Cancelling the call loses no message.
         """
         self._check_usable()
         return await self._next(self._client.lanes.only())
@@ -255,8 +255,8 @@ class Consumer:
         Returns
         -------
         asynchronous iterator of MessageBatch
-            For ``async for``; a batch is used in a ``with``. Cancelling it loses no message: those of the batch that
-            is waited for are requeued.
+            For ``async for``; use each batch in a ``with``. Cancelling the iteration loses no message: those of an
+            unfinished batch are requeued.
         """
         return self._batches(plain_batches, max_size, max_wait)
 
@@ -273,7 +273,7 @@ class Consumer:
         Returns
         -------
         asynchronous iterator of ArrowBatch
-            As that of `batches`.
+            As from `batches`.
         """
         columns = ArrowColumns(list(self._client.settings.windows), headers, properties)
         return self._batches(columns.batches, max_size, max_wait)
@@ -317,31 +317,32 @@ class Consumer:
         return []
 
     async def run(self, handler: Callable[[Message], object]) -> None:
-        """Give messages to a handler, `workers` of them at a time, until `stop`.
+        """Call a handler for each message, up to `workers` at a time, until `stop`.
 
         Parameters
         ----------
         handler : coroutine function, or plain function
-            Called with one `Message`. A coroutine function is awaited in the event loop. A plain function runs in a
-            thread, of which each worker has one, so that it may block; an awaitable that it returns is awaited in the
-            event loop. Returning acks the message unless it was settled or deferred; raising an `Exception` settles
-            it as `on_error` says.
+            Called with one `Message`. A coroutine function is awaited in the event loop. A plain function runs in its
+            worker's own thread, so it may block; an awaitable that it returns is awaited in the event loop. When the
+            handler returns, the message is acked unless it was settled or deferred; when the handler raises an
+            `Exception`, the message is settled as `on_error` says.
 
         Raises
         ------
         ConfigurationError
-            If `handler` is a generator function, or returns what nothing runs. The message is requeued.
+            If `handler` is a generator function, or returns an object whose code would never run. The message is
+            requeued.
         FairschedError
-            If consuming cannot go on.
+            If consuming cannot continue.
         BaseException
-            Whatever ended a worker, such as the CancelledError of a task that the handler awaited.
+            The exception that ended a worker, such as the CancelledError of a task that the handler awaited.
 
         Notes
         -----
-        Inside ``async with``. After a stop, handlers have `shutdown_timeout` to finish, but what is kept of it for the
-        close; then they are cancelled and their messages requeued. So they are when `run` itself is cancelled. What
-        was deferred is waited for at the end of the ``async with``. A plain function cannot be cancelled: it goes on
-        in its thread, and what it settles then has no effect.
+        Call it inside the ``async with`` block. After a stop, handlers have `shutdown_timeout`, minus the part reserved
+        for closing, to finish; then they are cancelled and their messages requeued. The same happens if `run` itself is
+        cancelled. The end of the ``async with`` block waits for deferred messages. A plain function cannot be
+        cancelled: it continues in its thread, and its settlements then have no effect.
         """
         awaited = is_coroutine_handler(handler)
         self._check_usable()
@@ -411,13 +412,13 @@ class Consumer:
                 await turn.next()
 
     def stop(self, now: bool = False) -> None:
-        """Ask the consumer to end, as `fairsched.Consumer.stop` does.
+        """Ask the consumer to stop, as `fairsched.Consumer.stop` does.
 
         Parameters
         ----------
         now : bool
-            Return what is buffered to its queues at once; handlers that run finish and settle. A call that asks for
-            no more than an earlier one cancels them.
+            Return buffered messages to their queues at once; running handlers finish and settle. If a second call asks
+            for no more than an earlier one, running handlers are cancelled.
 
         Notes
         -----
@@ -426,31 +427,31 @@ class Consumer:
         self._client.stop(now)
 
     def set_weight(self, queue: Hashable, weight: int) -> None:
-        """Change the weight of a queue, or with a `key` that of a tenant, as `fairsched.Consumer.set_weight` does."""
+        """Change the weight of a queue, or with a `key` of a tenant, as `fairsched.Consumer.set_weight` does."""
         self._client.set_weights({queue: weight})
 
     def pause(self, queue: str) -> None:
-        """Take in no more messages of a queue until `resume`, as `fairsched.Consumer.pause` does."""
+        """Stop consuming a queue until `resume`, as `fairsched.Consumer.pause` does."""
         self._client.pause(queue, True)
 
     def resume(self, queue: str) -> None:
-        """Take in messages of a queue again, as `fairsched.Consumer.resume` does."""
+        """Consume a paused queue again, as `fairsched.Consumer.resume` does."""
         self._client.pause(queue, False)
 
     def explain(self, name: Hashable) -> Explanation:
-        """Say why a queue, or with a `key` a tenant, waits, as `fairsched.Consumer.explain` does.
+        """Explain why a queue, or with a `key` a tenant, waits, as `fairsched.Consumer.explain` does.
 
         Safe from any thread.
         """
         return self._client.explain(name)
 
     def stats(self) -> dict[str, Any]:
-        """Return the figures of this consumer, as `fairsched.Consumer.stats` does."""
+        """Return the statistics of this consumer, as `fairsched.Consumer.stats` does."""
         return self._client.stats()
 
     @property
     def state(self) -> ConsumerState:
-        """What this consumer is doing at the moment, as `fairsched.Consumer.state` says it.
+        """What this consumer is doing now, as `fairsched.Consumer.state` does.
 
         Safe from any thread; O(number of queues).
         """

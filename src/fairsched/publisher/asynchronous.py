@@ -1,4 +1,4 @@
-"""The asyncio publisher, which `fairsched.aio` shows."""
+"""The asyncio publisher, exported by `fairsched.aio`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Publisher:
-    """Publish to RabbitMQ with confirms from asyncio.
+    """Publish to RabbitMQ with publisher confirms from asyncio.
 
     Parameters
     ----------
@@ -37,12 +37,13 @@ class Publisher:
     Raises
     ------
     ConfigurationError
-        If an argument is not allowed.
+        If an argument is invalid.
 
     Notes
     -----
-    Belongs to the event loop it is entered in. Everything else is as for `fairsched.Publisher`: `publish` awaits room
-    in the window, and what it returns can be awaited in its turn. To cancel that, or `flush`, cancels no message.
+    The publisher belongs to the event loop in which it is entered. Otherwise it works as `fairsched.Publisher`:
+    `publish` awaits room in the confirm window and returns a `Confirmation` that can be awaited. Cancelling that wait,
+    or `flush`, cancels no message.
 
     Examples
     --------
@@ -66,7 +67,7 @@ class Publisher:
     # Beginning and end -------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connect, as `fairsched.Publisher.open` does. Entering the ``async with`` block does it."""
+        """Connect, as `fairsched.Publisher.open` does. Entering the ``async with`` block calls it."""
         self._loop = asyncio.get_running_loop()
         client = self._client
         client.start()
@@ -90,7 +91,7 @@ class Publisher:
         return True
 
     async def close(self) -> None:
-        """Wait until everything is confirmed, and close the connection, as `fairsched.Publisher.close` does."""
+        """Wait until all messages are confirmed, then close the connection, as `fairsched.Publisher.close` does."""
         try:
             if self._client.is_open:
                 await self.flush()
@@ -174,19 +175,19 @@ class Publisher:
         Returns
         -------
         Confirmation
-            May be awaited: that returns once the broker has confirmed the message, and raises `PublishFailed` if it
-            failed.
+            Can be awaited: the wait ends once the broker has confirmed the message, and raises `PublishFailed` if the
+            message failed.
 
         Notes
         -----
-        If it is cancelled while it waits for room, the message is not published.
+        If the call is cancelled while it waits for room, the message is not published.
         """
         message = self._client.message(body, routing_key, exchange, mandatory, properties, values)
         found: Confirmation | None = self._client.window.put(*message)
         return await self._put_in_turn(message) if found is None else found
 
     async def reply(self, message: Message, body: Buffer, **values: Any) -> Confirmation:
-        """Answer a message, as `fairsched.Publisher.reply` does."""
+        """Reply to a message, as `fairsched.Publisher.reply` does."""
         routing_key, values = self._client.answer(message, values)
         return await self.publish(body, routing_key, **values)
 
@@ -209,11 +210,11 @@ class Publisher:
                 client.window.queueing = False
 
     async def flush(self) -> None:
-        """Return when everything that was published is confirmed, as `fairsched.Publisher.flush` does.
+        """Wait until all published messages are confirmed, as `fairsched.Publisher.flush` does.
 
         Notes
         -----
-        To wait for no more than so many seconds, cancel it, by `asyncio.timeout` for instance.
+        To limit the wait, cancel the call, for example with `asyncio.timeout`.
         """
         client = self._client
         client.check_open()
@@ -225,7 +226,7 @@ class Publisher:
         client.check_failures()
 
     def check(self) -> None:
-        """Raise PublishFailed, as `flush` does, if messages have failed so far; wait for nothing."""
+        """Raise PublishFailed, as `flush` does, if messages have failed so far; do not wait."""
         self._client.check_open()
         self._client.check_failures()
 

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Publisher:
-    """Publish to RabbitMQ with confirms, many messages ahead of the broker's answers.
+    """Publish to RabbitMQ with publisher confirms, with many unconfirmed messages in flight.
 
     Parameters
     ----------
@@ -36,16 +36,16 @@ class Publisher:
     Raises
     ------
     ConfigurationError
-        If an argument is not allowed.
+        If an argument is invalid.
 
     Notes
     -----
-    `publish` returns as soon as the message is in the window, and waits only when that is full. What is not confirmed
-    when the connection is lost is published again, in its order and before anything newer: no message is lost, and
-    some may arrive twice. Messages of one thread arrive in the order of its calls.
+    `publish` returns as soon as the message is in the confirm window, and waits only if the window is full. After a
+    lost connection, unconfirmed messages are published again, in their order and before newer ones: no message is lost,
+    and some may arrive twice. Messages of one thread arrive in the order of its calls.
 
-    Every method is safe from any thread. Broker traffic runs in a thread of its own, so that heartbeats do not depend
-    on how often something is published.
+    Every method is safe from any thread. Broker traffic runs in a separate thread, so heartbeats do not depend on how
+    often messages are published.
 
     Examples
     --------
@@ -67,14 +67,14 @@ class Publisher:
     # Beginning and end -------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Connect; returns when messages can be published. Entering the ``with`` block does it.
+        """Connect; returns when messages can be published. Entering the ``with`` block calls it.
 
         Raises
         ------
         ConnectionFailed
-            No broker could be reached in time, or it refused.
+            No broker could be reached in time, or the broker refused the connection.
         RuntimeError
-            It was opened before.
+            The publisher was opened before.
         """
         client = self._client
         client.start()
@@ -89,13 +89,13 @@ class Publisher:
             raise
 
     def close(self) -> None:
-        """Wait until everything is confirmed, and close the connection. Leaving the ``with`` block does it.
+        """Wait until all messages are confirmed, then close the connection. Leaving the ``with`` block calls it.
 
         Raises
         ------
         PublishFailed
-            Messages failed, as for `flush`; or there are unconfirmed ones, and the broker has confirmed nothing for
-            `confirm_timeout`: the message says how many. The connection is closed all the same.
+            Messages failed, as for `flush`; or messages are unconfirmed, and the broker has confirmed nothing for
+            `confirm_timeout`: the error says how many. The connection is closed in any case.
         """
         try:
             if self._client.is_open:
@@ -152,9 +152,10 @@ class Publisher:
         exchange : str
             By default the default exchange. At most 255 bytes.
         mandatory : bool, optional
-            Whether the message fails if no queue takes it; by default as the publisher was told.
+            Whether the message fails if it is routed to no queue; by default the publisher's setting.
         properties : BasicProperties, optional
-            Of a message that is passed on, for instance; what is given besides replaces it.
+            Properties to start from, for example those of a message that is forwarded; `values` replace individual
+            ones.
         **values
             The properties by name: `content_type`, `content_encoding`, `headers` (a mapping), `delivery_mode` (2,
             persistent, unless given; or 1), `priority` (0 to 255), `correlation_id`, `reply_to`, `expiration` (seconds
@@ -164,49 +165,49 @@ class Publisher:
         Returns
         -------
         Confirmation
-            To be asked whether the broker has confirmed the message; it need not be kept.
+            Tells whether the broker has confirmed the message; it need not be kept.
 
         Raises
         ------
         TypeError, ValueError
-            A value is not allowed; nothing is published.
+            A value is invalid; nothing is published.
         PublishFailed
             The window was full, or the connection blocked, and the broker confirmed nothing for `confirm_timeout`; or
-            publishing cannot go on. This message is not published.
+            publishing cannot continue. This message is not published.
         RuntimeError
-            The publisher is not open, or this is a child process that was forked since.
+            The publisher is not open, or this is a child process that was forked after it was opened.
 
         Notes
         -----
-        O(length of the message). If it is interrupted while it waits, the message is not published.
+        O(length of the message). If the call is interrupted while it waits, the message is not published.
         """
         message = self._client.message(body, routing_key, exchange, mandatory, properties, values)
         found: Confirmation | None = self._client.window.put(*message)
         return self._put_in_turn(message) if found is None else found
 
     def reply(self, message: Message, body: Buffer, **values: Any) -> Confirmation:
-        """Answer a message: publish to the queue that its `reply_to` names, with its `correlation_id`.
+        """Reply to a message: publish to the queue named by its `reply_to`, with its `correlation_id`.
 
         Parameters
         ----------
         message : Message
-            That a consumer has received.
+            A message that a consumer received.
         body : bytes-like
-            The content of the answer.
+            The content of the reply.
         **values
             `mandatory` and properties, as for `publish`.
 
         Returns
         -------
         Confirmation
-            Wait for it before the message is acknowledged, unless an answer may be lost with this process.
+            Wait for it before you acknowledge the message, unless the reply may be lost if this process ends.
 
         Raises
         ------
         ValueError
             The message has no `reply_to`.
         Exception
-            As `publish` does.
+            As for `publish`.
         """
         routing_key, values = self._client.answer(message, values)
         return self.publish(body, routing_key, **values)
@@ -235,18 +236,19 @@ class Publisher:
             self._turn.release()
 
     def flush(self, timeout: float | None = None) -> None:
-        """Return when everything that was published is confirmed.
+        """Wait until all published messages are confirmed.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds in all; by default as long as something is confirmed within every `confirm_timeout`.
+            Longest wait in seconds; by default the call waits as long as the broker confirms something within each
+            `confirm_timeout`.
 
         Raises
         ------
         PublishFailed
-            Messages failed of whose failure nobody has asked their `Confirmation`; or messages are still unconfirmed:
-            these go on, and may be waited for again.
+            Messages failed, and their `Confirmation` was not asked; or messages are still unconfirmed. These remain in
+            flight, and another call may wait for them.
         RuntimeError
             As for `publish`.
         """
@@ -260,7 +262,7 @@ class Publisher:
         client.check_failures()
 
     def check(self) -> None:
-        """Raise PublishFailed, as `flush` does, if messages have failed so far; wait for nothing."""
+        """Raise PublishFailed, as `flush` does, if messages have failed so far; do not wait."""
         self._client.check_open()
         self._client.check_failures()
 
@@ -270,7 +272,7 @@ class Publisher:
         Returns
         -------
         dict
-            ``published``, ``confirmed``, ``failed``, ``unconfirmed`` and ``republished`` messages, the last of which
-            may have arrived twice, and ``reconnects``.
+            Numbers of ``published``, ``confirmed``, ``failed``, ``unconfirmed`` and ``republished`` messages, and of
+            ``reconnects``. Republished messages may have arrived twice.
         """
         return self._client.stats()
