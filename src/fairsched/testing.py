@@ -1,4 +1,4 @@
-"""Testing handlers without a broker: messages in, settlements out, settled by the code that a consumer runs."""
+"""Test handlers without a broker: messages in, settlements out, with the settlement code of the real consumer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _Batch = TypeVar("_Batch", bound=MessageBatch)
 
 
 class FakeChannel:
-    """Stands for the channel that the messages of one queue come on, and notes their settlements.
+    """A stand-in for the channel of one queue's messages; it records their settlements.
 
     Parameters
     ----------
@@ -41,14 +41,14 @@ class FakeChannel:
     failed : callable, optional
         ``failed(message, error)`` settles a message whose handler raised; by default it is requeued.
     decode : callable, optional
-        ``decode(message)`` makes ``message.data``.
+        ``decode(message)`` returns ``message.data``.
 
     Attributes
     ----------
     alive : bool
-        Set it to False, as when the connection is lost: then settling has no effect.
+        Set it to False to simulate a lost connection: then settling has no effect.
     settled : list of (int, int)
-        Delivery tags and verdicts (`AckLedger.ACK`, `REQUEUE` or `REJECT`), in the order in which they came.
+        Delivery tags and verdicts (`AckLedger.ACK`, `REQUEUE` or `REJECT`), in the order of settlement.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class FakeChannel:
         self._failed = failed
 
     def settle(self, tag: int, verdict: int) -> bool:
-        """Note a settlement; False if the channel is gone."""
+        """Record a settlement; False if the channel is closed."""
         if self.alive:
             self.settled.append((tag, verdict))
         return self.alive
@@ -85,41 +85,41 @@ class _KeptCopies(Retries):
         self._keep = keep
 
     def send(self, message: Message, declaration: Declaration, attempt: int, error: Exception, what: str) -> None:
-        """Keep the copy of a message, and acknowledge that; if its connection is lost it is for the broker again."""
+        """Ack a message and keep its copy; neither if the connection is lost, since the broker then redelivers it."""
         if message.ack():
             self._keep(message, declaration, copy_properties(message, attempt, error))
 
 
 class FakeConsumer:
-    """A consumer without a broker: it gives handlers the messages that a test puts into it, one after the other.
+    """A consumer without a broker: it gives handlers the messages that a test puts in, one at a time.
 
     Parameters
     ----------
     on_error, retry, decode, middleware, time_limit
-        As for `fairsched.Consumer`, for all queues alike.
+        As for `fairsched.Consumer`; the same for all queues.
 
     Attributes
     ----------
     channels : dict of str to FakeChannel
-        By queue.
+        The channel of each queue.
     errors : list of (Message, Exception)
-        Messages whose handlers raised, and what.
+        Messages whose handlers raised, with the exceptions.
     waiting : list of (Message, float)
-        Messages whose copies wait for another attempt, and for how many seconds.
+        Messages whose copies wait for another attempt, with the delay in seconds.
     dead_letters : list of Message
-        Copies in a queue for dead letters: ``queue`` is its name, and ``headers["x-exception"]`` the reason.
+        Copies in a dead-letter queue: ``queue`` is its name, and ``headers["x-exception"]`` the reason.
 
     Raises
     ------
     ConfigurationError
-        If an option is not allowed.
+        If an option is invalid.
 
     Notes
     -----
-    What is returned to its queue is not delivered again: `put` another message with ``redelivered=True``. No delay of a
-    retry passes by itself: `return_waiting` ends all of them.
+    A requeued message is not redelivered: `put` another message with ``redelivered=True``. Retry delays do not pass by
+    themselves: `return_waiting` ends all of them.
 
-    For one thread; messages may be settled in others.
+    Use it from one thread; messages may be settled in other threads.
 
     Examples
     --------
@@ -167,32 +167,32 @@ class FakeConsumer:
         routing_key: str | None = None,
         **properties: Any,
     ) -> Message:
-        """Put a message in, to be handled by the next `run`.
+        """Add a message, to be handled by the next `run`.
 
         Parameters
         ----------
         body : bytes
             The content.
         queue : str
-            The queue that it comes from.
+            The queue that the message comes from.
         headers : dict, optional
             The publisher's headers.
         redelivered : bool
-            Whether it was delivered before.
+            Whether the message was delivered before.
         exchange, routing_key : str
-            Where it was published to; the queue itself by default.
+            Where the message was published to; by default, directly to the queue.
         **properties
-            Others of pika's ``BasicProperties``, such as ``message_id``.
+            Other properties of pika's ``BasicProperties``, such as ``message_id``.
 
         Returns
         -------
         Message
-            As handlers get it.
+            The message that handlers get.
 
         Raises
         ------
         TypeError
-            If the body is not bytes, which it is in every message of a broker.
+            If the body is not bytes, as it always is in messages from a broker.
         """
         if not isinstance(body, bytes):
             raise TypeError(f"body must be bytes, got {body!r}")
@@ -202,7 +202,7 @@ class FakeConsumer:
         return made
 
     def return_waiting(self) -> list[Message]:
-        """End the delay of all copies that wait: they are put in, to be handled by the next `run`.
+        """End the delay of all waiting copies: they are added, to be handled by the next `run`.
 
         Returns
         -------
@@ -245,7 +245,7 @@ class FakeConsumer:
             self._returning.append((message, encoded))
 
     def run(self, handler: Callable[[Message], object]) -> None:
-        """Give a plain handler all messages that were put in, as `Consumer.run` does, and return."""
+        """Call a plain handler for all messages that were put in, as `Consumer.run` does, and return."""
         check_plain(handler, "handler")
         limits = self._limits()
         handler = around_plain(self._settings, handler, limits)
@@ -254,7 +254,7 @@ class FakeConsumer:
                 call(handler, message)
 
     async def run_async(self, handler: Callable[[Message], object]) -> None:
-        """Give a handler all messages that were put in, one after the other, as `aio.Consumer.run` does, and return."""
+        """Call a handler for all messages that were put in, one at a time, as `aio.Consumer.run` does, and return."""
         awaited = is_coroutine_handler(handler)
         limits = None if awaited else self._limits()
         thread = None
@@ -280,7 +280,7 @@ class FakeConsumer:
             yield self._waiting.popleft()
 
     def batches(self, max_size: int = 256, max_wait: float = 0.1) -> Iterator[MessageBatch]:
-        """Yield the messages that were put in, in batches, as `fairsched.Consumer.batches` does; `max_wait` is over."""
+        """Yield the messages in batches, as `fairsched.Consumer.batches` does, as if `max_wait` had passed."""
         return self._batches(plain_batches, max_size, max_wait)
 
     def arrow_batches(
@@ -291,9 +291,9 @@ class FakeConsumer:
         headers: Sequence[str] = (),
         properties: Sequence[str] = (),
     ) -> Iterator[ArrowBatch]:
-        """Yield the messages that were put in, as `fairsched.Consumer.arrow_batches` does; `max_wait` is over.
+        """Yield the messages, as `fairsched.Consumer.arrow_batches` does, as if `max_wait` had passed.
 
-        The dictionary of the column "queue" has the queues of which messages were put in so far.
+        The dictionary of the column "queue" has the queues of all messages put in so far.
         """
         ArrowColumns([], headers, properties)  # which checks them, before anything is taken
 
@@ -325,20 +325,20 @@ class FakeConsumer:
 
     @property
     def acked(self) -> list[Message]:
-        """Messages that were acknowledged; those of one queue in the order of their settlement, here and below."""
+        """Acknowledged messages, those of one queue in the order of settlement; so are the lists below."""
         return self._settled(AckLedger.ACK)
 
     @property
     def requeued(self) -> list[Message]:
-        """Messages that were returned to their queues."""
+        """Messages that were requeued."""
         return self._settled(AckLedger.REQUEUE)
 
     @property
     def rejected(self) -> list[Message]:
-        """Messages that were dropped, or dead-lettered where the queue says so."""
+        """Messages that were rejected: dead-lettered if their queue has a dead-letter exchange, otherwise dropped."""
         return self._settled(AckLedger.REJECT)
 
     @property
     def unsettled(self) -> list[Message]:
-        """Messages that were not settled: not handled yet, or deferred."""
+        """Unsettled messages: not yet handled, or deferred."""
         return [message for message in self._messages.values() if not message.settled]

@@ -83,56 +83,57 @@ class _Passwords:
 
 
 class Broker:
-    """An AMQP 0-9-1 broker, which runs from `start` to `close`, or in a with statement.
+    """An AMQP 0-9-1 broker that runs from `start` to `close`, or within a with statement.
 
     Parameters
     ----------
     host : str
         Numeric address to listen on.
     port : int
-        0: any that is free.
+        Port to listen on; 0: any free port.
     users : Mapping[str, str], optional
-        Names and passwords. None: guest with the password guest, from this machine only.
+        User names and passwords. None: the user guest with the password guest, from this machine only.
     vhosts : Sequence[str]
         Virtual hosts.
     io_threads : int
-        Threads that serve connections.
+        Number of threads that serve connections.
     heartbeat : int
-        Seconds, suggested to clients; 0: none.
+        Heartbeat in seconds, suggested to clients; 0: none.
     max_connections, max_queues : int
         0: no limit.
     max_message_size : int
-        Bytes of a body, up to 536870912 as with RabbitMQ; with a data directory up to 268435456.
+        Maximum size of a body in bytes, up to 536870912 as in RabbitMQ; with a data directory, up to 268435456.
     memory_limit : int
-        Bytes of messages beyond which publishers are stopped; 0: no limit. The attribute may be set at any time.
+        Bytes of messages above which publishers are blocked; 0: no limit. The attribute may be set at any time.
     consumer_timeout : float, optional
-        Seconds within which deliveries have to be acknowledged; None: any time. A queue's `x-consumer-timeout` counts
-        before it.
+        Seconds within which deliveries must be acknowledged; None: no limit. A queue's `x-consumer-timeout` takes
+        precedence.
     data_dir : str or path, optional
-        A directory of this broker's own, made if it is not there, in which what is durable outlives the process:
-        durable exchanges and queues, and persistent messages in these. None: all is kept in memory only.
+        A directory that only this broker uses, created if it does not exist. Durable exchanges and queues, and
+        persistent messages in durable queues, are stored there and survive the process. None: everything is kept in
+        memory only.
 
     Attributes
     ----------
     port : int
-        Where it listens, once it has started.
+        The port it listens on, once started.
     url : str
-        For clients: `amqp://guest:guest@127.0.0.1:…/%2F`.
+        The URL for clients: `amqp://guest:guest@127.0.0.1:…/%2F`.
 
     Raises
     ------
     ValueError
-        A parameter is not as described.
+        A parameter is invalid.
     OSError
-        `start`: the address cannot be listened on, or the data directory not be written to.
+        `start`: the broker cannot listen on the address, or cannot write to the data directory.
     RuntimeError
         `start`: the data directory is in use by another broker.
 
     Notes
     -----
-    With a data directory a confirm, or the answer to a declaration, leaves when what it is about is on the disk. Users
-    are not kept there. TLS is not spoken: put a proxy that does in front, or stay on loopback.
-    Thread safety: `start` and `close` by one thread.
+    With a data directory, a confirm, or the reply to a declaration, is sent once the message or declaration is on disk.
+    Users are not stored there. TLS is not supported: put a TLS proxy in front, or listen on loopback only. Thread
+    safety: call `start` and `close` from one thread.
     """
 
     def __init__(
@@ -197,7 +198,7 @@ class Broker:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> Broker:
-        """Make what the data directory has, listen, and serve from now on."""
+        """Restore the contents of the data directory, listen, and serve connections from now on."""
         if self._server is not None:
             raise RuntimeError("the broker has started")
         store = Store(self._data_dir) if self._data_dir is not None else None
@@ -218,9 +219,9 @@ class Broker:
         return self
 
     def close(self) -> None:
-        """Close all connections, as RabbitMQ does when it is shut down, and stop.
+        """Close all connections, as RabbitMQ does at shutdown, and stop.
 
-        What is in the queues is gone, but what is durable, if there is a data directory.
+        Messages in the queues are lost, except durable contents if there is a data directory.
         """
         server, self._server = self._server, None
         if server is None:
@@ -243,7 +244,7 @@ class Broker:
     def close_connections(self) -> None:
         """Close all connections, as `rabbitmqctl close_all_connections` does: with 320, CONNECTION_FORCED.
 
-        Clients may connect again at once. For tests of what a program does then.
+        Clients may reconnect at once. Use it to test how a program reacts.
 
         Raises
         ------
@@ -252,16 +253,16 @@ class Broker:
 
         Notes
         -----
-        Any thread; O(connections). It returns before clients are told.
+        Safe from any thread; O(connections). Returns before clients are notified.
         """
         self._running().close_connections()
 
     @property
     def memory_limit(self) -> int:
-        """Bytes of messages beyond which publishers are stopped; 0: no limit.
+        """Bytes of messages above which publishers are blocked; 0: no limit.
 
-        Set it to 1 while a message is queued, and publishers are told by `connection.blocked`, as with RabbitMQ's
-        memory alarm; set it to 0, and they go on. It takes up to half a second.
+        Set it to 1 while a message is queued to block publishers with `connection.blocked`, as RabbitMQ's memory alarm
+        does; set it to 0 to unblock them. The change takes up to half a second.
         """
         return self._limits["memory"]
 
@@ -308,7 +309,7 @@ class Broker:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port it listens on."""
         return self._running().port
 
     @property
@@ -319,22 +320,23 @@ class Broker:
         return f"amqp://{self._user}{host}:{self.port}/{vhost}"
 
     def status(self) -> dict[str, Any]:
-        """Tell how many connections, channels and messages there are, and of queues and consumers each.
+        """Return the numbers of connections, channels and messages, and the state of each queue and consumer.
 
         Returns
         -------
         dict
-            For JSON. "connections", "channels", "messages", "message_bytes", "memory_alarm" (whether publishers are
-            stopped), "data_file" (None: there is none), "data_error" (why nothing durable is taken any more, or None),
-            and "queues", a list of dicts: "vhost", "name", "durable", "exclusive", "ready", "depth" (what is
-            unacknowledged counts too), "bytes", "consumers", and counters since the start, "published", "delivered",
-            "acknowledged". "consumers", a list of dicts: "vhost", "queue", "tag", "connection", "channel", "prefetch",
-            "priority", "acknowledges", and "list", in which it stands with its queue: "interested", "notified" (it is
-            taking messages), "not interested" (its prefetch is used up, or its connection does not take more).
+            JSON-serializable: "connections", "channels", "messages", "message_bytes", "memory_alarm" (whether
+            publishers are blocked), "data_file" (None: there is none), "data_error" (why durable contents are no longer
+            accepted, or None), and "queues", a list of dicts: "vhost", "name", "durable", "exclusive", "ready", "depth"
+            (including unacknowledged messages), "bytes", "consumers", and the counters since the start "published",
+            "delivered", "acknowledged". "consumers" is a list of dicts: "vhost", "queue", "tag", "connection",
+            "channel", "prefetch", "priority", "acknowledges", and "list", the list of its queue that it is in:
+            "interested", "notified" (it is taking messages), "not interested" (its prefetch is used up, or its
+            connection accepts no more).
 
         Notes
         -----
-        Any thread; O(queues + consumers). The figures are not all of one moment.
+        Safe from any thread; O(queues + consumers). The figures are not a consistent snapshot.
         """
         server = self._running()
         store = self._store
