@@ -140,35 +140,35 @@ cdef class CoDel:
     """CoDel(target=0.005, interval=0.1, *, min_backlog=1, law="rfc", max_returns=None)
     --
 
-    Judge, as messages are taken from one buffer, which have waited too long and go back instead of being delivered.
+    Decide, as messages are taken from a buffer, which have waited too long and are returned instead of delivered.
 
     Parameters
     ----------
     target : float
-        Seconds that a message may wait; from `target` on it counts as waiting too long.
+        Seconds that a message may wait; a wait of `target` or more is too long.
     interval : float
-        Seconds for which messages must have waited too long, without a break, before one goes back.
+        Seconds for which messages must continuously have waited too long before one is returned.
     min_backlog : int
-        With so many messages left in the buffer, or fewer, none goes back; the last one never does.
+        If this many messages or fewer are left in the buffer, none is returned; the last message never is.
     law : "rfc", "linux", "linux-q16" or "queueing-consumer"
-        RFC 8289; the same with the kernel's clock (32 bits of 1024 ns) and its strict comparison; that with the
-        kernel's 16-bit square root as well, bit for bit; or the variant of the Java client's QueueingConsumer (whole
-        milliseconds, the rules of 2012).
+        "rfc": RFC 8289. "linux": the same with the kernel's clock (32 bits of 1024 ns) and its strict comparison.
+        "linux-q16": in addition the kernel's 16-bit square root, bit for bit. "queueing-consumer": the variant of the
+        Java client's QueueingConsumer (whole milliseconds, the rules of 2012).
     max_returns : int, optional
-        At most so many messages go back in one pull; by default the law alone decides.
+        Maximum number of messages returned in one pull; by default the law alone decides.
 
     Raises
     ------
     ValueError
-        A parameter is not allowed. The message names it and what is allowed.
+        A parameter is invalid. The message names it and the allowed values.
 
     Notes
     -----
-    Units: seconds in the scalar calls and the properties, int64 nanoseconds in `should_return_many`. The origin of
-    the clock does not matter, its steadiness does: use `time.monotonic`. A clock that runs backwards returns nothing
-    and starts the observation again.
+    Units: seconds in the scalar calls and the properties, int64 nanoseconds in `should_return_many`. The clock's origin
+    does not matter, but it must be steady: use `time.monotonic`. If the clock goes backwards, no message is returned
+    and the observation starts again.
 
-    Complexity: O(1) per message; one square root for each that goes back.
+    Complexity: O(1) per message; one square root per returned message.
 
     Thread safety: an instance belongs to one thread at a time, and to one buffer. `should_return_many` releases the
     GIL; a call that overlaps it raises RuntimeError. Pickles and copies carry the parameters, not the state.
@@ -218,29 +218,29 @@ cdef class CoDel:
         """should_return($self, enqueued_at, now, backlog)
         --
 
-        Say whether the message just taken goes back.
+        Return whether the message just taken is to be returned.
 
-        One pull asks for each message it takes until the answer is False, and delivers that one. The message after
-        the one that begins an episode is delivered whatever its age (not under "queueing-consumer").
+        A pull calls this for each message it takes until the answer is False, and delivers that message. The message
+        after the one that begins an episode is delivered whatever its age (except under "queueing-consumer").
 
         Parameters
         ----------
         enqueued_at : float
-            Seconds; when the message entered the buffer.
+            Time in seconds at which the message entered the buffer.
         now : float
-            Seconds; when it was taken. One reading for a whole pull will do.
+            Time in seconds at which it was taken. One clock reading per pull is enough.
         backlog : int
-            Messages left in the buffer behind it.
+            Number of messages left in the buffer behind it.
 
         Returns
         -------
         bool
-            True to send it back.
+            True: return the message.
 
         Raises
         ------
         ValueError
-            A time is not a finite number, or the backlog is negative or no integer.
+            A time is not a finite number, or the backlog is negative or not an integer.
 
         Notes
         -----
@@ -260,28 +260,28 @@ cdef class CoDel:
         """should_return_many($self, enqueued_at, now, backlog)
         --
 
-        Judge many messages, taken one after the other.
+        Decide about many messages, taken one after the other.
 
         Parameters
         ----------
         enqueued_at : array-like of int, shape (n,)
-            Nanoseconds; when each message entered the buffer.
+            Time in nanoseconds at which each message entered the buffer.
         now : int, or array-like of int, shape (n,)
-            Nanoseconds; when each was taken, or one moment for all.
+            Time in nanoseconds at which each message was taken, or one time for all.
         backlog : int, or array-like of int, shape (n,)
-            Messages left behind each, or one number for all.
+            Number of messages left behind each, or one number for all.
 
         Returns
         -------
         numpy.ndarray of bool, shape (n,)
-            True where a message goes back: what `should_return` would have said, called for each in turn.
+            True where a message is to be returned: the results of `should_return` for each message in turn.
 
         Raises
         ------
         ValueError
-            A value is no integer, or lengths differ.
+            A value is not an integer, or lengths differ.
         OverflowError
-            A backlog is negative, or a value not within 2**62.
+            A backlog is negative, or a value is not within 2**62.
 
         Notes
         -----
@@ -310,9 +310,9 @@ cdef class CoDel:
         """spare($self)
         --
 
-        Say that the message it last sent back is delivered all the same, so that the pull ends with it.
+        Report that the message it last decided to return is delivered nevertheless, so that the pull ends with it.
 
-        For a host with a rule of its own, such as a budget of returns for each message.
+        For callers with a rule of their own, such as a maximum number of returns per message.
 
         Raises
         ------
@@ -328,7 +328,7 @@ cdef class CoDel:
         """found_nothing($self)
         --
 
-        Say that a pull found the buffer empty: whatever was observed is over.
+        Report that a pull found the buffer empty, which ends the current observation.
         """
         self.check_idle()
         codel_found_nothing(&self.vars)
@@ -337,7 +337,7 @@ cdef class CoDel:
         """reset($self)
         --
 
-        Forget everything, figures included.
+        Reset all state, statistics included.
         """
         self.check_idle()
         codel_reset(&self.vars)
@@ -346,13 +346,13 @@ cdef class CoDel:
         """state($self)
         --
 
-        Return what the law has observed, for a law with the same parameters elsewhere to `resume` from.
+        Return the observed state, from which another instance with the same parameters can `resume`.
 
         Returns
         -------
         tuple of int
-            Opaque; survives JSON. Its moments are those of the clock in use, so take one that both sides share. The
-            figures of `stats` are not in it.
+            Opaque; JSON-serializable. Its times are those of the clock in use, so both sides must share a clock. The
+            statistics of `stats` are not included.
         """
         cdef CodelVars v = self.vars
         self.check_idle()
@@ -365,17 +365,17 @@ cdef class CoDel:
         """resume($self, state)
         --
 
-        Go on where another law was when it gave its `state`.
+        Continue from the `state` of another instance.
 
         Parameters
         ----------
         state : sequence of int
-            What `state` returned.
+            The result of `state`.
 
         Raises
         ------
         ValueError
-            It is something else; nothing is changed.
+            `state` is not such a result; nothing is changed.
         OverflowError
             A number is not within 2**62; nothing is changed.
         """
@@ -398,22 +398,22 @@ cdef class CoDel:
 
     @property
     def min_backlog(self):
-        """Messages that must be left behind one that goes back, exclusive."""
+        """More messages than this must be left behind a returned one."""
         return self.params.min_backlog
 
     @property
     def max_returns(self):
-        """Messages that may go back in one pull; None where the law alone decides."""
+        """Maximum number of messages returned in one pull; None: the law alone decides."""
         return self.params.max_returns or None
 
     @property
     def dropping(self):
-        """Whether an episode is under way, in which messages go back."""
+        """Whether an episode, in which messages are returned, is in progress."""
         return self.vars.dropping != 0
 
     @property
     def count(self):
-        """Messages sent back in this or the last episode, with what it took over from the one before."""
+        """Messages returned in this or the last episode, including the count carried over from the episode before."""
         return self.vars.count
 
     @property
@@ -423,12 +423,12 @@ cdef class CoDel:
 
     @property
     def drop_next(self):
-        """When the next message is due to go back, in seconds of the caller's clock; None before any did."""
+        """When the next return is due, in seconds of the caller's clock; None before the first return."""
         return self.moment(self.vars.drop_next) if self.vars.entered else None
 
     @property
     def first_above(self):
-        """When an interval of too long waiting will be over, in seconds; None while messages do not wait too long."""
+        """When the interval of too long waits will be over, in seconds; None while messages do not wait too long."""
         return self.moment(self.vars.first_above) if self.vars.above else None
 
     cdef double moment(self, int64_t tick):
@@ -440,7 +440,7 @@ cdef class CoDel:
         """stats($self)
         --
 
-        Figures: a `CoDelStats`. O(1).
+        Statistics: a `CoDelStats`. O(1).
         """
         self.check_idle()
         figures = self.vars.stats
@@ -490,13 +490,13 @@ cdef class Estimator:
     """Estimator(window)
     --
 
-    Say what a duration was lately: its least value, its quantiles and its mean.
+    Estimate the recent minimum, quantiles and mean of a duration.
 
     Parameters
     ----------
     window : float
-        Seconds of the past that count: the last seven eighths to whole of them for the minimum, the last half to whole
-        for quantiles and mean.
+        Length of the window in seconds. The minimum covers the last seven eighths to the whole of it; quantiles and
+        mean cover the last half to the whole.
 
     Raises
     ------
@@ -505,10 +505,10 @@ cdef class Estimator:
 
     Notes
     -----
-    Thread safety: every method may be called from any thread; each is atomic.
-    Complexity: `add` O(1) amortised, the questions O(1) in the number of samples. Memory: 5 KiB.
+    Thread safety: every method may be called from any thread, and each is atomic. Complexity: `add` is O(1) amortised,
+    the other methods are O(1) in the number of samples. Memory: 5 KiB.
 
-    Times are seconds of any clock that starts at 0 or later and does not go backwards.
+    Times are in seconds of any clock that starts at 0 or later and does not go backwards.
 
     Examples
     --------
@@ -531,19 +531,19 @@ cdef class Estimator:
         """add($self, seconds, now)
         --
 
-        Take a sample.
+        Add a sample.
 
         Parameters
         ----------
         seconds : float
             The duration.
         now : float
-            When it ended.
+            Time at which it ended.
 
         Raises
         ------
         ValueError
-            One of them is not a number of seconds from 0 to 10**9.
+            `seconds` or `now` is not a number from 0 to 10**9.
         """
         cdef int64_t value = as_ns(seconds, "duration")
         cdef int64_t time = as_ns(now, "time")
@@ -551,20 +551,20 @@ cdef class Estimator:
             estimator_add(&self.header, value, time)
 
     def count(self, now):
-        """Number of samples of which quantile and mean speak."""
+        """Number of samples that quantile and mean cover."""
         cdef int64_t time = as_ns(now, "time")
         with cython.critical_section(self):
             return estimator_count(&self.header, time)
 
     def minimum(self, now):
-        """Seconds of the least sample in the window; None when there is none."""
+        """Smallest sample in the window, in seconds; None without samples."""
         cdef int64_t time = as_ns(now, "time")
         with cython.critical_section(self):
             found = estimator_minimum(&self.header, time)
         return None if found == NOTHING else found * 1e-9
 
     def mean(self, now):
-        """Seconds of the mean of the samples; None when there is none."""
+        """Mean of the samples, in seconds; None without samples."""
         cdef int64_t time = as_ns(now, "time")
         with cython.critical_section(self):
             found = estimator_mean(&self.header, time)
@@ -574,19 +574,19 @@ cdef class Estimator:
         """quantile($self, q, now)
         --
 
-        Seconds below which a part of the samples lies, to within a sixteenth; None when there is none.
+        Quantile of the samples in seconds, to within a sixteenth; None without samples.
 
         Parameters
         ----------
         q : float
-            The part, from 0 to 1.
+            Fraction of the samples below the quantile, from 0 to 1.
         now : float
-            The time.
+            The current time.
 
         Raises
         ------
         ValueError
-            `q` is not such a number, or `now` is not a time.
+            `q` is not a number from 0 to 1, or `now` is not a valid time.
         """
         cdef int64_t time = as_ns(now, "time")
         cdef double part = as_double(q)

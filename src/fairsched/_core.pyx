@@ -176,13 +176,14 @@ cdef class Dwrr(NamedSlots):
 
     Schedule 64-bit tokens by deficit weighted round robin.
 
-    The engine to embed: tokens in, tokens out, no Python object kept but the slots' names. What a token stands for
-    (a delivery tag, an index, a row) is the caller's business.
+    The engine for embedding: tokens in, tokens out. It keeps no Python objects except the slots' names. The caller
+    decides what a token stands for (a delivery tag, an index, a row).
 
     Parameters
     ----------
     quanta : Mapping[Hashable, int]
-        Slot names and quanta. A slot's share of the cost served is its quantum over the sum of all backlogged quanta.
+        Slot names and quanta. A slot's share of the served cost is its quantum divided by the sum of the quanta of all
+        backlogged slots.
 
     Raises
     ------
@@ -193,11 +194,11 @@ cdef class Dwrr(NamedSlots):
 
     Notes
     -----
-    Complexity: push O(1). pop O(1) while no cost exceeds its slot's quantum; a cost above it is served every
-    ceil(cost / quantum) rounds, found in O(active slots) however large the ratio. Slots without messages cost nothing.
+    Complexity: push is O(1). pop is O(1) while no cost exceeds its slot's quantum; a token with a larger cost is served
+    every ceil(cost / quantum) rounds, and found in O(active slots) for any ratio. Empty slots cost nothing.
 
     Thread safety: an instance belongs to one thread at a time. `push_many` and `pop_many` release the GIL; a call that
-    overlaps one of them raises RuntimeError. Use `FairQueue` between threads.
+    overlaps one of them raises RuntimeError. To share a queue between threads, use `FairQueue`.
 
     Source: Shreedhar and Varghese, "Efficient Fair Queuing using Deficit Round Robin", 1995.
 
@@ -251,11 +252,11 @@ cdef class Dwrr(NamedSlots):
         Parameters
         ----------
         slot : Hashable
-            The slot's name (or its index, where no name is an integer).
+            The slot's name (or its index, if no name is an integer).
         token : int
             0 to 2**64 - 1.
         cost : int
-            What serving it costs: a positive integer, in the unit of the quanta.
+            Cost of serving the token: a positive integer, in the unit of the quanta.
 
         Raises
         ------
@@ -290,9 +291,9 @@ cdef class Dwrr(NamedSlots):
         Parameters
         ----------
         slots : array of integers, or sequence of Hashable
-            One slot for each token. An integer array holds slot indices (see `names`), anything else names.
+            One slot per token. An integer array holds slot indices (see `names`); any other sequence holds names.
         tokens : array-like of int, shape (n,)
-            0 to 2**64 - 1 each.
+            Each from 0 to 2**64 - 1.
         costs : array-like of int, shape (n,), optional
             Positive integers; 1 each by default.
 
@@ -363,7 +364,7 @@ cdef class Dwrr(NamedSlots):
         Returns
         -------
         tuple or None
-            (slot name, token), or None when nothing is queued.
+            (slot name, token), or None if nothing is queued.
 
         Notes
         -----
@@ -386,7 +387,7 @@ cdef class Dwrr(NamedSlots):
         Parameters
         ----------
         n : int
-            At most so many; not negative.
+            Maximum number of tokens; not negative.
 
         Returns
         -------
@@ -423,15 +424,15 @@ cdef class Dwrr(NamedSlots):
         """settle($self, slot, cost_difference)
         --
 
-        Correct what a slot was charged, once the real cost is known.
+        Correct the cost charged to a slot, once the real cost is known.
 
         Parameters
         ----------
         slot : Hashable
             The slot's name.
         cost_difference : int
-            Measured cost minus the cost given to `push`. May drive the deficit below zero: the debt is paid before
-            the slot's next turn. A refund is kept up to one quantum plus the largest cost, by a backlogged slot.
+            Measured cost minus the cost given to `push`. The deficit may fall below zero: the slot pays this debt
+            before its next turn. A backlogged slot keeps a refund of up to one quantum plus the largest cost.
 
         Raises
         ------
@@ -449,7 +450,7 @@ cdef class Dwrr(NamedSlots):
         """set_quantum($self, slot, quantum)
         --
 
-        Change a slot's quantum; takes effect on its backlog at once.
+        Change a slot's quantum. The change applies to its backlog at once.
 
         Raises
         ------
@@ -465,12 +466,12 @@ cdef class Dwrr(NamedSlots):
         """add_slot($self, name, quantum)
         --
 
-        Add a slot and return its index (that of a removed slot, where there is one).
+        Add a slot and return its index (that of a removed slot, if there is one).
 
         Raises
         ------
         ValueError
-            There is a slot of this name, or the quantum is not a positive integer.
+            A slot of this name exists, or the quantum is not a positive integer.
         OverflowError
             The quantum is above 2**62 - 1.
         """
@@ -486,7 +487,7 @@ cdef class Dwrr(NamedSlots):
         Returns
         -------
         numpy.ndarray of uint64
-            The tokens that were still queued in it, oldest first: nothing is lost.
+            The tokens still queued in the slot, oldest first: nothing is lost.
 
         Raises
         ------
@@ -495,7 +496,7 @@ cdef class Dwrr(NamedSlots):
 
         Notes
         -----
-        Complexity O(tokens queued in it + active slots).
+        Complexity O(tokens queued in the slot + active slots).
         """
         cdef object tokens = None
         cdef uint64_t* token_at = NULL
@@ -518,10 +519,10 @@ cdef class Dwrr(NamedSlots):
         """hold($self, slot, held)
         --
 
-        Say whether a slot, when it runs empty here, still has a backlog upstream.
+        Set whether a slot still has a backlog upstream when it runs empty here.
 
-        A held slot keeps its deficit (at most one quantum plus the largest cost) when it empties, so that shares do
-        not flatten while the next delivery is in flight. Letting go of an empty slot drops what it kept.
+        A held slot keeps its deficit (at most one quantum plus the largest cost) when it runs empty, so that shares do
+        not flatten while the next delivery is in flight. Ending the hold of an empty slot drops its deficit.
 
         Raises
         ------
@@ -535,7 +536,7 @@ cdef class Dwrr(NamedSlots):
         """stats($self)
         --
 
-        Figures by slot name: a dict of `SlotStats`. O(slots).
+        Statistics by slot name: a dict of `SlotStats`. O(slots).
         """
         self.check_idle()
         return self.all_stats()
