@@ -34,7 +34,7 @@ PYTEST := $(PY) -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 in_two_crowds = status=0; $(PYTEST) $(WORKERS) -m "$(1)not steady" tests || status=$$?; test $$status -le 1; \
 	$(PYTEST) $(FEW) -m "$(1)steady" tests; exit $$status
 
-.PHONY: help demo test test-quick test-embedded test-brokers test-versions chaos soak peer-suites bench lint sanitize fuzz coverage wheel docs build venv servers format clean distclean
+.PHONY: help demo test test-quick test-embedded test-brokers test-versions chaos soak peer-suites bench lint sanitize fuzz coverage wheel wheel-elsewhere docs build venv servers format clean distclean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -90,6 +90,9 @@ coverage: build $(STAMPS)/group-coverage  ## line coverage of the engine, header
 
 wheel: $(STAMPS)/group-wheel  ## sdist, wheel from it, repaired, its bill of materials, checked, tested where there is no compiler
 	tools/wheel
+
+wheel-elsewhere: $(STAMPS)/group-wheel  ## a repaired wheel tested in a root that has another Debian's Python and nothing else
+	tools/wheel-elsewhere
 
 test-versions: $(STAMPS)/group-wheel  ## unit tests of wheels: every Python here (PYTHONS), oldest and newest dependencies
 	tools/test-versions $(PYTHONS)
