@@ -375,7 +375,7 @@ cdef class CoDel:
         Raises
         ------
         ValueError
-            `state` is not such a result; nothing is changed.
+            The argument is not a result of `state`; nothing is changed.
         OverflowError
             A number is not within 2**62; nothing is changed.
         """

@@ -161,68 +161,70 @@ cdef class PullQueue:
     """PullQueue(kind='standard', *, levels=10, key=None, quanta=None, max_depth=0, max_bytes=0, ...)
     --
 
-    A queue whose consumers pull: a message notifies one interested subscription, which pulls until nothing is left.
+    A queue whose consumers pull: a message notifies one interested subscription, which pulls until none is left.
 
     Parameters
     ----------
     kind : {'standard', 'priority', 'sorted', 'last-value', 'fair'}
-        The order of service. standard: first in, first out. priority: `levels` of it, the higher first. sorted: by the
-        text of the key, messages without one first. last-value: a message replaces the one with its key. fair: slots
-        take turns by deficit weighted round robin, each message at the cost of its size, or 1.
+        The order of service. standard: first in, first out. priority: by priority, higher first, with `levels` levels.
+        sorted: by the text of the key, messages without a key first. last-value: a message replaces the queued one with
+        the same key. fair: slots take turns by deficit weighted round robin; the cost of a message is its size, or 1.
     levels : int
-        Of a priority queue: 1 to 256. Priority 4 is the middle one, or the lower of two.
+        Number of levels of a priority queue: 1 to 256. Priority 4 is the middle level, or the lower of the two middle
+        levels.
     key : callable, optional
-        Takes an item, returns its key, where `put` names none; None is no key. Keys count as text (bytes as they are).
+        Called with an item, returns its key; used if `put` is given no key. None means no key. Keys are compared as
+        text (bytes as they are).
     quanta : Mapping[Hashable, int]
-        Of a fair queue: slot names and quanta.
+        For a fair queue: slot names and quanta.
     max_depth, max_bytes : int
-        Most messages, and most bytes by their sizes, acquired ones included; 0: no limit.
+        Maximum number of messages, and of bytes by their sizes, acquired messages included; 0: no limit.
     overflow : {'none', 'ring', 'reject', 'flow'}
-        What happens beyond these limits. none: nothing. ring: the oldest message that nobody has is dropped (of the
-        lowest level, in a priority queue). reject: `put` raises queue.Full. flow: once a message does not fit, `put`
-        waits until the queue is down to 80 %.
+        What happens beyond these limits. none: nothing. ring: the oldest message not acquired is dropped (of the lowest
+        level in a priority queue). reject: `put` raises queue.Full. flow: once a message does not fit, `put` waits
+        until the queue has shrunk to 80 %.
     ttl : float, optional
-        Longest life of a message in the queue, in seconds.
+        Maximum time that a message stays in the queue, in seconds.
     groups : {None, 'standard', 'shared'}
-        Messages with the same key go to the same subscription: standard: for as long as that lives; shared: as long as
-        it has one of them unsettled, and messages without a key are one group.
+        Messages with the same key go to the same subscription. standard: for as long as the subscription exists.
+        shared: as long as it has an unsettled message of the group; messages without a key form one group.
     live_consumers : int
-        So many subscriptions are served, in the order they came; further ones wait to take their places. 0: all are.
+        Number of subscriptions that are served, in the order in which they joined; later ones wait to replace them. 0:
+        all are served.
     max_deliveries : int
-        A message that was released so often goes to the alternate. 0: no limit.
+        A message that was released this many times goes to the alternate. 0: no limit.
     alternate : PullQueue or callable, optional
-        Where messages go that expired, were delivered too often, or were released after `close`: something with `put`,
-        or a callable that takes (item, reason), the reason being 'expired', 'delivery_limit' or 'closed'. Without it
-        they are dropped. What it raises is logged, and the message kept: see `undelivered`.
+        Where messages go that expired, were delivered too often, or were released after `close`: an object with `put`,
+        or a callable that takes (item, reason), with the reason 'expired', 'delivery_limit' or 'closed'. Without an
+        alternate, they are dropped. If it raises, the exception is logged and the message kept: see `undelivered`.
     nondestructive : bool
-        All subscriptions browse, whatever they ask for.
+        Whether all subscriptions browse, regardless of `acquires`.
     clock : callable, optional
-        Returns seconds; `time.monotonic` by default. `get` looks at a clock of the caller's own every millisecond.
+        Returns the time in seconds; `time.monotonic` by default. `get` polls any other clock every millisecond.
 
     Attributes
     ----------
     undelivered : collections.deque of (item, reason)
-        What the alternate raised an exception for, oldest first. It has left the queue, and counts for no limit. Who
-        caused it to leave, by a put, pull, release or expire, is done and is told nothing. `expire` offers it to the
-        alternate again. Take from it (`popleft`) what you see to yourself.
+        Messages for which the alternate raised an exception, oldest first. They have left the queue and count towards
+        no limit. The put, pull, release or expire that made them leave does not fail. `expire` offers them to the
+        alternate again. Remove (`popleft`) those that you handle yourself.
 
     Raises
     ------
     ValueError, OverflowError
-        An option is not as described; the message says which, and what is allowed.
+        An option is invalid; the message names it and the allowed values.
 
     Notes
     -----
-    Complexity: put and pull O(1); sorted queues, and messages that come back, O(log n). With filters, a put asks one
-    subscription after another until one accepts, and a pull one message after another, each once: O(what is refused),
-    and, for each subscription that would accept, O(subscriptions of higher priority). Memory: 128 bytes a message,
-    beyond the item and its key.
-    Thread safety: every method may be called from any thread. Callbacks run in the thread that caused them, with
-    nothing locked: they may use the queue.
-    What a callback raises is logged, if it is an Exception. Anything else, as KeyboardInterrupt, is raised by the call
-    that called back, the first of several, once that call has done all it had to do and everybody was told: a put has
-    put its message, an entry is settled. What a pull has taken then goes back, and a new subscription leaves again.
-    What `key` and the clock raise, whatever it is, is raised before anything is changed.
+    Complexity: put and pull are O(1); O(log n) for sorted queues and for released messages. With filters, a put tries
+    one subscription after another until one accepts, and a pull one message after another, each once: O(refusals), and,
+    for each subscription that would accept, O(subscriptions of higher priority). Memory: 128 bytes per message, in
+    addition to the item and its key. Thread safety: every method may be called from any thread. Callbacks run in the
+    thread that caused them, without a lock held, so they may use the queue. If a callback raises an Exception, it is
+    logged. Any other exception, such as KeyboardInterrupt (the first one, if there are several), is raised by the call
+    that ran the callback, after that call has finished its work and all notifications: a put has put its message, an
+    entry is settled. The messages that a pull has taken are then returned, and a new subscription is removed again. Any
+    exception of `key` or of the clock is raised before anything is changed.
 
     Examples
     --------
@@ -317,46 +319,46 @@ cdef class PullQueue:
         """put($self, item, *, priority=4, key=None, slot=None, size=0, ttl=None, not_before=None, ...)
         --
 
-        Append a message, and notify one interested subscription that would take it, and browsers.
+        Append a message; notify browsers and one interested subscription that would take it.
 
         Parameters
         ----------
         item : object
         priority : int
-            Its priority, in a priority queue.
+            The message's priority, in a priority queue.
         key : object, optional
-            Its key: what it is sorted by, what it replaces, or its group.
+            The message's key, which determines its place, the message it replaces, or its group.
         slot : Hashable, optional
-            Its slot, in a fair queue.
+            The message's slot, in a fair queue.
         size : int
-            Its size in bytes: for `max_bytes`, and as its cost in a fair queue.
+            The message's size in bytes, for `max_bytes`, and its cost in a fair queue.
         ttl : float, optional
-            Longest life in the queue, in seconds; the queue's own counts as well.
+            Maximum time in the queue, in seconds; the `ttl` of the queue applies as well.
         not_before : float, optional
-            The time by the queue's clock until which it is held; others may overtake it.
+            Time on the queue's clock before which the message is not delivered; other messages may overtake it.
         block : bool
-            Whether to wait for room, when overflow is 'flow'.
+            Whether to wait for room if overflow is 'flow'.
         timeout : float, optional
-            Longest wait in seconds; None: as long as it takes.
+            Longest wait in seconds; None: no time-out.
 
         Raises
         ------
         queue.Full
-            There is no room, and none is made by waiting; or that was not wanted, or took too long. Also if the sizes
+            The queue is full, and waiting cannot make room, `block` is false, or the time-out passed. Also if the sizes
             of all messages would add up to 2**63 or more.
         ShutDown
             The queue is closed.
         KeyError
             A fair queue has no such slot.
         TypeError
-            The time-out, where it is needed, is no number.
+            The time-out is not a number; raised only if the call has to wait.
         ValueError, OverflowError
-            Another argument is not as described.
+            Another argument is invalid.
 
         Notes
         -----
-        O(1); O(log n) in a sorted queue; with filters, O(subscriptions that refuse) besides, as in the notes on the
-        queue. Callbacks run before it returns. What one raises, the notes on the queue describe.
+        O(1); O(log n) in a sorted queue; with filters, additionally O(subscriptions that refuse), as in the notes on
+        the queue. Callbacks run before `put` returns; the notes on the queue describe the effect of their exceptions.
         """
         put_message(self, item, priority, key, slot, size, ttl, not_before, block, timeout)
 
@@ -372,25 +374,26 @@ cdef class PullQueue:
         Parameters
         ----------
         name : str, optional
-            For `lists` and logs; one is made up.
+            Name for `lists` and logs; generated by default.
         priority : int
-            -2**31 to 2**31 - 1. A message is for the highest that is interested and would take it.
+            From -2**31 to 2**31 - 1. A message goes to the interested subscription of the highest priority that would
+            take it.
         acquires : bool
-            False: it browses: it sees each message once, in order, and takes none.
+            False: the subscription browses: it sees each message once, in order, and takes none.
         sees_requeues : bool
-            Whether a browser sees a message again that was released, or rejected.
+            Whether a browser sees a message again after it was released or rejected.
         exclusive : bool
-            Be the only subscription while it lasts.
+            Whether to be the only subscription of the queue.
         filter : callable, optional
-            Takes an item, returns whether this subscription is interested in it. Called with nothing locked, in the
-            thread that puts or pulls, perhaps more than once. If it raises an Exception, that means no.
+            Called with an item, returns whether this subscription is interested in it. Called without a lock held, in
+            the thread that puts or pulls, possibly more than once. An Exception counts as no.
         credit : int, optional
-            How many messages it may have unsettled; None: any number. Without credit left it is not interested.
+            Maximum number of unsettled messages; None: no limit. A subscription without credit left is not interested.
         on_work : callable, optional
-            Called with the subscription each time it is notified, in the thread that caused that, when all others that
-            are notified by the same call have been told.
+            Called with the subscription each time it is notified, in the thread that caused the notification, after the
+            same call has notified all other subscriptions.
         interested : bool
-            Whether it is ready for work.
+            Whether the subscription is ready for work.
 
         Returns
         -------
@@ -399,15 +402,15 @@ cdef class PullQueue:
         Raises
         ------
         ExistingExclusiveConsumer, ExistingConsumerPreventsExclusive
-            Somebody wants to be alone.
+            A subscription is exclusive, or this one would be and others exist.
         ShutDown
             The queue is closed.
         ValueError, OverflowError
-            An argument is not as described.
+            An argument is invalid.
 
         Notes
         -----
-        O(1), O(priorities) for the first of a priority. It is notified at once if there is work for it.
+        O(1); O(priorities) for the first subscription of a priority. It is notified at once if there is work for it.
         """
         cdef int64_t messages = as_credit(credit)
         cdef int32_t rank = as_priority(priority)
@@ -427,17 +430,17 @@ cdef class PullQueue:
 
     @property
     def available(self):
-        """Messages that nobody has acquired, held ones included."""
+        """Messages that no subscription has acquired, including those held until later."""
         return self.memory.queue.available.load()
 
     @property
     def bytes(self):
-        """The sizes of all messages in the queue together."""
+        """Total size of all messages in the queue."""
         return self.memory.queue.bytes.load()
 
     @property
     def undelivered(self):
-        """What the alternate has not taken: a deque of (item, reason), oldest first."""
+        """Messages that the alternate has not taken: a deque of (item, reason), oldest first."""
         return self.alternate.undelivered
 
     @property
@@ -449,12 +452,12 @@ cdef class PullQueue:
         """lists($self)
         --
 
-        The names of all subscriptions, by what the queue thinks of them, in the order it goes by.
+        The names of all subscriptions by their state, in the order in which the queue considers them.
 
         Returns
         -------
         dict
-            interested: is to be notified when there is work; notified: is expected to pull; not_interested; and
+            interested: to be notified when there is work; notified: expected to pull; not_interested; and
             non_acquiring: browsers. O(subscriptions).
         """
         return {
@@ -479,13 +482,13 @@ cdef class PullQueue:
         """expire($self)
         --
 
-        Remove what has expired, let go of what was held until now, and offer the alternate again what is `undelivered`.
-        Pulls see to what they meet; this, called at times, sees to the rest.
+        Remove expired messages, release messages whose `not_before` has passed, and offer the `undelivered` ones to the
+        alternate again. Pulls do this for the messages they meet; call this now and then for the rest.
 
         Returns
         -------
         int
-            How many messages expired.
+            Number of messages that expired.
 
         Notes
         -----
@@ -510,14 +513,15 @@ cdef class PullQueue:
         """close($self)
         --
 
-        Take no more messages and subscriptions. What is there may be pulled and settled; what is released goes to the
-        alternate, if there is one. Whoever waits in `put` gets `ShutDown`, in `get` once there is nothing left for it,
-        and no message is held until later.
+        Accept no more messages and subscriptions. Remaining messages can be pulled and settled; released messages go to
+        the alternate, if there is one. A waiting `put` raises `ShutDown`; a waiting `get` raises it once there is
+        nothing left for it and no message is held until later.
 
         Returns
         -------
         list of (item, reason)
-            What the alternate has not taken: a copy of `undelivered`, where it stays. Closing twice does nothing more.
+            The messages that the alternate has not taken: a copy of `undelivered`, which keeps them. A second call does
+            nothing more.
         """
         cdef Queue* q = &self.memory.queue
         queue_lock(q)
@@ -549,19 +553,20 @@ cdef class Subscription:
 
     A consumer of a `PullQueue`, from `PullQueue.subscribe`.
 
-    Who is notified pulls until there is nothing left. One thread at a time pulls; entries may be settled by any.
+    A notified subscription pulls until there is nothing left. One thread at a time may pull; entries may be settled
+    from any thread.
 
     Attributes
     ----------
     name : str
     priority : int
     acquires : bool
-        False: it browses.
+        False: the subscription browses.
 
     Notes
     -----
-    A subscription stays until it is cancelled, whether or not somebody keeps this object.
-    Memory: about 460 bytes in the engine, and this object.
+    A subscription exists until it is cancelled, even if this object is no longer referenced. Memory: about 460 bytes in
+    the engine, and this object.
     """
 
     cdef PullQueue queue
@@ -591,7 +596,7 @@ cdef class Subscription:
 
     @property
     def interested(self):
-        """Whether the queue counts on it: it wants to, has credit, and is among the live consumers. Settable."""
+        """Whether it can be notified: it is ready for work, has credit, and is among the live consumers. Settable."""
         cdef Visit visit
         cdef bint desired
         visit_enter(&visit, self.queue)
@@ -612,7 +617,7 @@ cdef class Subscription:
 
     @property
     def credit(self):
-        """How many messages it may still pull; None: any number. Set it, and it is so many from now on."""
+        """How many messages it may still pull; None: any number. Settable: the new value counts from now on."""
         cdef Visit visit
         cdef object credit = None
         cdef int64_t left = -1
@@ -635,7 +640,7 @@ cdef class Subscription:
 
     @property
     def notified_count(self):
-        """How often the queue has told it that there is work."""
+        """How often the queue has notified it of work."""
         return self.news.load()
 
     def pull(self):
@@ -647,12 +652,13 @@ cdef class Subscription:
         Returns
         -------
         Entry or None
-            None: there is nothing for this subscription, or it is not interested. It is told when there is.
+            None: there is no message for this subscription, or it is not interested. It is notified once there is one.
 
         Notes
         -----
-        O(1), besides the order of service; with a filter, O(messages that it refuses), each once. In a fair queue it
-        goes past them again with each pull, and, where it refuses some of several slots, once more for each slot.
+        O(1), plus the cost of the order of service; with a filter, O(messages that it refuses), each once. In a fair
+        queue, each pull passes the refused messages again, and once more per slot if messages of several slots are
+        refused.
         """
         return pulled(self)
 
@@ -660,7 +666,7 @@ cdef class Subscription:
         """pull_many($self, n)
         --
 
-        Take up to `n` messages, without waiting: as so many calls of `pull`, until one finds nothing.
+        Take up to `n` messages, without waiting: the same as `n` calls of `pull` that stop when one finds nothing.
 
         Returns
         -------
@@ -673,8 +679,8 @@ cdef class Subscription:
 
         Notes
         -----
-        Where nobody has a filter, browses, or rejected something, and there are no groups, it is one look at the
-        consumers, and one stay under the queue's lock, for all.
+        If no subscription has a filter, browses or has rejected a message, and there are no groups, all messages are
+        taken in one pass under the queue's lock.
         """
         return pulled_many(self, as_count(n))
 
@@ -682,12 +688,12 @@ cdef class Subscription:
         """get($self, timeout=None)
         --
 
-        Take the next message, and wait for it if there is none.
+        Take the next message; wait if there is none.
 
         Parameters
         ----------
         timeout : float, optional
-            Longest wait in seconds; None: as long as it takes.
+            Longest wait in seconds; None: no time-out.
 
         Returns
         -------
@@ -696,16 +702,16 @@ cdef class Subscription:
         Raises
         ------
         queue.Empty
-            It took too long.
+            The time-out passed.
         ShutDown
-            The queue is closed, and has nothing left for this subscription; or that is cancelled.
+            The queue is closed and has nothing left for this subscription, or the subscription is cancelled.
         TypeError, ValueError
-            The time-out is no number, or negative.
+            The time-out is not a number, or negative.
 
         Notes
         -----
-        The GIL is given up while the thread waits. The main thread notices signals meanwhile. A message that is held is
-        taken when it is due; in a closed queue, too, it is waited for.
+        The GIL is released during the wait, and the main thread handles signals. A message held until later is taken
+        when it is due; the call waits for it even in a closed queue.
         """
         cdef int64_t news
         cdef bint waited, closed
@@ -853,17 +859,17 @@ cdef class Subscription:
         """cancel($self, release=False)
         --
 
-        Leave the queue. Others take over what there is to do.
+        Leave the queue. Other subscriptions take over its work.
 
         Parameters
         ----------
         release : bool
-            Whether to release all messages that this subscription has pulled and not settled: their entries settle
-            nothing any more. Otherwise they may still be settled.
+            Whether to release all messages that this subscription has pulled but not settled; settling their entries
+            then has no effect. Otherwise they may still be settled.
 
         Notes
         -----
-        Cancelling twice does nothing. O(1); O(groups) where there are groups, O(messages) with `release`.
+        A second call does nothing. O(1); O(groups) if there are groups; O(messages) with `release`.
         """
         subscription_leave(self, bool(release))
 
@@ -878,24 +884,24 @@ cdef class Entry:
     """Entry()
     --
 
-    A message that a subscription pulled, to be settled once: by `ack`, `release` or `reject`, from any thread.
+    A message that a subscription pulled, to be settled once with `ack`, `release` or `reject`, from any thread.
 
     Attributes
     ----------
     item : object
-        What was put.
+        The item that was put.
     delivery_count : int
-        Earlier deliveries that failed, each by a release.
+        Number of earlier failed deliveries, each ended by a release.
     redelivered : bool
-        Whether it was pulled, and came back, before.
+        Whether it was pulled and returned before.
     settled : bool
         Whether it was settled.
 
     Notes
     -----
-    Settling twice is allowed: the first call decides, later ones do nothing and return False. What a browser pulled was
-    only looked at: settling it gives its credit back, and does nothing to the message.
-    An entry that is dropped unsettled leaves its message acquired: `Subscription.cancel(release=True)` gives it back.
+    Settling twice is allowed: the first call decides, later calls do nothing and return False. Settling an entry of a
+    browser returns its credit and does not affect the message. If an unsettled entry is garbage collected, its message
+    stays acquired: `Subscription.cancel(release=True)` releases it.
     """
 
     cdef Subscription owner
@@ -928,12 +934,12 @@ cdef class Entry:
         """ack($self)
         --
 
-        Say that the message was processed; it leaves the queue.
+        Acknowledge the message: it was processed, and leaves the queue.
 
         Returns
         -------
         bool
-            Whether this call settled it.
+            Whether this call settled the message.
 
         Notes
         -----
@@ -945,19 +951,20 @@ cdef class Entry:
         """release($self)
         --
 
-        Give the message back: it stands where it stood, and counts one failed delivery.
+        Return the message to its old place in the queue, and count one failed delivery.
 
-        After `max_deliveries` of these it goes to the queue's alternate, or is dropped. One that has expired meanwhile
-        goes there as well; one that a newer message of its key has superseded is dropped.
+        After `max_deliveries` failed deliveries, the message goes to the queue's alternate, or is dropped without one.
+        A message that has expired meanwhile goes there as well; a message superseded by a newer one of its key is
+        dropped.
 
         Returns
         -------
         bool
-            Whether this call settled it.
+            Whether this call settled the message.
 
         Notes
         -----
-        As `ack`; O(log messages that came back).
+        As for `ack`; O(log of the number of returned messages).
         """
         return self.settle(SETTLE_RELEASE)
 
@@ -965,16 +972,16 @@ cdef class Entry:
         """reject($self)
         --
 
-        Give the message back, for others: this subscription never sees it again. No failed delivery is counted.
+        Return the message for other subscriptions: this one never sees it again. No failed delivery is counted.
 
         Returns
         -------
         bool
-            Whether this call settled it.
+            Whether this call settled the message.
 
         Notes
         -----
-        As `release`.
+        As for `release`.
         """
         return self.settle(SETTLE_REJECT)
 
@@ -1016,30 +1023,28 @@ cdef class Target(Listener):
     """Target(subscriptions, *, interested=True)
     --
 
-    One consumer of several queues: takes a message of each in turn, and waits for all of them at once.
+    One consumer of several queues: takes messages from the queues in turn, and waits for all of them at once.
 
     Parameters
     ----------
     subscriptions : Iterable[Subscription]
-        Subscriptions of different queues, or of the same, in the order of their turns. They belong to the target from
-        now on: pull through it.
+        Subscriptions of the same or different queues, in the order of their turns. They now belong to the target: pull
+        only through it.
     interested : bool
-        Whether it wants messages, which all subscriptions are told.
+        Whether the target wants messages; passed on to all subscriptions.
 
     Raises
     ------
     ValueError
-        There is no subscription, one belongs to a target already, or their queues have different clocks.
+        There is no subscription, one already belongs to a target, or their queues have different clocks.
     TypeError
-        Something else than a subscription is among them.
+        One of them is not a subscription.
 
     Notes
     -----
-    Queues that all have messages are served strictly in turn: q1, q2, …, qk, q1, …. A queue that has none is passed
-    over.
-    Complexity: O(subscriptions) looks for a message at most; one, where all have some.
-    Thread safety: every method may be called from any thread. Several threads may share a target; each message goes to
-    one.
+    Queues that all have messages are served strictly in turn: q1, q2, …, qk, q1, …. An empty queue is skipped.
+    Complexity: at most O(subscriptions) checks per message; one check if all queues have messages. Thread safety: every
+    method may be called from any thread. Several threads may share a target; each message goes to one of them.
 
     Examples
     --------
@@ -1115,7 +1120,7 @@ cdef class Target(Listener):
 
     @property
     def interested(self):
-        """Whether it wants messages. Settable; only a change is passed on to the subscriptions, in their order."""
+        """Whether the target wants messages. Settable; only a change is passed on to the subscriptions, in order."""
         return self.desired
 
     @interested.setter
@@ -1167,7 +1172,7 @@ cdef class Target(Listener):
         Returns
         -------
         Entry or None
-            None: no queue has any for this target, or other threads are just taking what there is.
+            None: no queue has a message for this target, or other threads are taking them right now.
         """
         return self.next_entry()
 
@@ -1200,12 +1205,12 @@ cdef class Target(Listener):
         """get($self, timeout=None)
         --
 
-        Take a message from the next queue in turn that has one, and wait for it if none has.
+        Take a message from the next queue in turn that has one; wait if none has.
 
         Parameters
         ----------
         timeout : float, optional
-            Longest wait in seconds; None: as long as it takes.
+            Longest wait in seconds; None: no time-out.
 
         Returns
         -------
@@ -1214,15 +1219,15 @@ cdef class Target(Listener):
         Raises
         ------
         queue.Empty
-            It took too long.
+            The time-out passed.
         ShutDown
-            All subscriptions are cancelled, or their queues closed, and nothing is left for this target.
+            All subscriptions are cancelled or their queues closed, and nothing is left for this target.
         TypeError, ValueError
-            The time-out is no number, or negative.
+            The time-out is not a number, or negative.
 
         Notes
         -----
-        The GIL is given up while the thread waits. The main thread notices signals meanwhile.
+        The GIL is released during the wait, and the main thread handles signals.
         """
         cdef int64_t news
         cdef bint waited, over
@@ -1296,16 +1301,16 @@ cdef class Target(Listener):
         """cancel($self, release=False)
         --
 
-        Leave all queues. Others take over what there is to do; who waits in `get` gets `ShutDown`.
+        Leave all queues. Other subscriptions take over the work; a waiting `get` raises `ShutDown`.
 
         Parameters
         ----------
         release : bool
-            Whether to release all messages that the target has pulled and not settled.
+            Whether to release all messages that the target has pulled but not settled.
 
         Notes
         -----
-        Cancelling twice does nothing. From now on `interested` is False, whatever is set.
+        A second call does nothing. `interested` is False from now on, even if it is set.
         """
         cdef bint releases = bool(release)
         cdef object first = None
