@@ -366,7 +366,8 @@ def test_a_worker_and_a_producer_that_leave_celery(broker: Node) -> None:
         with running(f"{head}{tenants}@app.consumer{handler}", names) as app:
             eventually(lambda: done[1:] == [(43, "USD")])
             assert app.stats()["slots"]["acme"].served
-    with running(f"{head}{moved}", names):
+    with running(f"{head}{moved}", names) as app:
+        eventually(lambda: app.state.consuming.get("invoices"))
         exec(publishing, {})
         eventually(lambda: done[2:] == [(42, "EUR")])
     eventually(lambda: broker.left("celery", "invoices") == 0)

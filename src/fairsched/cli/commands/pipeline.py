@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairsched.cli import exits
-from fairsched.spark.pipeline.home import quick_start
+from fairsched.spark.pipeline.home import leave_outputs, quick_start
 from fairsched.spark.pipeline.settings import PipelineSettings, read_pipeline
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def pipeline(file: Path, master: str | None, as_json: bool, picture: Path | None
             report, progress = _run(spark, settings, None if as_json else file.stem)
         finally:
             spark.stop()
+            leave_outputs()
     if progress.missed:
         click.echo(
             f"Warning: {progress.missed} batches were not counted: Spark had already discarded their progress", err=True

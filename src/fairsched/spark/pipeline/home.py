@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
-__all__ = ["is_whole", "link", "quick_start"]
+__all__ = ["is_whole", "leave_outputs", "link", "quick_start"]
 
 #: Where one of these is set, Spark has been set up by somebody and stays as it is. YARN, which needs one of the last
 #: two, also copies the archives out of the home.
@@ -79,6 +79,24 @@ def quick_start(environ: Mapping[str, str], settings: Mapping[str, str]) -> dict
     except (OSError, RuntimeError):  # without a home of the user's own, `Path.home` raises the latter
         return {}
     return found
+
+
+def leave_outputs() -> None:
+    """Close the standard output and error of the JVM, which may go on for some seconds to write an archive.
+
+    Whoever reads what the command prints would wait for it: it has inherited both. Java puts /dev/null in their place.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+
+    jvm = SparkContext._jvm
+    if jvm is None:  # a server of Spark Connect elsewhere
+        return
+    try:
+        jvm.java.lang.System.out.close()
+        jvm.java.lang.System.err.close()
+    except (OSError, Py4JError):  # it has ended
+        pass
 
 
 def link(home: Path) -> Path:
