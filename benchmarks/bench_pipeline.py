@@ -26,7 +26,7 @@ QUEUES = ("gold", "silver", "free")
 FILE = """
 [source]
 queues = { gold = 10, silver = 3, free = 1 }
-spoolLocation = "spool"
+spoolLocation = "SPOOL"
 [partition]
 key = "routing_key"
 members = { "shard-0" = 1, "shard-1" = 1 }
@@ -54,7 +54,7 @@ def broker() -> Iterator[EmbeddedNode]:
 def first_batch(broker: EmbeddedNode, folder: Path, **variables: str) -> tuple[int, float]:
     """Nanoseconds until the first batch is committed, and seconds of processor time of all processes until then."""
     folder.mkdir()
-    (folder / "pipeline.toml").write_text(FILE)
+    (folder / "pipeline.toml").write_text(FILE.replace("SPOOL", str(folder / "spool")))
     (folder / "orders.py").write_text(FUNCTION)
     for queue in QUEUES:
         broker.publish(queue, [b"%d" % number for number in range(50)])
