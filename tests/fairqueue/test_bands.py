@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from oracles.bands import ReferenceBands
+from support.draining import drained
 from support.rabbitmq import eventually
 
 from fairsched import ConfigurationError, FairQueue, Limit
@@ -30,16 +31,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.ticks * TICK
-
-
-def drained(fair: FairQueue) -> list[Any]:
-    """Take whatever may be taken now."""
-    found = []
-    while True:
-        try:
-            found.append(fair.get(block=False))
-        except queue.Empty:
-            return found
 
 
 class TestService:

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from oracles.limits import ReferenceLimits
+from support.draining import drained
 from support.rabbitmq import eventually
 
 from fairsched import ConfigurationError, FairQueue, Limit, LimitStats, ShutDown
@@ -36,16 +37,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.ticks * TICK
-
-
-def drained(fair: FairQueue) -> list[Any]:
-    """Take whatever may be taken now."""
-    found = []
-    while True:
-        try:
-            found.append(fair.get(block=False))
-        except queue.Empty:
-            return found
 
 
 class TestConcurrency:

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from oracles.subkeys import ReferenceSubkeys
+from support.draining import drained
 from support.rabbitmq import eventually
 
 from fairsched import FairQueue, Limit
@@ -24,16 +25,6 @@ from fairsched import FairQueue, Limit
 
 class User:
     """A subkey of which it can be seen whether it is still there."""
-
-
-def drained(fair: FairQueue) -> list[Any]:
-    """Take whatever may be taken now."""
-    found = []
-    while True:
-        try:
-            found.append(fair.get(block=False))
-        except queue.Empty:
-            return found
 
 
 class TestService:
