@@ -28,11 +28,12 @@ UNIT := not integration and not slow and not stress
 # together; tests/support/scheduling.py says where to begin.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(shell expr 2 \* $(CORES) + 2)
+STEADY := $(shell grep -rl --include='test_*.py' 'pytest.mark.steady' tests)
 FEW := $(shell echo $$(( $(WORKERS) < $(CORES) ? $(WORKERS) : $(CORES) )))
 PYTEST := $(PY) -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 # Run what has a marker. A test that fails does not keep the second crowd from what it has to say; an interruption does.
 in_two_crowds = status=0; $(PYTEST) $(WORKERS) -m "$(1)not steady" tests || status=$$?; test $$status -le 1; \
-	$(PYTEST) $(FEW) -m "$(1)steady" tests; exit $$status
+	$(PYTEST) $(FEW) -m "$(1)steady" $(STEADY); exit $$status
 
 .PHONY: help demo test test-quick test-embedded test-brokers test-versions chaos soak peer-suites bench lint sanitize fuzz coverage wheel wheel-elsewhere docs build venv servers format clean distclean
 

@@ -69,6 +69,12 @@ def sort_by_length(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place(item.path.relative_to(tests).as_posix()))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """Collect no garbage while tests are collected, which makes little: a fifth of the processor time."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Spare the collector the tests themselves.
 
@@ -78,6 +84,7 @@ def pytest_collection_finish() -> None:
     # With its first test in a process, Hypothesis warns if the collector finds nobody who refers to its random numbers;
     # and the collector does not look at what is frozen.
     given(nothing=st.none())(lambda nothing: None)()
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -21,7 +21,7 @@ import pika
 import pyarrow.parquet as pq
 import pytest
 from support.rabbitmq import Node, eventually
-from support.spark.home import brief_jvm
+from support.spark.home import brief_jvm, with_brief_jvm
 from support.spark.launched import SLOW_START
 
 from fairsched.cli import exits
@@ -101,12 +101,16 @@ def job(tmp_path: Path, broker: Node, spark_home: Path) -> Any:
     environment = {**os.environ, "FAIRSCHED_URL": broker.url, "SPARK_TESTING": "1", "SPARK_HOME": str(spark_home)}
 
     def start(
-        *arguments: str, stdout: int = subprocess.PIPE, url: bool = True, cache: Path | None = None, **changes: str
+        *arguments: str,
+        stdout: int = subprocess.PIPE,
+        url: bool = True,
+        quick: dict[str, str] | None = None,
+        **changes: str,
     ) -> Any:
         write_file(tmp_path, **changes)
-        if cache is not None:
+        if quick is not None:  # with these variables, and without a home of Spark
             environment.pop("SPARK_HOME", None)
-            environment["XDG_CACHE_HOME"] = str(cache)
+            environment.update(quick)
         if not url:
             del environment["FAIRSCHED_URL"]
         return subprocess.Popen(
@@ -222,13 +226,14 @@ def test_a_pipeline_reads_partitions_transforms_writes_and_reports(job: Any, que
 
 def test_spark_starts_from_what_the_first_run_has_left_in_the_cache(job: Any, queues: Node, tmp_path: Path) -> None:
     """And where it cannot leave anything, Spark starts as usual."""
-    cache = tmp_path / "my cache"
+    cache, java = tmp_path / "my cache", with_brief_jvm(tmp_path / "java")
 
     def places(cache: Path, end: str) -> list[Path]:
         fill(queues, 10)
         sink = PARQUET.replace("out", f"out-{end}")
+        quick = {"XDG_CACHE_HOME": str(cache), "JAVA_HOME": str(java)}
         code, _, err = ended(
-            job, "--json", function="located", schema="body binary, place string", cache=cache, sink=sink, brief=""
+            job, "--json", function="located", schema="body binary, place string", quick=quick, sink=sink, brief=""
         )
         assert code == 0, err[-3000:]
         [found] = {*written(tmp_path / f"out-{end}").to_pydict()["place"]}

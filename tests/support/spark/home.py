@@ -49,6 +49,17 @@ def _home_of(program: str) -> str:
     return str(Path(found).resolve().parents[1])
 
 
+def with_brief_jvm(folder: Path) -> Path:
+    """Make a Java home whose JVMs have the options above without being given any, and return it."""
+    java = Path(find_java())
+    (folder / "bin").mkdir(parents=True)
+    (folder / "lib").symlink_to(java / "lib")
+    program = folder / "bin" / "java"
+    program.write_text(f'#!/bin/sh\nexec {java}/bin/java {BRIEF} "$@"\n')
+    program.chmod(0o755)
+    return folder
+
+
 def shared() -> Path:
     """The folder with the home that all tests share, and the archive of classes, for this Spark and this Java."""
     release = Path(find_java(), "release")

@@ -96,15 +96,18 @@ class Machine:
         self.environment["PATH"] = os.pathsep.join(self._paths)
 
     def _make_environment(self, packages: Path) -> None:
-        """Lead to the packages here by links, without what leads to fairsched."""
+        """Lead to the packages here by links, pip among them, without what leads to fairsched."""
         packages.mkdir()
-        ours = re.compile(r"(__editable__.*|fairsched|pyspark_fairsched|pip|setuptools|_distutils_hack|distutils)\b")
+        ours = re.compile(r"(__editable__.*|fairsched|pyspark_fairsched|setuptools|_distutils_hack|distutils)\b")
         for place in Path(distribution("pika").locate_file("")).iterdir():
             if not ours.match(place.name):
                 (packages / place.name).symlink_to(place)
-        venv.create(self._home, with_pip=True, symlinks=True)
+        venv.create(self._home, symlinks=True)
         [site] = self._home.glob("lib/python*/site-packages")
         (site / "packages.pth").write_text(f"{packages}\n")
+        pip = self._home / "bin" / "pip"
+        pip.write_text(f"#!{self._home}/bin/python\nfrom pip import main\n\nraise SystemExit(main())\n")
+        pip.chmod(0o755)
         (self._home / "bin" / "venv-pack").symlink_to(Path(sys.executable).parent / "venv-pack")
 
     def offer(self, *packages: str) -> None:
