@@ -188,7 +188,7 @@ def test_tenants(tmp_path: Path, url: str) -> None:
         assert "\x1b" not in shown
         result = worker.command("explain", "nobody")
         assert result.exit_code == 2
-        assert "nothing of tenant 'nobody' is here" in result.output
+        assert "tenant 'nobody' has no buffered messages" in result.output
         assert "\x1b" not in result.output
         worker.go_on()
         eventually(lambda: json.loads(worker.said("control", "stats"))["acked"] == 20)

@@ -61,7 +61,7 @@ def test_unknown_names() -> None:
     assert said.endswith("'q9' and 2 more")
     assert len(said) < 300
     tenants = Consumer(NOWHERE, ["q"], key="header:tenant", weights={"a": 2})
-    with pytest.raises(ConfigurationError, match=r"nothing of tenant 'b' is here, .* tenants 'a' and queues 'q'"):
+    with pytest.raises(ConfigurationError, match=r"tenant 'b' has no buffered messages .* tenants 'a' and queues 'q'"):
         tenants.explain("b")
     with pytest.raises(TypeError):
         tenants.explain([])

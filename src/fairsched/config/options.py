@@ -1,9 +1,9 @@
-"""The table of options: what a consumer can be told, and what each of these things is called, may be and is by default.
+"""The table of options: the name, the allowed values and the default of each option of a consumer.
 
-All else comes from it: the signatures of `Consumer` and `aio.Consumer`, `Settings` with its file and its environment
-variables, the options of ``fairsched run`` and ``fairsched check``, and the table in docs/reference/configuration.md.
+Everything else is derived from it: the signatures of `Consumer` and `aio.Consumer`, `Settings` with its file and
+environment variables, the options of ``fairsched run`` and ``fairsched check``, and docs/reference/configuration.md.
 
-To add an option, add a field to `ConsumerOptions` and use it in the consumer, where it is ``settings.options.NAME``.
+To add an option, add a field to `ConsumerOptions` and use it in the consumer as ``settings.options.NAME``.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIONS", "PREFIX", "URL_VARIABLES", "ConsumerOptions", "Option", "default_url", "did_you_mean"]
 
-#: What the names of our environment variables begin with.
+#: Prefix of the names of environment variables.
 PREFIX = "FAIRSCHED_"
 
-#: Where a broker's URL is looked for, the first that is set wins; the last three are what hosting platforms set.
+#: Environment variables with a broker URL, the first one set wins; hosting platforms set the last three.
 URL_VARIABLES = (PREFIX + "URL", "RABBITMQ_URL", "AMQP_URL", "CLOUDAMQP_URL")
 
-#: Default of `target_delay` with ``prefetch="auto"``, in seconds; without, there is none.
+#: Default of `target_delay` in seconds, with ``prefetch="auto"`` only.
 TARGET_DELAY = 0.1
 
 
@@ -44,17 +44,17 @@ class Option(NamedTuple):
     Parameters
     ----------
     name : str
-        In Python and in the file; the environment variable and the option of the command line are made of it.
+        The name in Python and in the file; the environment variable and the command-line option are derived from it.
     kind : Kind
-        What its values may be.
+        The allowed values.
     default : object
-        In Python; None where something is chosen or switched off.
+        The default in Python; None: chosen by the consumer, or off.
     unset : str
-        What a default of None, or none, means to a reader.
+        How the documentation shows a default of None, or no default.
     metavar : str
-        The form of its values on the command line.
+        The form of the value on the command line.
     help : str
-        What it is, in a sentence or two.
+        What the option does, in one or two sentences.
     """
 
     name: str
@@ -66,22 +66,22 @@ class Option(NamedTuple):
 
     @property
     def variable(self) -> str:
-        """Its environment variable."""
+        """The name of the environment variable."""
         return PREFIX + self.name.upper()
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """All environment variables that are looked at, in this order."""
+        """All environment variables that are read, in this order."""
         return URL_VARIABLES if self.name == "url" else (self.variable,)
 
     @property
     def flag(self) -> str:
-        """The option of the command line."""
+        """The command-line option."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def default_text(self) -> str:
-        """The default as it is written in a file."""
+        """The default as written in a file."""
         if self.default is None or self.default is MISSING:
             return self.unset
         if isinstance(self.default, bool):
@@ -101,104 +101,111 @@ class ConsumerOptions:
     Parameters
     ----------
     url : str or sequence of str
-        ``amqp://`` or ``amqps://``; several are tried in turn.
+        Broker URL, ``amqp://`` or ``amqps://``; several are tried in turn.
     queues : mapping of str to int or mapping, or sequence of str and Queue
-        Weight per queue, or what else `Queue` takes; or names of queues that weigh the same, and queues.
+        Weight of each queue, or a mapping of the parameters of `Queue`; or names of queues with equal weights, and
+        `Queue` objects.
     prefetch : int, mapping or "auto", optional
-        Unsettled messages in all, divided in proportion to the weights, or per queue. By default chosen so that
-        shares do not flatten at a round trip of a millisecond: 500 in all at least, or 20 for each queue up to 5 000 in
-        all; and after a lost connection, once the handler was measured, no more than a second of work or what that
-        and the workers need. "auto" measures round trip and handler time all the while, and keeps the windows at the
-        smallest size that keeps the workers busy.
+        Maximum number of unsettled messages: in total, divided in proportion to the weights, or per queue. The default
+        keeps the shares at a round trip of a millisecond: at least 500 in total, or 20 per queue up to 5 000 in total.
+        After a lost connection, once the handler time is known, it is at most a second of work, or what the workers and
+        the shares need. "auto" measures round trip and handler time continuously, and keeps the windows at the smallest
+        size that keeps the workers busy.
     target_delay : float, optional
-        With ``prefetch="auto"``: seconds that a message may wait here beyond what keeps the workers busy; 0.1 by
+        With ``prefetch="auto"``: seconds that a message may be buffered beyond what keeps the workers busy; 0.1 by
         default.
     max_buffer_bytes : int, optional
-        Bytes of unsettled messages to have here, divided over the queues in proportion to their weights. A queue that
-        has more takes in nothing until half of that is settled; one message of each is always possible.
+        Limit on the bytes of unsettled messages, divided over the queues in proportion to their weights. A queue above
+        its part receives no more until half of that part is settled. One message of each queue is always allowed.
     anticipation : float, optional
-        Seconds that a queue whose turn it is, empty here but backlogged at the broker, is waited for in one turn
-        before the others go on, so that shares hold even when the broker is slower than the handlers. By default four
-        round trips, and 20 ms at least; 0 waits for nobody.
+        Seconds per turn to wait for a queue whose turn it is, and that has no buffered message but a backlog at the
+        broker. The shares then hold even if the broker is slower than the handlers. By default four round trips, at
+        least 20 ms; 0: do not wait.
     workers : int, Pool or list of Pool
-        Threads that `run` gives the handler. In pools of different priorities, those of a lower one help only while
-        all above them are busy; not with an `ordering_key`.
+        Number of threads in which `run` calls the handler. With pools of different priorities, a pool helps only while
+        all pools of higher priority are busy; not with an `ordering_key`.
     cost : "constant", "bytes", "time" or callable
-        What a message is charged: one, its length, its handler's time, or ``cost(message)``. None is "constant".
+        Cost of a message: one, its length, its handler's time, or ``cost(message)``. None is "constant".
     key : str or callable
         ``"header:NAME"``, ``"property:NAME"`` or ``key(message)``: be fair to tenants inside the queues instead of
         to queues. Messages without a key belong to the tenant ``""``. None is "queue".
     subkey : str or callable, optional
-        As `key`: what a tenant, or without a `key` a queue, is served is divided among its subkeys in equal parts, by
-        the same `cost`. So a flood of one user does not delay the other users of his tenant, and a tenant has its share
-        however many of them it has. Messages without one belong to the subkey ``""``.
+        Like `key`: divide the share of a tenant (without `key`: of a queue) equally among its subkeys, by the same
+        `cost`. A flood of one user then does not delay the other users of the same tenant, and the share of a tenant
+        does not depend on its number of users. Messages without one belong to the subkey ``""``.
     weights : mapping, optional
-        Weights of tenants, with `key`.
+        With `key`: weights of tenants.
     default_weight : int
-        Weight of every other tenant.
+        Weight of tenants that `weights` does not list.
     share_group : str, optional
-        Consumers of the same group, on the same broker, keep shares together: each tells the others once a second what
-        it serves, and charges its queues or tenants for what they are served elsewhere. Without it each is fair to
-        what it has here. All of a group need the same `cost`, and weights that mean the same.
+        Consumers of the same group on the same broker keep the shares together: each tells the others once a second
+        what it served, and charges its queues or tenants for what other consumers served them. Without it, each
+        consumer is fair to its own messages only. All consumers of a group need the same `cost`, and weights in the
+        same unit.
     limit : Limit, optional
-        How many messages of each tenant, or without a `key` of each queue, are handled at a time, and how fast; those
-        above it wait here, and the others go on. A tenant that shares its queue with others fills the window with
-        what waits, so it needs a `prefetch` that is larger. Not with an `ordering_key` and more than one of `workers`.
+        How many messages of each tenant (without `key`: of each queue) are handled at a time, and how fast. Messages
+        above the limit stay buffered, and the others are handled. Buffered messages of a tenant that shares its queue
+        with others fill the window, which needs a larger `prefetch`. Not with an `ordering_key` and more than one
+        worker.
     limits : mapping, optional
-        With `key`: limits of tenants, in place of `limit`; False: none. Queues take theirs in `queues`.
+        With `key`: limits of individual tenants, in place of `limit`; False: no limit. For queues, use `queues`.
     bands : mapping, optional
-        With `key`: strict bands of tenants, from 0 to 7; others are of band 4. While a message of a tenant of a band
-        waits here, nothing of those after it is handled, for however long that is. Queues take theirs in `queues`.
+        With `key`: strict bands of tenants, from 0 to 7; the default is band 4. While a message of one band is
+        buffered, no messages of later bands are handed to a handler, for as long as that lasts. For queues, use
+        `queues`.
     sparse_boost : bool
-        Whether a tenant, or without a `key` a queue, that had nothing here for a round has its next turn before the
-        others, once a round at most.
+        Whether a tenant (without `key`: a queue) without buffered messages for a round has its next turn before the
+        others, at most once a round.
     ordering_key : str or callable, optional
-        As `key`: messages of one ordering key, of one queue or tenant (and `subkey`), are handled in order and one at
-        a time, those of different keys by `workers` in parallel. Messages without one form a sequence of their own.
+        Like `key`: messages with the same ordering key, of one queue or tenant (and `subkey`), are handled in order and
+        one at a time; `workers` handle different keys in parallel. Messages without one form a sequence of their own.
     on_error : "requeue", "reject", "dead-letter" or callable
         What happens to a message whose handler raised. "reject" and "dead-letter" send the same frame: the broker
-        dead-letters what it can and drops the rest. A callable gets ``(message, exception)`` and settles the message,
-        which is requeued if it does not. Note that "requeue" returns a message that always fails, at first at once,
-        then at intervals of up to 10 s: use `retry` or "dead-letter" against it. The delivery limit of a
-        queue is none from RabbitMQ 4.3 on: what is returned does not count.
+        dead-letters the message if the queue is set up for it, otherwise drops it. A callable gets
+        ``(message, exception)`` and settles the message, which is requeued if the callable does not. "requeue" returns
+        a message that always fails again and again, at first at once, then at intervals of up to 10 s; `retry` and
+        "dead-letter" avoid that. The delivery limit of a queue does not, from RabbitMQ 4.3 on, because it no longer
+        counts returned messages.
     retry : Retry, optional
-        How often a message whose handler raised is handled again, after a delay in a queue of the broker, and where it
-        goes in the end. Takes the place of `on_error`.
+        How often a message whose handler raised is retried, after a delay in a queue of the broker, and where it goes
+        after the last attempt. Replaces `on_error`.
     codel : CoDel, optional
-        Its law judges, for each slot, every message that is about to be handled: those that waited here too long
-        go back. At most 10 of a slot in one pull unless the law has `max_returns`, and never the last one buffered.
+        Return messages to the broker that were buffered for too long. CoDel decides, separately for each slot, about
+        every message that is about to be handled. One pull returns at most 10 messages of a slot, unless `max_returns`
+        of the `CoDel` is set, and never the last buffered one.
     codel_requeue : bool
         True returns such a message to its queue, for another consumer; False dead-letters it, or drops it.
     codel_budget : int
-        Returns of one message at most.
+        Maximum number of returns of one message.
     codel_when_alone : bool
-        Whether messages are returned although their queue has no other consumer.
+        Whether messages are returned even if their queue has no other consumer.
     shutdown_timeout : float
-        Seconds that a stop takes in all. A fifth of them, but 2 s at most, is kept for closing the connection; the
-        rest is for what is buffered, running or deferred.
+        Maximum duration of a stop in seconds. A fifth of it, at most 2 s, is reserved for closing the connection; the
+        rest is for messages that are buffered, running or deferred.
     connect_timeout : float
-        Seconds until a first connection that does not come about is an error.
+        Seconds to wait for the first connection; then the start fails.
     connection_name : str, optional
-        What the broker's management shows the connection as.
+        Name of the connection in the broker's management interface.
     decode : "json" or callable, optional
-        What makes ``message.data`` of a body: JSON, or ``decode(body)``. `run` decodes before it calls the handler.
-        What cannot be decoded is rejected, whatever `on_error` says, since it never can be.
+        How ``message.data`` is made from the body: as JSON, or by ``decode(body)``. `run` decodes before it calls the
+        handler. A message that cannot be decoded is rejected, whatever `on_error` says, since a retry cannot succeed.
     time_limit : float, optional
-        Seconds that a call of the handler in `run` may take. A coroutine is cancelled then; in the thread of a plain
-        handler `TimeLimitExceeded` is raised, which comes when the thread executes Python code next. Either way the
-        message has failed with a TimeoutError, and is settled as `on_error` says when the handler has ended.
+        Seconds that a call of the handler in `run` may take. After that, a coroutine is cancelled; in the thread of a
+        plain handler `TimeLimitExceeded` is raised when the thread next executes Python code. In both cases the message
+        fails with a TimeoutError, and is settled as `on_error` says when the handler has ended.
     middleware : sequence of callable
-        What `run` calls in place of the handler, the first one outermost: ``middleware(message, call_next)`` returns
-        ``call_next(message)``; the last one's calls the handler. Coroutine functions for coroutine handlers.
+        Called by `run` in place of the handler, the first one outermost: ``middleware(message, call_next)`` returns
+        ``call_next(message)``; `call_next` of the last one calls the handler. Coroutine functions for coroutine
+        handlers.
     fast : bool, optional
-        Whether compiled code takes the deliveries out of the connection's bytes instead of pika. By default it does if
-        this pika's internals are those it knows; otherwise pika does, and the log says once what is missing. True makes
-        that an error of the start; False always leaves it to pika, which takes many times as long for each message.
+        Whether compiled code reads the deliveries from the connection instead of pika. By default it does if it knows
+        the internals of the installed pika; otherwise pika reads them, and the log says once what is missing. True:
+        that is an error at the start. False: pika always reads them, which takes many times as long per message.
 
     Raises
     ------
     ConfigurationError
-        If a value is not allowed; the message names the option, the value and the rule.
+        If a value is invalid; the message names the option, the value and the rule.
     """
 
     url: str | Sequence[str] = field(
@@ -451,7 +458,7 @@ def _checked(option: Option, value: Any) -> Any:
         raise ConfigurationError(f"{option.name} must be {option.kind.allowed}, got {value!r}") from None
 
 
-#: What only the command line has.
+# Options of the command line only.
 LOG_LEVEL = Option(
     "log_level", values.word(*values.LOG_LEVELS), "info", "", "|".join(values.LOG_LEVELS), "Log level of fairsched run."
 )
@@ -480,7 +487,7 @@ CONTROL = Option(
     "Unix socket on which fairsched run answers fairsched top, explain and control. Only the worker's user and root "
     "can open it; a client may change weights and pause queues.",
 )
-#: These by name.
+#: The options of the command line only, by name.
 COMMAND_OPTIONS = {option.name: option for option in (LOG_LEVEL, HEALTH_PORT, METRICS_PORT, CONTROL)}
 
 #: All options by name.
@@ -495,12 +502,12 @@ OPTIONS: dict[str, Option] = {
 
 
 def default_url(environ: Mapping[str, str] | None = None) -> str | None:
-    """Return the first broker URL that the environment offers.
+    """Return the broker URL set in the environment.
 
     Parameters
     ----------
     environ : mapping, optional
-        Variables to look into; the process environment by default.
+        Environment variables; by default those of the process.
 
     Returns
     -------
@@ -516,21 +523,21 @@ def default_url(environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Say what may have been meant by an unknown name: the closest known one, or all of them.
+    """Suggest the closest known name for an unknown one, or list all known names.
 
     Parameters
     ----------
     name : str
-        What was given.
+        The unknown name.
     known : iterable of str
-        Names that exist.
+        The known names.
     prefix : str
-        What all of them begin with; it would make anything look alike.
+        The common prefix of all names, which the comparison ignores.
 
     Returns
     -------
     str
-        For the end of a message.
+        The end of an error message.
     """
     names = list(known)
     close = difflib.get_close_matches(name[len(prefix) :], [entry[len(prefix) :] for entry in names], n=1)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from fairsched.consumer.state import ConsumerState
     from fairsched.stats import CoDelStats, SlotOutlook
 
-#: Names that an error lists, at most.
+#: Maximum number of names that an error lists.
 _MOST_LISTED = 10
-#: Subkeys that a sentence names, at most.
+#: Maximum number of subkeys that a sentence names.
 _FEW = 3
 
 _shortened = reprlib.Repr()
@@ -29,7 +29,7 @@ _shortened.maxstring = _shortened.maxother = _shortened.maxlong = 80
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a queue, or with a `key` a tenant, waits; `Consumer.explain` returns it, ``str()`` makes a sentence of it.
+    """Why a queue (with `key`: a tenant) waits; returned by `Consumer.explain`. ``str()`` of it is a sentence.
 
     Attributes
     ----------
@@ -40,76 +40,75 @@ class Explanation:
     connected : bool
         Whether there is an open connection to a broker.
     consuming : bool
-        Whether the broker has confirmed the consumer of the queue; of a tenant: of every queue that is
-        not paused.
+        Whether the broker has confirmed the consumer of the queue; for a tenant: of every queue that is not paused.
     stopping : bool
         Whether the consumer was stopped, or has ended.
     paused : bool
-        Whether the queue was paused; of a tenant: every queue.
+        Whether the queue is paused; for a tenant: whether every queue is.
     problem : str or None
-        Why it cannot go on by itself; see `ConsumerState`.
+        Why the consumer cannot recover by itself; see `ConsumerState`.
     workers : int
-        Messages that can be handled at a time.
+        Number of messages that can be handled at a time.
     in_hand : int
-        Messages of anybody that were handed out and are not settled.
+        Messages of all queues that were handed out and are not yet settled.
     window : int or None
-        Unsettled messages that the broker may have given out, by its prefetch count; of a tenant: of all queues
-        together. None before the start.
+        The queue's prefetch count: maximum number of unsettled messages; for a tenant: of all queues together. None
+        before the start.
     unsettled : int or None
-        Messages of this window that are here, buffered or in hand. None before the start.
+        Messages of this window that are buffered or in hand. None before the start.
     unsettled_bytes : int or None
         Bytes of these messages.
     byte_limit : float or None
-        Bytes of ``max_buffer_bytes`` that the window may hold; None if there is no such limit.
+        Maximum of `unsettled_bytes` by ``max_buffer_bytes``; None without such a limit.
     weight : int or None
-        As it is now. None where the turns are not taken by queues, but by tenants; so is all that follows.
+        The current weight. With `key`, this attribute and all that follow are None for a queue: tenants take the turns.
     quantum : int or None
-        Cost that is granted in each turn.
+        Cost granted in each turn.
     deficit : int or None
-        Cost that may still be served in this turn; below 0: a debt, which turns have to pay first.
+        Cost that may still be served in this turn; negative: a debt, which later turns pay first.
     served : int or None
-        Messages taken out in fair order, since it was last heard of; tenants that are idle are forgotten.
+        Messages handed out, counted since the slot was added; slots of idle tenants are removed.
     work : int or None
-        Cost served likewise, with corrections of what was estimated.
+        Cost served in the same time, with estimates corrected.
     buffered : int or None
-        Messages that wait here for a handler.
+        Messages that were received and wait for a handler.
     oldest : float or None
-        Seconds for which the first of them has been here; None if there is none, and so are cost, rank, turns, others.
-        With a `subkey` the first is the one that is served next.
+        Seconds since the oldest buffered message was received (with `subkey`: since the next one was). None if none is
+        buffered; cost, rank, turns and others are then None too.
     cost : int or None
-        What the first of them is charged.
+        Cost of this message.
     rank : int or None
-        Other queues, or tenants, of which something is served before it, as things are. With an `ordering_key`: in the
-        lane of the oldest message, as are cost, turns and others.
+        Number of other queues or tenants that are served before this message, as things stand. With an `ordering_key`,
+        rank, cost, turns and others are those in the lane of the oldest message.
     turns : int or None
-        Turns of its own that pass before, because they do not pay for it yet.
+        Own turns that pass first, because the deficit does not yet cover the cost.
     others : int or None
-        Other queues, or tenants, that take turns.
+        Number of other queues or tenants that take turns.
     held : bool or None
-        Whether it counts as backlogged at the broker when it is empty here, and keeps its deficit.
+        Whether the slot counts as backlogged at the broker while nothing is buffered, and keeps its deficit.
     awaited : hashable or None
-        The queue for whose next message everybody waits, since it is its turn (see ``anticipation``).
+        The queue whose turn it is, and for whose next message all workers wait (see ``anticipation``).
     limited : int or None
-        Messages of it in hand that count for its limit; None if it has none for these.
+        Messages in hand that count towards its limit; None if the limit has no concurrency.
     concurrency : int or None
-        How many may be, at most (see ``limit``).
+        Maximum of `limited` (see ``limit``).
     retry_after : float or None
-        Seconds until its rate allows another message; None if it does, or if it has none. While it is at its limit,
-        rank, turns and others are None.
+        Seconds until its rate allows another message; None if it allows one now, or without a rate. While the slot is
+        at its limit, rank, turns and others are None.
     band : int or None
-        Its strict band; None if nobody has one of his own, as is above.
+        Its strict band; None, as `above`, if no queue or tenant has a band of its own.
     above : int or None
-        Messages buffered in the bands before its own, which are served before any of its own.
+        Messages buffered in earlier bands, all of which are served first.
     subkeys : int or None
-        Subkeys of it that have messages buffered; None without a `subkey`, as is the next.
+        Number of its subkeys with buffered messages; None, as `busiest`, without `subkey`.
     busiest : tuple of (hashable, int) or None
-        Those of them that have most, and how many messages: ten at most.
+        The subkeys with most buffered messages, at most ten, and their numbers of messages.
     returning : bool or None
-        Whether CoDel is returning its messages; None without a `codel`, and so are the next two.
+        Whether CoDel is returning its messages; None, as the next two, without `codel`.
     returned : int or None
         Messages that CoDel returned.
     sojourn : float or None
-        Seconds for which the last message waited that was handed out; None if there was none.
+        Seconds that the last message handed out had waited; None before the first.
     """
 
     name: Hashable
@@ -163,29 +162,29 @@ def explained(
     law: tuple[bool, CoDelStats] | None,
     subkeys: Mapping[Hashable, int] | None = None,
 ) -> Explanation:
-    """Put together why a queue or a tenant waits.
+    """Build the explanation of why a queue or a tenant waits.
 
     Parameters
     ----------
     name : hashable
         The queue or the tenant.
     settings : ConsumerSettings
-        Of the consumer.
+        The consumer's settings.
     state : ConsumerState
-        What the consumer is doing.
+        The consumer's state.
     outlook : SlotOutlook or None
-        What stands before it; None if it has no slot.
+        The position of its slot in the fair order; None if it has no slot.
     windows : dict
-        Of each queue consumed, what is unsettled of it.
+        The unsettled messages of each consumed queue.
     law : tuple or None
-        Whether CoDel is returning its messages, and its figures.
+        Whether CoDel is returning its messages, and CoDel's statistics.
     subkeys : mapping, optional
-        Messages buffered by subkey of it, if there is a `subkey`.
+        Number of buffered messages per subkey, with `subkey`.
 
     Returns
     -------
     Explanation
-        All of it.
+        The explanation.
     """
     by_tenant = settings.key is not None and outlook is not None
     queues = list(settings.windows) if by_tenant else [cast("str", name)]
@@ -217,7 +216,7 @@ def explained(
 def _scheduled(
     found: Explanation, settings: ConsumerSettings, outlook: SlotOutlook, law: tuple[bool, CoDelStats] | None
 ) -> Explanation:
-    """Add what is known of the slot."""
+    """Add the figures of the slot."""
     stats, message = outlook.stats, outlook.item
     weights = settings.weights if settings.key is None else settings.tenants
     return replace(
@@ -247,23 +246,23 @@ def _scheduled(
 
 
 def check_known(name: Hashable, found: object, settings: ConsumerSettings, tenants: Iterable[Hashable]) -> None:
-    """Refuse a name of which nothing is known, and list those that are.
+    """Reject an unknown name, and list the known ones.
 
     Parameters
     ----------
     name : hashable
-        What was asked for.
+        Name of a queue or tenant.
     found : object
-        What is known of it; None: nothing.
+        Its slot; None if it has none.
     settings : ConsumerSettings
-        Of the consumer.
+        The consumer's settings.
     tenants : iterable of hashable
-        Those that there are.
+        The known tenants.
 
     Raises
     ------
     ConfigurationError
-        If it is neither a tenant of whom something is here, nor a queue.
+        If it is neither a known tenant nor a consumed queue.
     """
     if found is not None or name in settings.windows:
         return
@@ -272,7 +271,7 @@ def check_known(name: Hashable, found: object, settings: ConsumerSettings, tenan
             f"queue {_shortened.repr(name)} is not consumed; there are {_listed(settings.windows)}"
         )
     raise ConfigurationError(
-        f"nothing of tenant {_shortened.repr(name)} is here, and it has no weight of its own; there are tenants "
+        f"tenant {_shortened.repr(name)} has no buffered messages and no weight of its own; there are tenants "
         f"{_listed(tenants) or 'none'} and queues {_listed(settings.windows)}"
     )
 
@@ -284,7 +283,7 @@ def _listed(names: Iterable[Hashable]) -> str:
 
 
 def _clauses(why: Explanation) -> Iterator[str]:
-    """Yield the parts of the sentence: what is here, what is in the way, whose turn it is, the window."""
+    """Yield the parts of the sentence: buffered messages, obstacles, turns, the window."""
     if why.buffered:
         first = "oldest" if why.subkeys is None else "next"
         yield f"{_count(why.buffered, 'message')} buffered, the {first} for {_seconds(why.oldest or 0.0)}"
