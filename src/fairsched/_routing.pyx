@@ -1,14 +1,13 @@
-"""Which queue, or whatever else, a key goes to: consistent hashing, and the hashes that put keys where they belong.
+"""Consistent hashing: map keys to queues, or to any named members, and the hash functions this needs.
 
 In this file, in this order:
 
-    HashRing                       members on a ring, each key with the nearest above its hash. Pickled rings name this
-                                   module
+    HashRing                       members on a ring; a key belongs to the nearest member above its hash. Pickled rings
+                                   name this module
     jump_hash, jump_hash_many      buckets without a table
-    phash2, rabbitmq_bucket        what RabbitMQ's consistent-hash exchange does with a routing key
-    xxh64                          the hash of keys by itself
-    one key, many keys, placing    keys in whatever form Python has them: one by one with the GIL, or as columns in
-                                   somebody's memory without it
+    phash2, rabbitmq_bucket        how RabbitMQ's consistent-hash exchange places a routing key
+    xxh64                          the hash function of keys
+    one key, many keys, placing    Python objects one by one with the GIL, or columns of numpy and Arrow without it
 """
 
 cimport cython
@@ -66,7 +65,7 @@ cdef void place_on_ring(const void* where, const uint64_t* hashes, int32_t* out,
 
 @cython.final
 cdef class RingTable:
-    """A built ring with its members: readers go on with it while `HashRing` puts another in its place.
+    """A built ring with its members: readers keep using it while `HashRing` replaces it with another.
 
     Only the loads change. They are counted here, so that a load is never counted for the members of another table.
     """
@@ -92,7 +91,7 @@ cdef class RingTable:
         free(self.loads)
 
     cdef int32_t place(self, uint64_t hashed, double factor) noexcept:
-        """Place one key within the bounds. Runs no Python code; the caller excludes others. Needs a member."""
+        """Place one key within the bounds. Runs no Python code; the caller holds the lock. Needs a member."""
         cdef int32_t member = hashring_place(
             &self.ring, hashed, self.loads, self.weights, self.load, self.weight, factor
         )
@@ -101,7 +100,7 @@ cdef class RingTable:
         return member
 
     cdef void take_loads(self, RingTable before, const int64_t* places) noexcept:
-        """Go on with the loads of another table, whose members stood in those places; -1: was not a member."""
+        """Take over the loads of another table, in which the members had these indices; -1: was not a member."""
         cdef Py_ssize_t i
         for i in range(len(self.names)):
             self.loads[i] = before.loads[places[i]] if places[i] >= 0 else 0
@@ -146,7 +145,7 @@ cdef RingTable build_table(dict weights, int64_t points_per_weight, uint64_t see
 
 
 cdef int64_t check_points(dict weights, int64_t points_per_weight) except -1:
-    """The sum of the weights, if there are not too many points."""
+    """Return the sum of the weights; raise ValueError if there are too many points."""
     weight = sum(weights.values())
     if weight > POINTS_MAX // points_per_weight:
         raise ValueError(f"a ring has at most 2**27 points, got {weight} times {points_per_weight}")
@@ -154,14 +153,14 @@ cdef int64_t check_points(dict weights, int64_t points_per_weight) except -1:
 
 
 cdef str checked_name(object name):
-    """A member's name, as exactly a str: the hash of a subclass may be Python code."""
+    """Return a member's name as exactly a str: the hash of a subclass may be Python code."""
     if not isinstance(name, str):
         raise ValueError(f"a member's name must be a str, got {name!r}")
     return str.__str__(name)
 
 
 def rebuilt_ring(weights, points_per_weight, seed, space_bits):
-    """Make a ring out of what its pickle holds."""
+    """Rebuild a ring from its pickle."""
     return HashRing(weights, points_per_weight=points_per_weight, seed=seed, space_bits=space_bits)
 
 
@@ -170,46 +169,45 @@ cdef class HashRing:
     """HashRing(weights, *, points_per_weight=1, seed=0, space_bits=64, load_factor=None)
     --
 
-    Consistent hashing: members on a ring, each key with the nearest member above its hash.
+    Consistent hashing: a ring of members; a key belongs to the nearest member above its hash.
 
-    A member that leaves gives up its keys and moves no other; one that joins takes its share and moves nothing between
-    the rest. Every process that is given the same weights, seed and space agrees on every key, in whatever order the
-    members came.
+    When a member leaves, only its keys move. When a member joins, keys move only to it. Processes with the same
+    weights, seed and space agree on every key, whatever the order in which the members joined.
 
     Parameters
     ----------
     weights : Mapping[str, int]
-        Members and how many points each has, in units of `points_per_weight`.
+        Members and their weights.
     points_per_weight : int
-        Points for each unit of weight. A member's load varies around its share by about one part in the square root
-        of its points: 256 points hold 64 members within 25 % of the mean.
+        Points on the ring per unit of weight. The load of a member with n points deviates from its share by about one
+        part in sqrt(n): with 256 points each, 64 members are within 25 % of the mean.
     seed : int
-        0 to 2**64 - 1; another seed is another ring.
+        Seed of the hash, 0 to 2**64 - 1; a different seed gives a different ring.
     space_bits : int
-        Points lie on multiples of 2**(64 - space_bits): 27 is the space of RabbitMQ's first exchange. 1 to 64.
+        Points lie on multiples of 2**(64 - space_bits), 1 to 64; 27 is the space of RabbitMQ's first exchange.
     load_factor : float, optional
-        Bounded loads: `route` counts the keys it places, and no member is given one that would lift its load above
-        ``ceil(load_factor * load * weight / total weight)``, the key itself included. 1 or more; say `release` when a
-        key is done.
+        Bounded loads, 1 or more: `route` counts the keys it places, and skips a member if the key would raise its load
+        above ``ceil(load_factor * load * weight / total weight)``, where the load includes the key. Call `release` when
+        a key is done.
 
     Raises
     ------
     ValueError
-        A weight is not a positive integer, a name not a str, a parameter out of range, or there would be more than
-        2**27 points.
+        If a weight is not a positive integer, a name is not a str, a parameter is out of range, or there would be more
+        than 2**27 points.
     OverflowError
-        A weight or the seed is too large.
+        If a weight or the seed is too large.
 
     Notes
     -----
-    A key is str (hashed as UTF-8), bytes, int (as eight bytes, lowest first) or None (whose hash is the seed), hashed
-    by XXH64: with seed 42 the hash is that of Spark's `xxhash64` for strings, binaries and 64-bit integers.
+    A key is str (hashed as UTF-8), bytes, int (as eight bytes, little-endian) or None (whose hash is the seed). Keys
+    are hashed by XXH64; with seed 42 the hash equals Spark's `xxhash64` of strings, binaries and 64-bit integers.
 
     Complexity: route O(1) expected; route_many O(bytes); building, add and remove O(points log points). With
-    `load_factor`, route is O(points passed) more.
+    `load_factor`, route takes O(points skipped) more.
 
-    Thread safety: all methods may be called from any thread. `route_many` releases the GIL and works on the ring as it
-    was when called. With `load_factor`, placements are made one at a time.
+    Thread safety: all methods may be called from any thread. `route_many` releases the GIL and uses the ring as it was
+    at the call. With `load_factor`, keys are placed one at a time.
 
     Source: Karger et al., "Consistent Hashing and Random Trees", 1997, and the first consistent-hash exchange of
     RabbitMQ; bounded loads: Mirrokni, Thorup and Zadimoghaddam, 2018.
@@ -256,9 +254,9 @@ cdef class HashRing:
             return self.table
 
     cdef bint replace(self, RingTable before, dict members) except -1:
-        """Build the ring of these members, and put it in the place of `before`; False when others changed that first.
+        """Build the ring of these members and replace `before` by it; False if another thread replaced that first.
 
-        Building runs Python code and gives up the GIL: loads are counted, and members come and go, meanwhile.
+        Building runs Python code and releases the GIL: meanwhile loads are counted, and members join and leave.
         """
         cdef RingTable table = build_table(members, self.points_per_weight, self.seed, self.space_bits)
         cdef object places = np.array([before.index_of.get(name, -1) for name in table.names] or [-1], np.int64)
@@ -281,12 +279,12 @@ cdef class HashRing:
 
     def __reduce__(self):
         if self.load_factor is not None:
-            raise TypeError("a HashRing with loads belongs to one process: it cannot be pickled")
+            raise TypeError("a HashRing with load_factor cannot be pickled: its loads belong to one process")
         return rebuilt_ring, (self.weights, self.points_per_weight, self.seed, self.space_bits)
 
     @property
     def names(self):
-        """Tuple of the members' names, in the order of joining: what the indices of `route_many` count."""
+        """Tuple of the members' names, in the order of joining; `route_many` returns indices into it."""
         return self.present().names
 
     @property
@@ -296,7 +294,7 @@ cdef class HashRing:
 
     @property
     def loads(self):
-        """Dict of the keys placed with each member and not released; all 0 without `load_factor`."""
+        """Dict of the number of keys placed on each member and not released; all 0 without `load_factor`."""
         cdef RingTable table
         cdef list loads = []
         cdef Py_ssize_t i
@@ -310,7 +308,7 @@ cdef class HashRing:
         """route($self, key)
         --
 
-        Name the member that has a key; None on an empty ring.
+        Return the name of the member that a key belongs to; None if the ring is empty.
 
         With `load_factor` this places the key: the member's load grows by one.
 
@@ -325,9 +323,9 @@ cdef class HashRing:
         Raises
         ------
         TypeError
-            The key is of no such type.
+            If the key is of another type.
         OverflowError
-            An integer key lies outside -2**63 to 2**64 - 1.
+            If an integer key is outside -2**63 to 2**64 - 1.
 
         Notes
         -----
@@ -348,26 +346,26 @@ cdef class HashRing:
         """route_many($self, keys)
         --
 
-        Find the members of many keys.
+        Return the members that many keys belong to.
 
         Parameters
         ----------
         keys : sequence of keys, numpy.ndarray, or Arrow array
-            A list of str, bytes, int and None; a numpy array of bytes (``S``) or integers; anything that speaks the
-            Arrow C data interface (arrays and chunked arrays of pyarrow, series of polars) with strings, binaries or
-            integers, dictionary-encoded or not. Arrays are read where they lie. All nulls go to one member.
+            A list of str, bytes, int and None; a numpy array of bytes (``S``) or integers; or an object with the Arrow
+            C data interface (such as arrays and chunked arrays of pyarrow, and series of polars) of strings, binaries
+            or integers, dictionary-encoded or not. Arrays are read without a copy. All nulls belong to one member.
 
         Returns
         -------
         numpy.ndarray of int32, shape (n,)
-            Indices into `names`; -1 throughout on an empty ring.
+            Indices into `names`; all -1 if the ring is empty.
 
         Raises
         ------
         TypeError
-            A key, or the array's type, is none of these.
+            If a key, or the array, is of another type.
         OverflowError
-            An integer key lies outside -2**63 to 2**64 - 1.
+            If an integer key is outside -2**63 to 2**64 - 1.
 
         Notes
         -----
@@ -400,14 +398,14 @@ cdef class HashRing:
         """release($self, name, count=1)
         --
 
-        Say that `count` of the keys placed with a member are done.
+        Reduce a member's load by `count` keys that are done.
 
         Raises
         ------
         KeyError
-            There is no such member.
+            If there is no such member.
         ValueError
-            The count is not positive, or more than the member's load.
+            If the count is not positive, or exceeds the member's load.
         """
         cdef int64_t amount = as_amount(count, "count")
         cdef int64_t load
@@ -424,22 +422,22 @@ cdef class HashRing:
         if index < 0:
             raise KeyError(f"no member is named {name!r}")
         if amount > load:
-            raise ValueError(f"{name!r} has a load of {load}, {count} cannot be released")
+            raise ValueError(f"count must be at most the load of {name!r}, which is {load}, got {count}")
 
     def add(self, name, weight):
         """add($self, name, weight)
         --
 
-        Let a member join. Keys move to it and nowhere else.
+        Add a member. Keys move only to it.
 
         Raises
         ------
         ValueError
-            There is a member of this name, or the weight is not a positive integer.
+            If a member has this name, or the weight is not a positive integer.
 
         Notes
         -----
-        Complexity O(points log points): the ring is built anew, and readers go on with the old one meanwhile.
+        Complexity O(points log points): the ring is rebuilt; until that is done, readers use the old one.
         """
         cdef RingTable before
         cdef str exact = checked_name(name)
@@ -447,7 +445,7 @@ cdef class HashRing:
         while True:
             before = self.present()
             if exact in before.index_of:
-                raise ValueError(f"there is a member named {name!r} already")
+                raise ValueError(f"a member named {name!r} already exists")
             if self.replace(before, {**before.member_weights, exact: amount}):
                 return
 
@@ -455,12 +453,12 @@ cdef class HashRing:
         """remove($self, name)
         --
 
-        Let a member leave. Only its keys move.
+        Remove a member. Only its keys move.
 
         Raises
         ------
         KeyError
-            There is no such member.
+            If there is no such member.
 
         Notes
         -----
@@ -493,12 +491,12 @@ cdef class HashRing:
         """share($self, name)
         --
 
-        Part of all keys that a member has: the exact length of its arcs, as a part of the ring.
+        Return the fraction of all keys that belong to a member: the exact length of its arcs relative to the ring.
 
         Raises
         ------
         KeyError
-            There is no such member.
+            If there is no such member.
 
         Notes
         -----
@@ -513,12 +511,12 @@ cdef class HashRing:
         """moved($self, other)
         --
 
-        Part of all keys that have another member on another ring: the exact length of the arcs that differ.
+        Return the fraction of all keys whose member differs on another ring: the exact length of the arcs that differ.
 
         Parameters
         ----------
         other : HashRing
-            With the same seed, so that keys have the same hashes.
+            A ring with the same seed, so that keys have the same hashes.
 
         Returns
         -------
@@ -528,16 +526,16 @@ cdef class HashRing:
         Raises
         ------
         ValueError
-            The seeds differ.
+            If the seeds differ.
 
         Notes
         -----
         Complexity O(points log points) of both rings.
         """
         if not isinstance(other, HashRing):
-            raise TypeError(f"a HashRing is compared with a HashRing, got {other!r}")
+            raise TypeError(f"other must be a HashRing, got {other!r}")
         if self.seed != (<HashRing> other).seed:
-            raise ValueError(f"rings of different seeds hash keys differently: {self.seed} and {other.seed}")
+            raise ValueError(f"both rings must have the same seed, got {self.seed} and {other.seed}")
         return moved_between(self._points(), other._points())
 
 
@@ -552,15 +550,15 @@ def jump_hash(key, buckets):
     """jump_hash(key, buckets)
     --
 
-    Bucket of a key by jump consistent hash.
+    Return the bucket of a key by jump consistent hash.
 
-    Going from n to n + 1 buckets moves one key in n + 1, all of them into the new bucket. Only the last bucket can be
-    taken away so cheaply; members that come and go belong on a `HashRing`.
+    Going from n to n + 1 buckets moves one key in n + 1, always into the new bucket. Only the last bucket can be
+    removed at the same cost; for members that join and leave use a `HashRing`.
 
     Parameters
     ----------
     key : int, str, bytes or None
-        An integer is used as it is (its 64 bits); anything else by its XXH64.
+        An integer is used as its 64 bits; other keys by their XXH64.
     buckets : int
         1 to 2**31 - 1.
 
@@ -572,11 +570,11 @@ def jump_hash(key, buckets):
     Raises
     ------
     ValueError
-        `buckets` is not an integer of at least 1 and at most 2**31 - 1.
+        If `buckets` is not an integer from 1 to 2**31 - 1.
     TypeError
-        The key is of no such type.
+        If the key is of another type.
     OverflowError
-        An integer key lies outside -2**63 to 2**64 - 1.
+        If an integer key is outside -2**63 to 2**64 - 1.
 
     Notes
     -----
@@ -599,12 +597,12 @@ def jump_hash_many(keys, buckets):
     """jump_hash_many(keys, buckets)
     --
 
-    Buckets of many keys by jump consistent hash.
+    Return the buckets of many keys by jump consistent hash.
 
     Parameters
     ----------
     keys : sequence of keys, numpy.ndarray, or Arrow array
-        As for `HashRing.route_many`; integers are used as they are.
+        As for `HashRing.route_many`; integers are used as their 64 bits.
     buckets : int
         1 to 2**31 - 1.
 
@@ -615,17 +613,17 @@ def jump_hash_many(keys, buckets):
     Raises
     ------
     ValueError, TypeError, OverflowError
-        As by `jump_hash`.
+        As for `jump_hash`.
 
     Notes
     -----
-    Complexity O(n log buckets). The GIL is released once for each array.
+    Complexity O(n log buckets). The GIL is released once per array.
     """
     cdef int64_t count = as_buckets(buckets)
     return place_all(columns_of(keys, 0, True), 0, True, place_by_jump, &count)
 
 
-# RabbitMQ's consistent-hash exchange: Erlang's phash2, and the bucket that a number falls to --------------------------
+# RabbitMQ's consistent-hash exchange: Erlang's phash2, and the bucket of a number -------------------------------------
 
 
 cdef uint32_t phash2_atom_of(uint32_t state, bytes name) noexcept:
@@ -633,7 +631,7 @@ cdef uint32_t phash2_atom_of(uint32_t state, bytes name) noexcept:
 
 
 cdef int phash2_term(object value, uint32_t* state) except -1:
-    """Take a term into the hash so far."""
+    """Add a term to the hash."""
     cdef uint32_t so_far = state[0]
     cdef bytes data
     if value is None:
@@ -658,14 +656,14 @@ def phash2(value, *, tag=None):
     """phash2(value, *, tag=None)
     --
 
-    Erlang's `erlang:phash2/1` of a value as RabbitMQ holds it.
+    Return Erlang's `erlang:phash2/1` of a value as RabbitMQ represents it.
 
     Parameters
     ----------
     value : str, bytes, int, float, bool or None
-        A binary, an integer, a float, or one of the atoms `true`, `false` and `undefined`.
+        In Erlang: a binary, an integer, a float, or one of the atoms `true`, `false` and `undefined`.
     tag : str, optional
-        Hash the pair of this atom and the value, as `longstr` and a header's value were before RabbitMQ 3.13.
+        Hash the pair of this atom and the value: before 3.13, RabbitMQ hashed `longstr` with a header's value.
 
     Returns
     -------
@@ -675,9 +673,9 @@ def phash2(value, *, tag=None):
     Raises
     ------
     TypeError
-        The value is of no such type.
+        If the value is of another type.
     OverflowError
-        An integer does not fit AMQP's 64 bits.
+        If an integer does not fit AMQP's 64 bits.
 
     Notes
     -----
@@ -694,12 +692,12 @@ def rabbitmq_bucket(key, buckets):
     """rabbitmq_bucket(key, buckets)
     --
 
-    Bucket that RabbitMQ's consistent-hash exchange, since 3.7.8, gives an integer key.
+    Return the bucket of an integer key at RabbitMQ's consistent-hash exchange, since 3.7.8.
 
     Parameters
     ----------
     key : int
-        A `phash2`, or the value of an integer header itself; its lowest 21 bits count.
+        A `phash2`, or the value of an integer header; only its lowest 21 bits are used.
     buckets : int
         1 to 2**31 - 1.
 
@@ -710,7 +708,7 @@ def rabbitmq_bucket(key, buckets):
     Raises
     ------
     ValueError
-        `buckets` is out of range.
+        If `buckets` is out of range.
 
     Notes
     -----
@@ -726,7 +724,7 @@ def xxh64(data, seed=0):
     """xxh64(data, seed=0)
     --
 
-    XXH64 of a str (as UTF-8) or of bytes, as `HashRing` hashes keys.
+    Return the XXH64 of a str (as UTF-8) or of bytes, the hash of keys in `HashRing`.
 
     Notes
     -----
@@ -740,7 +738,7 @@ def xxh64(data, seed=0):
 
 
 cdef inline int hash_key(object key, uint64_t seed, bint raw, uint64_t* out) except -1:
-    """Hash one key; `raw` leaves an integer as it is."""
+    """Hash one key; with `raw`, an integer is not hashed."""
     cdef Py_ssize_t size
     cdef const char* text
     if PyUnicode_CheckExact(key):
@@ -764,7 +762,7 @@ cdef int integer_word(object key, uint64_t* word) except -1:
 
 
 cdef int hash_other(object key, uint64_t seed, bint raw, uint64_t* out) except -1:
-    """Hash what is no plain str."""
+    """Hash a key that is not exactly a str."""
     cdef Py_buffer view
     if key is None:
         out[0] = seed
@@ -800,7 +798,7 @@ cdef uint64_t as_seed(object seed) except? 0:
 
 @cython.final
 cdef class Chunk:
-    """One array out of an Arrow stream, released with this object."""
+    """One array of an Arrow stream, released with this object."""
 
     cdef ArrowArray array
 
@@ -828,15 +826,15 @@ cdef class StreamSchema:
 
 @cython.final
 cdef class Column:
-    """A column of keys in somebody's memory, and what keeps that memory."""
+    """A column of keys in memory of another object, which it keeps alive."""
 
     cdef KeyColumn keys
     cdef Column dictionary  # the keys are indices into it
-    cdef object owner       # keeps the memory
+    cdef object owner       # owns the memory
 
 
 cdef Column arrow_view(const ArrowSchema* schema, const ArrowArray* array, object owner):
-    """See an Arrow array as a column."""
+    """View an Arrow array as a column."""
     cdef Column column = Column()
     if not arrow_column(schema, array, &column.keys):
         raise TypeError(f"keys must be strings, binaries or integers, got the Arrow type {schema.format.decode()!r}")
@@ -847,7 +845,7 @@ cdef Column arrow_view(const ArrowSchema* schema, const ArrowArray* array, objec
 
 
 cdef list stream_columns(object capsule):
-    """See the chunks of an Arrow stream as columns."""
+    """View the chunks of an Arrow stream as columns."""
     cdef ArrowArrayStream* stream = <ArrowArrayStream*> PyCapsule_GetPointer(capsule, "arrow_array_stream")
     cdef StreamSchema schema = StreamSchema()
     cdef Chunk chunk
@@ -857,7 +855,7 @@ cdef list stream_columns(object capsule):
     while True:
         chunk = Chunk()
         if stream.get_next(stream, &chunk.array):
-            raise ValueError(f"the Arrow stream broke off: {stream_error(stream)}")
+            raise ValueError(f"the Arrow stream failed: {stream_error(stream)}")
         if chunk.array.release == NULL:
             return columns
         columns.append(arrow_view(&schema.schema, &chunk.array, (schema, chunk)))
@@ -869,7 +867,7 @@ cdef str stream_error(ArrowArrayStream* stream):
 
 
 cdef Column array_column(object array):
-    """See a numpy array as a column; None for a dtype that has to go key by key."""
+    """View a numpy array as a column; None for a dtype whose keys are hashed one by one."""
     cdef Column column = Column()
     cdef size_t address
     kind = array.dtype.kind
@@ -912,7 +910,7 @@ cdef Column hashed_column(object keys, uint64_t seed, bint raw):
 
 
 cdef list columns_of(object keys, uint64_t seed, bint raw):
-    """See any keys as columns, one for each chunk."""
+    """View keys of any type as columns, one per chunk."""
     cdef Column column = None
     if isinstance(keys, np.ndarray):
         column = array_column(keys)
@@ -936,7 +934,7 @@ cdef list columns_of(object keys, uint64_t seed, bint raw):
 cdef void place_column(
     const KeyColumn* keys, uint64_t seed, bint raw, Place place, const void* where, int32_t* out
 ) noexcept nogil:
-    """Hash and place a column, block by block: what is in work stays in the first-level cache."""
+    """Hash and place a column, block by block: a block stays in the first-level cache."""
     cdef uint64_t hashes[BLOCK]
     cdef int64_t i, n, start
     raw = raw and (keys.kind == KEYS_SIGNED or keys.kind == KEYS_UNSIGNED)
@@ -955,7 +953,7 @@ cdef void place_column(
 
 
 cdef void gather(const KeyColumn* indices, const int32_t* placed, int32_t null, int32_t* out) noexcept nogil:
-    """Look indices up among the places of a dictionary."""
+    """Look up the places of indices into a dictionary."""
     cdef int64_t i
     for i in range(indices.length):
         if keycolumn_valid(indices, indices.first + i):
@@ -965,7 +963,7 @@ cdef void gather(const KeyColumn* indices, const int32_t* placed, int32_t null, 
 
 
 cdef int place_keys(Column column, uint64_t seed, bint raw, Place place, const void* where, int32_t* out) except -1:
-    """Place one column; a dictionary's keys only once."""
+    """Place one column; keys of a dictionary only once."""
     cdef object places
     cdef int32_t* placed
     cdef int32_t null = 0
@@ -1002,7 +1000,7 @@ cdef object place_all(list columns, uint64_t seed, bint raw, Place place, const 
 
 
 cdef object hashes_of(Column column, uint64_t seed):
-    """Array of a column's hashes."""
+    """Return the hashes of a column as an array."""
     cdef KeyColumn* keys = &column.keys
     cdef object hashes = np.empty(keys.length, dtype=np.uint64)
     cdef uint64_t* out = <uint64_t*> array_data(hashes)
@@ -1016,7 +1014,7 @@ cdef object hashes_of(Column column, uint64_t seed):
 
 
 cdef object gathered_hashes(Column column, uint64_t seed):
-    """Array of the hashes of a dictionary-encoded column."""
+    """Return the hashes of a dictionary-encoded column as an array."""
     cdef object dictionary = hashes_of(column.dictionary, seed)
     cdef object hashes = np.empty(column.keys.length, dtype=np.uint64)
     cdef const uint64_t* known = <const uint64_t*> array_data(dictionary)

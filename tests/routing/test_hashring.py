@@ -197,7 +197,7 @@ def test_released_load_makes_room() -> None:
     ring.release(first)
     assert ring.loads == {"a": 0, "b": 0}
     assert ring.route("x") == first
-    with pytest.raises(ValueError, match="has a load of 0, 1 cannot be released"):
+    with pytest.raises(ValueError, match="count must be at most the load of .*, which is 0, got 1"):
         ring.release(second)
     with pytest.raises(KeyError):
         ring.release("nobody")
@@ -269,7 +269,7 @@ def test_refused(weights: object, options: dict[str, object], says: str) -> None
 
 def test_refused_changes_change_nothing() -> None:
     ring = HashRing({"a": 1})
-    with pytest.raises(ValueError, match="there is a member named 'a' already"):
+    with pytest.raises(ValueError, match="a member named 'a' already exists"):
         ring.add("a", 2)
     with pytest.raises(ValueError, match="at most"):
         ring.add("b", 2**27)
@@ -279,6 +279,6 @@ def test_refused_changes_change_nothing() -> None:
         ring.share("b")
     with pytest.raises(TypeError, match="compared with a HashRing"):
         ring.moved({"a": 1})
-    with pytest.raises(ValueError, match="different seeds"):
+    with pytest.raises(ValueError, match="the same seed"):
         ring.moved(HashRing({"a": 1}, seed=1))
     assert ring.weights == {"a": 1}
