@@ -1,10 +1,10 @@
-"""AMQP 0-9-1: from the bytes of a connection to the frames that settle what came, and messages that are published.
+"""AMQP 0-9-1: content headers, the frames that settle deliveries, and the frames of published messages.
 
 In this file, in this order:
 
-    read_properties         what a content header says
-    AckLedger               which frames settle deliveries exactly
-    encode_properties, …    messages as frames, and a window of those that are not confirmed
+    read_properties         the properties in a content header
+    AckLedger               the frames that settle exactly the settled deliveries
+    encode_properties, …    messages as frames, and the window of unconfirmed messages
 """
 
 cimport cython
@@ -57,7 +57,7 @@ cdef inline object read_text(const char* text, int64_t length, bint lossless):
 cdef inline object read_one(
     bytes header, const uint8_t* at, int number, const Properties* found, table, bint lossless
 ):
-    """The value of a property that is there."""
+    """Return the value of a property that is present."""
     cdef int64_t begin = found.begin[number]
     if number == PROPERTY_HEADERS:
         return table(header, begin)[0]
@@ -72,29 +72,29 @@ def read_properties(bytes header not None, tuple wanted not None, table, bint lo
     """read_properties(header, wanted, table, lossless=False)
     --
 
-    Read properties of a content header.
+    Read properties from a content header.
 
     Parameters
     ----------
     header : bytes
-        Payload of the frame.
+        Payload of the header frame.
     wanted : tuple of int
-        Which, as indices of `PROPERTY_NAMES`.
+        The properties to read, as indices into `PROPERTY_NAMES`.
     table : callable
-        Called with `header` and where in it a table begins, with its length; returns a tuple that begins with the
+        Called with `header` and the offset of a table (of its length field); returns a tuple whose first item is the
         table.
     lossless : bool
-        Whether a text that is no UTF-8 is bytes, as in pika; otherwise, what is none in it is replaced.
+        True: text that is not valid UTF-8 is returned as bytes, as in pika. False: invalid bytes are replaced.
 
     Returns
     -------
     dict of str to object
-        Those of the wanted that are there, by name: str, int, and the table.
+        The wanted properties that are present, by name: str, int, and the table.
 
     Raises
     ------
     ValueError
-        It is no content header, or is cut short; or there is no such property.
+        If `header` is not a complete content header, or an index is out of range.
 
     Notes
     -----
@@ -120,7 +120,7 @@ def read_properties(bytes header not None, tuple wanted not None, table, bint lo
 
 
 cdef uint64_t as_tag(object tag) except? 0:
-    """Convert a delivery tag; 0, which none has, for what cannot be one."""
+    """Convert a delivery tag; 0, which is never a tag, for other values."""
     try:
         return tag
     except (TypeError, OverflowError):
@@ -132,12 +132,12 @@ cdef class AckLedger:
     """AckLedger()
     --
 
-    Book the deliveries of one channel and say exactly which frames settle them.
+    Record the deliveries of one channel, and return the frames that settle exactly those that were settled.
 
     Notes
     -----
     Thread safety: every method may be called from any thread; each is atomic.
-    Complexity: O(1) a delivery tag, amortised; one byte a tag in the window.
+    Complexity: O(1) per delivery tag, amortised; one byte per tag in the window.
 
     Examples
     --------
@@ -162,29 +162,29 @@ cdef class AckLedger:
 
     @property
     def outstanding(self):
-        """Messages delivered and not settled."""
+        """Number of messages delivered and not settled."""
         return self.ledger.outstanding
 
     @property
     def pending(self):
-        """Settlements not flushed."""
+        """Number of settlements not yet flushed."""
         return self.ledger.acked_size + self.ledger.refused_size
 
     @property
     def size(self):
-        """Bytes of the bodies of the messages delivered and not settled."""
+        """Total body size of the messages delivered and not settled, in bytes."""
         return self.ledger.size
 
     @property
     def delivered(self):
-        """Messages delivered so far: the newest delivery tag."""
+        """Number of messages delivered so far: the newest delivery tag."""
         return self.ledger.high - 1
 
     def unsettled(self, uint64_t last):
         """unsettled($self, last)
         --
 
-        Count the deliveries up to the tag `last` whose settlement was not flushed. O(window).
+        Count the deliveries up to the tag `last` whose settlement has not been flushed. O(window).
         """
         with cython.critical_section(self):
             return ackledger_unsettled(&self.ledger, last)
@@ -193,19 +193,19 @@ cdef class AckLedger:
         """deliver($self, tag, size=0)
         --
 
-        Book a delivery.
+        Record a delivery.
 
         Parameters
         ----------
         tag : int
-            The delivery tag: the one after the last.
+            The delivery tag, one more than the last.
         size : int
-            Bytes of its body.
+            Size of the body in bytes.
 
         Raises
         ------
         ValueError
-            The tag does not follow the last.
+            If the tag does not follow the last one.
         """
         cdef uint64_t number = as_tag(tag), due
         cdef bint booked = True
@@ -227,19 +227,19 @@ cdef class AckLedger:
         Parameters
         ----------
         tag : int
-            Its delivery tag.
+            The delivery tag.
         verdict : int
-            `ACK` (processed), `REQUEUE` (back to the queue) or `REJECT` (dropped, or dead-lettered).
+            `ACK` (processed), `REQUEUE` (back to the queue) or `REJECT` (dropped or dead-lettered).
 
         Returns
         -------
         bool
-            False when the tag is not outstanding: never delivered here, or settled already.
+            False if the tag is not outstanding: never delivered, or already settled.
 
         Raises
         ------
         ValueError
-            The verdict is none of the three.
+            If the verdict is none of the three.
         """
         cdef int done
         if verdict not in (VERDICT_ACK, VERDICT_REQUEUE, VERDICT_REJECT):
@@ -254,13 +254,13 @@ cdef class AckLedger:
         """flush($self)
         --
 
-        Take what must be sent, in the order in which it must be sent.
+        Remove the pending settlements and return them in the order in which they must be sent.
 
         Returns
         -------
         list of (int, int, bool)
-            (verdict, delivery tag, multiple): refusals singly, then one acknowledgement for the contiguous settled
-            prefix (multiple where it covers more than its own tag), then stragglers singly.
+            (verdict, delivery tag, multiple): each nack, then one ack for the contiguous settled prefix (multiple if it
+            covers more than its own tag), then each remaining ack.
         """
         cdef uint64_t i, size = 0
         cdef Frame* frames = take_frames(self, &size)
@@ -273,20 +273,20 @@ cdef class AckLedger:
         """frames($self, channel)
         --
 
-        Take what must be sent, as the frames that say so.
+        Remove the pending settlements and return them as frames.
 
         Parameters
         ----------
         channel : int
-            Number of the channel.
+            The channel number.
 
         Returns
         -------
         bytes
-            Frames of 21 octets, basic.ack and basic.nack: what is refused comes behind the acknowledgements, unless one
-            of these would cover it. The broker's part for a quorum queue puts aside what comes after a few dozen
-            settlements at once, and forgets it if the channel is closed right then: what was given back returns to its
-            queue even so; what was handled must not.
+            Frames of 21 octets, basic.ack and basic.nack. A nack comes after the acks, unless an ack would cover it:
+            for a quorum queue, the broker defers settlements beyond a few dozen at once, and loses them if the channel
+            is closed at that moment. A lost nack does no harm, since the message returns to its queue anyway; a lost
+            ack would have the message handled twice.
         """
         cdef uint64_t size = 0
         cdef Frame* frames = take_frames(self, &size)
@@ -299,7 +299,7 @@ cdef class AckLedger:
 
 
 cdef Frame* take_frames(AckLedger ledger, uint64_t* size) except NULL:
-    """Take what must be sent; to be freed."""
+    """Remove the pending settlements and return them; the caller frees the memory."""
     cdef Frame* frames
     with cython.critical_section(ledger):
         frames = <Frame*> malloc((ledger.ledger.refused_size + ledger.ledger.acked_size + 1) * sizeof(Frame))
@@ -337,21 +337,21 @@ cdef class Confirmation
 
 
 cdef inline const char* short_text(object text, str name, Py_ssize_t* size) except NULL:
-    """UTF-8 of a short string of AMQP."""
+    """Return an AMQP short string as UTF-8."""
     cdef const char* found
     if not isinstance(text, str):
         raise TypeError(f"{name} must be a str, got {text!r}")
     try:
         found = PyUnicode_AsUTF8AndSize(text, size)
     except UnicodeEncodeError as error:
-        raise ValueError(f"{name} must be text that UTF-8 has, got {text!r}: {error}") from None
+        raise ValueError(f"{name} must be encodable as UTF-8, got {text!r}: {error}") from None
     if size[0] > 255:
         raise ValueError(f"{name} must be at most 255 bytes long as UTF-8, got {size[0]}: {text!r}")
     return found
 
 
 cdef inline uint64_t property_number(object value, int number) except? 0xFFFFFFFFFFFFFFFF:
-    """A property that is a number."""
+    """Return the value of a numeric property."""
     cdef uint64_t limit = 0x7FFFFFFFFFFFFFFF if contents_fixed(number) == 8 else 0xFF
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= limit:
         return value
@@ -362,25 +362,25 @@ def encode_properties(dict values not None):
     """encode_properties(values)
     --
 
-    Encode the properties of a message, as they stand in its content header.
+    Encode the properties of a message for its content header.
 
     Parameters
     ----------
     values : dict of str to object
-        By name, see `PROPERTY_NAMES`: str, int, and bytes for the headers, which are a table with its length. None: it
-        is not there.
+        The properties by name, see `PROPERTY_NAMES`: str, int, and bytes for the headers (an encoded table with its
+        length). None: the property is omitted.
 
     Returns
     -------
     bytes
-        Flags and values.
+        Property flags and values.
 
     Raises
     ------
     TypeError
-        There is no such property, or one that must be a str is none.
+        If there is no such property, or a text property is not a str.
     ValueError
-        A text is too long, or a number out of range; the message names it.
+        If a text is too long, or a number is out of range; the message names it.
 
     Notes
     -----
@@ -417,7 +417,7 @@ def encode_properties(dict values not None):
             size += contents_fixed(number)
     if given != len(values):
         unknown = [name for name in values if name not in PROPERTY_NAMES]
-        raise TypeError(f"a message has no property {unknown[0]!r}; it may have {', '.join(PROPERTY_NAMES)}")
+        raise TypeError(f"unknown property {unknown[0]!r}; there are {', '.join(PROPERTY_NAMES)}")
     encoded = PyBytes_FromStringAndSize(NULL, size)
     to = frames_write(<uint8_t*> PyBytes_AS_STRING(encoded), flags, 2)
     for number in range(PROPERTIES):
@@ -433,10 +433,10 @@ def encode_properties(dict values not None):
 
 
 cdef struct SettledOne:
-    void* token      # a reference that is now ours
+    void* token      # a reference that the window held
     bint refused
 
-cdef struct Settled:  # what has left the window, and has not been told
+cdef struct Settled:  # confirmations that were removed from the window, and are not yet notified
     SettledOne* settled
     uint64_t count
 
@@ -454,7 +454,7 @@ cdef inline void settled_add(Settled* s, void* token, bint refused) noexcept nog
         s.count += 1
 
 cdef inline void settled_take(Settled* s, Window* w, const Confirm* c) noexcept nogil:
-    """Take what a confirm is about out of a window."""
+    """Remove the messages that a confirm covers from a window."""
     cdef uint64_t position = 0, end = window_confirmed(w, c, &position)
     while position < end:
         settled_add(s, window_settle(w, position), c.refused)
@@ -485,22 +485,22 @@ def encode_message(
     """encode_message(exchange, routing_key, properties, body, mandatory, channel, longest)
     --
 
-    Encode a message in frames.
+    Encode a message as frames.
 
     Parameters
     ----------
     exchange, routing_key : str
-        Where it is published to.
+        The exchange to publish to, and the routing key.
     properties : bytes
-        As `encode_properties` makes them.
+        The properties, encoded by `encode_properties`.
     body : bytes
-        The content.
+        The body.
     mandatory : bool
-        Whether the broker returns it if no queue takes it.
+        Whether the broker returns the message if it cannot be routed to a queue.
     channel : int
-        Number of the channel.
+        The channel number.
     longest : int
-        Bytes of the longest payload of a frame; positive.
+        Maximum payload size of a frame in bytes; positive.
 
     Returns
     -------
@@ -510,7 +510,7 @@ def encode_message(
     Raises
     ------
     ValueError
-        A name is too long, or no UTF-8.
+        If a name is too long, or cannot be encoded as UTF-8.
 
     Notes
     -----
@@ -540,14 +540,14 @@ async def settled(Confirmation confirmation not None, seconds=None):
     Parameters
     ----------
     confirmation : Confirmation
-        Its own.
+        The message's confirmation.
     seconds : float, optional
-        How long; by default as long as it takes.
+        Maximum wait; by default unlimited.
 
     Returns
     -------
     bool
-        Whether it is.
+        False after a timeout.
     """
     if confirmation.done:
         return True
@@ -561,7 +561,7 @@ async def settled(Confirmation confirmation not None, seconds=None):
         try:
             loop.call_soon_threadsafe(told.set)
         except RuntimeError:
-            pass  # a closed loop has nobody left to wake
+            pass  # the loop is closed: no task waits
 
     confirmation._call_when_done(tell)
     try:
@@ -575,24 +575,24 @@ async def settled(Confirmation confirmation not None, seconds=None):
 
 
 async def awaited(Confirmation confirmation):
-    """Return once a message is confirmed, raise PublishFailed if it fails: what ``await`` does."""
+    """Return once a message is confirmed, raise PublishFailed if it fails; used by ``await``."""
     await settled(confirmation)
     confirmation.check()
 
 
 @cython.final
 cdef class _Failures:
-    """What confirmations have to know of their window, without keeping it: nothing refers to them in a circle."""
+    """State shared by a window and its confirmations, which therefore need no reference to the window (no cycle)."""
 
-    cdef uint64_t unheard    # failed messages of which nobody has asked, since the last flush
+    cdef uint64_t unheard    # failures since the last flush that nobody has read
     cdef uint64_t flushes
-    cdef str forked          # what a child process is told
+    cdef str forked          # error message in a child process
 
 
 cdef int check_process(_Failures failures) except -1:
-    """Raise if this is a child process, where nothing will be confirmed any more."""
+    """Raise if this is a child process, where no message will be confirmed."""
     if failures is None:
-        raise TypeError("a Confirmation is what publish() returns")
+        raise TypeError("a Confirmation is created by publish() only")
     if failures.forked is not None:
         raise RuntimeError(failures.forked)
     return 0
@@ -604,19 +604,20 @@ cdef class Confirmation:
     """Confirmation()
     --
 
-    What becomes of one published message: the broker confirms it, or it fails.
+    The result of publishing one message: the broker confirms it, or it fails.
 
     Attributes
     ----------
     done : bool
-        Whether that is known.
+        Whether the broker has confirmed the message, or it has failed.
     error : PublishFailed or None
-        Why it failed, once that is known. To read it, or to be told by `wait`, is to have asked: `flush` is then silent
-        about this message.
+        Why the message failed; None if it has not, or not yet. After it was read, or raised by `wait`, `flush` does not
+        report the failure again.
 
     Notes
     -----
-    Made by a publisher. Every method is safe from any thread. In coroutines ``await`` it instead of calling `wait`.
+    Returned by a publisher's ``publish()``. Every method is safe from any thread. In a coroutine, ``await`` the
+    confirmation instead of calling `wait`.
     """
 
     cdef bytes data             # the encoded message, until it is done
@@ -624,10 +625,10 @@ cdef class Confirmation:
     cdef list waiting           # called when it is done
     cdef _Failures failures
     cdef ConfirmationState state
-    cdef uint64_t unheard       # the count of flushes when it failed, while nobody has asked
+    cdef uint64_t unheard       # the number of flushes when it failed; 0 once the failure was read
 
     def __init__(self):
-        raise TypeError("a Confirmation is what publish() returns")
+        raise TypeError("a Confirmation is created by publish() only")
 
     @property
     def done(self):
@@ -636,7 +637,7 @@ cdef class Confirmation:
 
     @property
     def error(self):
-        """Why the message failed; None when it has not, or when that is not known yet."""
+        """Why the message failed; None if it has not, or not yet."""
         if self.state != FAILED:
             return None
         self.heard()
@@ -646,21 +647,21 @@ cdef class Confirmation:
         """wait($self, timeout=None)
         --
 
-        Return once the broker has confirmed the message.
+        Wait until the broker has confirmed the message.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds; by default as long as it takes.
+            Maximum wait in seconds; by default unlimited.
 
         Raises
         ------
         PublishFailed
-            The message failed: it was returned, refused, or its publisher was closed.
+            If the message failed: it was returned or refused, or its publisher was closed.
         TimeoutError
-            Neither is known in time; the message may still be confirmed.
+            If the message was neither confirmed nor failed in time; it may still be confirmed.
         RuntimeError
-            In a child process that was forked since.
+            In a child process that was forked after the message was published.
 
         Notes
         -----
@@ -671,7 +672,7 @@ cdef class Confirmation:
         self.check()
 
     def _wait(self, timeout=None):
-        """Wait until this is done; False: it is not, in time."""
+        """Wait until the confirmation is done; return False after a timeout."""
         if self.state == UNCONFIRMED:
             check_process(self.failures)
             lock = allocate_lock()
@@ -685,7 +686,7 @@ cdef class Confirmation:
         """check($self)
         --
 
-        Raise PublishFailed if the message has failed, without waiting.
+        Raise PublishFailed if the message has failed; do not wait.
         """
         if self.state == FAILED:
             self.heard()
@@ -695,7 +696,7 @@ cdef class Confirmation:
         return awaited(self).__await__()
 
     def _call_when_done(self, function):
-        """Call a function, in whatever thread, once this is done; at once if it is."""
+        """Call a function once the confirmation is done, from any thread; at once if it is done already."""
         cdef list waiting
         fresh = []
         with cython.critical_section(self):
@@ -708,20 +709,20 @@ cdef class Confirmation:
         function()
 
     def _forget(self, function):
-        """Do not call a function that `_call_when_done` was given."""
+        """Cancel the call of a function that was passed to `_call_when_done`."""
         cdef list waiting = self.waiting
         if waiting is not None and function in waiting:
             waiting.remove(function)
 
     cdef void heard(self):
-        """Note that somebody knows of the failure."""
+        """Mark the failure as read."""
         with cython.critical_section(self, self.failures):
             if self.unheard:
                 self.failures.unheard -= self.unheard == self.failures.flushes
                 self.unheard = 0
 
     cdef list finish(self, object problem):
-        """Note what became of it; return what is to be called."""
+        """Set the result; return the functions to call."""
         cdef list waiting
         with cython.critical_section(self, self.failures):
             problem = problem if self.problem is None else self.problem
@@ -744,26 +745,26 @@ cdef class PublishWindow:
     """PublishWindow(messages, size, wake)
     --
 
-    The messages of a publisher that are not confirmed yet, those that are not even sent among them.
+    The unconfirmed messages of a publisher, sent or not.
 
     Parameters
     ----------
     messages, size : int
-        How many there may be, and bytes of them in frames; one message alone may be longer.
+        Maximum number of messages, and of their bytes as frames; a single message may be larger.
     wake : callable
-        Called when there is something to send, until `output` is called.
+        Called when there is something to send; not again until `output` is called.
 
     Attributes
     ----------
     queueing : bool
-        Whether somebody waits for room, so that others queue up behind.
+        Whether a caller waits for room; later callers then queue up behind it.
     blocked : bool
-        Whether nothing may be sent, so that there is no room.
+        Whether the broker has blocked the connection; then there is no room.
 
     Notes
     -----
-    Thread safety: `put`, `outstanding`, `take_failures` and the attributes from any thread, each atomic; the others are
-    for the I/O thread, which alone settles. Complexity: O(1) a message.
+    Thread safety: `put`, `outstanding`, `take_failures` and the attributes may be used from any thread, and each is
+    atomic. The other methods are for the I/O thread, which alone settles. Complexity: O(1) per message.
     """
 
     cdef Window window
@@ -802,17 +803,17 @@ cdef class PublishWindow:
 
     @property
     def unconfirmed(self):
-        """Messages that are neither confirmed nor failed."""
+        """Number of messages that are neither confirmed nor failed."""
         return self.window.outstanding
 
     @property
     def singly(self):
-        """How many messages go out one at a time."""
+        """Number of messages that are still to be sent one at a time."""
         return self.window.singly
 
     @property
     def in_flight(self):
-        """Messages handed to the connection and not settled; O(window)."""
+        """Number of messages sent and not settled; O(window)."""
         cdef uint64_t position, count = 0
         with cython.critical_section(self):
             for position in range(self.window.base, self.window.sent):
@@ -823,7 +824,7 @@ cdef class PublishWindow:
         """forked($self, why)
         --
 
-        Let everything raise RuntimeError from now on: this is a copy in a child process.
+        Close this copy in a child process; its methods raise RuntimeError from now on.
         """
         self.failures.forked = why
         self.closed = True
@@ -834,26 +835,26 @@ cdef class PublishWindow:
         """put($self, exchange, routing_key, properties, body, mandatory, in_turn=False)
         --
 
-        Take in a message.
+        Add a message.
 
         Parameters
         ----------
         exchange, routing_key, properties, mandatory
             As for `encode_message`.
         body : bytes-like
-            The content.
+            The body.
         in_turn : bool
-            Whether this is who waits for room.
+            Whether the caller is the one that waits for room.
 
         Returns
         -------
         Confirmation or None
-            None: there is no room, others wait for it, or it is closed.
+            None: there is no room, another caller waits for room, or the window is closed.
 
         Raises
         ------
         TypeError, ValueError
-            A value is not allowed; the message names it.
+            If a value is invalid; the message names it.
         """
         cdef Content c
         cdef Py_buffer view
@@ -871,7 +872,7 @@ cdef class PublishWindow:
         try:
             PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
         except (TypeError, BufferError):
-            hint = ", which has to be encoded" if isinstance(body, str) else ""
+            hint = "; encode it first" if isinstance(body, str) else ""
             raise TypeError(f"body must be bytes-like and contiguous, got {type(body).__name__}{hint}") from None
         try:
             c.body = <const uint8_t*> view.buf
@@ -881,7 +882,7 @@ cdef class PublishWindow:
             PyBuffer_Release(&view)
 
     cdef bint has_room(self, int64_t size, bint in_turn):
-        """Whether a message of so many bytes may come in."""
+        """Whether there is room for a message of `size` bytes."""
         if self.closed or self.blocked or (self.queueing and not in_turn):
             return False
         if self.window.outstanding == 0:
@@ -898,11 +899,11 @@ cdef class PublishWindow:
             longest = self.longest
             if CONTENT_HEAD + c.properties_size > longest:
                 raise ValueError(
-                    f"the properties, headers above all, must be at most {longest - CONTENT_HEAD} bytes long, for they "
-                    f"come in one frame; they are {c.properties_size}"
+                    f"the properties, including headers, must be at most {longest - CONTENT_HEAD} bytes long to fit in "
+                    f"one frame, got {c.properties_size}"
                 )
             found.data = encoded_content(c, CHANNEL, longest)
-            # From here on nothing can run Python, until the message is in.
+            # From here on, nothing can run Python until the message has been added.
             with cython.critical_section(self):
                 admission = self.admit(found, longest, in_turn)
                 wake = admission == ADMITTED and not self.requested
@@ -930,11 +931,11 @@ cdef class PublishWindow:
         """outstanding($self)
         --
 
-        Return the confirmations of all messages that are neither confirmed nor failed, in their order. O(window).
+        Return the confirmations of all unconfirmed messages, in the order of publishing. O(window).
         """
         cdef uint64_t position
         cdef PyObject* token
-        cdef list found = []  # its making may run Python, its growing does not
+        cdef list found = []  # creating it may run Python, appending does not
         with cython.critical_section(self):
             for position in range(self.window.base, self.window.high):
                 token = <PyObject*> window_at(&self.window, position).token
@@ -946,7 +947,7 @@ cdef class PublishWindow:
         """take_failures($self)
         --
 
-        Return how many messages failed of which nobody has asked, and why one of them did; they then count as asked.
+        Return the number of failures that nobody has read, and the reason of one; then they count as read.
 
         Returns
         -------
@@ -972,17 +973,17 @@ cdef class PublishWindow:
         """output($self, most)
         --
 
-        Take messages that are to be sent.
+        Return messages to send, which then count as sent.
 
         Parameters
         ----------
         most : int
-            Bytes; one message alone may be longer.
+            Maximum number of bytes; a single message may be larger.
 
         Returns
         -------
         bytes
-            They, in frames; empty when there are none.
+            The frames of the messages; empty if there is nothing to send.
         """
         cdef uint64_t first, position
         cdef int64_t size = 0, length
@@ -1018,21 +1019,21 @@ cdef class PublishWindow:
         """take_confirms($self, buffer, start)
         --
 
-        Settle what the confirms say that stand in a buffer one after the other.
+        Process a run of confirm frames in a receive buffer.
 
         Parameters
         ----------
         buffer : bytes
-            What a connection has received.
+            Bytes received from the connection.
         start : int
-            Where to begin, 0 to ``len(buffer)``.
+            Offset of the first frame, 0 to ``len(buffer)``.
 
         Returns
         -------
         position : int
-            Where the confirms end.
+            Offset of the end of the confirms.
         frames : int
-            How many there were.
+            Number of confirms.
         """
         cdef const uint8_t* at = <const uint8_t*> PyBytes_AS_STRING(buffer)
         cdef int64_t size = PyBytes_GET_SIZE(buffer), frames = 0
@@ -1056,7 +1057,7 @@ cdef class PublishWindow:
         """confirm($self, tag, multiple, refused)
         --
 
-        Settle what one confirm says.
+        Process one confirm.
         """
         cdef Confirm c = Confirm(tag, multiple, refused)
         cdef Settled settled
@@ -1071,7 +1072,7 @@ cdef class PublishWindow:
             raise MemoryError()
 
     cdef finish(self, Settled* settled, object problem=None):
-        """Tell the confirmations, all of which have left the window."""
+        """Notify the confirmations, which were removed from the window."""
         cdef uint64_t i
         cdef list waiting, called = []
         cdef Confirmation one
@@ -1096,7 +1097,7 @@ cdef class PublishWindow:
             function()
 
     cdef remember(self, Confirmation failed):
-        """Keep a message that failed for the text of an error, if nobody asks before."""
+        """Keep a failed message for the text of a later error, in case nobody reads its failure before."""
         cdef Confirmation one
         if len(self.remembered) >= REMEMBERED:
             self.remembered = [one for one in self.remembered if one.unheard]
@@ -1109,16 +1110,16 @@ cdef class PublishWindow:
         """again($self, longest)
         --
 
-        Begin anew on another channel: what is unconfirmed is to be sent first, in its order.
+        Start over on a new channel: unconfirmed messages are sent again, first and in their order.
 
         Parameters
         ----------
         longest : int
-            Bytes of the longest payload of a frame.
+            Maximum payload size of a frame in bytes.
 
         Notes
         -----
-        A message whose properties do not go into one frame of the new connection fails.
+        A message whose properties do not fit in one frame of the new connection fails.
         """
         cdef Confirmation one
         cdef list all_, problems = []
@@ -1126,39 +1127,42 @@ cdef class PublishWindow:
         cdef uint64_t in_flight = self.in_flight
         with cython.critical_section(self):
             self.republished += in_flight
-            self.requested = True  # for the caller calls `output`
+            self.requested = True  # the caller calls `output` next
             smaller = longest < self.longest
             self.longest = longest
             self.last_returned = 0
             window_again(&self.window)
-        # What is put from here on has the new frames, and nothing is sent before this returns.
+        # Messages put from here on have frames of the new size, and nothing is sent before this returns.
         all_ = self.outstanding()
         for one in all_:
-            if one.problem is not None:  # it was returned: the next time it may find a queue
+            if one.problem is not None:  # it was returned; the next time it may be routed to a queue
                 problems.append(one.problem)
                 one.problem = None
             if smaller:
                 self.reframe(one)
 
     cdef reframe(self, Confirmation one):
-        """Encode a message again in frames of the present size."""
+        """Encode a message again as frames of the current size."""
         cdef Content c
         cdef bytes data = one.data, body
         if data is None:
-            return  # the publisher was closed meanwhile
+            return  # the publisher was closed in the meantime
         body = PyBytes_FromStringAndSize(NULL, PyBytes_GET_SIZE(data))
         if not publish_decode(
             <const uint8_t*> PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), &c, <uint8_t*> PyBytes_AS_STRING(body)
         ):
-            raise RuntimeError("the window holds what is no message")
+            raise RuntimeError("an entry of the window is not a message")
         if CONTENT_HEAD + c.properties_size <= self.longest:
             one.data = encoded_content(&c, CHANNEL, self.longest)
         else:
-            why = f"its properties take {c.properties_size} bytes, and a frame of the new connection has {self.longest}"
+            why = (
+                f"its properties take {c.properties_size} bytes, "
+                f"but a frame of the new connection holds at most {self.longest}"
+            )
             self.fail(one, PublishFailed(f"the message cannot be published again: {why}"))
 
     cdef fail(self, Confirmation one, object problem):
-        """Take a message out of the window as failed. O(window)."""
+        """Remove a message from the window as failed. O(window)."""
         cdef uint64_t position
         cdef Settled settled
         settled_init(&settled)
@@ -1175,10 +1179,10 @@ cdef class PublishWindow:
         """suspect($self, problem)
         --
 
-        Note that the broker closed the channel because of a message that was sent and is not settled.
+        Handle a channel closed by the broker because of a message that was sent and is not settled.
 
-        If there is but one, it fails; else they go out one at a time when they are sent again, so that the next time
-        there is but one.
+        If there is only one such message, it fails. Otherwise they are sent again one at a time, which identifies the
+        message the next time.
         """
         cdef list all_ = self.outstanding()
         cdef uint64_t in_flight = self.in_flight
@@ -1191,25 +1195,25 @@ cdef class PublishWindow:
         """returned($self, encoded, problem)
         --
 
-        Note that the broker has returned a message; its confirm comes later.
+        Handle a message returned by the broker; its confirm comes later.
 
         Parameters
         ----------
         encoded : bytes
-            The message as it was sent, as far as the broker returns it.
+            The message as it was sent, rebuilt from what the broker returned.
         problem : PublishFailed
-            Why.
+            The reason.
 
         Returns
         -------
         bool
-            Whether there is such a message.
+            Whether the message was found.
 
         Notes
         -----
-        Returns come in the order of the messages and do not say which one it is. It is the oldest after the last that
-        was returned that is equal to it, or else, if the broker has changed something, went to the same place.
-        O(window).
+        Returns come in the order of publishing, but do not identify the message. It is the oldest message after the
+        last returned one that is equal to `encoded`, or, if the broker has changed something, that has the same
+        exchange and routing key. O(window).
         """
         cdef Confirmation one, found = None
         cdef uint64_t position, at = 0
@@ -1243,17 +1247,17 @@ cdef class PublishWindow:
         """close($self, problem)
         --
 
-        Take no more; what is unconfirmed fails.
+        Accept no more messages; unconfirmed messages fail.
 
         Parameters
         ----------
         problem : PublishFailed
-            Why.
+            The reason.
 
         Returns
         -------
         int
-            How many messages failed so.
+            Number of messages that failed.
         """
         cdef Settled settled
         cdef bint there

@@ -239,13 +239,13 @@ def test_failures_are_told_once_and_not_of_those_that_were_asked() -> None:
 @pytest.mark.parametrize(
     ("wrong", "error", "why"),
     [
-        ({"body": "text"}, TypeError, "body must be bytes-like and contiguous, got str, which has to be encoded"),
+        ({"body": "text"}, TypeError, "body must be bytes-like and contiguous, got str; encode it first"),
         ({"body": 3}, TypeError, "body must be bytes-like and contiguous, got int"),
         ({"body": memoryview(b"abcd")[::2]}, TypeError, "body must be bytes-like and contiguous, got memoryview"),
         ({"exchange": b"e"}, TypeError, "exchange must be a str, got b'e'"),
         ({"routing_key": None}, TypeError, "routing_key must be a str, got None"),
         ({"routing_key": "é" * 128}, ValueError, "routing_key must be at most 255 bytes long as UTF-8, got 256: 'é"),
-        ({"exchange": "\udc00"}, ValueError, "exchange must be text that UTF-8 has, got '.udc00'"),
+        ({"exchange": "\udc00"}, ValueError, "exchange must be encodable as UTF-8, got '.udc00'"),
     ],
 )
 def test_what_is_not_allowed_is_named(wrong: dict[str, Any], error: type[Exception], why: str) -> None:

@@ -201,7 +201,7 @@ def _utf8(text: str, what: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{what} must be text that UTF-8 has: {error}") from None
+        raise ValueError(f"{what} must be encodable as UTF-8: {error}") from None
 
 
 def _write_value(parts: list[bytes], value: Any, name: str, depth: int) -> None:

@@ -64,7 +64,7 @@ def key_function(spec: str | Callable[[Message], object], option: str = "key") -
     if name and source == "header":
         plain = _Guarded(lambda message: _header(message, name), option)
         if any("\ud800" <= character <= "\udfff" for character in name):
-            raise ConfigurationError(f"{option} {spec!r}: the name of a header must be text that UTF-8 has bytes for")
+            raise ConfigurationError(f"{option} {spec!r}: the name of a header must be encodable as UTF-8")
         # What is no UTF-8 in a name is read as this character, so that several names may be meant.
         return plain if "\ufffd" in name else HeaderKey(name, plain)
     if name and source == "property":
