@@ -1,4 +1,4 @@
-"""Bands: what is said of the order in which slots are served before shares count."""
+"""Strict bands: slots of an earlier band are served before those of later ones, whatever the shares."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fairsched.errors import ConfigurationError
 
 __all__ = ["DEFAULT_BAND", "LAST_BAND", "check_band"]
 
-#: The band of a slot for which nothing is said. There is room before it and after it.
+#: The default band, with bands before and after it.
 DEFAULT_BAND = 4
 
 #: The band that is served last; 0 is the first.
@@ -14,14 +14,14 @@ LAST_BAND = 7
 
 
 def check_band(name: object, band: object) -> int:
-    """Return the band of a slot, if it is one.
+    """Check the band of a slot.
 
     Parameters
     ----------
     name : object
-        Of the slot, for the message.
+        The slot's name, for the error message.
     band : object
-        What is said of it.
+        The value to check.
 
     Returns
     -------
@@ -31,7 +31,7 @@ def check_band(name: object, band: object) -> int:
     Raises
     ------
     ConfigurationError
-        If it is not a whole number from 0 to 7.
+        If the band is not a whole number from 0 to 7.
 
     Notes
     -----
@@ -39,6 +39,6 @@ def check_band(name: object, band: object) -> int:
     """
     if not isinstance(band, int) or isinstance(band, bool) or not 0 <= band <= LAST_BAND:
         raise ConfigurationError(
-            f"band of {name!r} must be a whole number from 0, served first, to {LAST_BAND}, got {band!r}"
+            f"band of {name!r} must be a whole number from 0 (served first) to {LAST_BAND}, got {band!r}"
         )
     return band

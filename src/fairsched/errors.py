@@ -1,4 +1,4 @@
-"""The exceptions of fairsched: one base, and a subclass where it is useful to catch it separately."""
+"""The exceptions of fairsched: a base class, and a subclass for each error that is useful to catch separately."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 class FairschedError(Exception):
-    """Base of every error that fairsched itself defines."""
+    """Base class of the exceptions that fairsched defines."""
 
 
-# Code written for the ShutDown of Python 3.13's queues also catches this one.
+# Code that catches the queue.ShutDown of Python 3.13 also catches this exception.
 if sys.version_info >= (3, 13):
     _ShutDown = queue.ShutDown
 else:
@@ -19,19 +19,19 @@ else:
 
 
 class ShutDown(FairschedError, _ShutDown):
-    """The queue was shut down or closed: it accepts no more items, or has none left."""
+    """The queue was shut down or closed: it accepts no more items, or is empty."""
 
 
 class ExistingExclusiveConsumer(FairschedError):
-    """The PullQueue has an exclusive subscription, so no other can be added."""
+    """The PullQueue has an exclusive subscription, so no other one can be added."""
 
 
 class ExistingConsumerPreventsExclusive(FairschedError):
-    """The subscription cannot be exclusive because the PullQueue has others."""
+    """The subscription cannot be exclusive, because the PullQueue has other ones."""
 
 
 class ConfigurationError(FairschedError, ValueError):
-    """A setting has a value that is not allowed; the message names the value, its source and the rule."""
+    """A setting has an invalid value; the message names the value, its source and the rule."""
 
 
 class DecodingError(FairschedError, ValueError):
@@ -39,14 +39,14 @@ class DecodingError(FairschedError, ValueError):
 
 
 class UndecodableBody(DecodingError):
-    """The body of a message cannot be decoded as the consumer's ``decode`` says.
+    """The body of a message cannot be decoded by the consumer's ``decode``.
 
     Attributes
     ----------
     message : Message
-        Whose body it is.
+        The message.
     reason : str
-        The kind of error; never what the body contains.
+        The kind of error; never contains any of the body.
     """
 
     def __init__(self, message: Any, reason: str) -> None:
@@ -58,14 +58,14 @@ class UndecodableBody(DecodingError):
 
 
 class TimeLimitExceeded(BaseException):
-    """Raised in a plain handler that has run for its time limit; the failure of its message is a TimeoutError.
+    """Raised in a plain handler that has exceeded its time limit; its message then fails with a TimeoutError.
 
-    Not an `Exception`, so that handlers do not take it for one of their own.
+    Not a subclass of `Exception`, so that an ``except Exception`` in the handler does not catch it.
     """
 
 
 class ConnectionFailed(FairschedError):
-    """No broker was reached, or it refused the connection; the message names host and port, never a password."""
+    """No broker was reachable, or it refused the connection; the message names host and port, never a password."""
 
 
 class QueueNotFound(ConnectionFailed):
@@ -73,20 +73,20 @@ class QueueNotFound(ConnectionFailed):
 
 
 class PublishFailed(FairschedError):
-    """A message was not published: refused, returned, or not confirmed in time; the message says which and why."""
+    """A message was refused, returned, or not confirmed in time; the error message says which, and why."""
 
 
 class MessageReturned(PublishFailed):
-    """No queue takes a mandatory message, so the broker returned it.
+    """A mandatory message could not be routed to a queue, so the broker returned it.
 
     Attributes
     ----------
     reply_code : int
-        The broker's, 312 for a message without a route.
+        The broker's reply code, 312 for an unroutable message.
     reply_text : str
-        The broker's.
+        The broker's reply text.
     exchange, routing_key : str
-        Where it was published to.
+        The exchange and routing key it was published with.
     """
 
     def __init__(self, reply_code: int, reply_text: str, exchange: str, routing_key: str, message_id: object) -> None:
@@ -100,6 +100,6 @@ class MessageReturned(PublishFailed):
     def __str__(self) -> str:
         return (
             f"no queue takes a message with routing key {self.routing_key!r} on exchange {self.exchange!r} "
-            f"({self.reply_code} {self.reply_text}, message_id {self._message_id!r}); declare and bind one, or publish "
-            "with mandatory=False"
+            f"({self.reply_code} {self.reply_text}, message_id {self._message_id!r}); declare and bind a queue, or "
+            "publish with mandatory=False"
         )

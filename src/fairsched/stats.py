@@ -1,4 +1,4 @@
-"""Statistics of the engine, as data: of a slot, of what stands before it, of its limit, of CoDel."""
+"""Statistics of the engine: of a slot, its place in the fair order, its limit, and CoDel."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ class SlotStats(NamedTuple):
     quantum : int
         Cost granted to the slot in each round.
     deficit : int
-        Cost it may still serve; negative if it is in debt after a settlement.
+        Cost the slot may still serve in this turn; negative if it is in debt after a settlement.
     queued : int
-        Messages waiting.
+        Number of queued messages.
     served : int
         Messages served since the slot was added.
     work : int
         Cost served since the slot was added, including settlements.
     held : bool
-        Whether the slot counts as backlogged elsewhere while it is empty here.
+        Whether the slot counts as backlogged although it has no queued messages.
     at_limit : bool
-        Whether the slot is at its limit, so that it takes no turns.
+        Whether the slot is at its limit, and so takes no turns.
     """
 
     quantum: int
@@ -36,35 +36,35 @@ class SlotStats(NamedTuple):
 
 
 class SlotOutlook(NamedTuple):
-    """What stands before a slot's first item, as things are at one time: if nothing comes and nothing is settled.
+    """Place of a slot's first item in the fair order at one time, if no items arrive and none are settled.
 
     Attributes
     ----------
     stats : SlotStats
-        The slot's figures.
+        The slot's statistics.
     item : object
-        Its first item; None if it has none, and what follows is None too.
+        Its first item; None if it has none: cost, before, turns and others are then None too.
     cost : int or None
-        What serving that item is charged.
+        Cost of that item.
     before : int or None
-        Other slots of which something is served before that item; None, too, while the slot is at its limit and takes
-        no turns, as are turns and others.
+        Number of other slots that are served before that item; None, as turns and others, while the slot is at its
+        limit and takes no turns.
     turns : int or None
-        Turns of its own that pass before, because they do not pay for the item.
+        Own turns that pass first, because the deficit does not yet cover the cost.
     others : int or None
-        Other slots that take turns.
+        Number of other slots that take turns.
     awaited : hashable or None
-        The slot whose turn it is, though it is empty: its next item is waited for, whatever is queued.
+        The empty slot whose turn it is, and whose next item is waited for even if other slots have items.
     in_hand : int or None
-        Items of it that were served and not released; None if its limit has no concurrency.
+        Items of the slot that were served and not released; None if its limit has no concurrency.
     concurrency : int or None
-        How many may be, at most.
+        Maximum of `in_hand`.
     retry_after : float or None
-        Seconds until its bucket has a token; None if it has one, or its limit has no rate.
+        Seconds until its token bucket has a token; None if it has one, or the limit has no rate.
     band : int or None
-        Its band; None if no slot has one of its own, as is `above`.
+        Its band; None, as `above`, if no slot has a band of its own.
     above : int or None
-        Items of the bands before that are served before any of its own. The slots that have them are among `before`.
+        Items in earlier bands, all of which are served first; `before` includes their slots.
     """
 
     stats: SlotStats
@@ -82,18 +82,18 @@ class SlotOutlook(NamedTuple):
 
 
 class LimitStats(NamedTuple):
-    """What the limit of a slot of a `FairQueue` does at one time.
+    """State of the limit of a `FairQueue` slot at one time.
 
     Attributes
     ----------
     in_hand : int or None
         Items that were served and not released; None if the limit has no concurrency.
     concurrency : int or None
-        How many may be, at most.
+        Maximum of `in_hand`.
     per_second : float or None
-        Items a second, in the long run; None if the limit has no rate.
+        Items per second in the long run; None if the limit has no rate.
     withheld : int
-        Items queued that only the limit keeps from being served: 0 unless the slot is at its limit.
+        Queued items that are not served because of the limit; 0 unless the slot is at its limit.
     """
 
     in_hand: int | None
@@ -108,19 +108,19 @@ class CoDelStats(NamedTuple):
     Attributes
     ----------
     asked : int
-        Messages it decided about.
+        Number of messages that CoDel decided about.
     returned : int
-        Messages it returned.
+        Number of messages that it returned.
     episodes : int
-        Number of episodes of returning messages.
+        Number of periods in which it returned messages.
     capped : int
-        Pulls that ended at `max_returns` returned messages.
+        Number of pulls that ended after `max_returns` returned messages.
     spared : int
-        Messages it would have returned but that were delivered; see `CoDel.spare`.
+        Number of messages that it would have returned, but that were delivered; see `CoDel.spare`.
     clock_steps : int
         Number of times the clock went backwards.
     sojourn : float
-        Wait of the last message, in seconds.
+        Waiting time of the last message, in seconds.
     """
 
     asked: int

@@ -90,11 +90,11 @@ def test_a_closed_consumer_consumes_no_more(broker: Node, new_queue: Declare) ->
     assert consume(run, 1) == [b"first"]
     broker.publish(queue, numbered(3))
     for consumer in (entered, run):
-        with pytest.raises(RuntimeError, match="closed; make another"):
+        with pytest.raises(RuntimeError, match="closed; create another"):
             consumer.run(lambda message: None)
-        with pytest.raises(RuntimeError, match="closed; make another"):
+        with pytest.raises(RuntimeError, match="closed; create another"):
             next(iter(consumer))
-        with pytest.raises(RuntimeError, match="closed; make another"), consumer:
+        with pytest.raises(RuntimeError, match="closed; create another"), consumer:
             pass
     assert broker.count(queue) == 3
 
@@ -115,7 +115,7 @@ def test_a_closed_consumer_of_asyncio_consumes_no_more(broker: Node, new_queue: 
         async with consumer:
             pass
         for call in calls:
-            with pytest.raises(RuntimeError, match="closed; make another"):
+            with pytest.raises(RuntimeError, match="closed; create another"):
                 await call()
 
     asyncio.run(main())

@@ -154,12 +154,12 @@ class Client(MessageSource, Listener):
     def _check_new(self) -> None:
         self.check_open()
         if self._started:
-            raise RuntimeError("a consumer can be started once; make another")
+            raise RuntimeError("a consumer can be started only once; create another")
 
     def check_open(self) -> None:
         """Raise RuntimeError if this was closed, or is being closed."""
         if self._closed:
-            raise RuntimeError("this consumer is closed; make another")
+            raise RuntimeError("this consumer is closed; create another")
 
     def ready(self) -> None:
         """Let `start` return."""
@@ -202,7 +202,7 @@ class Client(MessageSource, Listener):
     def warn_if_running(self) -> None:
         """Warn that a consumer is dropped which nobody closed; its I/O thread finds that out and ends."""
         if self._started and not (self._closed or self._forked or self.io_thread.ended):
-            text = f"Consumer of {self._queue_names()} was dropped while it consumes; use it in a 'with'"
+            text = f"Consumer of {self._queue_names()} was dropped while it was consuming; use it in a 'with' block"
             warnings.warn(text, ResourceWarning, stacklevel=3)
 
     def _queue_names(self) -> str:

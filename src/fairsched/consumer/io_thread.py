@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: What a child process is told.
+#: Error message in a child process.
 FORKED = (
-    "this consumer was started before a fork and belongs to the parent process: in a child there is no thread that "
-    "talks to the broker. Make another consumer in the child"
+    "this consumer was started before a fork and belongs to the parent process, which runs its I/O thread. Create "
+    "another consumer in the child process"
 )
 
 #: How often it is asked whether somebody can use the consumer, in seconds, and how long its end may take if not.

@@ -1,4 +1,4 @@
-"""What the blocking and the asyncio publisher share: options, beginning, messages in, failures, end."""
+"""Shared by the sync and asyncio publishers: options, start, messages, failures, close."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
     from fairsched._delivery import Message
 
-    #: What a window takes: exchange, routing key, encoded properties, body, mandatory.
+    #: Arguments of `PublishWindow.put`: exchange, routing key, encoded properties, body, mandatory.
     Outgoing = tuple[str, str, bytes, Buffer, bool]
 
 _log = logging.getLogger(__name__)
 
-#: What a child process is told.
+#: Error message in a child process.
 _FORKED = (
-    "this publisher was opened before a fork and belongs to the parent process: in a child there is no thread that "
-    "talks to the broker. Make another publisher in the child"
+    "this publisher was opened before a fork and belongs to the parent process, which runs its I/O thread. Create "
+    "another publisher in the child process"
 )
-#: Seconds that the broker has to confirm a close.
+#: Seconds to wait for the broker to confirm a close.
 _CLOSE_TIMEOUT = 5.0
-#: Seconds that unconfirmed messages have, at most, when an exception ends the `with` block.
+#: Maximum wait in seconds for unconfirmed messages when an exception ends the `with` block.
 _LEAVE_TIMEOUT = 5.0
 
-#: Publishers of this process, which a child process has to be kept from using.
+#: Publishers of this process, which a child process must not use.
 _opened: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
@@ -51,21 +51,21 @@ class Settings:
     url : str or sequence of str
         Broker URL, amqp:// or amqps://; several are tried in order.
     mandatory : bool
-        Whether a message that no queue takes fails; otherwise the broker drops it and confirms it. `publish` may say
-        otherwise for one message.
+        Whether a message fails if it cannot be routed to a queue; otherwise the broker drops and confirms it. `publish`
+        can override this per message.
     confirm_window : int
-        Messages that may be unconfirmed, at least 1.
+        Maximum number of unconfirmed messages, at least 1.
     confirm_bytes : int
-        Bytes of them, as they are sent, at least 1; one message alone may be longer.
+        Maximum number of their bytes as sent, at least 1; a single message may be larger.
     confirm_timeout : float
-        Seconds without any confirm after which `publish`, when it waits for room, and `flush` give up.
+        Seconds without any confirm after which `flush`, and a `publish` that waits for room, fail.
     connect_timeout : float
-        Seconds until a first connection that does not come about is an error.
+        Seconds to wait for the first connection; then opening fails.
 
     Raises
     ------
     ConfigurationError
-        A value is not allowed; the message names it.
+        If a value is invalid; the message names it.
     """
 
     def __init__(
@@ -101,45 +101,45 @@ def _seconds(name: str, value: object) -> float:
 
 
 class Client(Listener):
-    """What the sync and asyncio publishers share.
+    """Shared by the sync and asyncio publishers.
 
     Parameters
     ----------
     settings : Settings
-        What the user asked for.
+        The publisher's options.
 
     Notes
     -----
-    Every public method is safe from any thread. Those of `Listener` are called by the I/O thread.
+    All public methods are safe from any thread. The I/O thread calls those of `Listener`.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.contents = Contents()
-        #: Made by `start`: it owns sockets, and a publisher that is never opened should own nothing.
+        #: Created by `start`: it owns sockets, and a publisher that is never opened should own none.
         self.io_thread: IOThread
-        #: What made publishing impossible, if anything did.
+        #: The error that made publishing impossible, if any.
         self.error: BaseException | None = None
-        #: Called, in the I/O thread, when who waits for room, or for the beginning, should look again.
+        #: Called in the I/O thread when callers that wait for room, or for the opening, should check again.
         self.on_change: Callable[[], None] = lambda: None
-        #: Says whether nobody can use this publisher any more: set by its owner, asked by the I/O thread.
+        #: Whether nothing refers to this publisher any more; set by its owner, called by the I/O thread.
         self.orphaned: Callable[[], bool] = lambda: False
         self.begun = False
-        #: Whether messages are taken, as far as is known.
+        #: Whether messages are accepted, as far as is known.
         self.is_open = False
-        #: That of the I/O thread.
+        #: The window of the I/O thread.
         self.window: PublishWindow
         self._started = self._closed = self._forked = False
         self._guard = threading.Lock()
 
-    # Beginning ---------------------------------------------------------------------------------------------------
+    # Start -------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Start to connect."""
         self.check_process()
         with self._guard:
             if self._started:
-                raise RuntimeError("a publisher can be opened once; make another")
+                raise RuntimeError("a publisher can be opened only once; create another")
             self.io_thread = IOThread(
                 self.settings.urls, self.settings.confirm_window, self.settings.confirm_bytes, self
             )
@@ -149,7 +149,7 @@ class Client(Listener):
             self.io_thread.start()
 
     def no_connection(self) -> ConnectionFailed:
-        """Return what says that there was no connection in time."""
+        """Return the error for a connection timeout."""
         hosts = ", ".join(endpoint(url) for url in self.settings.urls)
         return ConnectionFailed(
             f"no connection to {hosts} within {self.settings.connect_timeout:g} s; "
@@ -157,46 +157,46 @@ class Client(Listener):
         )
 
     def ready(self) -> None:
-        """Let the opening return."""
+        """Finish the opening."""
         self.begun = True
         self.on_change()
 
     def failed(self, error: BaseException) -> None:
-        """Let the opening, or whoever publishes, raise."""
+        """Make the opening, or later calls of `publish`, raise."""
         if self.error is None:
             self.error = error
         self.is_open = False
-        self.window.close(PublishFailed(f"publishing cannot go on: {error}"))
+        self.window.close(PublishFailed(f"publishing cannot continue: {error}"))
         self.on_change()
 
     def progressed(self) -> None:
-        """Let who waits for room look again."""
+        """Have callers that wait for room check again."""
         if self.window.queueing:
             self.on_change()
 
     def orphan(self) -> bool:
-        """Whether nobody can use this publisher any more, and nothing is left to be confirmed."""
+        """Whether nothing refers to this publisher any more, and all messages are confirmed."""
         return self.orphaned() and self.window.unconfirmed == 0
 
     def warn_if_open(self) -> None:
-        """Warn that a publisher is dropped which nobody closed; its I/O thread ends once all is confirmed."""
+        """Warn that a publisher was dropped without a close; its I/O thread ends once all messages are confirmed."""
         if self._started and not (self._closed or self._forked or self.io_thread.ended):
             waiting = self.window.unconfirmed
-            text = f"Publisher was dropped with {waiting} unconfirmed messages; use it in a 'with', or close it"
+            text = f"Publisher was dropped with {waiting} unconfirmed messages; use it in a 'with' block, or close it"
             warnings.warn(text, ResourceWarning, stacklevel=3)
 
     # Child processes ---------------------------------------------------------------------------------------------
 
     def check_process(self) -> None:
-        """Raise RuntimeError in a child of the process that opened this."""
+        """Raise RuntimeError in a child of the process that opened this publisher."""
         if self._forked:
             raise RuntimeError(_FORKED)
 
     def forked(self) -> None:
-        """Refuse everything from now on: this is a copy in a child process, without threads, on sockets not its own."""
+        """Disable this copy in a child process, which has no I/O thread and shares the parent's sockets."""
         self._forked = True
         self.is_open = False
-        # Whoever held it does not exist here.
+        # The thread that held the lock does not exist in the child.
         self._guard = threading.Lock()
         if self._started:
             self.window.forked(_FORKED)
@@ -204,14 +204,14 @@ class Client(Listener):
     # Messages ----------------------------------------------------------------------------------------------------
 
     def check_open(self) -> None:
-        """Raise if nothing can be published."""
+        """Raise if publishing is impossible."""
         self.check_process()
         if self._closed:
-            raise RuntimeError("this publisher is closed; make another")
+            raise RuntimeError("this publisher is closed; create another")
         if not self._started:
             raise RuntimeError("publish inside 'with publisher:', or after open(), which connects")
         if self.error is not None:
-            raise PublishFailed(f"publishing cannot go on: {self.error}") from self.error
+            raise PublishFailed(f"publishing cannot continue: {self.error}") from self.error
 
     def message(
         self,
@@ -222,25 +222,25 @@ class Client(Listener):
         properties: BasicProperties | None,
         values: dict[str, Any],
     ) -> Outgoing:
-        """Return what the window takes of what `publish` was given."""
+        """Convert the arguments of `publish` to those of `PublishWindow.put`."""
         if not self.is_open:
             self.check_open()
         encoded = self.contents.encode(properties, values) if values or properties is not None else self.contents.plain
         return exchange, routing_key, encoded, body, self.settings.mandatory if mandatory is None else mandatory
 
     def answer(self, question: Message, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """Return where an answer goes, and its properties."""
+        """Return the routing key of a reply, and its properties."""
         asked = question.properties
         if not asked.reply_to:
-            raise ValueError(f"{question!r} has no reply_to: nobody waits for an answer")
+            raise ValueError(f"{question!r} has no reply_to, so a reply cannot be routed")
         return asked.reply_to, {"correlation_id": asked.correlation_id, **values}
 
     def no_room(self, waited: float) -> PublishFailed:
-        """Return what says that there was no room in time."""
+        """Return the error for a wait for room that timed out."""
         return PublishFailed(f"the message was not published: {self.silence(waited)}")
 
     def silence(self, waited: float) -> str:
-        """Say that the broker has confirmed nothing, and what is known of the reason."""
+        """Return the text that the broker has confirmed nothing, with the reason if it is known."""
         thread = self.io_thread
         if thread.blocked is not None:
             reason = f"; it blocked the connection: {thread.blocked}"
@@ -254,7 +254,7 @@ class Client(Listener):
         )
 
     def check_failures(self) -> None:
-        """Raise PublishFailed if messages failed of which nobody has asked."""
+        """Raise PublishFailed if there are failures that nobody has read."""
         count, problem = self.window.take_failures()
         if count == 1 and problem is not None:
             raise problem
@@ -262,17 +262,17 @@ class Client(Listener):
             raise PublishFailed(f"{count} messages were not published; one of them: {problem}") from problem
 
     def patience(self, timeout: float | None = None) -> Patience:
-        """Return a watch on how long the broker confirms nothing."""
+        """Start the timeouts of a wait for confirms."""
         return Patience(self, timeout)
 
-    # End ---------------------------------------------------------------------------------------------------------
+    # Close -------------------------------------------------------------------------------------------------------
 
     def leave_timeout(self) -> float:
-        """Return the seconds that unconfirmed messages have when an exception ends the `with` block."""
+        """Return the maximum wait for unconfirmed messages when an exception ends the `with` block, in seconds."""
         return min(_LEAVE_TIMEOUT, self.settings.confirm_timeout)
 
     def end(self) -> int:
-        """End the thread; return how many messages were not confirmed: they fail."""
+        """End the I/O thread; return the number of unconfirmed messages, which fail."""
         with self._guard:
             done = self._closed or self._forked or not self._started
             self._closed = True
@@ -282,13 +282,13 @@ class Client(Listener):
         try:
             self.io_thread.close(_CLOSE_TIMEOUT)
         finally:
-            reason = "the publisher was closed before the broker confirmed the message; it may have arrived or not"
+            reason = "the publisher was closed before the broker confirmed the message; it may or may not have arrived"
             count: int = self.window.close(PublishFailed(reason))
             self.on_change()
         return count
 
     def check_end(self) -> None:
-        """Raise PublishFailed for what failed when, or before, this ended, and nobody was told of."""
+        """Raise PublishFailed for failures until the end that nobody has read."""
         if self._started and not self._forked:
             self.check_failures()
 
@@ -300,12 +300,12 @@ class Client(Listener):
         return {**{name: getattr(window, name) for name in _COUNTERS}, "reconnects": self.io_thread.reconnects}
 
 
-#: Of the window.
+#: Counters of the window.
 _COUNTERS = ("published", "confirmed", "failed", "unconfirmed", "republished")
 
 
 class Patience:
-    """Says how long to wait still: while something is confirmed now and then, for any time, unless a timeout says less.
+    """Timeouts of a wait for confirms: each confirm restarts `confirm_timeout`; `timeout` limits the whole wait.
 
     Notes
     -----
@@ -326,7 +326,7 @@ class Patience:
         return answers
 
     def left(self) -> float:
-        """Return the seconds to wait still; 0 when it was enough."""
+        """Return the remaining seconds; 0 after a timeout."""
         now = time.monotonic()
         answers = self._answers()
         if answers != self._before:
@@ -334,20 +334,20 @@ class Patience:
         return max(0.0, min(self._since + self._most, self._deadline) - now)
 
     def over(self) -> PublishFailed:
-        """Return what says that it was enough."""
+        """Return the error for the timeout."""
         if time.monotonic() < self._deadline:
             return PublishFailed(self._client.silence(self._most))
         count = message_count(self._client.window.unconfirmed)
-        return PublishFailed(f"within {self._timeout:g} s the broker has not confirmed {count}")
+        return PublishFailed(f"the broker has not confirmed {count} within {self._timeout:g} s")
 
 
 def message_count(count: int) -> str:
-    """Say how many messages."""
+    """Return a number of messages as text."""
     return "1 message" if count == 1 else f"{count} messages"
 
 
 def confirmations(found: Sequence[Confirmation]) -> Sequence[Confirmation]:
-    """Return those to wait for, in the order in which the least is waited: when the last is done, most others are."""
+    """Return confirmations in the order to wait for them: the last one first, since most others are done by then."""
     return [*found[-1:], *found[:-1]]
 
 
