@@ -211,7 +211,7 @@ class TestArguments:
     def test_what_is_no_band_is_refused(self, band: Any) -> None:
         fair = FairQueue({"gold": 1})
         with pytest.raises(
-            ConfigurationError, match="band of 'gold' must be a whole number from 0 .served first. to 7"
+            ConfigurationError, match=r"band of 'gold' must be a whole number from 0 \(served first\) to 7"
         ):
             fair.set_band("gold", band)
         with pytest.raises(KeyError):
