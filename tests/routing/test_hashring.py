@@ -197,7 +197,7 @@ def test_released_load_makes_room() -> None:
     ring.release(first)
     assert ring.loads == {"a": 0, "b": 0}
     assert ring.route("x") == first
-    with pytest.raises(ValueError, match="count must be at most the load of 'a', which is 0, got 1"):
+    with pytest.raises(ValueError, match=f"count must be at most the load of '{second}', which is 0, got 1"):
         ring.release(second)
     with pytest.raises(KeyError):
         ring.release("nobody")

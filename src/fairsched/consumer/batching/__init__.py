@@ -1,5 +1,5 @@
-"""Messages that are taken and handled together.
+"""Batches: messages that are handled together.
 
-In the order of reading: `batches` (a batch, and how its messages are settled), `pending_batch` (until it is full: how
-long more messages are waited for), `arrow` (a batch as an Arrow record batch).
+In the order of reading: `batches` (a batch, and how its messages are settled), `pending_batch` (the wait for a batch to
+fill), `arrow` (a batch as an Arrow record batch).
 """

@@ -1,4 +1,4 @@
-"""Batches as Arrow record batches: a row for each message."""
+"""Batches as Arrow record batches: one row per message."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ def _names(given: Iterable[str], what: str) -> tuple[str, ...]:
 
 
 class ArrowBatch(MessageBatch):
-    """A `MessageBatch` with its messages as a record batch, whose rows are in the same order.
+    """A `MessageBatch` that also has its messages as an Arrow record batch.
 
-    Made by ``arrow_batches()`` of a consumer.
+    Returned by ``arrow_batches()`` of a consumer.
 
     Attributes
     ----------
     record_batch : pyarrow.RecordBatch
-        One row for each message.
+        One row per message, in the order of the messages.
 
     Notes
     -----
-    Whatever takes Arrow data by the Arrow PyCapsule interface takes the batch itself, such as ``pyarrow.table(batch)``
-    and ``polars.DataFrame(batch)``. The data is a copy, so it stays valid when the messages are settled.
+    The batch supports the Arrow PyCapsule interface, so that ``pyarrow.table(batch)`` and ``polars.DataFrame(batch)``
+    accept it. The data is a copy, which stays valid after the messages are settled.
     """
 
     __slots__ = ("record_batch",)
@@ -77,24 +77,24 @@ class ArrowBatch(MessageBatch):
 
 
 class ArrowColumns:
-    """Makes record batches of messages.
+    """Converts messages to record batches.
 
     Parameters
     ----------
     queues : sequence of str
         Queues that the messages come from.
     headers, properties : sequence of str
-        Which of them are to be columns.
+        Names of headers and properties to include as columns.
 
     Attributes
     ----------
     schema : pyarrow.Schema
-        The columns: see `Consumer.arrow_batches`.
+        The columns; see `Consumer.arrow_batches`.
 
     Raises
     ------
     ConfigurationError
-        pyarrow is not installed, there is no such property, or two columns would have the same name.
+        If pyarrow is not installed, a property does not exist, or two columns would have the same name.
 
     Notes
     -----
@@ -128,14 +128,14 @@ class ArrowColumns:
         )
 
     def make(self, messages: list[Message]) -> pa.RecordBatch:
-        """Return the messages as a record batch: as many, from the first on, as fit in one."""
+        """Return as many messages as fit in one record batch, from the first on."""
         # As a whole: an object of pyarrow for each buffer and column would cost as much as making them.
         made = self._columns.make(messages, _MOST)
         found: pa.RecordBatch = self._import(made.address, self.schema)
         return found
 
     def _texts(self, message: Message) -> list[str | None]:
-        """Return the headers of a message that are columns; None where there is none, or none can be decoded."""
+        """Return the columns made from headers; None for a header that is missing or cannot be decoded."""
         try:
             found = message.headers
         except DecodingError:
@@ -149,9 +149,9 @@ class ArrowColumns:
         failed: Callable[[list[Message], Exception], None],
         handled: Callable[[list[Message], int], None],
     ) -> Generator[ArrowBatch]:
-        """Yield messages that were taken together as one batch, or several if they do not fit in one.
+        """Yield messages as one batch, or as several if they do not fit in one record batch.
 
-        What was not yielded when this ends is requeued.
+        Messages not yet yielded when the generator ends are requeued.
         """
         rest = messages
         try:
@@ -167,7 +167,7 @@ class ArrowColumns:
 
 
 def _read(message: Message, number: int) -> Any:
-    """Return a property, or None where there is none, or none that can be decoded."""
+    """Return the value of a property; None if it is missing or cannot be decoded."""
     try:
         found = getattr(message.properties, PROPERTY_NAMES[number])
     except DecodingError:

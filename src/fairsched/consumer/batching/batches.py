@@ -1,4 +1,4 @@
-"""Messages that were taken together, handled together, and settled together or one by one."""
+"""Batches of messages, settled together or one by one."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _Self = TypeVar("_Self", bound="MessageBatch")
 
 
 def check_limits(max_size: object, max_wait: object) -> tuple[int, float]:
-    """Check how large a batch may be, and how long is waited until it is.
+    """Check the maximum size of a batch, and the maximum wait for it to fill.
 
     Parameters
     ----------
     max_size : int
-        Messages, from 1 to `LARGEST`.
+        Number of messages, from 1 to `LARGEST`.
     max_wait : float
         Seconds, from 0 to `LONGEST`.
 
     Returns
     -------
     tuple of (int, float)
-        Both.
+        Both values.
 
     Raises
     ------
     ConfigurationError
-        One of them is not allowed.
+        If a value is invalid.
     """
     if not isinstance(max_size, int) or isinstance(max_size, bool) or not 1 <= max_size <= LARGEST:
         raise ConfigurationError(f"max_size must be a whole number from 1 to {LARGEST}, got {max_size!r}")
@@ -48,19 +48,19 @@ def check_limits(max_size: object, max_wait: object) -> tuple[int, float]:
 
 
 class MessageBatch(Sequence["Message"]):
-    """Messages that were taken together, in fair order: a sequence, of which a slice is a list.
+    """A sequence of messages in fair order; a slice is a list.
 
-    Made by ``batches()`` of a consumer.
+    Returned by ``batches()`` of a consumer.
 
     Notes
     -----
-    Each message may be settled alone, before or after; the methods of the batch settle those that are not settled yet.
-    As a context manager a batch acks these when the block ends, except messages that were deferred. When the block
-    raises an `Exception`, each unsettled message is settled as the consumer's ``on_error`` says; anything else, such
-    as KeyboardInterrupt or a task's CancelledError, requeues them. The exception goes on.
+    Messages may also be settled one by one; the methods of the batch settle those that are not settled yet. As a
+    context manager, a batch acks these when the block ends, except messages that were deferred. If the block raises an
+    `Exception`, each unsettled message is settled as the consumer's ``on_error`` says; other exceptions, such as
+    KeyboardInterrupt or a task's CancelledError, requeue them. The exception propagates.
 
-    With ``cost="time"`` the time of the ``with`` block is divided among the messages in equal parts. Without one
-    nothing is measured, as in an iteration.
+    With ``cost="time"``, the time of the ``with`` block is divided equally among the messages. Without a block no time
+    is measured, as in an iteration.
 
     Settling is safe from any thread, and O(messages).
     """
@@ -92,36 +92,36 @@ class MessageBatch(Sequence["Message"]):
         return self._messages[index]
 
     def ack(self) -> int:
-        """Say that all messages were processed that are not settled yet.
+        """Acknowledge all messages that are not settled yet.
 
         Returns
         -------
         int
-            How many messages this call settled.
+            Number of messages that this call settled.
 
         Notes
         -----
-        Never waits for the network. Messages whose channel is gone are not counted, since the broker delivers them
-        again; ``stats()["stale_settlements"]`` does.
+        Never waits for the network. Messages whose channel was closed are not counted here but in
+        ``stats()["stale_settlements"]``; the broker redelivers them.
         """
         return settle_all(self._messages, AckLedger.ACK)
 
     def nack(self, requeue: bool = True) -> int:
-        """Give all messages back that are not settled yet.
+        """Negatively acknowledge all messages that are not settled yet.
 
         Parameters
         ----------
         requeue : bool
-            True puts them back into their queues; False drops them, or dead-letters them where the queue says so.
+            True returns them to their queues; False drops them, or dead-letters them if the queue is set up for it.
 
         Returns
         -------
         int
-            How many messages this call settled.
+            Number of messages that this call settled.
 
         Notes
         -----
-        As `ack`.
+        As for `ack`.
         """
         return settle_all(self._messages, AckLedger.REQUEUE if requeue else AckLedger.REJECT)
 
@@ -151,5 +151,5 @@ def plain_batches(
     failed: Callable[[list[Message], Exception], None],
     handled: Callable[[list[Message], int], None],
 ) -> Generator[MessageBatch]:
-    """Yield messages that were taken together as one batch; see `MessageBatch` for what is called."""
+    """Yield messages as one batch; `MessageBatch` calls the functions."""
     yield MessageBatch(messages, failed, handled)

@@ -1,4 +1,4 @@
-"""Until a batch is full: how long more messages are waited for, and what becomes of those that are here."""
+"""The wait for a batch to fill, and what happens to its messages if that is interrupted."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ _SLICE = 1.0
 
 
 class PendingBatch:
-    """A batch that is not full yet, and what is still waited for.
+    """A batch that is not full yet.
 
     Parameters
     ----------
     client : Client
-        Where messages come from.
+        The client that receives the messages.
     lane : FairQueue
-        The one that they are taken from.
+        The lane that they are taken from.
     messages : list of Message
-        What was taken so far.
+        The messages taken so far.
     size : int
-        How many it should be.
+        Maximum number of messages.
     wait : float
-        Seconds for which more are waited for.
+        Maximum wait for more messages, in seconds.
 
     Notes
     -----
-    A context manager: the end of deliveries ends the block, and the batch. Whatever else interrupts it requeues what
-    was taken, as does ``stop(now=True)``.
+    A context manager: the end of deliveries ends the block, and completes the batch. Any other exception, and
+    ``stop(now=True)``, requeues the messages.
 
     For one thread, or task.
     """
@@ -57,7 +57,7 @@ class PendingBatch:
         return self
 
     def missing(self) -> int:
-        """Return how many messages are to be waited for: 0 if the time is over, or none can come."""
+        """Return how many messages to wait for; 0 after the maximum wait, or if no more can come."""
         count = self._size - len(self._messages)
         if not count or self.left() == 0.0 or not self._messages:
             return 0
@@ -67,11 +67,11 @@ class PendingBatch:
         return count if self._lane.qsize() or not client.io_thread.is_full() else 0
 
     def left(self) -> float:
-        """Return the seconds that are left."""
+        """Return the remaining seconds."""
         return max(0.0, self._deadline - time.monotonic())
 
     def add(self, messages: list[Message]) -> None:
-        """Take more in."""
+        """Add messages."""
         self._waited = True
         self._messages += messages
 
@@ -86,12 +86,12 @@ class PendingBatch:
         return False
 
     def messages(self) -> list[Message]:
-        """Return the batch, without what the broker delivers again because a channel was lost meanwhile."""
+        """Return the messages, without those that the broker redelivers because their channel was lost meanwhile."""
         return self._client.living(self._lane, self._messages) if self._waited else self._messages
 
 
 def taken(client: Client, lane: FairQueue, size: int, wait: float) -> Iterator[list[Message]]:
-    """Yield the messages of one batch after the other until the consumer ends, as `Consumer.batches` says."""
+    """Yield the messages of each batch until the consumer ends; see `Consumer.batches`."""
     while not client.is_over():
         try:
             with PendingBatch(client, lane, client.get_many(lane, size, _SLICE), size, wait) as pending:
