@@ -10,34 +10,34 @@ from prometheus_client.registry import Collector
 
 __all__ = ["BrokerCollector"]
 
-#: Queues that have samples of their own, at most.
+#: Maximum number of queues with their own samples.
 MOST_QUEUES = 1000
 
 _PREFIX = "fairsched_broker_"
 
-#: Of the broker: key in its status, and what it is.
+#: Metrics of the broker: key in its status, and help text.
 _GAUGES = {
-    "connections": "Open connections.",
-    "channels": "Open channels.",
-    "messages": "Messages, in all queues.",
-    "message_bytes": "Bytes that messages take.",
-    "memory_alarm": "Whether publishers are stopped because messages take too much memory.",
+    "connections": "Number of open connections.",
+    "channels": "Number of open channels.",
+    "messages": "Messages in all queues.",
+    "message_bytes": "Memory used by messages, in bytes.",
+    "memory_alarm": "Whether publishers are blocked because messages use too much memory.",
 }
 
-#: Of a queue: key in the status, name, class and what it is.
+#: Metrics of a queue: key in the status, name, class and help text.
 _OF_QUEUES: tuple[tuple[str, str, type[CounterMetricFamily | GaugeMetricFamily], str], ...] = (
-    ("ready", "queue_messages_ready", GaugeMetricFamily, "Messages that are ready."),
-    ("depth", "queue_messages", GaugeMetricFamily, "Messages, unacknowledged ones too."),
-    ("bytes", "queue_message_bytes", GaugeMetricFamily, "Bytes of the messages."),
-    ("consumers", "queue_consumers", GaugeMetricFamily, "Consumers."),
-    ("published", "queue_messages_published", CounterMetricFamily, "Messages that were published to the queue."),
-    ("delivered", "queue_messages_delivered", CounterMetricFamily, "Deliveries."),
-    ("acknowledged", "queue_messages_acknowledged", CounterMetricFamily, "Messages that were acknowledged."),
+    ("ready", "queue_messages_ready", GaugeMetricFamily, "Messages ready for delivery."),
+    ("depth", "queue_messages", GaugeMetricFamily, "Messages, ready and unacknowledged."),
+    ("bytes", "queue_message_bytes", GaugeMetricFamily, "Size of these messages, in bytes."),
+    ("consumers", "queue_consumers", GaugeMetricFamily, "Number of consumers of the queue."),
+    ("published", "queue_messages_published", CounterMetricFamily, "Messages published to the queue."),
+    ("delivered", "queue_messages_delivered", CounterMetricFamily, "Messages delivered, redeliveries included."),
+    ("acknowledged", "queue_messages_acknowledged", CounterMetricFamily, "Messages acknowledged."),
 )
 
 
 class BrokerCollector(Collector):
-    """What Prometheus is told of an embedded broker, read at each scrape.
+    """Prometheus collector of an embedded broker, which is read at each scrape.
 
     Parameters
     ----------
@@ -46,8 +46,8 @@ class BrokerCollector(Collector):
 
     Notes
     -----
-    Exclusive queues, whose names are new each time, count in the figures of the broker only; so do queues beyond the
-    first thousand by name. O(queues + consumers), any thread.
+    Exclusive queues, whose names change each time, and queues beyond the first thousand by name count only in the
+    broker's totals. O(queues + consumers). Safe from any thread.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class BrokerCollector(Collector):
         return _families({}, [])
 
     def collect(self) -> Iterator[Metric]:
-        """Return the metrics of this moment."""
+        """Return the current metrics."""
         status = self._status()
         lasting = (queue for queue in status["queues"] if not queue["exclusive"])
         queues = sorted(lasting, key=lambda queue: (queue["vhost"], queue["name"]))[:MOST_QUEUES]
@@ -74,9 +74,9 @@ class BrokerCollector(Collector):
 def _families(figures: Mapping[str, int], queues: Iterable[Mapping[str, Any]]) -> list[Metric]:
     helps = {
         **_GAUGES,
-        "queues": "Queues, exclusive ones too.",
-        "consumers": "Consumers, of all queues.",
-        "data_failed": "Whether nothing durable is taken any more, because the disk failed.",
+        "queues": "Number of queues, including exclusive ones.",
+        "consumers": "Number of consumers of all queues.",
+        "data_failed": "Whether durable declarations and messages are rejected because the disk failed.",
     }
     found: list[Metric] = [GaugeMetricFamily(_PREFIX + name, help, figures.get(name)) for name, help in helps.items()]
     for key, name, make, help in _OF_QUEUES:

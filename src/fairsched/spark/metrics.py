@@ -25,37 +25,37 @@ if TYPE_CHECKING:
 
 __all__ = ["OTHER", "QueryCollector"]
 
-#: Queries that have samples, at most; and queues of a query that have samples of their own, the rest together.
+#: Maximum number of queries with samples, and of queues of a query with their own samples.
 MOST_QUERIES, MOST_QUEUES = 100, 200
 
-#: The label of all queues together that have none of their own.
+#: The common label of all further queues.
 OTHER = "other"
 
 _PREFIX = "fairsched_spark_"
 _COUNTER, _GAUGE = CounterMetricFamily, GaugeMetricFamily
 
-#: Of a query: name, class and what it is.
+#: Metrics of a query: name, class and help text.
 _OF_QUERIES: dict[str, tuple[Any, str]] = {
-    "query_running": (_GAUGE, "Whether the query runs."),
+    "query_running": (_GAUGE, "Whether the query is running."),
     "query_failures": (_COUNTER, "Runs of the query that ended with an exception."),
-    "batches": (_COUNTER, "Batches that had rows."),
-    "input_rows": (_COUNTER, "Rows that the batches read; as often as their actions read them."),
+    "batches": (_COUNTER, "Batches with rows."),
+    "input_rows": (_COUNTER, "Rows read by the batches; a row read by several actions counts each time."),
     "batch_seconds": (_GAUGE, "Duration of the last batch."),
 }
 
-#: Of a queue or stream of a query.
+#: Metrics of a queue or stream of a query.
 _OF_QUEUES: dict[str, tuple[Any, str]] = {
-    "planned_messages": (_COUNTER, "Messages that the batches took."),
-    "depth_messages": (_GAUGE, "Messages that were ready when the last batch was planned."),
-    "batch_messages": (_GAUGE, "How many of them the last batch took."),
-    "lag_messages": (_GAUGE, "How many of them the last batch left."),
-    "message_age_seconds": (_GAUGE, "How long the last message read had waited, if messages have a time."),
+    "planned_messages": (_COUNTER, "Messages in the batches."),
+    "depth_messages": (_GAUGE, "Messages ready when the last batch was planned."),
+    "batch_messages": (_GAUGE, "How many of them the last batch contains."),
+    "lag_messages": (_GAUGE, "How many of them are not in the last batch."),
+    "message_age_seconds": (_GAUGE, "How long the last message read had waited, if messages have a timestamp."),
 }
 
 
 @dataclass
 class _Query:
-    """What is known of a query: figures by metric, those of queues by queue, too."""
+    """The samples of a query: values by metric, those of queues also by queue."""
 
     figures: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_OF_QUERIES, 0))
     taken: dict[str, int] = field(default_factory=dict)
@@ -63,17 +63,17 @@ class _Query:
 
 
 class QueryCollector(StreamingQueryListener, Collector):
-    """What Prometheus is told of the streaming queries of a session that read from RabbitMQ.
+    """Prometheus collector of the streaming queries of a session that read from RabbitMQ.
 
-    A listener of Spark, which adds up what batches report, and a collector of prometheus_client, which shows it.
+    As a Spark listener it adds up what batches report; as a prometheus_client collector it exports the sums.
 
     Notes
     -----
-    Nothing is asked of Spark or the broker. A query is shown from its first batch on, and as the last one reported it
-    while it is idle. The label ``query`` is its name, or its id if it has none. There are samples of the first hundred
-    queries, and of the first 200 queues of each; further queues count together as "other", and a further query takes
-    the place of the one that ended first, if there is one. O(queues) for a batch and for a scrape. Any thread; works
-    over Spark Connect, too.
+    It sends no requests to Spark or the broker. A query appears with its first batch; while it is idle, the values are
+    those of its last batch. The label ``query`` is the query's name, or its id if it has none. The first hundred
+    queries have samples, and the first 200 queues of each; further queues count together as "other", and a further
+    query replaces the one that ended first, if any has ended. O(queues) per batch and per scrape. Safe from any thread;
+    works over Spark Connect, too.
 
     Examples
     --------
@@ -85,15 +85,15 @@ class QueryCollector(StreamingQueryListener, Collector):
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._queries: dict[str, _Query] = {}
-        #: By the id of a query the label, as far as it is shown.
+        #: The labels of queries by their ids.
         self._labels: dict[str, str] = {}
 
     def describe(self) -> Iterable[Metric]:
-        """Return the metrics without samples: a registry refuses a second collector of the same."""
+        """Return the metrics without samples, by which a registry rejects a second collector of them."""
         return _families().values()
 
     def collect(self) -> Iterator[Metric]:
-        """Return the metrics of this moment."""
+        """Return the current metrics."""
         families = _families()
         with self._guard:
             for label, query in self._queries.items():
@@ -105,10 +105,10 @@ class QueryCollector(StreamingQueryListener, Collector):
         return iter(families.values())
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # Spark's name
-        """Do nothing: whether a query reads from RabbitMQ is in its progress."""
+        """Do nothing: only the progress of a query says whether it reads from RabbitMQ."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Add what a batch reports."""
+        """Add the progress of a batch."""
         batch = event.progress
         found = progress(batch)
         if found is None:
@@ -119,10 +119,10 @@ class QueryCollector(StreamingQueryListener, Collector):
                 _add(query, found, batch.numInputRows, batch.batchDuration / 1000)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Do nothing: the figures are those of the last batch."""
+        """Do nothing: the values are those of the last batch."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Note that a query ended, and whether it failed."""
+        """Record that a query ended, and whether it failed."""
         with self._guard:
             label = self._labels.pop(str(event.id), None)
             if label is None:
@@ -133,7 +133,7 @@ class QueryCollector(StreamingQueryListener, Collector):
             self._queries[label] = query  # behind those that ended before it
 
     def _shown(self, identity: str, label: str) -> _Query | None:
-        """Return the query that is shown by a label; None if there are too many."""
+        """Return the samples of a label, created if needed; None if there are too many queries."""
         if label not in self._queries:
             if len(self._queries) >= MOST_QUERIES:
                 ended = (one for one, query in self._queries.items() if not query.figures["query_running"])
@@ -148,7 +148,7 @@ class QueryCollector(StreamingQueryListener, Collector):
 
 
 def _add(query: _Query, found: SourceProgress, rows: int, seconds: float) -> None:
-    """Add a batch, or what was seen when there was none."""
+    """Add a progress, with or without a batch."""
     own = set(query.taken) - {OTHER}
     for queue in {**found.plan, **found.depths}:
         if len(own) < MOST_QUEUES and queue != OTHER:
@@ -159,7 +159,7 @@ def _add(query: _Query, found: SourceProgress, rows: int, seconds: float) -> Non
         query.figures["batch_seconds"] = seconds
     for queue, count in _labelled(found.plan, own, sum).items():
         query.taken[queue] = query.taken.get(queue, 0) + int(count)
-    if not found.source:  # planned by an earlier run: nobody looked at the queues
+    if not found.source:  # planned by an earlier run: the depths of the queues are unknown
         return
     query.last = {
         "depth_messages": _labelled(found.depths, own, sum),
@@ -170,7 +170,7 @@ def _add(query: _Query, found: SourceProgress, rows: int, seconds: float) -> Non
 
 
 def _labelled(figures: Mapping[str, float], own: set[str], together: Any) -> dict[str, float]:
-    """Return figures by label, those of queues without one of their own taken together."""
+    """Return values by label; those of queues without their own label are combined."""
     shown = {queue: value for queue, value in figures.items() if queue in own}
     rest = [value for queue, value in figures.items() if queue not in own]
     return {**shown, OTHER: together(rest)} if rest else shown
