@@ -1,11 +1,11 @@
 """RabbitMQ and weighted fairness for Spark: a replayable source, a sink with confirms, and functions on DataFrames.
 
-Spark finds the format "rabbitmq" by its name. pyspark and pyarrow are imported when something is used.
+Spark finds the format "rabbitmq" by its name. pyspark and pyarrow are imported on first use.
 
-`datasource` is what Spark asks first; it leads to `source` and `sink`, which connect by `broker` and `transport` and
-take their options with `optionreader`. `pipeline` is a prebuilt job of both. The public functions stand in a file each:
-`fairorder`, `shedding` (CoDel), `ringpartition`, `deadletter`, `fairnessreport`, `queryprogress`, `scenariosweep`. What
-Prometheus is told is in `metrics`.
+Start with `datasource`, which Spark calls first. It leads to `source` and `sink`, which connect with `broker` and read
+their options with `optionreader`. `pipeline` is a prebuilt job made of both. Each public function has a file of its
+own: `fairorder`, `shedding` (CoDel), `ringpartition`, `deadletter`, `fairnessreport`, `queryprogress`,
+`scenariosweep`. `metrics` has the Prometheus collector.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ _MODULES = {
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format "rabbitmq" known to a session that has not found it by its name.
+    """Register the format "rabbitmq" with a session that has not found it by itself.
 
-    Spark looks for it in packages named ``pyspark_*``, such as `pyspark_fairsched`, unless another one of them cannot
-    be imported.
+    Spark looks for formats in packages named ``pyspark_*``, such as `pyspark_fairsched`; it finds none of them if one
+    of these packages cannot be imported.
 
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
-        The session. What it has found itself or was told before is replaced, which Spark warns of.
+        The session. An earlier registration is replaced, with a warning from Spark.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""Rows in weighted fair order: exactly inside a partition, by virtual finish times across all of them."""
+"""Rows in weighted fair order: exact inside a partition, or by virtual finish times across all partitions."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["fair_order", "virtual_finish"]
 
-#: A batch, and the numbers of those of its rows that wait in one slot.
+#: A batch, and the indices of its rows that wait in one slot.
 _Piece: TypeAlias = "tuple[pa.RecordBatch, np.ndarray[Any, np.dtype[np.int32]]]"
 
-#: Rows in a record batch that is handed on.
+#: Rows per output record batch.
 _ROWS = 10_000
 
 
@@ -39,14 +39,14 @@ def fair_order(
     ----------
     df : DataFrame
     key : str
-        The column that names a row's slot: strings or integers, not null.
+        Name of the key column: strings or integers, not null.
     quanta : mapping of key to int
-        The weights; every key that occurs needs one.
+        The weight of each key; every key that occurs needs one.
     cost : str, optional
-        A column of positive integers, in the unit of the quanta; 1 each by default.
+        Name of a column of positive integers, in the unit of the quanta; by default each row costs 1.
     window : int, optional
-        Serve with at most so many rows waiting, and hand on as it goes: memory is bounded by it, and a key further
-        away than that is met later. By default all rows of the partition wait first, so that the order is exact.
+        Maximum number of rows read ahead. It bounds the memory, and rows further ahead are not considered yet. By
+        default all rows of the partition are read first, so that the order is exact.
 
     Returns
     -------
@@ -56,13 +56,13 @@ def fair_order(
     Raises
     ------
     ValueError
-        Quanta, or the window, are not what they should be.
+        If `quanta` or `window` is invalid.
 
     Notes
     -----
     Runs in the executors on the compiled engine, without the GIL. O(rows); memory: the partition, or the window. A
-    later shuffle undoes the order; for an order over all partitions see `virtual_finish`. A key without a quantum, and
-    a cost that is not positive, fail the query with a message that names it.
+    later shuffle destroys the order; for an order over all partitions see `virtual_finish`. A key without a quantum,
+    or a cost that is not positive, fails the query with a message that names it.
 
     Source: Shreedhar and Varghese, "Efficient Fair Queuing using Deficit Round Robin" (1995); `fairsched.Dwrr`.
     """
@@ -75,7 +75,7 @@ def fair_order(
 def _ordering(
     key: str, weights: dict[str | int, int], cost: str | None, window: int | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Make the function that an executor runs on a partition."""
+    """Return the function that an executor runs on a partition."""
 
     def order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         orderer = Orderer(key, weights, cost)
@@ -90,23 +90,23 @@ def _ordering(
 
 
 class Orderer:
-    """Record batches in, record batches out, in the order in which the engine serves their rows.
+    """Takes record batches, and returns record batches of their rows in the order in which the engine serves them.
 
     Parameters
     ----------
     key : str
-        The column with the slots' names.
+        The key column.
     weights : dict
-        Name to quantum.
+        Quantum by key.
     cost : str or None
-        The column with the costs.
+        The cost column.
 
     Notes
     -----
-    Batches stay as they came in until their last row goes out; beside them stands, slot by slot, which rows are its.
-    What goes out is gathered from them. So no partition is copied whole, however large. Where rows go out before all
-    are in, those that still wait are gathered now and then, so that a few do not keep many batches: at most
-    twice the rows that wait, and two batches, are held. For one thread.
+    Input batches are kept until their last row is taken, with the indices of the rows of each slot; output batches are
+    gathered from them. So a partition is never copied as a whole. If rows are taken before all batches are added, the
+    waiting rows are sometimes copied to a batch of their own, so that few rows do not keep many batches: at most twice
+    the waiting rows, and two batches, are held. For one thread.
     """
 
     def __init__(self, key: str, weights: dict[str | int, int], cost: str | None) -> None:
@@ -115,7 +115,7 @@ class Orderer:
         self._key = key
         self._cost = cost
         self._pieces: list[deque[_Piece]] = [deque() for _ in weights]
-        #: Rows of the batches that are held, at most.
+        #: Upper bound of the rows in the held batches.
         self._held = 0
 
     @property
@@ -129,7 +129,7 @@ class Orderer:
         Raises
         ------
         ValueError
-            A row's key has no quantum, or its cost is not a positive integer.
+            If a row's key has no quantum, or its cost is not a positive integer.
         """
         slots = self._slots(batch.column(self._key))
         costs = None
@@ -149,7 +149,7 @@ class Orderer:
             self._gather()
 
     def _gather(self) -> None:
-        """Put the rows that wait into a batch of their own, and let go of those that they came in."""
+        """Copy the waiting rows to a batch of their own, and release the batches that they came in."""
         counts = [sum(len(rows) for _, rows in pieces) for pieces in self._pieces]
         parts = [part for pieces, count in zip(self._pieces, counts, strict=True) for part in _front(pieces, count)]
         self._held = self.waiting
@@ -162,7 +162,7 @@ class Orderer:
                 pieces.append((whole, of_slot))
 
     def _slots(self, keys: pa.Array) -> np.ndarray[Any, np.dtype[np.int32]]:
-        """Find the slot of every key: each different key is looked up once."""
+        """Return the slot of every key; each distinct key is looked up once."""
         encoded = keys.dictionary_encode()
         if encoded.null_count:
             raise ValueError(f"column {self._key!r} must name a slot in every row, got null")
@@ -175,13 +175,13 @@ class Orderer:
         return found
 
     def take(self, rows: int) -> pa.RecordBatch:
-        """Serve up to `rows` rows; at least one must wait."""
+        """Serve up to `rows` rows; at least one must be waiting."""
         slots, _ = self._engine.pop_many(rows)
         counts = np.bincount(slots, minlength=len(self._pieces))
         parts: list[pa.RecordBatch] = []
         for slot in np.flatnonzero(counts):
             parts.extend(_front(self._pieces[slot], int(counts[slot])))
-        # Row r of the parts, which are grouped by slot, goes where the r-th of the grouped turns was.
+        # Row r of the parts, which are grouped by slot, goes to the position of the r-th of the grouped turns.
         turns = np.empty(len(slots), np.int64)
         turns[np.argsort(slots, kind="stable")] = np.arange(len(slots))
         return pa.concat_batches(parts).take(pa.array(turns))
@@ -193,9 +193,9 @@ def fair_positions(keys: Sequence[str] | pa.Array, quanta: Mapping[str, int]) ->
     Parameters
     ----------
     keys : sequence of str, or pyarrow.Array
-        Whose row each is; rows of one key stay in their order.
+        The key of each row; rows of one key keep their order.
     quanta : mapping of str to int
-        Weights; 1 where there is none.
+        Weight by key; 1 for other keys.
 
     Returns
     -------
@@ -214,7 +214,7 @@ def fair_positions(keys: Sequence[str] | pa.Array, quanta: Mapping[str, int]) ->
 
 
 def _front(pieces: deque[_Piece], rows: int) -> Iterator[pa.RecordBatch]:
-    """Take the first `rows` rows out of a slot's pieces."""
+    """Remove and yield the first `rows` rows of a slot's pieces."""
     while rows:
         batch, indices = pieces.popleft()
         if len(indices) > rows:
@@ -231,34 +231,35 @@ def virtual_finish(
     order_by: Column | str,
     cost: Column | str | None = None,
 ) -> DataFrame:
-    """Add each row's virtual finish time: sorted by it, rows of all partitions are in weighted fair order.
+    """Add each row's virtual finish time; sorted by it, the rows of all partitions are in weighted fair order.
 
     Parameters
     ----------
     df : DataFrame
     key : Column or str
-        What names a row's slot.
+        The key of a row.
     quanta : mapping of key to int
-        The weights; every key that occurs needs one.
+        The weight of each key; every key that occurs needs one.
     order_by : Column or str
-        The order of the rows of one key: an offset, a time. Where it is equal, Spark chooses.
+        The order of the rows of one key, such as an offset or a time. The order of equal values is undefined.
     cost : Column or str, optional
-        What a row costs; 1 by default. One that is null or negative fails the query.
+        The cost of a row; 1 by default. A cost that is null or negative fails the query.
 
     Returns
     -------
     DataFrame
-        With a column ``vft`` (double) more: the costs of this key's rows up to this one, over its quantum.
+        The rows with an additional column ``vft`` (double): the cost of this key's rows up to this one, divided by its
+        quantum.
 
     Raises
     ------
     ValueError
-        Quanta are not what they should be.
+        If `quanta` is invalid.
 
     Notes
     -----
-    Spark SQL only, no Python in the executors: a sort by key and `order_by`. Rows of one key must fit where Spark sorts
-    them, on disk if need be. The order is that of weighted fair queueing where everything is backlogged.
+    Spark SQL only, no Python in the executors. It sorts by key and `order_by`; all rows of one key are sorted in one
+    task, on disk if needed. The order is that of weighted fair queueing with every key backlogged.
 
     Source: Demers, Keshav and Shenker, "Analysis and Simulation of a Fair Queueing Algorithm" (1989).
     """
@@ -268,7 +269,7 @@ def virtual_finish(
     weights = checked(quanta)
     price = cost_column(cost)
     got = F.coalesce(price.cast("string"), F.lit("null"))
-    # A sum passes over nulls: the row would be free, and first of all rows if it is the first of its key.
+    # A sum ignores nulls: the row would be free, and come before all others if it is the first of its key.
     refused = F.raise_error(F.concat(F.lit("a cost must be a number of at least 0, got "), got))
     price = F.coalesce(F.when(price >= 0, price), refused)
     before = Window.partitionBy(key).orderBy(order_by).rowsBetween(Window.unboundedPreceding, Window.currentRow)

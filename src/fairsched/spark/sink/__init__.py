@@ -1,4 +1,4 @@
-"""Writing rows as messages.
+"""The sink: publishes rows as messages.
 
-`writers` is what Spark calls, `messages` makes messages of rows; `fairsched.publisher` publishes them.
+Spark calls `writers`; `messages` converts rows to messages; `fairsched.publisher` publishes them.
 """

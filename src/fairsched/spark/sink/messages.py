@@ -1,4 +1,4 @@
-"""From rows to messages: properties from columns, ids, and the queue that a key belongs to."""
+"""Convert rows to messages: properties from columns, message ids, and the queue of a key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairsched._routing import HashRing
 from fairsched.errors import FairschedError
 from fairsched.spark.sink.options import SinkOptions
 
-#: Columns that a message can be made of, and their types in Spark.
+#: The allowed columns, and their types in Spark.
 COLUMNS: dict[str, tuple[str, ...]] = {
     "body": ("binary", "string"),
     "routing_key": ("string",),
@@ -25,12 +25,12 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "content_type": ("string",),
     "correlation_id": ("string",),
 }
-#: Columns that are properties as they stand.
+#: Columns whose values are properties, unchanged.
 _PROPERTIES = [name for name in COLUMNS if name in PROPERTY_NAMES and name not in ("message_id", "headers")]
 
 
 class Outgoing(NamedTuple):
-    """One message to publish, as `fairsched.Publisher.publish` takes it."""
+    """One message to publish: arguments of `fairsched.Publisher.publish`."""
 
     exchange: str
     routing_key: str
@@ -39,14 +39,14 @@ class Outgoing(NamedTuple):
 
 
 class Messages:
-    """Makes the messages of one task.
+    """Converts the rows of one task to messages.
 
     Parameters
     ----------
     options : SinkOptions
-        Of the sink.
+        The sink's options.
     name : str
-        Names the task, the same for all attempts: ids are name and number of the row.
+        Name of the task, the same for all its attempts; a generated message id is this name and the row's number.
 
     Notes
     -----
@@ -60,7 +60,7 @@ class Messages:
         self._ring = HashRing(options.hash_ring, points_per_weight=options.hash_points) if options.hash_ring else None
 
     def of(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
-        """Yield the messages of a batch of rows."""
+        """Yield the messages of a record batch."""
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if name in COLUMNS}
         rows = range(batch.num_rows)
         nothing = [None] * batch.num_rows
@@ -72,7 +72,7 @@ class Messages:
         for row in rows:
             body, key, exchange = columns["body"][row], keys[row], exchanges[row]
             if body is None:
-                raise FairschedError(f"row {self._row} has no body (null), so there is no message to publish")
+                raise FairschedError(f"row {self._row} cannot be published: its body is null")
             yield Outgoing(
                 options.exchange if exchange is None else exchange,
                 options.routing_key if key is None else key,
@@ -91,11 +91,11 @@ class Messages:
         if kind == "none":
             return None
         if given is None and kind == "column":
-            raise FairschedError(f"row {self._row} has no message_id (null), which messageId=column needs")
+            raise FairschedError(f"row {self._row} cannot be published: messageId=column, but its message_id is null")
         return f"{self._name}-{self._row}" if given is None else given
 
     def _routed(self, batch: pa.RecordBatch) -> list[Any] | None:
-        """Return the queue of each row, chosen by the ring; null is a key like any other."""
+        """Return the queue of each row on the ring; null is a key like any other."""
         if self._ring is None:
             return None
         found = pa.array(self._ring.route_many(batch.column(self._options.hash_column)))

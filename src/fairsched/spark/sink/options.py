@@ -1,4 +1,4 @@
-"""The options of a writer, checked, in one frozen and picklable object that never shows its URL."""
+"""The checked options of a writer, in a frozen and picklable object whose repr does not show the URL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairsched.spark.optionreader import OptionReader
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What a sink is told; each field is the option of that name (see docs/howto/spark.md)."""
+    """The options of a sink; each field is the option of that name (see docs/howto/spark.md)."""
 
     broker: Broker
     exchange: str
@@ -28,7 +28,7 @@ class SinkOptions:
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """Check the options of a writer, as `fairsched.spark.source.options.source_options` does those of a reader."""
+    """Check the options of a writer; see `fairsched.spark.source.options.source_options` for those of a reader."""
     reader = OptionReader(options)
     found = SinkOptions(
         broker=reader.broker(),
@@ -45,5 +45,5 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     )
     reader.refuse_unknown()
     if found.hash_ring and (found.exchange or found.routing_key):
-        raise ConfigurationError("option hashRing chooses the queue itself; exchange and routingKey must not be given")
+        raise ConfigurationError("option hashRing chooses the queue, so exchange and routingKey must not be given")
     return found

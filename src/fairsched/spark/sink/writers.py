@@ -1,7 +1,7 @@
-"""The sink: every row is a message, and a task has succeeded when the broker has confirmed all of its messages.
+"""The writers: each row is a message, and a task succeeds when the broker has confirmed all its messages.
 
-A task that is tried again publishes again. The generated message id names query, batch, partition and row, so that the
-second copy can be told from a new message, as long as the query gives the same rows in the same partitions.
+A retried task publishes its messages again. The generated message id contains query, batch, partition and row, so that
+consumers can recognise the second copy, as long as the query returns the same rows in the same partitions.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class _Writer(ABC):
     Parameters
     ----------
     options : SinkOptions
-        Of the sink.
+        The sink's options.
     schema : StructType
-        Of the rows.
+        The schema of the rows.
 
     Raises
     ------
     ConfigurationError
-        The body is missing, there is a column that no message has, or one of the wrong type.
+        If there is no column ``body``, or a column has an unknown name or the wrong type.
 
     Notes
     -----
-    For `commit` and `abort`, which do nothing unless a writer says so, nothing is left: messages cannot be held back
-    until all tasks are done, and what is published stays published.
+    `commit` and `abort` keep their default, which does nothing: messages cannot be held back until all tasks are done,
+    and a published message stays published.
     """
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
@@ -56,7 +56,7 @@ class _Writer(ABC):
                 raise ConfigurationError(f"hashRing needs the column {options.hash_column!r} (option hashColumn)")
         for name, kind in types.items():
             if name not in allowed:
-                raise ConfigurationError(f"a message has no {name!r}; columns may be {', '.join(allowed)}")
+                raise ConfigurationError(f"unknown column {name!r}; allowed are {', '.join(allowed)}")
             if kind not in allowed[name]:
                 raise ConfigurationError(f"column {name!r} must be {' or '.join(allowed[name])}, got {kind}")
         if "body" not in types:
@@ -66,10 +66,10 @@ class _Writer(ABC):
 
     @abstractmethod
     def _job(self) -> str:
-        """Name what is written: the same for every attempt at a task, and for nothing else."""
+        """Return a unique name of the query or batch, the same for every attempt of a task."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Publish, and return when all is confirmed; what is returned or refused fails the task."""
+        """Publish the rows and return when all are confirmed; a returned or refused message fails the task."""
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         messages = Messages(self._options, f"{self._job()}-{partition}")
@@ -77,7 +77,7 @@ class _Writer(ABC):
             for batch in iterator:
                 for exchange, key, body, properties in messages.of(batch):
                     publisher.publish(body, key, exchange=exchange, **properties)
-                # Not at the end only: what is left need not be published then.
+                # Check in between, too: after a failure the remaining rows need not be published.
                 publisher.check()
         return WriterCommitMessage()
 
@@ -100,11 +100,11 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         import uuid
 
         super().__init__(options, schema)
-        # Made once per query on the driver, so all attempts at a task share it.
+        # Created once per query on the driver, so all attempts of a task share it.
         self._name = uuid.uuid4().hex
 
     def _job(self) -> str:
-        """Name the query."""
+        """Return the name of the query."""
         return self._name
 
 
@@ -112,7 +112,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes a streaming query; see `_Writer`."""
 
     def _job(self) -> str:
-        """Name query and batch; the query keeps its id across restarts."""
+        """Return the names of query and batch; the query keeps its id across restarts."""
         context = TaskContext.get()
         assert context is not None
         query = context.getLocalProperty("sql.streaming.queryId")
