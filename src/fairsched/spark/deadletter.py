@@ -1,7 +1,7 @@
-"""A way out for rows that a job cannot use: published to a dead-letter exchange, with the reason, before the commit.
+"""Publish rows that a job cannot use to a dead-letter exchange, with the reason, before the commit.
 
-The broker cannot dead-letter them itself: a message of a queue is acknowledged once its row is in the spool, before any
-job sees it, and a message of a stream is never refused.
+The broker cannot dead-letter them itself: a message of a queue is acknowledged when its row is in the spool, before the
+job reads it, and a message of a stream cannot be rejected.
 """
 
 from __future__ import annotations
@@ -15,56 +15,56 @@ if TYPE_CHECKING:
 
 __all__ = ["dead_letter"]
 
-#: Characters of a reason that are kept, since all headers together have to fit into one frame.
+#: Maximum length of a reason in characters, since all headers together must fit in one frame.
 _LONGEST_REASON = 1000
-#: Headers that are given anew: where the message was, and why it is there no more.
+#: Headers added to a copy: where the message was.
 _ORIGIN = {"queue": "x-original-queue", "exchange": "x-original-exchange", "routing_key": "x-original-routing-key"}
 _REASON = "x-reason"
-#: The column that keeps a row's reason while its rows are told apart.
+#: The temporary column with the reason of a row.
 _WHY = "_fairsched_reason"
-#: Headers that a copy has not: some would route it to other queues, and what died in its queue before, the broker would
-#: take for a cycle, and drop it.
+#: Headers removed from a copy: some would route it to other queues; with others the broker would detect a cycle of dead
+#: lettering, and drop it.
 _WITHOUT = ("CC", "BCC", "x-death") + tuple(
     f"x-{which}-death-{what}" for which in ("first", "last") for what in ("queue", "reason", "exchange")
 )
 
 
 def dead_letter(df: DataFrame, reason: Column | str, **options: str) -> DataFrame:
-    """Publish the rows that have a reason to a dead-letter exchange, and return all others.
+    """Publish rows with a reason to a dead-letter exchange, and return the others.
 
     Parameters
     ----------
     df : DataFrame
-        Rows of the source, in ``foreachBatch`` or of a batch query: ``body``, and as far as they are there ``queue``,
+        Rows of the source, in ``foreachBatch`` or of a batch query: the column ``body`` and, if present, ``queue``,
         ``exchange``, ``routing_key``, ``message_id``, ``headers`` and ``properties``.
     reason : Column or str
-        Text that says why a row cannot be used, null where it can; or the column that has it. It is evaluated once for
-        each row. Only the first 1000 characters are sent.
+        A text column, or its name: why a row cannot be used; null if it can. It is evaluated once per row. Only the
+        first 1000 characters are sent.
     **options : str
         Options of the sink: ``url``, and ``exchange`` or ``routingKey`` or both. Without ``routingKey`` a message keeps
-        its own.
+        its routing key.
 
     Returns
     -------
     DataFrame
-        The rows without a reason, as they were read by this call.
+        The rows without a reason, as read by this call.
 
     Raises
     ------
     ConfigurationError
-        There is neither ``exchange`` nor ``routingKey``, so that messages would go back to their queues; or `df` is
-        streaming, or lacks a column.
+        If neither ``exchange`` nor ``routingKey`` is given, so that messages would return to their queues; or if `df`
+        is streaming, or lacks a column.
     pyspark.errors.PySparkException
-        The broker did not confirm all of them, or one had no queue to go to. In ``foreachBatch`` the batch fails then,
-        and is run again.
+        If the broker did not confirm a message, or could not route one to a queue. In ``foreachBatch`` the batch then
+        fails, and is run again.
 
     Notes
     -----
-    Returns when the broker has confirmed all of them: at least once, since a batch that is run again publishes again,
-    with the same ``message_id`` where a message has one. `df` is read once, by this call, into the storage of the
-    executors (``localCheckpoint``); the rest comes from there. Rows that are lost from there with an executor fail the
-    batch, and are not read anew: with ``ackMode=auto`` these would be others. A message's headers need
-    ``includeHeaders``, its other properties ``includeProperties``. O(rows). For one thread.
+    Returns when the broker has confirmed all messages. Delivery is at least once: a batch that is run again publishes
+    again, with the same ``message_id`` if a message has one. `df` is read once, by this call, into the storage of the
+    executors (``localCheckpoint``). If rows are lost there with an executor, the batch fails; they are not read again,
+    because with ``ackMode=auto`` a second reading returns other messages. To copy a message's headers, set
+    ``includeHeaders``; for its other properties ``includeProperties``. O(rows). For one thread.
 
     Examples
     --------
@@ -78,19 +78,19 @@ def dead_letter(df: DataFrame, reason: Column | str, **options: str) -> DataFram
     given = {name.lower(): value for name, value in options.items()}
     if not given.get("exchange") and not given.get("routingkey"):
         raise ConfigurationError(
-            "dead_letter() needs the option exchange or routingKey: by the default exchange and their own routing keys "
-            "messages would return to their queues"
+            "dead_letter() needs the option exchange or routingKey: the default exchange would route messages back to "
+            "their queues, by their own routing keys"
         )
     if df.isStreaming:
-        raise ConfigurationError("dead_letter() works on the rows of a batch: call it in foreachBatch")
+        raise ConfigurationError("dead_letter() does not work on a streaming DataFrame: call it in foreachBatch")
     needed = ["body"] if given.get("routingkey") else ["body", "routing_key"]
     if missing := [name for name in needed if name not in df.columns]:
         raise ConfigurationError(
             f"dead_letter() needs the column {', '.join(missing)}; there are {', '.join(df.columns)}"
         )
     why = (F.col(reason) if isinstance(reason, str) else reason).cast("string")
-    # Read once: messages that are acknowledged as they are read would be others in a second reading, and a reason that
-    # is not the same twice would put a row on both sides, or on none.
+    # Read once: with acknowledged messages a second reading would return others, and a reason that differs the second
+    # time would put a row on both sides, or on none.
     rows = df.withColumn(_WHY, why).localCheckpoint(eager=True)
     columns = _message(rows, F.col(_WHY), own_key=not given.get("routingkey"))
     rows.where(F.col(_WHY).isNotNull()).select(*columns).write.format("rabbitmq").mode("append").options(
@@ -100,7 +100,7 @@ def dead_letter(df: DataFrame, reason: Column | str, **options: str) -> DataFram
 
 
 def _message(df: DataFrame, why: Column, *, own_key: bool) -> list[Column]:
-    """Make the columns that the sink takes; an expiration is left out, or the message would not stay."""
+    """Return the columns for the sink; without the expiration, so that the message stays in the queue."""
     from pyspark.sql import functions as F
 
     origin = {header: F.col(name) for name, header in _ORIGIN.items() if name in df.columns}

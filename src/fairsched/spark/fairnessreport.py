@@ -1,4 +1,4 @@
-"""How fair what was read, or written, is: as a table of its own, or in the progress of a streaming query."""
+"""How fair the rows read or written are: as a table, or in the progress of a streaming query."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ __all__ = ["fairness_report", "observe_fairness"]
 def fairness_report(
     df: DataFrame, key: str, quanta: Mapping[str | int, int], cost: Column | str | None = None
 ) -> DataFrame:
-    """Set what each key received beside what its quantum entitles it to.
+    """Compare the share of each key with the share that its quantum entitles it to.
 
     Parameters
     ----------
     df : DataFrame
-        What was served.
+        The rows served.
     key : str
-        The column that names a row's slot.
+        Name of the key column.
     quanta : mapping of key to int
-        The weights. Keys without one are left out.
+        The weight of each key. Other keys are ignored.
     cost : Column or str, optional
-        What a row cost; 1 by default.
+        The cost of a row; 1 by default.
 
     Returns
     -------
     DataFrame
-        One row for each of `quanta`, those that received nothing as well: `key`, ``quantum``, ``rows``, ``cost``,
-        ``share`` (of all cost; 0 where there is none), ``expected`` (the quantum's part), ``ratio`` (share over
-        expected: 1 is exactly fair) and ``jain`` (Jain's index of cost over quantum, the same in each row; 1 where
-        nothing was served).
+        One row per key of `quanta`, also for keys that received nothing: `key`, ``quantum``, ``rows``, ``cost``,
+        ``share`` (of the total cost; 0 if that is 0), ``expected`` (the quantum divided by the sum of quanta),
+        ``ratio`` (share divided by expected; 1 is exactly fair) and ``jain`` (Jain's index of cost divided by quantum,
+        the same in each row; 1 if nothing was served).
 
     Raises
     ------
     ValueError
-        Quanta are not what they should be.
+        If `quanta` is invalid.
 
     Notes
     -----
-    Spark SQL only. O(rows), one aggregation: `df` is read once.
+    Spark SQL only. O(rows), one aggregation; `df` is read once.
 
-    Source: Jain, Chiu and Hawe, DEC-TR-301 (1984); `fairsched.fairness` has the same in plain Python.
+    Source: Jain, Chiu and Hawe, DEC-TR-301 (1984); `fairsched.fairness` computes the same in plain Python.
     """
     from pyspark.sql import functions as F
 
@@ -59,8 +59,8 @@ def fairness_report(
         F.coalesce("rows", F.lit(0)).cast("long").alias("rows"), F.coalesce("cost", F.lit(0)).alias("cost"),
     )  # fmt: skip
     each = F.col("cost").cast("double") / F.col("quantum")
-    # All rows as one and apart again: a join with totals would read what was served a second time, which, of a source
-    # that consumes, is something else.
+    # Collect all rows into one and explode it: a join with totals would read the input a second time, and a source that
+    # consumes messages would return others.
     whole = joined.agg(
         F.explode(F.collect_list(F.struct(key, "quantum", "rows", "cost"))).alias("row"),
         F.sum("cost").cast("double").alias("cost"), F.sum("quantum").cast("double").alias("quantum"),
@@ -78,32 +78,33 @@ def fairness_report(
 
 
 def observe_fairness(df: DataFrame, queues: Iterable[str], *, key: str = "queue", name: str = "fairness") -> DataFrame:
-    """Count each queue's rows in the progress of a streaming query.
+    """Count the rows of each queue in the progress of a streaming query.
 
     Parameters
     ----------
     df : DataFrame
     queues : iterable of str
-        The names to count; rows of others are counted together as ``_other``, with another
-        underscore in front if a queue has that name.
+        Names of the queues to count. The rows of other queues are counted together as ``_other``; if a queue has that
+        name, with one more underscore in front.
     key : str
-        The column that names a row's queue.
+        The column with the name of a row's queue.
     name : str
-        Where the counts stand in ``StreamingQueryProgress.observedMetrics``.
+        Key of the counts in ``StreamingQueryProgress.observedMetrics``.
 
     Returns
     -------
     DataFrame
-        The same rows. Every batch's progress has ``observedMetrics[name]``, a row of counts by queue.
+        The same rows. The progress of each batch has ``observedMetrics[name]``, a row of counts by queue.
 
     Raises
     ------
     ValueError
-        No queue is named, or one twice.
+        If no queue is named, or one is named twice.
 
     Notes
     -----
-    Spark SQL only; the counts come with the query that runs anyway. A batch query takes an `Observation` as `name`.
+    Spark SQL only; the query counts while it runs, without a second pass. For a batch query, `name` is an
+    `Observation`.
     """
     from pyspark.sql import functions as F
 

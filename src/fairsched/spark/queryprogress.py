@@ -1,4 +1,4 @@
-"""What a running query waits for, has planned and leaves behind, by queue: its progress, without parsing JSON."""
+"""The progress of a streaming query by queue: depth, plan, lag and age, without parsing JSON."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ __all__ = ["SourceProgress", "offset_of", "progress"]
 
 @dataclass(frozen=True, kw_only=True)
 class SourceProgress:
-    """What the RabbitMQ sources of a query reported last; each mapping is by the name of the queue or stream.
+    """The last progress of a query's RabbitMQ sources; each mapping is by the name of a queue or stream.
 
     Attributes
     ----------
     batch : int
         Number of the batch.
     source : str
-        Names the queues or streams with their weights, and host and port of the broker; never a user or a password.
-        Empty for a batch that an earlier run of the query planned: it is run again without a look at the queues, and
-        `plan` is all that is known of it.
+        The queues or streams with their weights, and host and port of the broker; never a user or a password. Empty
+        for a batch planned by an earlier run of the query: it is run again without a query of the queues, and only
+        `plan` is known.
     depths : mapping of str to int
-        Messages that were ready for this query when the batch was planned.
+        Messages that were ready when the batch was planned.
     plan : mapping of str to int
-        How many of them are in the batch; 0 for all queues if Spark reports that there was none.
+        How many of them are in the batch; all 0 if Spark reports a progress without a batch.
     lag : mapping of str to int
-        How many of them the batch left.
+        How many of them are not in the batch.
     ages : mapping of str to float
-        Seconds that the last message read of each queue had waited; only queues whose messages have a time.
+        Seconds that the last message read of each queue had waited; only for queues whose messages have a timestamp.
 
     Notes
     -----
@@ -51,28 +51,28 @@ class SourceProgress:
 
 
 def progress(query: StreamingQuery | StreamingQueryProgress) -> SourceProgress | None:
-    """Say what a query has read of its queues or streams, and what waits there.
+    """Return what a query has read from its queues or streams, and how many messages wait there.
 
     Parameters
     ----------
     query : StreamingQuery or StreamingQueryProgress
-        A query, of which the last progress is taken, or one progress: ``event.progress`` in a listener, or one of
+        A query, whose last progress is used, or a progress: ``event.progress`` in a listener, or an item of
         ``query.recentProgress``.
 
     Returns
     -------
     SourceProgress or None
-        None before the first batch, and for a query that reads nothing from RabbitMQ. Of several such sources, the sum
-        by queue of what was planned; a queue that two of them read has the greater of all other figures.
+        None before the first batch, and for a query that does not read from RabbitMQ. If two sources of the query read
+        the same queue, `plan` has the sum of both, and the other mappings the larger value.
 
     Raises
     ------
     TypeError
-        It is neither.
+        If `query` is neither.
 
     Notes
     -----
-    Nothing is asked of the broker. O(number of queues). Works over Spark Connect, too.
+    Sends no request to the broker. O(number of queues). Works over Spark Connect, too.
     """
     last: Any = query.lastProgress if hasattr(query, "lastProgress") else query
     if last is None:
@@ -100,7 +100,7 @@ def progress(query: StreamingQuery | StreamingQueryProgress) -> SourceProgress |
 
 
 def offset_of(found: Any) -> Mapping[str, Any]:
-    """Return an offset of a progress as its source made it; Spark Connect (4.3) gives its text."""
+    """Return an offset of a progress as a mapping; Spark Connect (4.3) returns its text."""
     offset = json.loads(found) if isinstance(found, str) else found
     return offset if isinstance(offset, dict) else {}
 
@@ -109,9 +109,9 @@ _Figures = tuple[str, Mapping[str, int], Mapping[str, int], Mapping[str, int], M
 
 
 def _figures(source: Mapping[str, Any]) -> _Figures | None:
-    """Take description, depths, plan, lag and ages in milliseconds out of a source's progress; None if it is not ours.
+    """Return description, depths, plan, lag and ages (ms) of a source's progress; None for a source of another format.
 
-    A progress without a batch has the offset of the batch before on both sides.
+    A progress without a batch has the offset of the previous batch as both start and end.
     """
     begin, end, seen = (offset_of(source.get(name)) for name in ("startOffset", "endOffset", "latestOffset"))
     described = seen.get("source")
@@ -132,7 +132,7 @@ def _figures(source: Mapping[str, Any]) -> _Figures | None:
 def _of_streams(
     begin: Mapping[str, Any], end: Mapping[str, Any], seen: Mapping[str, Any]
 ) -> tuple[Mapping[str, int], Mapping[str, int], Mapping[str, int]]:
-    """Take depths, plan and lag: distances between offsets."""
+    """Return depths, plan and lag of streams: distances between offsets."""
     if end["streams"] == "initial":
         return {}, {}, {}
     starts = end["streams"] if begin == end else end["from"]

@@ -1,4 +1,4 @@
-"""Rows placed by a consistent-hash ring: a stable partition for every key, as partitions come and go."""
+"""Partition rows by a consistent-hash ring: few keys move when partitions are added or removed."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ __all__ = ["repartition_by_ring", "ring_partition"]
 
 
 def ring_partition(col: Column | str, ring: HashRing) -> Column:
-    """Name, by its number, the ring's member that each key belongs to.
+    """Return the index of the ring's member that each key belongs to.
 
     Parameters
     ----------
     col : Column or str
-        The keys: strings, binary or integers. A null has a place too, the same for all nulls.
+        The keys: strings, binary or integers. All nulls belong to one member.
     ring : HashRing
-        Its members' order (`ring.names`) is the numbering.
+        The ring.
 
     Returns
     -------
     Column
-        int, from 0 to ``len(ring.names) - 1``: an index into ``ring.names``, as `HashRing.route_many` gives it.
+        int, from 0 to ``len(ring.names) - 1``: an index into ``ring.names``, as from `HashRing.route_many`.
 
     Raises
     ------
     TypeError
-        `ring` is none.
+        If `ring` is not a `HashRing`.
     ValueError
-        The ring is empty, or bounds its members' loads: a place would then depend on the rows before.
+        If the ring is empty or has a `load_factor`, with which a key's member would depend on the rows before.
 
     Notes
     -----
-    An Arrow UDF: the executor hashes a record batch in one call without the GIL, and nothing is copied. A member that
-    is added takes its share of the keys from the others, and no other key moves. O(rows).
+    An Arrow UDF: the executor hashes a record batch in one call without the GIL, and without a copy. When a member is
+    added, keys move only to it. O(rows).
 
-    Source: Karger et al., "Consistent Hashing and Random Trees" (1997); `HashRing` has the rest.
+    Source: Karger et al., "Consistent Hashing and Random Trees" (1997); see `HashRing`.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def ring_partition(col: Column | str, ring: HashRing) -> Column:
 
 
 def repartition_by_ring(df: DataFrame, col: Column | str, ring: HashRing) -> DataFrame:
-    """Give every member of a ring a partition of its own, with all rows of its keys.
+    """Repartition rows so that each member of a ring has a partition with all rows of its keys.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def repartition_by_ring(df: DataFrame, col: Column | str, ring: HashRing) -> Dat
     col : Column or str
         The keys, as for `ring_partition`.
     ring : HashRing
-        One partition for each member, in the order of ``ring.names``.
+        The ring; partitions are in the order of ``ring.names``.
 
     Returns
     -------
@@ -79,11 +79,11 @@ def repartition_by_ring(df: DataFrame, col: Column | str, ring: HashRing) -> Dat
     Raises
     ------
     TypeError, ValueError
-        As `ring_partition` does.
+        As for `ring_partition`.
 
     Notes
     -----
-    A shuffle: rows of one input partition keep their order within the output partition, those of several are mixed.
+    A shuffle: the rows of one input partition keep their order, and the rows of several are interleaved.
     """
     return df.repartitionById(len(_checked(ring).names), ring_partition(col, ring))
 
@@ -92,10 +92,10 @@ def _checked(ring: HashRing) -> HashRing:
     if not isinstance(ring, HashRing):
         raise TypeError(f"ring must be a fairsched.HashRing, got {ring!r}")
     if not ring.names:
-        raise ValueError("the ring must have at least one member, got none")
+        raise ValueError("ring must have at least one member, got none")
     if ring.load_factor is not None:
         raise ValueError(
-            f"a ring with load_factor={ring.load_factor} places a key by what was placed before, which differs from "
-            "partition to partition; use one without"
+            f"ring must not have a load_factor, got {ring.load_factor}: a key's member would depend on the rows before "
+            "it, which differ between partitions"
         )
     return ring

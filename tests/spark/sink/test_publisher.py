@@ -98,7 +98,7 @@ def test_ids_may_be_left_out_or_required(broker: Node, queues: Declare) -> None:
     [name] = queues(1)
     write(broker, {"body": ["a"]}, routingKey=name, messageId="none")
     assert take(broker, name)[0][0].message_id is None
-    with pytest.raises(FairschedError, match="row 1 has no message_id"):
+    with pytest.raises(FairschedError, match="row 1 cannot be published: messageId=column"):
         write(broker, {"body": ["a", "b"], "message_id": ["x", None]}, routingKey=name, messageId="column")
 
 
@@ -203,6 +203,6 @@ def test_rows_that_are_no_messages_are_refused(
 
 def test_a_row_without_a_body_fails(broker: Node, queues: Declare) -> None:
     [name] = queues(1)
-    with pytest.raises(FairschedError, match="row 1 has no body"):
+    with pytest.raises(FairschedError, match="row 1 cannot be published: its body is null"):
         write(broker, {"body": ["a", None]}, routingKey=name)
     eventually(lambda: broker.count(name) <= 1)
