@@ -49,10 +49,10 @@ def test_durations_are_milliseconds_or_carry_a_unit():
     ("wrong", "named"),
     [
         ({"url": ""}, "url is missing"),
-        ({"username": "me"}, "option username is given without password: give both, or both in url"),
-        ({"password": "hush"}, "option password is given without username"),
-        ({"username": "", "password": "hush"}, "option password is given without username"),
-        ({"username": "me", "password": "hush"}, "option url names a user, and the options username and password"),
+        ({"username": "me"}, "option username needs option password; give both, or both in url"),
+        ({"password": "hush"}, "option password needs option username"),
+        ({"username": "", "password": "hush"}, "option password needs option username"),
+        ({"username": "me", "password": "hush"}, "the user is given in option url and in options username"),
         ({"minPartitions": "4"}, "minPartitions is for streams, got 4: .*queueAssignment=split"),
         ({"minPartitions": "0"}, "minPartitions must be an integer from 1 to 10000, got '0'"),
         (
@@ -60,10 +60,10 @@ def test_durations_are_milliseconds_or_carry_a_unit():
             "option minPartitions says what numPartitions say",
         ),
         ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition must be an integer from 1"),
-        ({"consumerArguments": "x-priority"}, "consumerArguments must be a JSON object of texts, integers"),
+        ({"consumerArguments": "x-priority"}, "consumerArguments must be a JSON object of strings, 64-bit integers"),
         ({"consumerArguments": '{"x-priority": 1.5}'}, "consumerArguments must be a JSON object"),
         ({"consumerArguments": '{"x-priority": null}'}, "consumerArguments must be a JSON object"),
-        ({"consumerArguments": f'{{"x": {2**63}}}'}, "integers of 64 bits"),
+        ({"consumerArguments": f'{{"x": {2**63}}}'}, "64-bit integers"),
         ({"consumerArguments": f'{{"{"x" * 256}": 1}}'}, "consumerArguments: a header's name must be at most 255"),
         (
             {"queues": "", "streams": "s", "consumerArguments": '{"x-stream-offset": 1}'},

@@ -89,5 +89,5 @@ def test_when_may_be_part_of_a_struct(spark: Any) -> None:
 
 def test_a_row_that_does_not_say_when_is_named(spark: Any) -> None:
     rows = frame(spark, {"stale": 150.0}, 10).withColumn("received_at", F.when(F.col("id") != 7, F.col("received_at")))
-    with pytest.raises(PythonException, match="column 'received_at' must say when every row was taken, got null"):
+    with pytest.raises(PythonException, match="column 'received_at' must have the time of each row, got null"):
         codel(rows, "queue", "age", 100, 100).collect()

@@ -1,4 +1,4 @@
-"""The data source "rabbitmq": what Spark asks for first, and who answers."""
+"""The data source "rabbitmq", which Spark calls first, and its readers and writers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RabbitMQDataSource(DataSource):
 
     Notes
     -----
-    Spark makes, pickles and forgets these at will: nothing is opened here.
+    Spark creates, pickles and drops instances at any time, so nothing is opened here.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -41,7 +41,7 @@ class RabbitMQDataSource(DataSource):
         return "rabbitmq"
 
     def schema(self) -> str:
-        """Return the columns; checks the options, so that an error shows at ``load()``."""
+        """Return the columns; checks the options, so that errors are raised by ``load()``."""
         return ddl(column_names(source_options(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -1,4 +1,4 @@
-"""Takes options one by one out of what Spark gives, checks them, and names the one that is wrong."""
+"""Reads the options that Spark passes, one by one, and checks them; errors name the option."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fairsched.durations import parse_duration
 from fairsched.errors import ConfigurationError
 from fairsched.spark.broker import Broker
 
-#: Spark passes it along with everybody's options.
+#: Options of Spark itself, which it passes to every source.
 FOREIGN = frozenset({"checkpointlocation"})
 
-#: Spark 4.3 asks a Python source for a table's columns with options that it does not give when the table is used.
+#: Spark 4.3 passes the options of a table when it asks a Python source for the columns, but not when the table is used.
 _NO_TABLES = (
-    "Spark gives a table made with CREATE TABLE … USING rabbitmq no options when it is used: use "
+    "Spark does not pass the options of a table created with CREATE TABLE … USING rabbitmq when the table is used: use "
     "CREATE TEMPORARY VIEW … USING rabbitmq OPTIONS (…), or the readers and writers of DataFrames"
 )
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def as_json(text: str, name: str, shape: str) -> Any:
-    """Parse the JSON of an option; `shape` says what it should look like."""
+    """Parse the JSON of an option; `shape` describes the allowed form."""
     try:
         return json.loads(text)
     except ValueError:
@@ -47,25 +47,25 @@ def _is_argument(value: object) -> bool:
 
 
 class OptionReader:
-    """Takes options out of a case-insensitive mapping, and knows which are left."""
+    """Removes options from a case-insensitive mapping, to find unknown ones at the end."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        # Spark's mapping forgets its case-insensitivity when it is copied, so the keys are lowered here.
+        # A copy of Spark's mapping is no longer case-insensitive, so the keys are lowered here.
         self._left = {str(key).lower(): value for key, value in options.items()}
         self._given = frozenset(self._left)
         self.known: list[str] = []
 
     def given(self, *names: str) -> list[str]:
-        """Those of the options that the user gave."""
+        """Return the options among `names` that the user gave."""
         return [name for name in names if name.lower() in self._given]
 
     def text(self, name: str, default: T) -> str | T:
-        """Take any text."""
+        """Read a text."""
         self.known.append(name)
         return self._left.pop(name.lower(), default)
 
     def number(self, name: str, default: int, least: int = 1, most: int = _MOST) -> int:
-        """Take an integer between two bounds, inclusive."""
+        """Read an integer between two bounds, inclusive."""
         text = self.text(name, None)
         if text is None:
             return default
@@ -78,7 +78,7 @@ class OptionReader:
         return value
 
     def seconds(self, name: str, default: str) -> float:
-        """Take a duration; a bare number is in milliseconds where the name says so, else in seconds."""
+        """Read a duration; a bare number is in milliseconds if the name ends with "Ms", else in seconds."""
         text = str(self.text(name, default))
         try:
             return parse_duration(f"{text}ms" if name.endswith("Ms") and _BARE.fullmatch(text) else text)
@@ -86,21 +86,21 @@ class OptionReader:
             raise ConfigurationError(f"option {name}: {error}") from None
 
     def flag(self, name: str, default: bool) -> bool:
-        """Take true or false."""
+        """Read true or false."""
         text = str(self.text(name, default)).lower()
         if text not in ("true", "false"):
             raise ConfigurationError(f"option {name} must be true or false, got {text!r}")
         return text == "true"
 
     def choice(self, name: str, *allowed: str) -> str:
-        """Take one of several words, in any case; the first one is the default."""
+        """Read one of several words, in any case; the first one is the default."""
         text = str(self.text(name, allowed[0])).lower()
         if text not in allowed:
             raise ConfigurationError(f"option {name} must be {' or '.join(allowed)}, got {text!r}")
         return text
 
     def weights(self, name: str, *, listed: bool = True) -> dict[str, int]:
-        """Take ``{"name": weight}``, or a comma-separated list of names of weight 1."""
+        """Read ``{"name": weight}``, or a comma-separated list of names with weight 1."""
         text = self.text(name, "").strip()
         shape = 'a JSON object of positive integers, such as {"gold": 10, "free": 1}'
         if listed and not text.startswith("{"):
@@ -111,13 +111,13 @@ class OptionReader:
         return found
 
     def broker(self) -> Broker:
-        """Take the options that say where the broker is and how long to wait for it."""
+        """Read the options of the connection: URL, login, heartbeat, timeout and retries."""
         text = self.text("url", "")
         if not text:
-            # A managed table has a path, which Spark does give.
+            # A managed table has a path, which Spark passes.
             unused = f". {_NO_TABLES}" if self._given <= {"path"} else ""
             raise ConfigurationError(
-                f"option url is missing; it is an AMQP URL, such as amqp://user:password@host/vhost{unused}"
+                f"option url is missing: give an AMQP URL, such as amqp://user:password@host/vhost{unused}"
             )
         return Broker(
             self._with_login(check_urls([one.strip() for one in text.split(",")])),
@@ -127,25 +127,25 @@ class OptionReader:
         )
 
     def _with_login(self, urls: tuple[str, ...]) -> tuple[str, ...]:
-        """Take username and password, which Spark shows the second of to nobody, and put them into the URLs."""
+        """Read username and password, and add them to the URLs; Spark redacts the option password."""
         user, password = self.text("username", None), self.text("password", None)
         if user is None and password is None:
             return urls
         if not user or password is None:
             given, missing = ("password", "username") if not user else ("username", "password")
-            raise ConfigurationError(f"option {given} is given without {missing}: give both, or both in url")
+            raise ConfigurationError(f"option {given} needs option {missing}; give both, or both in url")
         for url in urls:
             if "@" in re.split("[/?#]", url.partition("//")[2])[0]:
                 raise ConfigurationError(
-                    "option url names a user, and the options username and password another: give them in one place"
+                    "the user is given in option url and in options username and password; give it once"
                 )
         login = f"//{quote(user, safe='')}:{quote(password, safe='')}@"
         return tuple(url.replace("//", login, 1) for url in urls)
 
     def arguments(self, name: str) -> dict[str, Any]:
-        """Take a JSON object of texts, integers, true and false, as AMQP's tables have them."""
+        """Read a JSON object of strings, integers and booleans, for an AMQP table."""
         text = self.text(name, "{}")
-        shape = 'a JSON object of texts, integers of 64 bits, true and false, such as {"x-priority": 10}'
+        shape = 'a JSON object of strings, 64-bit integers, true and false, such as {"x-priority": 10}'
         found = as_json(text, name, shape)
         if not isinstance(found, dict) or not all(map(_is_argument, found.values())):
             raise ConfigurationError(f"option {name} must be {shape}, got {text!r}")
@@ -156,7 +156,7 @@ class OptionReader:
         return found
 
     def refuse_unknown(self) -> None:
-        """Raise if an option is left that nobody took."""
+        """Raise ConfigurationError if an option was not read."""
         left = sorted(set(self._left) - FOREIGN)
         if any(name.startswith("option.") for name in left):
             raise ConfigurationError(_NO_TABLES)

@@ -1,4 +1,4 @@
-"""The weights of keys, checked once, as Spark's expressions and the engine want them."""
+"""The weights of keys, checked, and as expressions of Spark."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def checked(quanta: Mapping[str | int, int]) -> dict[str | int, int]:
     Raises
     ------
     ValueError
-        There are none, a quantum is not a positive integer, or a key is neither text nor an integer.
+        If there are none, a quantum is not a positive integer, or a key is neither a string nor an integer.
     OverflowError
-        A quantum is above 2**62 - 1.
+        If a quantum is above 2**62 - 1.
     """
     pairs = dict(checked_quanta({name: quantum for name, quantum in quanta.items()}))  # noqa: C416  # wider types
     if not pairs:
@@ -33,7 +33,7 @@ def checked(quanta: Mapping[str | int, int]) -> dict[str | int, int]:
 
 
 def quantum_column(key: Column | str, quanta: Mapping[str | int, int]) -> Column:
-    """Look up each row's quantum in a map literal; a key without one fails the query and is named."""
+    """Return each row's quantum, from a map literal; a key without one fails the query with a message that names it."""
     from pyspark.sql import functions as F
 
     column = F.col(key) if isinstance(key, str) else key
@@ -46,7 +46,7 @@ def quantum_column(key: Column | str, quanta: Mapping[str | int, int]) -> Column
 
 
 def cost_column(cost: Column | str | None) -> Column:
-    """Choose what a row costs: a column, or 1 each."""
+    """Return the cost of a row: a column, or 1."""
     from pyspark.sql import functions as F
 
     if cost is None:

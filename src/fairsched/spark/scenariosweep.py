@@ -1,4 +1,4 @@
-"""The simulator over a grid of scenarios: one row each, on as many cores as Spark has."""
+"""Simulate a grid of scenarios, one row each, in parallel on Spark."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sweep(
     simulate: Callable[[Scenario], Result] = _simulate,
     num_partitions: int | None = None,
 ) -> DataFrame:
-    """Simulate many scenarios, and lay out what came of each as a row.
+    """Simulate many scenarios, and return the results as rows.
 
     Parameters
     ----------
@@ -39,31 +39,30 @@ def sweep(
     scenarios : iterable of Scenario
         Such as ``[base.replaced({"consumers.*.prefetch": size}) for size in range(1, 61)]``.
     simulate : callable
-        What is called with each, in an executor; `fairsched.simulate` by default.
+        Called with each scenario in an executor; `fairsched.simulate` by default.
     num_partitions : int, optional
-        Tasks; by default as many as Spark runs at once, but no more than scenarios, which a small query finds out. The
-        rows do not depend on it.
+        Number of tasks. By default as many as Spark runs at once (a small query finds that out), at most one per
+        scenario. The rows do not depend on it.
 
     Returns
     -------
     DataFrame
-        One row for each scenario: ``scenario`` (its place among `scenarios`), ``name``, ``seed``, ``seconds``,
-        ``served``, ``returned``, ``throughput`` (a second), ``utilisation`` (of all consumers' time), ``jain``,
-        percentiles of ``wait`` (in the consumer's buffer) and ``total`` (from coming into the queue to handled) in
-        seconds, null where nothing was handled, ``shares`` and ``errors`` by queue, and ``result``, everything but the
-        timeline as JSON.
+        One row per scenario: ``scenario`` (its index in `scenarios`), ``name``, ``seed``, ``seconds``, ``served``,
+        ``returned``, ``throughput`` (per second), ``utilisation`` (of all consumers' time), ``jain``, percentiles of
+        ``wait`` (in the consumer's buffer) and ``total`` (from entering the queue until handled) in seconds, null if no
+        message was handled, ``shares`` and ``errors`` by queue, and ``result`` (everything but the timeline, as JSON).
 
     Raises
     ------
     TypeError
-        Something among `scenarios` is no Scenario.
+        If an item of `scenarios` is not a Scenario.
     ValueError
-        There is none, or `num_partitions` is not positive.
+        If there are no scenarios, or `num_partitions` is not positive.
 
     Notes
     -----
-    Each scenario has its own seed, so rows are the same wherever they are made. The frame simulates again each time it
-    is used: cache it, or write it. Executors need the same version of fairsched.
+    Each scenario has its own seed, so the rows do not depend on the executor. Each use of the DataFrame simulates
+    again: cache it or write it. Executors need the same version of fairsched.
     """
     chosen = list(scenarios)
     for scenario in chosen:
@@ -81,7 +80,7 @@ def sweep(
 
 
 def _tasks(spark: SparkSession, rows: int) -> int:
-    """Find out into how many tasks Spark divides so many rows; over Spark Connect nobody can be asked."""
+    """Return the number of tasks into which Spark divides `rows` rows; Spark Connect does not tell its parallelism."""
     from pyspark.sql import functions as F
 
     return spark.range(rows).select(F.spark_partition_id()).distinct().count()
@@ -96,7 +95,7 @@ def _spread() -> Any:
 def _simulating(
     simulate: Callable[[Scenario], Result],
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Make the function that an executor runs on its scenarios."""
+    """Return the function that an executor runs on its scenarios."""
     schema = pa.schema(
         [("scenario", pa.int64()), ("name", pa.string()), ("seed", pa.decimal128(20, 0)), ("seconds", pa.float64())]
         + [(name, pa.int64()) for name in ("served", "returned")]

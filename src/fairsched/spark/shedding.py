@@ -1,4 +1,4 @@
-"""Rows that waited too long, found by CoDel: in a batch, after the fact."""
+"""Find the rows of a batch that waited too long, by CoDel."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ if TYPE_CHECKING:
 
 __all__ = ["codel"]
 
-#: What waits behind a row is not known, so every row is taken to have a backlog behind it.
+#: The backlog behind a row is not known, so every row is assumed to have a large one.
 _BACKLOG = 2**31
 
 
 def codel(
     df: DataFrame, key: str, sojourn_ms: str, target_ms: float, interval_ms: float, *, at: str = "received_at"
 ) -> DataFrame:
-    """Mark the rows that CoDel would have sent back.
+    """Mark the rows that CoDel would have returned.
 
     Parameters
     ----------
     df : DataFrame
-        Rows of one key in the order in which they were taken, within a partition.
+        Within a partition, rows of one key must be in the order in which they were taken.
     key : str
-        The column whose values have a law of their own each: a queue, a tenant.
+        Name of the key column, such as a queue or a tenant; each key has its own CoDel state.
     sojourn_ms : str
-        The column that says how long a row waited, in milliseconds; null counts as not at all.
+        Name of the column with a row's waiting time in milliseconds; null counts as 0.
     target_ms, interval_ms : float
-        The law's parameters, in milliseconds.
+        CoDel's target and interval, in milliseconds.
     at : str
-        The column that says when a row was taken: a timestamp, or milliseconds as a number; not null.
+        Name of the column with the time at which a row was taken: a timestamp, or a number of milliseconds; not null.
 
     Returns
     -------
     DataFrame
-        With a boolean column ``shed`` more, in place of one that there was.
+        The rows with a boolean column ``shed``; an existing column of that name is replaced.
 
     Raises
     ------
     ValueError
-        A parameter of the law is not allowed.
+        If `target_ms` or `interval_ms` is invalid.
 
     Notes
     -----
-    Runs in the executors on the compiled law, without the GIL; the state of each key is that of its partition, so rows
-    of one key belong in one (`repartition_by_ring`). O(rows + keys for each record batch). Streams: memory is one
-    record batch and the states.
+    Runs in the executors on the compiled engine, without the GIL. Each partition keeps its own states, so all rows of a
+    key should be in one partition (`repartition_by_ring`). O(rows + keys per record batch). Memory: one record batch
+    and the states.
 
     Source: RFC 8289; `fairsched.CoDel`.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import BooleanType, StructField, StructType
 
-    CoDel(target_ms / 1000, interval_ms / 1000)  # refuses what it must before the query runs
+    CoDel(target_ms / 1000, interval_ms / 1000)  # raises before the query runs
     moment = F.col(at)
     if df.select(moment).schema[0].dataType.typeName().startswith("timestamp"):
         moment = F.unix_micros(moment) * 1000
@@ -75,7 +75,7 @@ def codel(
 
 
 def _unused(name: str, names: list[str]) -> str:
-    """Lengthen a name until no column has it, whatever its case."""
+    """Add underscores to a name until no column has it, ignoring case."""
     used = {one.lower() for one in names}
     while name in used:
         name = f"_{name}"
@@ -83,18 +83,18 @@ def _unused(name: str, names: list[str]) -> str:
 
 
 class CodelByKey:
-    """One CoDel law for each key, asked about many rows at once.
+    """A CoDel per key, for many rows at a time.
 
     Parameters
     ----------
     target, interval : float
-        The law's parameters, in seconds.
+        CoDel's target and interval, in seconds.
     max_returns : int, optional
-        As `CoDel` has it.
+        As for `CoDel`.
 
     Notes
     -----
-    For one thread. The law runs without the GIL, over a key's rows at once.
+    For one thread. All rows of a key are judged in one call, without the GIL.
     """
 
     def __init__(self, target: float, interval: float, max_returns: int | None = None) -> None:
@@ -114,9 +114,9 @@ class CodelByKey:
         Parameters
         ----------
         keys : pyarrow.Array
-            Whose row each is.
+            The key of each row.
         sent, taken : numpy.ndarray of int64
-            When each was sent and taken, in nanoseconds; in the order in which the rows of one key were taken.
+            The times at which each row was sent and taken, in nanoseconds; rows of one key in the order of `taken`.
         """
         found = np.zeros(len(keys), np.bool_)
         encoded = keys.dictionary_encode(null_encoding="encode")
@@ -128,15 +128,15 @@ class CodelByKey:
         return found
 
     def emptied(self, key: Any) -> None:
-        """Note that nothing of a key was left to take: whatever was observed is over."""
+        """Record that a key has no more rows, which ends the episode of its CoDel."""
         self._law(key).found_nothing()
 
     def states(self) -> dict[Any, list[int]]:
-        """Return where each law stands, as JSON takes it."""
+        """Return the state of each CoDel in a form that JSON can store."""
         return {key: list(law.state()) for key, law in self._laws.items()}
 
     def resume(self, states: Mapping[Any, Sequence[int]]) -> None:
-        """Go on where the laws stood that gave these `states`."""
+        """Restore states returned by `states`."""
         for key, state in states.items():
             self._law(key).resume(state)
 
@@ -144,14 +144,14 @@ class CodelByKey:
 def _marking(
     key: str, at: str, target: float, interval: float
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Make the function that an executor runs on a partition, whose last columns are when and how long in ns."""
+    """Return the function that an executor runs on a partition; the last columns are time taken and wait, in ns."""
 
     def mark(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         laws = CodelByKey(target, interval)
         for batch in batches:
             *columns, moments, waits = batch.columns
             if moments.null_count:
-                raise ValueError(f"column {at!r} must say when every row was taken, got null")
+                raise ValueError(f"column {at!r} must have the time of each row, got null")
             taken, waited = (column.to_numpy(zero_copy_only=False) for column in (moments, waits))
             shed = laws.overdue(batch.column(key), taken - waited, taken)
             yield pa.RecordBatch.from_arrays([*columns, pa.array(shed)], names=[*batch.schema.names[:-2], "shed"])
