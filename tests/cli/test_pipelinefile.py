@@ -145,7 +145,7 @@ def test_a_url_in_the_place_of_a_table_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_no_url_anywhere(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="no url is given, in the file or as one of FAIRSCHED_URL"):
+    with pytest.raises(ConfigurationError, match="url is missing: give it in the file or in one of FAIRSCHED_URL"):
         read(tmp_path, LEAST)
 
 

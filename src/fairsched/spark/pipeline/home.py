@@ -1,11 +1,11 @@
-"""How Spark starts quickly: from a home of links, with an archive of its classes. Both stay in the user's cache.
+"""Start Spark quickly: a SPARK_HOME of symbolic links, and an archive of Java classes, both in the user's cache.
 
-Spark puts its Python sources before all others, as archives, and each of the processes that a query starts compiles
-them anew: 1.5 s of processor time to import a planner, 0.4 s from files. In the home, folders of links stand in their
-place.
+Spark puts its Python sources first on the path, as zip archives, and each process that a query starts compiles them
+again: importing a planner takes 1.5 s of processor time, 0.4 s from files. The home replaces the archives by folders of
+links.
 
-A driver loads thousands of classes for its first query, which is much of what that costs. The JVM of the first run
-leaves them in an archive when it ends, and those of the following runs map it.
+A driver loads thousands of classes for its first query, which is much of its cost. The JVM of the first run writes them
+to an archive when it ends, and the JVMs of later runs map it.
 
 Source: "Class Data Sharing" in the manual of `java`, -XX:ArchiveClassesAtExit.
 """
@@ -24,38 +24,38 @@ from pathlib import Path
 
 __all__ = ["is_whole", "leave_outputs", "link", "quick_start"]
 
-#: Where one of these is set, Spark has been set up by somebody and stays as it is. YARN, which needs one of the last
-#: two, also copies the archives out of the home.
+#: If one of these is set, the user has set up Spark, which is then left alone. YARN, which needs one of the last two,
+#: also copies the archives out of the home.
 _SET_UP = {
     "SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE", "MASTER", "PYSPARK_SUBMIT_ARGS", "HADOOP_CONF_DIR", "YARN_CONF_DIR",
 }  # fmt: skip
-#: Where one of these is set, the JVM has options of the user's own, with which it may refuse to leave an archive.
+#: If one of these is set, the JVM has options of the user, with which it may refuse to write an archive.
 _OPTIONS = {"SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"}
 _OPTIONS |= {"spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"}
-#: Seconds after which the JVM that has begun to write an archive must have ended; until then no other begins.
+#: Maximum time in seconds that a JVM may take to write an archive; until then no other starts to.
 _ABANDONED = 3600
 
 
 def quick_start(environ: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
-    """Return environment variables with which Spark starts quickly; make what they name, if it is not there yet.
+    """Return environment variables with which Spark starts quickly, and create the files they name if needed.
 
     Parameters
     ----------
     environ : mapping of str to str
-        The environment: whether Spark has been set up, where its Java is, and where the cache is (``XDG_CACHE_HOME``).
+        Environment variables: the user's setup of Spark, Java's home, and the cache (``XDG_CACHE_HOME``).
     settings : mapping of str to str
         The session's configuration.
 
     Returns
     -------
     dict of str to str
-        Empty if Spark is to start as usual: it has been set up, runs on a cluster, or was not installed by pip, or the
-        cache cannot be written.
+        The variables; empty if Spark should start as usual: it was set up by the user, runs on a cluster or was not
+        installed by pip, or the cache is not writable.
 
     Notes
     -----
-    Processes that do this at once do not disturb each other, nor does one that is killed: what is in the cache gets its
-    name when it is whole. A JVM that cannot use the archive does without it.
+    Several processes may do this at the same time, and may be killed: a file in the cache gets its name only when it is
+    complete. A JVM that cannot use the archive starts without it.
     """
     import pyspark
 
@@ -68,7 +68,7 @@ def quick_start(environ: Mapping[str, str], settings: Mapping[str, str]) -> dict
         installed = f"{spark} {(spark / 'jars').stat().st_mtime_ns}"
         home = cache / f"spark-{pyspark.__version__}-{_digest(installed)}"
         if any(character in f'{os.pathsep}"\\' for character in str(home)):
-            return {}  # it could not be said in a class path, or among options
+            return {}  # such a path cannot be part of a class path, or of options
         if not home.exists():
             cache.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=cache) as folder:
@@ -76,15 +76,15 @@ def quick_start(environ: Mapping[str, str], settings: Mapping[str, str]) -> dict
         found = {"SPARK_HOME": str(home)}
         if _OPTIONS.isdisjoint({*environ, *settings}) and (java := _java(environ)) is not None:
             found.update(_archive_options(home, java))
-    except (OSError, RuntimeError):  # without a home of the user's own, `Path.home` raises the latter
+    except (OSError, RuntimeError):  # `Path.home` raises RuntimeError if the user has no home directory
         return {}
     return found
 
 
 def leave_outputs() -> None:
-    """Close the standard output and error of the JVM, which may go on for some seconds to write an archive.
+    """Close the standard output and error of the JVM, which may run for some more seconds to write an archive.
 
-    Whoever reads what the command prints would wait for it: it has inherited both. Java puts /dev/null in their place.
+    It has inherited both, so a reader of the command's output would wait for it. Java replaces them by /dev/null.
     """
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
@@ -100,7 +100,7 @@ def leave_outputs() -> None:
 
 
 def link(home: Path) -> Path:
-    """Make a home in a folder that is not there yet; what a local cluster writes goes into it, not beside Spark."""
+    """Create a home in a new folder; a local cluster writes its files there instead of beside Spark."""
     home.mkdir()
     spark = _folder("pyspark")
     # A configuration may come later.
@@ -115,10 +115,10 @@ def link(home: Path) -> Path:
 
 
 def _archive_options(home: Path, java: str) -> dict[str, str]:
-    """Have the JVM use the archive of this Java, or leave one when it ends, unless another JVM is writing it."""
+    """Return JVM options that use the archive of this Java, or write one at exit unless another JVM is writing it."""
     archive, written = None, False
     for file in home.parent.glob(f"{home.name}-*"):
-        # With its size, since a JVM crashes with an archive that has been cut off.
+        # The name includes the size, since a truncated archive crashes a JVM.
         name = home.with_name(f"{home.name}-{java}.{file.stat().st_size}.jsa")
         if file == name:
             archive = name
@@ -128,7 +128,7 @@ def _archive_options(home: Path, java: str) -> dict[str, str]:
             file.unlink()
         else:
             written |= file.suffix == ".new"
-    # It compares checksums before it uses the archive, and says nothing of one that it refuses.
+    # The JVM verifies checksums before it uses the archive, and silently ignores an invalid one.
     if archive is not None:
         return {"SPARK_SUBMIT_OPTS": f'"-XX:SharedArchiveFile={archive}" -XX:+VerifySharedSpaces -Xlog:disable'}
     if written:
@@ -137,7 +137,7 @@ def _archive_options(home: Path, java: str) -> dict[str, str]:
 
 
 def is_whole(archive: Path) -> bool:
-    """Whether its JVM has finished: it writes the header last. If so, have it on the disk."""
+    """Whether the JVM has finished writing the archive (the header comes last); if so, sync it to disk."""
     with archive.open("rb") as file:
         if not file.read(4).strip(b"\0"):
             return False
@@ -146,7 +146,7 @@ def is_whole(archive: Path) -> bool:
 
 
 def _java(environ: Mapping[str, str]) -> str | None:
-    """Name the Java that Spark finds, if it has an archive of its own classes, without which it makes no other."""
+    """Return a name for Spark's Java; None if it has no archive of its own classes, without which it writes none."""
     program = shutil.which(os.path.join(environ["JAVA_HOME"], "bin", "java") if environ.get("JAVA_HOME") else "java")
     if program is None:
         return None

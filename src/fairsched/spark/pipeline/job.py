@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AGES", "SHARES", "load_function", "start_pipeline"]
 
-#: Where a batch's counts by queue, and how old its messages were, stand in the progress of the query.
+#: Keys of a batch's counts by queue, and of its message ages, in the progress of the query.
 SHARES, AGES = "fairsched_shares", "fairsched_ages"
 
 
@@ -31,18 +31,18 @@ def start_pipeline(spark: SparkSession, settings: PipelineSettings) -> Streaming
     ----------
     spark : SparkSession
     settings : PipelineSettings
-        From `read_pipeline`, or made by hand.
+        Settings from `read_pipeline`, or created directly.
 
     Returns
     -------
     StreamingQuery
-        Running. Its progress has counts by queue in ``observedMetrics[SHARES]`` and, in ``[AGES]``, the quantiles of
-        the seconds between a message's timestamp and its delivery (of a stream: the batch), where it has a timestamp.
+        The running query. Its progress has counts by queue in ``observedMetrics[SHARES]`` and, in ``[AGES]``, quantiles
+        of the seconds between a message's timestamp, if it has one, and its delivery (for a stream: the batch).
 
     Raises
     ------
     ConfigurationError
-        The function cannot be imported.
+        If the function cannot be imported.
     """
     from fairsched.spark import register
 
@@ -66,7 +66,7 @@ def start_pipeline(spark: SparkSession, settings: PipelineSettings) -> Streaming
 def _observe_ages(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
-    # A stream's rows do not say when they were read, so that a batch read again is the same: the batch's own time does.
+    # Rows of a stream have no time of reading, so that a batch read again is the same: use the batch's own time.
     seen = F.col("received_at") if "received_at" in rows.columns else F.current_timestamp()
     age = F.unix_micros("_seen") / 1e6 - F.unix_micros("enqueued_at") / 1e6
     quantiles = F.percentile_approx(age, [0.5, 0.99, 1.0])
@@ -81,7 +81,7 @@ def load_function(reference: str) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     Raises
     ------
     ConfigurationError
-        There is no such module or function, it cannot be called, or the module fails when it is imported.
+        If there is no such module or function, it is not callable, or importing the module fails.
     """
     module_name, _, name = reference.partition(":")
     try:
@@ -89,16 +89,16 @@ def load_function(reference: str) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"function {reference!r} cannot be imported: {error}") from error
     except Exception as error:
-        # The module is the user's: whatever it raises is what is wrong with it.
+        # The user's module may raise anything on import.
         raise ConfigurationError(f"function {reference!r} cannot be imported: {error!r}") from error
     if not callable(function):
-        raise ConfigurationError(f"function {reference!r} is not there, or cannot be called: got {function!r}")
+        raise ConfigurationError(f"function {reference!r} does not exist or is not callable, got {function!r}")
     found: Callable[[pa.RecordBatch], pa.RecordBatch] = function
     return found
 
 
 def _batchwise(function: Callable[[pa.RecordBatch], pa.RecordBatch]) -> Any:
-    """Make what Spark runs of a function from record batch to record batch."""
+    """Return the function that Spark runs for a function from record batch to record batch."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -1,4 +1,4 @@
-"""What a pipeline has read so far, out of the progress that Spark reports batch by batch."""
+"""The rows that a pipeline has read so far, from the progress that Spark reports for each batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["BatchAges", "PipelineProgress", "PipelineReport", "QueueRows"]
 
 
 class QueueRows(TypedDict):
-    """One queue of a `PipelineReport`; `share` and `error` are None where there is no verdict."""
+    """One queue of a `PipelineReport`; `share` and `error` are None while no batch could be judged."""
 
     name: str
     quantum: int
@@ -30,7 +30,7 @@ class QueueRows(TypedDict):
 
 
 class PipelineReport(TypedDict):
-    """What a pipeline read, as `fairsched pipeline --json` prints it; `jain` is None where there is no verdict."""
+    """The report that `fairsched pipeline --json` prints; `jain` is None while no batch could be judged."""
 
     queues: list[QueueRows]
     jain: float | None
@@ -41,7 +41,7 @@ class PipelineReport(TypedDict):
 
 
 def _by_name(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an observation as name and value; Spark Connect (4.3) gives a list of values and a schema."""
+    """Return an observation as a mapping of names to values; Spark Connect (4.3) returns values and a schema."""
     schema = row.get("schema")
     if not isinstance(schema, dict):  # that would be a queue's count
         return row
@@ -50,7 +50,7 @@ def _by_name(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class BatchAges:
-    """How old the messages of a batch were when they were delivered, in seconds; None where none had a timestamp."""
+    """Ages of a batch's messages at delivery, in seconds; None if no message had a timestamp."""
 
     batch: int
     rows: int
@@ -60,10 +60,10 @@ class BatchAges:
 
 
 class PipelineProgress:
-    """Counts by queue and ages by batch, added up.
+    """Sums of the counts by queue, and the ages of each batch.
 
-    A queue that ran out gets all it has and leaves its share to the others, so shares are judged by the batches that
-    left every queue a backlog.
+    A queue without a backlog gets less than its share, and leaves the rest to others. So only batches that left a
+    backlog in every queue count towards the shares.
 
     Parameters
     ----------
@@ -72,9 +72,9 @@ class PipelineProgress:
 
     Notes
     -----
-    For one thread. A batch is counted once, however often its progress is seen. Spark keeps the progress of the last
-    batches only (``spark.sql.streaming.numRecentProgressUpdates``): those that came and went between two calls of `add`
-    are in `missed`.
+    For one thread. A batch is counted once, even if its progress is added several times. Spark keeps the progress of
+    the last batches only (``spark.sql.streaming.numRecentProgressUpdates``); `missed` counts batches whose progress was
+    dropped between two calls of `add`.
     """
 
     def __init__(self, quanta: Mapping[str, int]) -> None:
@@ -96,7 +96,7 @@ class PipelineProgress:
         progresses : iterable of StreamingQueryProgress
             Oldest first, such as ``query.recentProgress``.
         shares, ages : str
-            Where the observations stand.
+            Names of the observations.
         """
         news = False
         for progress in progresses:
@@ -117,7 +117,7 @@ class PipelineProgress:
         return news
 
     def _backlogged(self, sources: Iterable[Mapping[str, Any]]) -> bool:
-        """Whether the plan of a batch left messages in every queue; a batch that was planned by an earlier run: no."""
+        """Whether a batch left messages in every queue; False for a batch planned by an earlier run."""
         behind = [offset_of(source.get("latestOffset")).get("behind", {}) for source in sources]
         return any(all(one.get(queue, 0) > 0 for queue in self._quanta) for one in behind)
 
@@ -129,7 +129,7 @@ class PipelineProgress:
                 self._judged[queue] += rows[queue]
 
     def report(self, seconds: float) -> PipelineReport:
-        """Sum up what was read in so many seconds."""
+        """Return the report of all batches so far, read in `seconds`."""
         found = report(self._judged, self._quanta, seconds)
         verdict = self._judged_batches > 0
         return {

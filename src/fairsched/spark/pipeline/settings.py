@@ -1,4 +1,4 @@
-"""What a pipeline's file says: where from, by what key, through which function, where to."""
+"""The settings of a pipeline: source, partition key, function and sink."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ class PipelineSettings:
     Parameters
     ----------
     source : mapping of str to str
-        Options of the ``rabbitmq`` source; the URL is not shown.
+        Options of the ``rabbitmq`` source; not in the repr, because of the URL.
     quanta : mapping of str to int
         The queues (or streams) and their weights, for the table of shares.
     sink_format : str
         ``parquet``, ``delta``, ``rabbitmq`` or any other format that streams can be written to.
     sink : mapping of str to str
-        Options of the sink; not shown, since there may be a URL among them.
+        Options of the sink; not in the repr, since they may include a URL.
     checkpoint : str
-        Where Spark keeps the query's offsets.
+        Directory in which Spark stores the query's offsets.
     trigger : str or float
         ``"available-now"``, or seconds between batches.
     partition_by : tuple of str
         Columns that name the folders of a file sink.
     key : str or None
-        The column whose values are placed on the ring; None: no ring.
+        The column to partition by on the ring; None: no ring.
     members : mapping of str to int
         The ring's members and weights.
     points : int
-        Points on the ring for each unit of weight.
+        Points on the ring per unit of weight.
     function : str or None
-        ``module:function``, called with each Arrow record batch, returning one.
+        ``module:function``, called with each Arrow record batch; returns one.
     schema : str or None
-        What it returns, as in SQL ("id long, body binary"); None: the columns it is given.
+        Its output columns, as in SQL ("id long, body binary"); None: the same as its input.
     spark : mapping of str to str
-        Configuration of the session.
+        Configuration of the Spark session.
 
     Notes
     -----
@@ -91,9 +91,11 @@ def read_pipeline(
     ----------
     path : str or Path
     environ : mapping of str to str, optional
-        Where the broker's URL is looked for if the file has none, as `Settings` does; `os.environ` by default.
+        Environment variables, read for the broker's URL if the file has none, as by `Settings`; by default
+        `os.environ`.
     broker : callable, optional
-        Starts a broker and returns its URL; called if there is no URL, and the pipeline reads queues and goes on.
+        Starts a broker and returns its URL; called if there is no URL, for a pipeline that reads queues and does not
+        end by itself.
 
     Returns
     -------
@@ -102,8 +104,8 @@ def read_pipeline(
     Raises
     ------
     ConfigurationError
-        The file cannot be read, or something in it is unknown, missing or not allowed. The message names the file, the
-        table and the key, never a URL.
+        If the file cannot be read, or a setting is unknown, missing or invalid. The message names the file, the table
+        and the key, and never contains a URL.
     """
     location = Path(path)
     try:
@@ -133,13 +135,13 @@ def _settings(
     trigger = _trigger(sink.pop("trigger", "available-now"))
     for table, wants_url in ((source, True), (sink, sink_format == "rabbitmq")):
         if wants_url and "url" not in table:
-            # A broker that has just been started has no streams, and nothing queued.
+            # A broker that was just started has no streams and no messages.
             if url is None and broker is not None and trigger != "available-now" and "streams" not in source:
                 url = broker()
             if url is None:
                 raise ConfigurationError(
-                    f"no url is given, in the file or as one of {', '.join(URL_VARIABLES)}; without one, queues can be "
-                    'read from an embedded broker on Linux, with a trigger that goes on, such as "10s"'
+                    f"url is missing: give it in the file or in one of {', '.join(URL_VARIABLES)}. Without a URL, "
+                    'queues can be read from an embedded broker on Linux, with a periodic trigger such as "10s"'
                 )
             table["url"] = url
     found = PipelineSettings(
@@ -154,7 +156,7 @@ def _settings(
         **_partition(dict(document.get("partition", {}))),
         **_transform(dict(document.get("transform", {}))),
     )
-    # Spark would say what is wrong with them later, and at length.
+    # Spark would report errors in them later, and less clearly.
     source_options(found.source)
     if sink_format == "rabbitmq":
         sink_options(found.sink)
@@ -169,7 +171,7 @@ def _text(table: dict[str, Any], name: str, key: str) -> str:
 
 
 def _options(table: Mapping[str, Any]) -> FrozenMapping[str, str]:
-    """Turn values into what Spark's options are: text; tables and lists into JSON."""
+    """Convert values to the text of Spark's options; tables and lists become JSON."""
     options = {}
     for key, value in table.items():
         if isinstance(value, str):
@@ -185,7 +187,7 @@ def _options(table: Mapping[str, Any]) -> FrozenMapping[str, str]:
 
 
 def _quanta(source: dict[str, Any]) -> FrozenMapping[str, int]:
-    """Say what is weighed against what: the queues, or the streams, each of which weighs 1."""
+    """Return the weights of the queues, or of the streams, whose weight is 1."""
     queues = _parsed(source.get("queues", source.get("streams")))
     if isinstance(queues, list) and all(isinstance(name, str) and name for name in queues):
         simple = all("," not in name and name == name.strip() for name in queues)
@@ -201,7 +203,7 @@ def _quanta(source: dict[str, Any]) -> FrozenMapping[str, int]:
 
 
 def _parsed(queues: Any) -> Any:
-    """Take apart what is text: names, comma separated, or JSON."""
+    """Parse text: comma-separated names, or JSON."""
     if not isinstance(queues, str):
         return queues
     if not queues.lstrip().startswith("{"):

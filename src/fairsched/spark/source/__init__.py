@@ -1,6 +1,6 @@
-"""Reading queues and streams of RabbitMQ.
+"""The source: reads queues and streams of RabbitMQ.
 
-Read `queues` (a batch is planned on the driver), `partition` (and read by a task), `consuming` (over one channel),
-`spool` (what is kept until it is acknowledged) and `rows` (what becomes of a message); then `streams` and `batch`, the
-other two readers.
+In the order of reading: `queues` (the driver plans a batch), `partition` (a task reads its part), `consuming` (from one
+channel), `spool` (rows stored until their messages are acknowledged) and `rows` (from messages to rows); then `streams`
+and `batch`, the other two readers.
 """

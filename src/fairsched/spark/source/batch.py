@@ -1,4 +1,4 @@
-"""Batch queries: queues are browsed, never acknowledged, and streams are read between two offsets."""
+"""The reader of batch queries: browses queues without acknowledging, and reads streams between two offsets."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from fairsched.spark.source.streams import Range, ranges, read_rows
 
 
 def browse(options: SourceOptions, names: Sequence[str], shares: dict[str, int]) -> Iterator[pa.RecordBatch]:
-    """Yield the first messages of queues, in `row_order`; the broker takes them back, marked as redelivered.
+    """Yield the first messages of queues, in `row_order`; they are requeued, marked as redelivered.
 
-    All of them are held until they are here: a queue that gets one message back gives it out again.
+    No message is requeued until all have arrived: the queue would deliver it again.
 
-    They go back by basic.nack, which RabbitMQ 4.3 and newer does not count as a failed delivery; older ones count it in
-    quorum queues, as they do what a closed connection had.
+    They are requeued by basic.nack, which RabbitMQ 4.3 and newer does not count as a failed delivery. Older versions
+    count it in quorum queues, as they count the unacknowledged messages of a closed connection.
     """
     decoder = Decoder(names, options.fair_key, options.enqueue_time_header, timed=options.shedding is not None)
 
@@ -40,7 +40,7 @@ def browse(options: SourceOptions, names: Sequence[str], shares: dict[str, int])
         found = collect(
             session, shares, arguments=options.consumer_arguments, idle=options.poll_timeout, most_bytes=None
         )
-        # They go back in any case, in the end with the connection.
+        # They are requeued in any case, at the latest when the connection closes.
         with contextlib.suppress(ConnectionFailed):
             if found.deliveries.came:
                 found.settle([(AckLedger.REQUEUE, found.deliveries.came, True)])
@@ -56,30 +56,30 @@ def browse(options: SourceOptions, names: Sequence[str], shares: dict[str, int])
 
 
 class BatchReader(DataSourceReader):
-    """Reads once what is there.
+    """Reads the messages that are ready now, once.
 
     Parameters
     ----------
     options : SourceOptions
-        Of the source.
+        The source's options.
     schema : StructType
-        Of the query.
+        The query's schema.
 
     Raises
     ------
     ConfigurationError
-        An option is for streaming queries, or the schema has columns that there are not.
+        If an option is for streaming queries only, or the schema has unknown columns.
 
     Notes
     -----
-    Spark plans anew for every action, so two actions may see different messages of a queue.
+    Spark plans again for every action, so two actions may read different messages of a queue.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if options.at_most_once or (options.shedding is not None and options.shedding.action != "flag"):
             raise ConfigurationError(
-                "a batch query browses queues and settles nothing: ackMode=auto and a codelAction other than flag are "
-                "for streaming queries"
+                "ackMode=auto, and a codelAction other than flag, are for streaming queries only: a batch query "
+                "browses queues and does not settle messages"
             )
         self._options = options
         self._schema = RequestedSchema(schema, options)
@@ -101,7 +101,7 @@ class BatchReader(DataSourceReader):
         return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one partition; None stands for no partition at all."""
+        """Yield the rows of one partition; None if there are no partitions."""
         part = partition.value
         if part is None:
             return iter(())

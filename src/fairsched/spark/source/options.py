@@ -1,4 +1,4 @@
-"""The options of a reader, checked, in one frozen and picklable object that never shows its URL."""
+"""The checked options of a reader, in a frozen and picklable object whose repr does not show the URL."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fairsched.errors import ConfigurationError
 from fairsched.spark.broker import Broker
 from fairsched.spark.optionreader import OptionReader, as_json
 
-#: Where RabbitMQ says when it took a message, in milliseconds since 1970, if it is told to.
+#: Header in which RabbitMQ, if configured, writes the time it received a message, in milliseconds since 1970.
 TIME_HEADER = "timestamp_in_ms"
-#: Bytes of bodies in a batch by default: what the spool must have room for, and what is done again after a failure.
+#: Default of maxBytesPerTrigger: what the spool must have room for, and what is repeated after a failure.
 MOST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class Shedding:
-    """What becomes of messages that waited too long; ``flag``, ``requeue`` or ``dead-letter`` is the action."""
+    """How messages that waited too long are handled; the action is ``flag``, ``requeue`` or ``dead-letter``."""
 
     target: float
     interval: float
@@ -32,7 +32,7 @@ class Shedding:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What a source is told; each field is the option of that name (see docs/howto/spark.md)."""
+    """The options of a source; each field is the option of that name (see docs/howto/spark.md)."""
 
     broker: Broker
     quanta: Mapping[str, int]
@@ -66,14 +66,14 @@ class SourceOptions:
 
     @property
     def description(self) -> str:
-        """Names what is read and where; Spark's own description of a Python source is the name of a class."""
+        """The queues or streams and the broker; Spark's own description of a Python source is only its class name."""
         kind = "streams" if self.streams else "queues"
         names = ", ".join(f"{name} ({weight})" for name, weight in self.quanta.items())
         return f"{kind} {names} at {', '.join(map(endpoint, self.broker.urls))}"
 
 
 def _offsets(reader: OptionReader, name: str, default: str | None) -> str | Mapping[str, int] | None:
-    """Take ``earliest``, ``latest`` or ``{"stream": offset}``."""
+    """Read ``earliest``, ``latest`` or ``{"stream": offset}``."""
     text = reader.text(name, default)
     if text is None or text.lower() in ("earliest", "latest"):
         return text and text.lower()
@@ -85,16 +85,16 @@ def _offsets(reader: OptionReader, name: str, default: str | None) -> str | Mapp
 
 
 def _starting(reader: OptionReader, streams: Mapping[str, int]) -> str | Mapping[str, int] | datetime | None:
-    """Take startingOffsets, or startingTimestamp, of which RabbitMQ heeds the seconds."""
+    """Read startingOffsets, or startingTimestamp, which RabbitMQ rounds down to seconds."""
     offsets = _offsets(reader, "startingOffsets", None)
     moment = reader.number("startingTimestamp", -1, 0, LATEST_SECOND * 1000)
     if moment < 0:
         return offsets
     if offsets is not None:
-        raise ConfigurationError("options startingOffsets and startingTimestamp both say where to begin: give one")
+        raise ConfigurationError("options startingOffsets and startingTimestamp exclude each other: give one of them")
     if not streams:
         raise ConfigurationError(
-            f"option startingTimestamp is for streams, got {moment}: a queue is read from its head"
+            f"option startingTimestamp is for streams only, got {moment}: a queue is read from its head"
         )
     return datetime.fromtimestamp(moment // 1000, UTC)
 
@@ -107,33 +107,33 @@ def _key(reader: OptionReader) -> str | None:
     if not name or source not in ("header", "property"):
         raise ConfigurationError(f"option fairKey must be header:NAME or property:NAME, got {text!r}")
     if source == "property" and name not in {*PROPERTY_NAMES} - {"headers", "cluster_id"}:
-        raise ConfigurationError(f"option fairKey: there is no property {name!r}")
+        raise ConfigurationError(f"option fairKey: unknown property {name!r}")
     return text
 
 
 def _at_most_once(reader: OptionReader, spool: str | None, streams: Mapping[str, int]) -> bool:
-    """Take ackMode: whether messages are acknowledged without being kept."""
+    """Read ackMode; return whether messages are acknowledged without being stored."""
     auto = reader.choice("ackMode", "spool", "auto") == "auto"
     if auto and (spool is not None or streams):
         raise ConfigurationError(
-            "option ackMode=auto is for queues without spoolLocation: it keeps nothing to read a batch again from"
+            "option ackMode=auto is for queues without spoolLocation only: it does not store batches"
         )
     return auto
 
 
 def _most_bytes(reader: OptionReader, spool: str | None, streams: Mapping[str, int]) -> int | None:
-    """Take maxBytesPerTrigger; None for no bound."""
+    """Read maxBytesPerTrigger; None for no limit."""
     found = reader.number("maxBytesPerTrigger", 0 if spool is None or streams else MOST_BYTES, 0, 2**62)
     if found and streams:
         raise ConfigurationError(
-            f"option maxBytesPerTrigger is for queues, or 0, got {found}: a batch of streams is a range of offsets, "
-            "which is written down before anybody has seen the messages. Bound it by maxMessagesPerTrigger"
+            f"option maxBytesPerTrigger must be 0 for streams, got {found}: a batch of streams is a range of offsets, "
+            "planned before any message is read. Use maxMessagesPerTrigger instead"
         )
     return found or None
 
 
 def _shedding(reader: OptionReader, streams: Mapping[str, int]) -> Shedding | None:
-    """Take the options of CoDel; None without a target."""
+    """Read the options of CoDel; None without a target."""
     found = Shedding(
         reader.seconds("codelTargetMs", "0"),
         reader.seconds("codelIntervalMs", "100"),
@@ -142,10 +142,10 @@ def _shedding(reader: OptionReader, streams: Mapping[str, int]) -> Shedding | No
     if not reader.given("codelTargetMs"):
         idle = reader.given("codelIntervalMs", "codelAction")
         if idle:
-            raise ConfigurationError(f"option {', '.join(idle)} has a meaning only together with codelTargetMs")
+            raise ConfigurationError(f"option {', '.join(idle)} is valid only together with codelTargetMs")
         return None
     if streams:
-        raise ConfigurationError("option codelTargetMs is for queues: a message of a stream cannot go back")
+        raise ConfigurationError("option codelTargetMs is for queues only: messages of a stream cannot be returned")
     try:
         CoDel(found.target, found.interval)
     except ValueError as error:
@@ -154,17 +154,17 @@ def _shedding(reader: OptionReader, streams: Mapping[str, int]) -> Shedding | No
 
 
 def _min_partitions(reader: OptionReader, streams: Mapping[str, int]) -> int | None:
-    """Take minPartitions; None if it is not given."""
+    """Read minPartitions; None if it is not given."""
     found = reader.number("minPartitions", 0, 1, 10_000)
     if not found:
         return None
     if not streams:
         raise ConfigurationError(
-            f"option minPartitions is for streams, got {found}: queues are divided by numPartitions, and among several "
-            "partitions with queueAssignment=split"
+            f"option minPartitions is for streams only, got {found}: for queues use numPartitions, and "
+            "queueAssignment=split to divide one queue among several partitions"
         )
     if others := reader.given("numPartitions", "queueAssignment"):
-        raise ConfigurationError(f"option minPartitions says what {' and '.join(others)} say: give one of them")
+        raise ConfigurationError(f"option minPartitions replaces {' and '.join(others)}: give one or the other")
     return found
 
 
@@ -172,8 +172,8 @@ def _consumer_arguments(reader: OptionReader, streams: Mapping[str, int]) -> Map
     found = reader.arguments("consumerArguments")
     if found and streams:
         raise ConfigurationError(
-            f"option consumerArguments is for queues, got {', '.join(found)}: where a stream is read from is said by "
-            "startingOffsets and startingTimestamp"
+            f"option consumerArguments is for queues only, got {', '.join(found)}: use startingOffsets or "
+            "startingTimestamp to choose where to start reading a stream"
         )
     return found
 
@@ -184,17 +184,17 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
     Parameters
     ----------
     options : mapping of str to str
-        As Spark gives them; names in any case.
+        The options that Spark passes; names in any case.
 
     Returns
     -------
     SourceOptions
-        Picklable.
+        The checked options; picklable.
 
     Raises
     ------
     ConfigurationError
-        An option is missing, unknown or wrong; the message names it, and never shows a URL's password.
+        If an option is missing, unknown or invalid; the message names it, and never contains the URL's password.
 
     Notes
     -----
@@ -206,7 +206,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
     spool = reader.text("spoolLocation", None)
     shedding = _shedding(reader, streams)
     if bool(queues) == bool(streams):
-        raise ConfigurationError("exactly one of the options queues and streams must name something")
+        raise ConfigurationError("exactly one of the options queues and streams must be given")
     found = SourceOptions(
         broker=broker,
         quanta=queues or streams,
@@ -240,5 +240,5 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
     )
     reader.refuse_unknown()
     if found.fair_key is None and (found.key_quanta or found.fair_lookahead > 1):
-        raise ConfigurationError("options keyQuanta and fairLookahead have a meaning only together with fairKey")
+        raise ConfigurationError("options keyQuanta and fairLookahead are valid only together with fairKey")
     return found

@@ -1,7 +1,7 @@
-"""The streaming source over queues: shares are planned on the driver, and read by the tasks.
+"""The streaming reader of queues: the driver plans the shares of a batch, and tasks read them.
 
-Spark keeps one instance of the reader in a process of its own for a running query: that one plans. Tasks get copies
-that have seen nothing but the options, so what they need to know comes with the partition.
+While a query runs, Spark keeps one instance of the reader in a separate process, which plans. Tasks get copies that
+know only the options, so everything else they need comes with the partition.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Parameters
     ----------
     options : SourceOptions
-        Of the source.
+        The source's options.
     schema : StructType
-        Of the query.
+        The query's schema.
 
     Raises
     ------
     ConfigurationError
-        There is no spoolLocation, or the schema has columns that there are not.
+        If there is no spoolLocation, or the schema has unknown columns.
     """
 
-    #: What reads a partition on an executor.
+    #: Reads a partition on an executor.
     partition_reader: type[PartitionReader] = PartitionReader
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if options.spool_location is None and not options.at_most_once:
             raise ConfigurationError(
-                "option spoolLocation is missing: a directory or object-store prefix that all executors share, for "
-                "this query alone, kept together with its checkpoint; or ackMode=auto, which loses messages when a "
-                "task fails"
+                "option spoolLocation is missing: give a directory or object-store prefix that all executors share, "
+                "for this query only, to be kept together with its checkpoint; or give ackMode=auto, which loses "
+                "messages when a task fails"
             )
         self._options = options
         self._schema = RequestedSchema(schema, options)
@@ -74,7 +74,7 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Planning, in the driver's long-lived process ------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the offset before everything; it is asked for twice, and must be the same."""
+        """Return the first offset; Spark calls this twice, and the result must be the same."""
         return QueueOffset().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -82,13 +82,13 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_messages_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note what there is now: nothing that comes later is read."""
+        """Record the messages that are ready now; later ones are not read."""
         self._target = self._look()
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Return what the progress shows as latest offset.
+        """Return the latest offset that the progress shows.
 
-        What is read, depths, how far the batch stays behind them, ages (in ms, where messages carry a time) and shed.
+        Source, depths, the messages that the batch leaves, ages (ms, for messages with a time) and shed messages.
         """
         shed = {} if self._options.shedding is None else {"shed": self._shed}
         return {

@@ -32,9 +32,9 @@ class Range:
 
 
 def ranges(starts: dict[str, int], ends: dict[str, int], options: SourceOptions) -> list[Range]:
-    """Return a range for each stream, or several of equal length: by queueAssignment, or by minPartitions.
+    """Return a range per stream, or several of equal length, by queueAssignment or minPartitions.
 
-    None is longer than maxRecordsPerPartition.
+    No range is longer than maxRecordsPerPartition.
     """
     found = []
     wanted = options.min_partitions or (0 if options.queue_assignment == "affinity" else options.num_partitions)
@@ -65,9 +65,9 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Parameters
     ----------
     options : SourceOptions
-        Of the source.
+        The source's options.
     schema : StructType
-        Of the query.
+        The query's schema.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -80,7 +80,7 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, int] | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the offset before everything; where that is, the first batch says."""
+        """Return the first offset; the first batch determines where that is."""
         return StreamOffset().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -88,12 +88,12 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_messages_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note where the streams end now."""
-        # What is not seen now is not read in this run.
+        """Record the current ends of the streams."""
+        # Messages beyond these ends are not read in this run.
         self._target = self._find_ends(self._options.poll_timeout)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Return what the progress shows as latest offset: what is read, the known ends, and how far behind it is."""
+        """Return the latest offset that the progress shows: source, known ends, and the distance to them."""
         return {"source": self._options.description, "streams": self._ends, "behind": self._left}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
