@@ -1,4 +1,4 @@
-"""The structures of Arrow's C data and stream interfaces: an ABI by which libraries give and take columns.
+"""The structures of Arrow's C data and stream interfaces: an ABI by which libraries exchange columns.
 
 Read by hashing/arrow.pxd, written by arrowexport.pxd.
 

@@ -1,13 +1,13 @@
-"""A record batch for whoever reads Arrow, through the C data interface: columns that were made here are handed over.
+"""Export columns as an Arrow record batch, through the C data interface.
 
-All structures of a batch lie in one block, which also owns the buffers of its columns. Each of them may be released on
-its own, whoever moved it away, in any order; the last one frees the block. A dictionary of texts is shared by batches.
+All structures of a batch are in one block, which also owns the buffers of its columns. Each may be moved, and released
+on its own, in any order; the last release frees the block. Batches share a dictionary of texts.
 
 Source: "The Arrow C data interface", Apache Arrow columnar format 1.4, sections "Released structure", "Moving an array"
 and "Release callback semantics".
 
 Thread safety: a structure belongs to one thread at a time, but those of a batch, and batches with the same dictionary,
-may be released by any threads at once, without the GIL: what they share is counted atomically.
+may be released by several threads at once, without the GIL: their reference counts are atomic.
 """
 
 from libc.stdint cimport int32_t, int64_t

@@ -1,8 +1,8 @@
-"""A hash table of chains that doubles; entries are the caller's, and begin with a link.
+"""A hash table with chaining, which doubles when full; entries belong to the caller, and begin with a link.
 
-Who looks up walks a chain, and compares what it has stored behind the link.
+For a look-up, the caller walks a chain, and compares the data that it stores behind the link.
 
-Thread safety: none; the owner excludes. Any number may look up while nobody changes.
+Thread safety: none; the caller synchronizes. Any number of threads may look up while none changes the table.
 Complexity: O(1) expected, growing amortised.
 """
 

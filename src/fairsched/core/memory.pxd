@@ -1,4 +1,4 @@
-"""Memory: arrays that grow, blocks that begin with a cache line, what is needed soon, and what is not any more."""
+"""Memory: growing arrays, blocks aligned to a cache line, prefetching, and memory no longer needed."""
 
 from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport realloc

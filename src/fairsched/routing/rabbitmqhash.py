@@ -200,7 +200,7 @@ class _Buckets:
     The first binding of a queue adds its block; further ones are ignored. Removing any of its bindings, even an ignored
     one, removes the block and renumbers all later blocks, so their keys may move to other queues.
 
-    Complexity: bind, unbind O(queues); find O(log buckets). Thread safety: none; the owner excludes.
+    Complexity: bind, unbind O(queues); find O(log buckets). Thread safety: none; the caller synchronizes.
     """
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ class Budget:
     consumer had it, or it was long ago) counts as spent. Equal messages are told apart by nobody: they share what is
     remembered, so that one of them may get fewer returns, never more.
 
-    O(1), and O(length of the body) for the first look at a message. Thread safety: none; the owner excludes.
+    O(1), and O(length of the body) for the first look at a message. Thread safety: none; the caller synchronizes.
     """
 
     def __init__(self, limit: int) -> None:

@@ -1,12 +1,12 @@
 """Exact coalescing of the settlements of one channel.
 
 Delivery tags of a channel run 1, 2, 3, …; an acknowledgement with multiple=True settles every outstanding tag up to
-its own. It is used for a contiguous settled prefix only, and what was refused inside that prefix has left before it:
-nothing that was not processed is ever acknowledged.
+its own. It is used only for a contiguous settled prefix, and the nacks of that prefix are sent before it, so that an
+unprocessed message is never acknowledged.
 
-A byte per tag in a ring from the oldest tag in doubt to the newest delivered, and beside it what the message weighs.
-Thread safety: none; the owner excludes. Complexity: O(1) a tag, amortised; ackledger_unsettled O(tags in doubt).
-Memory: five bytes a tag in the window and 8 a settlement not yet flushed.
+A ring has one byte per tag, from the oldest unsettled tag to the newest delivered, and the sizes of the messages.
+Thread safety: none; the caller synchronizes. Complexity: O(1) per tag, amortised; ackledger_unsettled O(unsettled
+tags). Memory: 5 bytes per tag in the window, and 8 per settlement not yet flushed.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t

@@ -1,6 +1,6 @@
-"""Contents of AMQP 0-9-1: the frames of one, the properties in its header, and a header with others.
+"""Contents of AMQP 0-9-1: their frames, the properties in a content header, and a header with other properties.
 
-Bytes may be anything: no length is trusted before what it spans is known to be there.
+Input is untrusted: each length is checked against the available bytes before use.
 
 Source: AMQP 0-9-1, sections 4.2.6.1 (content header) and 1.8.2 (the properties of class basic).
 Thread safety: pure functions. Complexity: O(1), and O(octets) to write.

@@ -1,11 +1,11 @@
-"""Frames of AMQP 0-9-1 in the bytes of a connection: any of them (`frames_span`), or a delivery (`frames_find`):
+"""Frames of AMQP 0-9-1 in the bytes of a connection: any frame (`frames_span`), or a delivery (`frames_find`):
 a method, a content header, and a body in one frame or none.
 
-Nothing is decoded but lengths: who wants the fields of the method or the properties has their bytes. Bytes may be cut
-off anywhere, and may be anything: no length is trusted before what it spans is known to be there.
+Only lengths are decoded; the caller gets the bytes of the method and the properties. Input may be cut off anywhere, and
+is untrusted: each length is checked against the available bytes before use.
 
 Source: AMQP 0-9-1, sections 4.2.3 (frames), 4.2.6 (content) and 1.8.3.13 (basic.deliver).
-Thread safety: pure functions. Complexity: O(1) a delivery.
+Thread safety: pure functions. Complexity: O(1) per delivery.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t

@@ -1,13 +1,12 @@
-"""The methods of AMQP 0-9-1 as a broker needs them: those of a client read, those of a broker written.
+"""The methods of AMQP 0-9-1 for a broker, which reads those of a client and writes its own.
 
-`NAME_read` reads the arguments of a method, behind the four octets that name it (`method_of`), and returns False unless
-they are well formed and nothing follows them; its strings and tables stay where they are. `NAME_write` appends a whole
-frame, and where a content belongs to the method, the frames of the content; a method without arguments is written by
-`method_write`.
+`NAME_read` reads the arguments of a method, which follow its four-octet id (`method_of`), without copying strings and
+tables; it returns False unless they are well formed and nothing follows them. `NAME_write` appends a complete frame
+and, if the method has a content, the frames of the content; `method_write` writes a method without arguments.
 
 Source: AMQP 0-9-1, sections 1.4 and 1.8, as RabbitMQ's errata have it; RabbitMQ's extensions (basic.nack,
 confirm.select, exchange.bind, exchange.unbind, connection.blocked, connection.update-secret).
-Thread safety: none; the owner excludes. Complexity: O(octets).
+Thread safety: none; the caller synchronizes. Complexity: O(octets).
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t

@@ -1,9 +1,9 @@
-"""Octets read from a method and written into a buffer: short and long strings, tables, numbers.
+"""Read octets from a method, and write octets to a buffer: short and long strings, tables, numbers.
 
-A reader never goes beyond its end: what would is read as 0 or nothing, and `broken` says so in the end, so that nobody
-has to ask in between. A buffer for which memory is exhausted takes nothing more, and `failed` says so in the end.
+A reader never goes beyond its end: past it, values are 0 or empty, and `broken` is set, so that callers need to check
+only once, at the end. A buffer that could not grow ignores further writes, and `failed` is set.
 
-Source: AMQP 0-9-1, sections 4.2.1 and 4.2.5. Thread safety: none; the owner excludes.
+Source: AMQP 0-9-1, sections 4.2.1 and 4.2.5. Thread safety: none; the caller synchronizes.
 Complexity: O(1), and O(octets) for what is copied.
 """
 

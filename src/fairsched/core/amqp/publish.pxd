@@ -1,13 +1,13 @@
-"""Messages on their way to a broker: their frames, the confirms that come back, and the window between the two.
+"""Published messages: their frames, the broker's confirms, and the window of unconfirmed messages.
 
-A message is known by a token of its owner's, never NULL. Delivery tags count what was published on a channel, from 1
-on; a new channel counts anew, and what is unconfirmed is published on it again, in the same order. Positions in the
-window go on counting, so that nothing has to be moved but over the gaps that confirms out of turn have left.
+The caller identifies a message by a token, never NULL. Delivery tags number the messages published on a channel from 1;
+a new channel starts again at 1, and unconfirmed messages are published on it again, in the same order. Positions in the
+window keep counting up, so that entries move only to close the gaps left by confirms out of order.
 
 Source: AMQP 0-9-1, sections 4.2.3 (frames), 4.2.6 (content), 1.8.3.10 (basic.publish); RabbitMQ, "Consumer
 Acknowledgements and Publisher Confirms" (basic.ack and basic.nack from the broker).
-Thread safety: none; the owner excludes. Complexity: O(1) a message, amortised; O(window) for `window_again`. Memory: 16
-bytes a message in the window.
+Thread safety: none; the caller synchronizes. Complexity: O(1) per message, amortised; O(window) for `window_again`.
+Memory: 16 bytes per message in the window.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t

@@ -1,7 +1,7 @@
-"""The frames that settle deliveries: basic.ack and basic.nack, which are equally long.
+"""The frames that settle deliveries: basic.ack and basic.nack, which have the same length.
 
 Source: AMQP 0-9-1, section 4.2.3 (frames) and 1.8.3.13 (basic.ack); RabbitMQ's extension basic.nack.
-Thread safety: pure functions. Complexity: O(1) a frame.
+Thread safety: pure functions. Complexity: O(1) per frame.
 """
 
 

@@ -1,7 +1,7 @@
-"""What the thread that consumes does with a socket of the I/O thread's, at once or not at all; see _delivery.pyx.
+"""Non-blocking use of the I/O thread's socket by a consuming thread; see _delivery.pyx.
 
-On systems other than Linux every function says that it cannot: there the I/O thread does it all. None waits but
-`sockets_wait`, so the GIL may be held meanwhile.
+Linux only: on other systems every function fails, and the I/O thread does all the work. Only `sockets_wait` blocks, so
+the other functions may be called with the GIL.
 
 Thread safety: that of the system calls. Complexity: one system call.
 """

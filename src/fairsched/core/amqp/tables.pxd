@@ -1,8 +1,8 @@
-"""Tables of AMQP 0-9-1: their fields one by one, one of them by its name, arguments compared, and tables written.
+"""Tables of AMQP 0-9-1: iterate over fields, find a field by name, compare arguments, and write tables.
 
-A table is the octets from its length on, an array too. Bytes may be anything: no length is trusted before what it spans
-is known to be there. `tables_valid` and `reader_table` look at everything; the other functions look only at what they
-pass, and take what is nested for what its length says.
+A table, or an array, is its octets including the length. Input is untrusted: each length is checked against the
+available bytes before use. `tables_valid` and `reader_table` check the whole table; the other functions check only the
+fields they pass, and skip nested values by their length.
 
 Source: AMQP 0-9-1, section 4.2.5.5, as RabbitMQ's errata have it; RabbitMQ, rabbit_misc (equivalence of arguments).
 Thread safety: pure functions; a buffer is its owner's. Complexity: O(octets).

@@ -1,11 +1,11 @@
-"""A histogram of fixed size, whose buckets end at 1, 2 and 5 times powers of ten, as those of Prometheus do.
+"""A histogram of fixed size, whose bucket bounds are 1, 2 and 5 times powers of ten, as is usual with Prometheus.
 
-The unit is the caller's: the first bucket ends at BUCKETS_FIRST ticks, the last but one at 10**6 times as much, and the
-last has no end. With ticks of a nanosecond that is 100 us to 100 s; with 100 000 ticks to a second, 1 s to eleven days.
-Log-linear: three buckets to each power of ten. Each of these bounds is at least twice the one before, so there is at
-most one between two powers of two: the highest bit of a value finds its bucket, with one comparison.
+The caller chooses the unit: the first bucket ends at BUCKETS_FIRST ticks, the last but one at 10**6 times that, and the
+last has no bound. With ticks of a nanosecond that is 100 us to 100 s; with 100 000 ticks per second, 1 s to eleven
+days. Log-linear: three buckets per power of ten. Each bound is at least twice the one before, so there is at most one
+between two powers of two: the highest bit of a value and one comparison find its bucket.
 
-Thread safety: none; the owner excludes. Complexity: O(1); memory 168 bytes.
+Thread safety: none; the caller synchronizes. Complexity: O(1); memory 168 bytes.
 """
 
 from libc.stdint cimport int64_t, uint64_t

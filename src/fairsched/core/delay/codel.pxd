@@ -1,15 +1,15 @@
-"""CoDel: when a message has waited so long, and for so long, that it should go back instead of being delivered.
+"""CoDel: whether a message has waited too long, and should be returned instead of delivered.
 
 Sources: Nichols and Jacobson, "Controlling Queue Delay" (2012) and RFC 8289; Linux, net/codel_impl.h; the CoDel
 variant of the Java client's QueueingConsumer (2012), which returns messages where a router drops packets.
 
-The law looks at one message as it is taken from a buffer. Waiting `target` or more is bad; bad for a whole `interval`
-without a break means a standing queue. Then messages are returned, the first at once and each later one
-interval/sqrt(count) after the one before, until a message has waited less than `target`, or hardly any is left.
+CoDel examines each message when it is taken from a buffer. A wait of `target` or more is too long; waits that are too
+long for a whole `interval` mean a standing queue. Then messages are returned, the first at once and each later one
+interval/sqrt(count) after the one before, until a message has waited less than `target`, or few messages are left.
 
-A pull asks about each message it takes until the answer is False; that message is delivered. So the loop inside the
-published dequeue is unrolled: `phase` remembers where in it the pull is. The message after the one that begins a
-dropping episode is delivered whatever its age (not by the QUEUEING_CONSUMER law, which judges it as any other).
+A pull calls this for each message it takes until the answer is False; that message is delivered. So the loop of the
+published dequeue is unrolled, and `phase` is the pull's position in it. The message after the one that starts an
+episode is delivered whatever its age (except with the QUEUEING_CONSUMER law, which judges it like any other).
 
 | law | tick | long enough above | 1/sqrt(count) | back within | then count |
 |---|---|---|---|---|---|
@@ -18,9 +18,9 @@ dropping episode is delivered whatever its age (not by the QUEUEING_CONSUMER law
 | LINUX_Q16 | the same | > interval | 16-bit fraction, one Newton step per count | 16 intervals | the same |
 | QUEUEING_CONSUMER | 1 ms | >= 2 intervals | exact, cut | 1 interval | count - 2 |
 
-Mended in all of them: whether a time is set is a flag and not a 0, so any origin of the clock will do; time that runs
-backwards returns nothing and starts the observation again; the last message of a buffer is never returned; a pull
-returns at most `max_returns`. A clock that jumps ahead cannot be told from a long silence; that bound holds then.
+Corrected in all of them: a flag, not a time of 0, says whether a time is set, so a clock may have any origin; when the
+clock runs backwards, nothing is returned and the observation restarts; the last message of a buffer is never returned;
+a pull returns at most `max_returns`. A clock that jumps ahead looks like a long silence; that bound still holds.
 
 Complexity: O(1), one square root for each message returned and none for others. Thread safety: none; the owner
 excludes, and takes `now` while it excludes. Times are int64 nanoseconds between -2**62 and 2**62, of any origin.

@@ -1,16 +1,16 @@
-"""What a duration was lately: its least value, its quantiles and its mean, over a window of time that moves on.
+"""Recent values of a duration: minimum, quantiles and mean over a moving window of time.
 
-* Minimum. A ring of MIN_BUCKETS buckets, each the least value of one stretch of time. The answer is the least of the
-  samples of this stretch and the seven before it, the last 7/8 to whole window: exact, and old samples leave on time.
-  A windowed minimum is how a round trip is told from the waiting in front of it (BBR does so; win_minmax in Linux keeps
-  three samples where this keeps eight).
-* Quantiles. A histogram whose buckets are linear within an octave, SUB of them: a quantile is found to within
-  1/SUB of its value, whatever its size. Two generations of half a window each, of which the older is forgotten at
-  once; so the answer speaks of the last half to whole window.
+* Minimum. A ring of MIN_BUCKETS buckets, each the minimum of one part of the window. The result is the minimum of the
+  current bucket and the seven before it, that is, of the last 7/8 to whole window: exact, and old samples expire on
+  time. A windowed minimum separates the round trip from queueing delay (as in BBR; win_minmax in Linux keeps three
+  samples, this keeps eight).
+* Quantiles. A histogram with SUB linear buckets per octave: a quantile is exact to within 1/SUB of its value, whatever
+  its size. There are two generations of half a window each, and the older one is dropped at once; so the result covers
+  the last half to whole window.
 
 Values are nanoseconds, not negative; times are nanoseconds of one clock that does not go backwards (a sample that is
-older than the newest counts as new). Thread safety: none; the owner excludes. Complexity: add O(1), and O(buckets)
-when a stretch of time ends; minimum O(MIN_BUCKETS); quantile O(buckets). Memory: 5 KiB.
+older than the newest counts as new). Thread safety: none; the caller synchronizes. Complexity: add O(1), and O(buckets)
+when a bucket of time ends; minimum O(MIN_BUCKETS); quantile O(buckets). Memory: 5 KiB.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t

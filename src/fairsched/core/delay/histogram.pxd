@@ -1,10 +1,10 @@
-"""A histogram of durations that is exact while it is small and bounded for ever after.
+"""A histogram of durations: exact for few values, and bounded in memory for any number.
 
-The first EXACT values are kept as they are. The one after that moves all of them into buckets: one for each value below
-128, then 128 to each octave, so that the middle of a bucket is within 1/256 (0.4 %) of every value in it. Octaves are
-made when something falls into them. Count, sum, least and largest value are exact always.
+The first EXACT values are stored. The next one moves all of them into buckets: one for each value below 128, then 128
+per octave, so that the middle of a bucket is within 1/256 (0.4 %) of every value in it. Octaves are allocated when a
+value falls into them. Count, sum, minimum and maximum are always exact.
 
-Thread safety: none; the owner excludes. Complexity: O(1); memory at most 57 KiB, in practice a KiB for each octave.
+Thread safety: none; the caller synchronizes. Complexity: O(1); memory at most 57 KiB, in practice 1 KiB per octave.
 Source of the bucketing: Tene's HdrHistogram.
 """
 

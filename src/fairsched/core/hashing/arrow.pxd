@@ -1,10 +1,10 @@
-"""Key columns out of Arrow arrays, through the C data interface: pyarrow, polars and others, none of them needed here.
+"""Key columns from Arrow arrays, through the C data interface: of pyarrow, polars and others; none is a dependency.
 
-A producer hands the structures of arrowdata.pxd over in capsules, and releases them when told to.
+A producer passes the structures of arrowdata.pxd in capsules, and frees them when they are released.
 
 Source: "The Arrow C data interface", Apache Arrow columnar format 1.4.
 
-Thread safety: pure functions over arrays that nobody changes.
+Thread safety: pure functions over arrays that do not change.
 """
 
 from libc.stdint cimport int64_t, uint8_t

@@ -1,8 +1,7 @@
 """Jump consistent hash: a key's bucket among 0..n-1, without any table.
 
 Source: Lamping and Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm" (2014). From n to n + 1 buckets one key
-in n + 1 moves, all of them to the new bucket; only the last bucket can be taken away. Where any member may leave, use
-the ring.
+in n + 1 moves, always to the new bucket; only the last bucket can be removed. If any member may leave, use ring.pxd.
 
 Complexity: O(log n) steps, nothing stored. Thread safety: pure functions.
 """

@@ -1,13 +1,13 @@
-"""Columns of keys as they lie in memory (numpy, Arrow, our own hashes), and their hashes, block by block.
+"""Columns of keys in memory (numpy, Arrow, hashes of Python objects), and their hashes, block by block.
 
-Nothing is copied: a column is a few pointers into somebody else's buffers, who must keep them alive. Layouts as in the
+Nothing is copied: a column has pointers into buffers of another object, which must stay alive. Layouts as in the
 Arrow columnar format 1.4: variable binary with 32 or 64 bit offsets, binary views, fixed width; validity as a bitmap,
 lowest bit first.
 
 Strings and bytes are hashed as they are, integers of any width as eight bytes, lowest first, so that a key has one hash
 however it is stored. A null's hash is the seed, as in Spark's `xxhash64`.
 
-Complexity: O(bytes). Thread safety: pure functions over memory that nobody changes.
+Complexity: O(bytes). Thread safety: pure functions over memory that does not change.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t

@@ -1,4 +1,4 @@
-"""Erlang's portable hash of terms, as far as routing needs it: binaries, atoms, integers, floats and pairs.
+"""Erlang's portable hash of the terms that routing needs: binaries, atoms, integers, floats and pairs.
 
 Source: the behaviour of `erlang:phash2/1`, which hashes a term piece by piece with the mix of Jenkins, "Hash functions"
 (Dr. Dobb's Journal, 1997), each kind of term under a constant of its own. Erlang promises that it never changes.

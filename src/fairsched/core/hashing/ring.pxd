@@ -1,23 +1,23 @@
-"""Consistent hashing on a ring: the nearest point at or above a key's hash says whose the key is; past the last, the
-first.
+"""Consistent hashing on a ring: a key belongs to the member with the nearest point at or above its hash; after the last
+point comes the first.
 
 Source: Karger et al., "Consistent Hashing and Random Trees" (1997), as RabbitMQ's exchange first published it: a
 member of weight w has w points, pseudo-random, here reproducible from the member's name, a seed and the point's index.
-A member that leaves gives up its own keys and no others; one that joins takes keys and moves none between the rest.
-Points that coincide are ordered by their members' names, so neither depends on the order of joining.
+When a member leaves, only its keys move; when one joins, keys move only to it. Coinciding points are ordered by their
+members' names, so the result does not depend on the order of joining.
 
 A point stands for the top `space_bits` bits of a hash and is kept with all lower bits set, so whole hashes compare.
 
 Look-up: the space is cut into 2**k equal cells. Most cells lie in one member's arc and name it; the others name the
 first point to look at. The table of cells is sized to stay in the second-level cache, and `hashring_owners` reads it
 for a block of hashes first and settles what is left afterwards, so that cache misses overlap and guesses of the branch
-predictor do not stall the table reads. Expected O(1) for each key, O(n log n) to build n points.
+predictor do not stall the table reads. Expected O(1) per key, O(n log n) to build n points.
 
 Bounded loads: Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads" (2018). A key goes to the
-first member from its point on whose load is below c times its fair part of all loads, this one included; for c >= 1
-there is always one, for the loads before it sum to less than the bounds.
+first member from its point on whose load is below c times its share of the total load, this key included. For c >= 1
+there always is such a member, since the loads sum to less than the bounds.
 
-Thread safety: a built ring is never changed; any number of threads may read it.
+Thread safety: a built ring never changes; any number of threads may read it.
 """
 
 from libc.stdint cimport UINT64_MAX, int32_t, int64_t, uint64_t

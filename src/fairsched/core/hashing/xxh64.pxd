@@ -1,8 +1,7 @@
-"""XXH64: 64 well mixed bits from any bytes.
+"""XXH64: a 64-bit hash of bytes.
 
-Source: "xxHash fast digest algorithm", specification version 0.1.1 (XXH64). Equal to every other
-implementation, Spark's `xxhash64` among them (whose seed is 42), so that processes of different kinds agree on a key's
-place.
+Source: "xxHash fast digest algorithm", specification version 0.1.1 (XXH64). Equal to all other implementations, such as
+Spark's `xxhash64` (with seed 42), so that different programs place a key alike.
 
 Complexity: O(length), nothing allocated. Thread safety: pure functions.
 """

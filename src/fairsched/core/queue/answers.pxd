@@ -3,7 +3,7 @@
 Source: linear probing, D. Knuth, The Art of Computer Programming, volume 3, section 6.4. The owner keeps a reference to
 each message, so that no address comes back while it is a key. A consumer counts by its id, which is never used again.
 
-Thread safety: none; the owner excludes. Nothing of it runs Python code. Complexity: find O(1) expected, add O(1)
+Thread safety: none; the caller synchronizes. Nothing of it runs Python code. Complexity: find O(1) expected, add O(1)
 amortised. Memory: at most 96 bytes an answer.
 """
 

@@ -6,7 +6,7 @@ a key is its own group, and belongs to a consumer only while that has an unsettl
 are one group together. A group that is another consumer's is gone past; `skipped` remembers the first that was, so that
 cursors can be called back there.
 
-Source: Qpid Broker-J's message group managers. Thread safety: none; the owner excludes.
+Source: Qpid Broker-J's message group managers. Thread safety: none; the caller synchronizes.
 Complexity: O(1) expected; letting go of all groups of a consumer O(groups).
 """
 

@@ -4,7 +4,7 @@ Source: M. Fredman, R. Sedgewick, D. Sleator, R. Tarjan, The pairing heap (1986)
 a message, which is in one heap at a time, or a Late of one (late.pxd). `before` names the parent of a first child, and
 the left sibling of any other.
 
-Thread safety: none; the owner excludes. Complexity: push O(1), pop and remove O(log n) amortised.
+Thread safety: none; the caller synchronizes. Complexity: push O(1), pop and remove O(log n) amortised.
 """
 
 from fairsched.core.queue.message cimport HEAP_HELD, HEAP_NONE, HeapPlace, Late, Message, message_before

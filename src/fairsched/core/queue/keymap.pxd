@@ -3,7 +3,7 @@
 An entry has a copy of its key and goes with what it stands for, so that keys that are
 no longer in the queue take no room.
 
-Thread safety: none; the owner excludes. Complexity: O(1) expected, growing amortised.
+Thread safety: none; the caller synchronizes. Complexity: O(1) expected, growing amortised.
 """
 
 from libc.stdint cimport int64_t, uint64_t

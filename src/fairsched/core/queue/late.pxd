@@ -4,7 +4,7 @@ Each browser has a heap of them, first served first (heap.pxd; a message may be 
 message knows its entries, and takes them along when it leaves the queue. So a browser that rests has no more of them
 than there are messages, and none of those is kept for its sake.
 
-Thread safety: none; the owner excludes. Complexity: add O(browsers that have the message), take and forget O(log n)
+Thread safety: none; the caller synchronizes. Complexity: add O(browsers that have the message), take and forget O(log n)
 amortised. Memory: 48 bytes an entry.
 """
 

@@ -6,7 +6,7 @@ could not fit even into an empty queue is refused; a patient ring waits for cons
 it when they have taken what they may. FLOW: producers wait once the queue is full, until it is down to
 FLOW_RESUME percent of both limits.
 
-Source: Qpid Broker-J's overflow policies. Thread safety: none; the owner excludes. Complexity: O(1).
+Source: Qpid Broker-J's overflow policies. Thread safety: none; the caller synchronizes. Complexity: O(1).
 """
 
 from libc.stdint cimport int64_t

@@ -12,7 +12,7 @@ is held (backlogged upstream) stays in the active list; when its turn comes, or 
   there is nothing to wait for either.
 
 Source: the idea is that of anticipatory disk scheduling (Iyer and Druschel, 2001), which waits for the next request
-of a process that will make one soon. Thread safety: none; the owner excludes. Complexity: O(1). The owner brings the
+of a process that will make one soon. Thread safety: none; the caller synchronizes. Complexity: O(1). The owner brings the
 time, in nanoseconds of any clock; it is read only while somebody is waited for.
 """
 

@@ -15,7 +15,7 @@ holds the list of one of them, the band in service: the first that has messages.
 * A slot that changes its band begins as one without credit, at the tail; what it owes, it owes there too.
 
 Source: the strict priority of Linux's prio and ets queueing disciplines; ets has deficit round robin behind it, too.
-Without bands, `bands` of the table is NULL, and that is all that is looked at. Thread safety: none; the owner excludes.
+Without bands, `bands` of the table is NULL, and that is all that is looked at. Thread safety: none; the caller synchronizes.
 Complexity: O(BANDS) where the band in service may change, and O(active slots of the band) to change a slot's. Slots are
 removed when they are idle only.
 """

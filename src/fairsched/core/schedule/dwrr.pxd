@@ -18,7 +18,7 @@ in its deficit, then goes to the tail; emptied, it leaves the list. Six things g
 
 Bound: for two continuously backlogged slots |S_i/Q_i - S_j/Q_j| <= 1 + maxcost/Q_i + maxcost/Q_j.
 Complexity: push O(1); pop O(1) when no message costs more than its slot's quantum, else O(active slots) for each
-round that serves something. Thread safety: none; the owner excludes.
+round that serves something. Thread safety: none; the caller synchronizes.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t

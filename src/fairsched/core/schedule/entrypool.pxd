@@ -5,7 +5,7 @@ CHUNK_MAX, so a hundred thousand slots with one message each cost no more than o
 nothing is ever copied when a queue grows. The free list is last in, first out: the entry used next is the one still
 in the cache.
 
-Thread safety: none; the owner excludes. Complexity: O(1), except that one call in CHUNK_MAX allocates a chunk.
+Thread safety: none; the caller synchronizes. Complexity: O(1), except that one call in CHUNK_MAX allocates a chunk.
 """
 
 from libc.stdint cimport int64_t, uint64_t

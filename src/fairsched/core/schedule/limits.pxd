@@ -17,7 +17,7 @@ back. The owner calls, in the stretch in which it popped, limits_take; and limit
 
 Sources: Turner, "New Directions in Communications (or Which Way to the Information Age?)" (1986), the leaky bucket;
 ITU-T I.371, annex A, the generic cell rate algorithm, which needs one moment for each bucket. Thread safety: none; the
-owner excludes. Complexity: O(1), where times are noted O(log slots); a slot that is not the first is taken off the
+caller synchronizes. Complexity: O(1), where times are noted O(log slots); a slot that is not the first is taken off the
 active list, because its limit was changed, in O(active slots). The owner brings the time, in nanoseconds; a clock that
 is set back stands still.
 """

@@ -7,7 +7,7 @@ forgetting it, or finding no slot of a name and adding one, is one stretch witho
 caller (slot_find in _core.pxd), who starts again when `changes` has moved meanwhile.
 
 A name is a pointer that means nothing here; who owns the reference is the caller's business. Thread safety: none; the
-owner excludes. Complexity: O(1) expected, growing amortised. Memory: 28 bytes a slot, 56 after growing.
+caller synchronizes. Complexity: O(1) expected, growing amortised. Memory: 28 bytes a slot, 56 after growing.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t

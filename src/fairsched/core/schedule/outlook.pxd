@@ -4,7 +4,7 @@ As things are at this moment: if nothing comes, nothing is settled and nobody is
 granted its quantum once, so for each slot it can be computed how many of its turns pass until one of them pays for its
 first message, without walking through messages or rounds.
 
-Thread safety: none; the owner excludes. Nothing is changed. Complexity: O(active slots).
+Thread safety: none; the caller synchronizes. Nothing is changed. Complexity: O(active slots).
 """
 
 from libc.stdint cimport int64_t, uint32_t

@@ -3,7 +3,7 @@
 Which slot's turn it is, is the business of dwrr.pxd; this is what it turns over. Empty slots stand in no list and are
 never looked at, so that nothing costs more because there are many of them.
 
-Indices are stable; an index given back by slots_remove is used again. Thread safety: none; the owner excludes.
+Indices are stable; an index given back by slots_remove is used again. Thread safety: none; the caller synchronizes.
 Complexity: O(1), but slots_remove of an active slot (O(active slots)) and the growing of the table (amortised).
 """
 

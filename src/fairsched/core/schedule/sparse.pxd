@@ -16,7 +16,7 @@ Bound: for a slot that is always backlogged, and any other, S_other/Q_other - S/
 one quantum more than without. Two that are always backlogged have the bound of dwrr.pxd.
 
 Source: the new and old queues of FQ-CoDel, RFC 8290, section 4.2, in one list. There, the bound on boosts is the number
-of its hash buckets; slots have none. Thread safety: none; the owner excludes. Complexity: O(1).
+of its hash buckets; slots have none. Thread safety: none; the caller synchronizes. Complexity: O(1).
 
 Only a module that defines FAIRSCHED_SPARSE as 1 has any of this compiled into its rounds; elsewhere it costs nothing.
 """

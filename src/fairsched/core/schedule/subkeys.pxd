@@ -17,7 +17,7 @@ dwrr.pxd knows of one list only, as it does with bands.pxd.
   its subkeys owe each other with it.
 
 Source: Bennett and Zhang, "Hierarchical Packet Fair Queueing Algorithms" (1996), for schedulers one below the other, of
-which each offers one message; here both are deficit round robin. Thread safety: none; the owner excludes. Complexity:
+which each offers one message; here both are deficit round robin. Thread safety: none; the caller synchronizes. Complexity:
 that of dwrr.pxd for each of the two.
 """
 

@@ -4,7 +4,7 @@ A source is whatever makes events one after the other: an arrival process, a wor
 are numbered; of two events at one time, that of the lower number comes first. So the order of events is total, and
 the same in every run.
 
-Thread safety: none; the owner excludes. Complexity: eventtree_first O(1), eventtree_set O(log sources), and less when
+Thread safety: none; the caller synchronizes. Complexity: eventtree_first O(1), eventtree_set O(log sources), and less when
 the source's event does not lead.
 """
 

@@ -3,7 +3,7 @@
 A stream of bytes never overtakes itself: when the delay becomes shorter, what is sent then arrives no earlier than what
 was sent before.
 
-Thread safety: none; the owner excludes. Complexity: O(1), growing amortised.
+Thread safety: none; the caller synchronizes. Complexity: O(1), growing amortised.
 """
 
 from libc.stdint cimport int64_t, uint32_t

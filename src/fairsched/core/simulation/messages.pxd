@@ -3,7 +3,7 @@
 A message is an index: records move when the pool grows. It is in the pool from the moment it leaves its queue for the
 first time until it is settled, so that the pool is as large as all windows together.
 
-Thread safety: none; the owner excludes. Complexity: O(1), growing amortised.
+Thread safety: none; the caller synchronizes. Complexity: O(1), growing amortised.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t

@@ -4,7 +4,7 @@ A queue that never runs empty keeps nothing; one that starts with a depth keeps 
 the time is kept. Every message that came back was taken before any fresh one, so the one to send next is the least of
 those, by its number in the queue, else the first fresh one. What came back is a binary heap.
 
-Thread safety: none; the owner excludes. Complexity: O(1); O(log returned) for what came back.
+Thread safety: none; the caller synchronizes. Complexity: O(1); O(log returned) for what came back.
 """
 
 from libc.stdint cimport int64_t, uint32_t

@@ -9,7 +9,7 @@ is an empty array, through phash2 of `undefined`. Of an array or a table, Rabbit
 nested in that is hashed here by its octets, where RabbitMQ would hash the terms.
 
 Source: RabbitMQ, "Consistent Hash Exchange"; core/hashing/exs1024 and phash2.
-Thread safety: none; the owner excludes. Complexity: adding and removing O(destinations); finding O(log buckets).
+Thread safety: none; the caller synchronizes. Complexity: adding and removing O(destinations); finding O(log buckets).
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t

@@ -10,7 +10,7 @@ bound to in the destination's; of a direct exchange those of one key are peers, 
 
 Source: AMQP 0-9-1, sections 3.1 and 1.7; RabbitMQ, "Alternate Exchanges", "Exchange to Exchange Bindings", "Consistent
 Hash Exchange", and the answers of a node (tests/integration/broker).
-Thread safety: none; the owner excludes: any number may route while nobody changes.
+Thread safety: none; the caller synchronizes: any number may route while nobody changes.
 Complexity: O(length of the names) expected, and what is said at each function.
 """
 

@@ -1,6 +1,6 @@
 """Vectors of pointers, small numbers given out and taken back, and sets of such numbers that are emptied in no time.
 
-Thread safety: none; the owner excludes. Complexity: O(1), amortised.
+Thread safety: none; the caller synchronizes. Complexity: O(1), amortised.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t

@@ -1,6 +1,6 @@
 """From names to what they stand for. An entry has a copy of its name.
 
-Thread safety: none; the owner excludes. Any number may look up while nobody changes.
+Thread safety: none; the caller synchronizes. Any number may look up while nobody changes.
 Complexity: O(length) expected, growing amortised.
 """
 

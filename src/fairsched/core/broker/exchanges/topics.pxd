@@ -5,7 +5,7 @@ any number, none included. The walk keeps the set of nodes that the words so far
 that a word costs at most one visit to each node, however many "#" there are.
 
 Source: AMQP 0-9-1, section 3.1.3.3, and the answers of RabbitMQ where it is silent (empty words).
-Thread safety: none; the owner excludes. Any number may walk, each with a `Walk` of its own, while nobody changes.
+Thread safety: none; the caller synchronizes. Any number may walk, each with a `Walk` of its own, while nobody changes.
 Complexity: O(words) to add and remove; a walk O(words * nodes reached), without "#" at most 2 to the words.
 """
 

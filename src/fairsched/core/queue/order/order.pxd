@@ -7,7 +7,7 @@ Whoever takes any message walks nothing: each level has a front, which everythin
 available before it, because it came back or was inserted there, is in the heap `returned`. The front goes past each
 message once. In a fair queue the slots hold what is available.
 
-Source: behaviour of Qpid Broker-J's queue kinds. Thread safety: none; the owner excludes.
+Source: behaviour of Qpid Broker-J's queue kinds. Thread safety: none; the caller synchronizes.
 Complexity: first, taken, link O(1), O(log returned) for what came back, O(log n) in a sorted queue; a fair queue as in
 fair.pxd. after, before O(levels).
 """

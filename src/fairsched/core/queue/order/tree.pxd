@@ -3,7 +3,7 @@
 Source: C. Aragon, R. Seidel, Randomized search trees (1989). The links are in the messages; `weight` is drawn when a
 message is inserted, and not 0. Equal keys stand in the order of arrival.
 
-Thread safety: none; the owner excludes. Complexity: O(log n) comparisons of keys, expected.
+Thread safety: none; the caller synchronizes. Complexity: O(log n) comparisons of keys, expected.
 """
 
 from libc.stdint cimport uint32_t
