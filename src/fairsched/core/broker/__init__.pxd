@@ -1,21 +1,21 @@
 """The broker: AMQP 0-9-1 from sockets to queues, without Python. Compiled into `_broker`.
 
-It stands on core/amqp (the codec), core/queue (the queues), and core/connection (whose turn it is). Read state.pxd
-first: what there is, who may touch it, in which order things are locked, and how long they live. Then
+It uses core/amqp (the codec), core/queue (the queues), and core/connection (scheduling). Read state.pxd first: the
+objects, which thread may access them, the order of locks, and lifetimes. Then
 
-    server        I/O threads, sockets, time; network: the system's calls; poller: waiting for sockets
-    clients       a connection: frames, errors, what a pass does; handshake: how it begins
-    channels      what becomes of deliveries, and how a channel ends; unacked: by delivery tag
-    consumers     how messages are sent, and how consumers come and go
-    publishing    how messages come in: routed, put, returned, confirmed; payload: their memory
-    queues        a queue and its messages; visit: one call into it; arguments: what x-arguments say; keys: by what
-                  a message is served
-    deadletters   what left a queue unacknowledged; deathheader: what it is published with
+    server        I/O threads, sockets, timers; network: system calls; poller: waits for sockets
+    clients       a connection: frames, errors, a pass; handshake: how a connection opens
+    channels      settlements, and how a channel closes; unacked: deliveries by delivery tag
+    consumers     sends messages; how consumers are added and removed
+    publishing    incoming messages: routed, put, returned, confirmed; payload: their memory
+    queues        a queue and its messages; visit: one call into it; arguments: x-arguments; keys: the key by which a
+                  message is served
+    deadletters   messages that left a queue unacknowledged; deathheader: their headers
     queuemethods  classes queue and exchange; basicmethods: basic, confirm, tx; replies: direct reply-to
-    errors        codes and texts; generated: names that the broker makes; status: what is to be seen of it
+    errors        codes and texts; generated: generated names; status: the figures it shows
 
-    exchanges/    where messages go: exchanges, bindings, routing
-    durability/   what outlives the process: a journal, and how it comes again
+    exchanges/    exchanges, bindings, routing
+    durability/   what survives a restart: a journal, and recovery
 
 One message, from a publisher to a consumer:
 

@@ -1,8 +1,8 @@
-"""The x-arguments of queues and consumers: read, checked, and compared with those it was declared with.
+"""The x-arguments of queues and consumers: read, checked, and compared with those of the declaration.
 
-Source: RabbitMQ's check of arguments, its texts included; x-queue-kind, x-queue-key, x-fair-key and x-fair-weights are
-the broker's own. What is not known is allowed, as there.
-Thread safety: pure functions. Complexity: O(fields of the table) for each argument.
+Source: RabbitMQ's check of arguments, including its texts; x-queue-kind, x-queue-key, x-fair-key and x-fair-weights are
+this broker's own. Unknown arguments are allowed, as in RabbitMQ.
+Thread safety: pure functions. Complexity: O(fields of the table) per argument.
 """
 
 from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, int32_t, int64_t, uint32_t

@@ -1,7 +1,7 @@
-"""A channel: what becomes of its deliveries, and how it ends.
+"""A channel: the settlement of its deliveries, and how it closes.
 
-When a channel or connection ends, its consumers leave first, so that they are not sent again what it gives back; then
-all that it has not acknowledged goes back to its place, redelivered.
+When a channel or connection closes, its consumers are removed first, so that they do not receive the returned messages
+again; then all unacknowledged messages return to their places, marked as redelivered.
 
 Thread safety: the connection's thread. Complexity: O(deliveries settled).
 """

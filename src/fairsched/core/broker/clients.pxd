@@ -1,9 +1,9 @@
 """A connection of the broker: its frames, errors and alarms; what a pass reads, and what it writes.
 
-A pass reads once, works through all frames that are whole, then publishes dead letters and confirms what was published
-(core/connection then serves consumers, and writes everything in one go). What a method refuses closes the channel or
-the connection, by its code: unacknowledged messages go back first, then the client is told, and everything it sends but
-the answer is ignored.
+A pass reads once, processes all complete frames, then publishes dead letters and confirms published messages
+(core/connection then serves consumers, and writes everything in one call). An error closes the channel or the
+connection, depending on its code: unacknowledged messages are returned first, then the client is informed, and
+everything it sends except its reply is ignored.
 
 Thread safety: the connection's thread. Complexity: O(octets).
 """

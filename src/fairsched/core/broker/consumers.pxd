@@ -1,11 +1,11 @@
-"""A consumer of a channel: how it comes, what it is sent, and how it goes.
+"""A consumer of a channel: how it starts, what it is sent, and how it is cancelled.
 
-Its queue tells it that there is work (visit.pxd); then its connection's thread pulls, as many messages at a time as
-fit, or one if others wait at the same queue, who are then to have their turn: so messages are shared out in turn.
+Its queue notifies it of work (visit.pxd); then its connection's thread pulls as many messages at a time as fit, or one
+message if other consumers wait at the same queue, so that messages are distributed in turn.
 
 Thread safety: the connection's thread; consumer_cancelled is a task, so that as well; consumer_dispose any.
-Complexity: O(1) a message, and O(consumers of its channel) when it uses up the channel's prefetch, or is the first to
-be settled then; a consumer that goes O(unacknowledged messages of its channel), if it has any.
+Complexity: O(1) per message, and O(consumers of its channel) when it uses up the channel's prefetch, and at the first
+settlement after that; cancelling O(unacknowledged messages of its channel), if it has any.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t

@@ -1,10 +1,10 @@
-"""Dead letters: what left a queue otherwise than by being acknowledged goes to the exchange that the queue names.
+"""Dead letters: messages that leave a queue without an acknowledgement go to the queue's dead-letter exchange.
 
-Publishing may have further messages leave (a queue is full): these go behind, until there are none.
+Publishing them may make further messages leave (if a queue is full): these are appended, until there are none.
 
 Source: RabbitMQ, "Dead Letter Exchanges"; deathheader.pxd has their headers.
 Thread safety: any thread that shares the topology's lock, with lists of its own. Complexity: that of routing, and
-O(octets) a letter.
+O(octets) per letter.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t

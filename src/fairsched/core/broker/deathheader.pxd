@@ -1,12 +1,12 @@
 """The content header of a dead letter: a message that a queue publishes again because it expired, was rejected, ….
 
-The header `x-death` is an array of tables, one for each queue and reason, the latest first: how often, why, from which
-queue, when first, and how the message had been published. A message without one gets x-first-death-queue, -reason and
--exchange as well. Its time to live is taken out; x-death keeps it. If the queue names a routing key for dead letters,
-the header CC goes, too.
+The header `x-death` is an array of tables, one per queue and reason, the latest first: count, reason, queue, time of
+the first death, and how the message was published. A message without the header also gets x-first-death-queue, -reason
+and -exchange. Its time to live is removed, and recorded in x-death. If the queue has a routing key for dead letters,
+the header CC is removed, too.
 
-A letter goes in a circle if it comes to a queue that it left before, and nobody has rejected it since: then it is
-dropped there. What a client may have put into x-death counts as somebody's doing.
+A letter is in a cycle if it arrives at a queue that it left before, and no client has rejected it since: then it is
+dropped there. An x-death that a client may have written counts as a rejection.
 
 Source: RabbitMQ, "Dead Letter Exchanges", and what a node does (tests/integration/test_deadletter.py).
 Thread safety: pure functions. Complexity: O(octets).

@@ -1,6 +1,6 @@
-"""Why something is refused: RabbitMQ's codes and texts.
+"""Errors: RabbitMQ's codes and texts.
 
-A text is begun by `refuse` and appended to; what does not fit is cut off.
+`refuse` starts a text, and further parts are appended; what does not fit is cut off.
 
 Thread safety: pure functions. Complexity: O(octets).
 """

@@ -1,4 +1,4 @@
-"""Names that the broker makes: of queues and consumers that a client has given none.
+"""Generated names, for queues and consumers that a client did not name.
 
 Source: RabbitMQ's rabbit_guid: a prefix, and 16 random octets in base 64 of RFC 4648, section 5, without padding.
 Thread safety: any. Complexity: O(1).

@@ -1,7 +1,7 @@
-"""How a connection begins: protocol header, start, a password that is checked, tune, open.
+"""How a connection opens: protocol header, start, check of the password, tune, open.
 
-Passwords are checked by whoever calls `login_take` and `login_answer`: it takes its time, and Python's hashlib; here
-only what the client sent is read and kept until then. Who has not logged in when its time is over is sent away.
+The caller of `login_take` and `login_answer` checks passwords, which takes time, and Python's hashlib; this header only
+reads and stores what the client sent. A client that has not logged in in time is disconnected.
 
 Thread safety: the connection's thread; login_take and login_answer any one thread. Complexity: O(1).
 """

@@ -1,4 +1,4 @@
-"""The key that a message is served by in a fair, sorted or last-value queue: what its header says, as octets.
+"""The key of a message in a fair, sorted or last-value queue: the value of its header, as octets.
 
 Text is its own octets. A number is the same whatever type it was sent as: its digits where keys have names, and where
 they are sorted, octets that compare as the numbers do.

@@ -1,6 +1,6 @@
-"""Sockets of the broker, without Python: listening, accepting, reading, writing. None of them blocks.
+"""Sockets of the broker, without Python: listen, accept, read, write. None of them blocks.
 
-Linux makes a socket as it is to be in one call; elsewhere, and where FAIRSCHED_POLL is defined, it takes further ones.
+On Linux one call creates a socket with its options; elsewhere, and with FAIRSCHED_POLL defined, it takes several.
 
 Thread safety: as the system's calls.
 """

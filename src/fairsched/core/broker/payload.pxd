@@ -1,7 +1,7 @@
-"""The memory of messages: one block, counted, whatever number of queues it is in.
+"""The memory of messages: one reference-counted block each, in any number of queues.
 
-Thread safety: the counter is atomic, everything else is written before others know the message.
-Complexity: O(1), and O(octets) to make one.
+Thread safety: the counter is atomic; everything else is written before other threads know the message.
+Complexity: O(1), and O(octets) to create one.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t

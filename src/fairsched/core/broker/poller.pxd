@@ -1,4 +1,4 @@
-"""Waiting for sockets, without Python: for those that have changed.
+"""Wait for changes of sockets, without Python.
 
 A connection is reported when it has something to read, takes something again, or ends: whoever was told reads until
 there is nothing, and writes until no more is taken (edge triggered). `poller_read` and `poller_write` are how. A

@@ -1,11 +1,11 @@
-"""A message on its way in: routed, put into its queues, returned if it goes nowhere, and confirmed.
+"""Publishing: a message is routed, put into its queues, returned if it has none, and confirmed.
 
-Routing shares the topology's lock with others; a connection keeps it while it reads one message after the other, and
-gives it up before anything else. Confirms are written once for all that was read (`confirms_write`); one that is
-refused goes out at its place between them. What has to be on disk first, and what was published after it, waits in
-`Channel.waiting`: the batches of the journal ascend there, so what may be confirmed is always what comes first.
+Routing takes the topology's lock in shared mode; a connection keeps it while it reads messages, and releases it before
+anything else. Confirms are written together for all messages read (`confirms_write`); a basic.nack is sent at its place
+among them. Messages that must be on disk first, and those published after them, wait in `Channel.waiting`: journal
+batches ascend there, so the messages that may be confirmed are always at the front.
 
-Thread safety: the connection's thread. Complexity: that of routing, and O(1) a queue.
+Thread safety: the connection's thread. Complexity: that of routing, and O(1) per queue.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t

@@ -1,4 +1,4 @@
-"""A queue of the broker: its memory, how messages are put into it, and how it goes.
+"""A queue of the broker: its memory, putting messages into it, and its deletion.
 
 Thread safety: any thread that holds a reference, outside of `guard`; what needs the topology's lock says so.
 Complexity: put O(1), besides the order of the queue; purge and drop O(messages).

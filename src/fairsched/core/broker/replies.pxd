@@ -1,7 +1,7 @@
-"""Direct reply-to: a client consumes from amq.rabbitmq.reply-to, and answers to its requests come to that channel.
+"""Direct reply-to: a client consumes from amq.rabbitmq.reply-to, and receives the replies to its requests.
 
-The consumer gets a queue of its own, of a name that nobody guesses, which goes with it; and what the channel publishes
-with that reply-to gets the name for it.
+The consumer gets a queue of its own with an unguessable name, which is deleted with it; in messages that the channel
+publishes, that name replaces the reply-to.
 
 Source: RabbitMQ, "Direct Reply-to", and its refusals. Thread safety: the connection's thread.
 Complexity: O(octets of the content header) for a request.

@@ -1,11 +1,11 @@
-"""The server: how it begins and ends, waits for sockets, accepts connections, and looks after time.
+"""The server: starts and stops, waits for sockets, accepts connections, and runs timers.
 
-The thread that waits for sockets (one at a time, connection/runqueue.pxd) also accepts, and ticks: every few
-milliseconds it has messages expire where any can, and a few times a second it surveys connections (heartbeats,
-time-outs, memory).
+The thread that waits for sockets (one at a time, connection/runqueue.pxd) also accepts connections, and runs the timer:
+every few milliseconds it expires messages, and a few times a second it checks connections (heartbeats, time-outs,
+memory).
 
-Thread safety: server_run by the I/O threads; the rest as it says. Complexity: a tick O(queues that time concerns), a
-survey O(connections).
+Thread safety: server_run by the I/O threads; the rest as stated there. Complexity: a tick O(queues with expiring or
+delayed messages), a check O(connections).
 """
 
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uintptr_t

@@ -1,7 +1,7 @@
-"""What the broker is made of: server, virtual hosts, queues, connections, channels, consumers, messages.
+"""The objects of the broker: server, virtual hosts, queues, connections, channels, consumers, messages.
 
-Who may touch what. An I/O thread that is in a connection's pass has that connection, its channels, their consumers and
-tables of unacknowledged messages to itself (connection/scheduler.pxd has the proof): fields marked "own".
+Access. An I/O thread in a connection's pass has exclusive access to that connection, its channels, their consumers and
+tables of unacknowledged messages (connection/scheduler.pxd has the proof): fields marked "own".
 
   field                             written by              read by             order
   Server.topologies, .hosts         under `lock`            under `lock`        exclusive to change, shared to route

@@ -1,6 +1,6 @@
-"""What there is to say of queues and consumers, copied row by row: whoever shows it holds no lock meanwhile.
+"""The status of queues and consumers, copied row by row, so that it can be shown without a lock.
 
-A row is a struct and the texts that it has the lengths of. Figures are of one moment each, not all of the same.
+A row is a struct, followed by the texts whose lengths it has. The figures are not all from the same moment.
 
 Thread safety: any thread. Complexity: O(queues), O(consumers).
 """

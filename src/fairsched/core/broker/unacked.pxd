@@ -1,9 +1,9 @@
-"""What a channel has delivered, and the client has not acknowledged yet, by delivery tag.
+"""The unacknowledged deliveries of a channel, by delivery tag.
 
-A ring from the oldest tag in doubt to the newest, since tags ascend. An entry owns a reference to its queue; the
+A ring from the oldest unacknowledged tag to the newest, since tags ascend. An entry owns a reference to its queue; the
 message, which stays acquired, owns the one to the payload.
 
-Thread safety: none; the channel's thread. Complexity: O(1), amortised. Memory: 64 bytes a tag in doubt, gaps included.
+Thread safety: none; the channel's thread. Complexity: O(1), amortised. Memory: 64 bytes per tag in the ring.
 """
 
 from libc.stdint cimport uint64_t

@@ -1,10 +1,10 @@
-"""One call into a queue by the broker: in, out, and what has left the queue meanwhile.
+"""One call of the broker into a queue, and what happens to the messages that left the queue in it.
 
-Consumers that are told have their target notified, which has their connection run. What left the queue otherwise than
-by being acknowledged becomes a dead letter if the queue has an exchange for these, to be published when nothing is
-locked (deadletters.pxd); or its memory is let go of.
+A notified consumer notifies its target, so that its connection runs. A message that left the queue without an
+acknowledgement becomes a dead letter if the queue has a dead-letter exchange, and is published when no lock is held
+(deadletters.pxd); otherwise its memory is freed.
 
-Thread safety: any thread, with a `DeadLetters` of its own. Complexity: O(1) and O(what left).
+Thread safety: any thread, with a `DeadLetters` of its own. Complexity: O(1) and O(messages that left).
 """
 
 from libc.stdint cimport int64_t, uint32_t, uintptr_t

@@ -12,10 +12,10 @@ what has more. Source: Qpid Broker-J's consumer targets, sessions and NetworkCon
 The functions are in target.pxd, session.pxd, connection.pxd and scheduler.pxd; workset.pxd has the sets. Objects are
 the caller's memory, with a context and functions for what the chain leaves to its host: pulling and transport.
 
-Who may call what
+Which thread may call what
   any thread: target_notify, connection_notify, connection_submit, connection_close, connection_retain and _release,
-    target_forget, target_desired. The caller knows that the object is there (see Lifetime).
-  the connection's thread, the one in connection_pass, or anybody before the first notification: everything else.
+    target_forget, target_desired. The caller must know that the object exists (see Lifetime).
+  the connection's thread (the one in connection_pass), or any thread before the first notification: everything else.
   So the fields marked "own" below need no synchronization of their own: they pass from one I/O thread to the next with
   `flags` (scheduler.pxd has the proof).
 
@@ -28,11 +28,11 @@ Who may call what
   Connection.run            run queue            run queue      under its mutex
   everything else           own                  own            fixed after init, or of the connection's thread
 
-Lifetime. A consumer that is attached holds its connection, until target_forget says that its queue has let go of it
-(when a queue retires the consumer's node, its dispose function is the place). A closed target waits in the
-connection's `closed` list until it is held by no consumer and is in no set; so does a closed session, until it has no
-target. Why a notifier never touches what is gone: it holds a consumer, so target.attached is not 0, so the target is
-not disposed of, nor its session, nor the connection. The connection itself is held by being open, too.
+Lifetime. An attached consumer holds a reference to its connection, until target_forget reports that its queue has
+released it (to be called by the dispose function when a queue retires the consumer's node). A closed target stays in
+the connection's `closed` list until no consumer holds it and it is in no set; so does a closed session, until it has no
+target. Why a notifier never uses freed memory: it holds a consumer, so target.attached is not 0, so neither the target
+nor its session nor the connection is disposed of. An open connection also holds a reference to itself.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t

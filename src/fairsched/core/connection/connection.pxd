@@ -1,4 +1,4 @@
-"""A connection: its sessions in turn, its tasks, and no more output than its buffer is to hold.
+"""A connection: serves its sessions in turn, runs its tasks, and limits its buffered output.
 
 Source: Qpid Broker-J's AbstractAMQPConnection and NonBlockingConnection. A pass reads input, then serves sessions, one
 message each in turn; when `buffer_size` bytes are buffered it writes, and when one write frees less than half of that,

@@ -1,4 +1,4 @@
-"""Where connections that have something to do wait for an I/O thread, and I/O threads for a connection.
+"""The queue in which connections with work wait for an I/O thread, and I/O threads for a connection.
 
 A queue, first in, first out, with threads that sleep when it is empty. If the host has a poll function (for sockets),
 one idle thread leads: it sleeps in that function instead, and is interrupted when work comes and no other thread

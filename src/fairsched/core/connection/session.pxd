@@ -1,4 +1,4 @@
-"""A session, or channel: the targets of it that have work, one message each in turn.
+"""A session, or channel: its targets with work, served one message each in turn.
 
 Source: Qpid Broker-J's AbstractAMQPSession. One call handles one target, which is out of the set before it is worked
 on, and goes last again if it delivered: so targets that all have work are served strictly in turn, and each is in the

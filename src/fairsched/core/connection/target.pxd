@@ -1,4 +1,4 @@
-"""One consuming client: the consumers it has on one or several queues, in turn, and whether it wants anything at all.
+"""One consuming client: its consumers on one or several queues, served in turn, and whether it wants messages.
 
 Source: Qpid Broker-J's AbstractConsumerTarget. Desired means that nothing hinders: the flow is on, the transport takes
 more, there is credit. Only a change is told to the queues, and first the flag is changed (a queue that is told, and

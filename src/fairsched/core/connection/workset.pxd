@@ -1,8 +1,8 @@
-"""A set of things that have work, in the order in which they got it, each in it at most once.
+"""A set of items with work, in the order in which they got it; each is in the set at most once.
 
-Any thread adds; one thread at a time takes. A thing that is in the set already is not added again, so however often
-somebody says that it has work, it costs one place. It is out of the set before it is worked on: who finds its flag
-clear adds it again, and who finds it set knows that the taker has yet to look.
+Any thread adds; one thread at a time takes. An item that is in the set is not added again, however often its work is
+announced. It leaves the set before it is processed: a thread that finds its flag clear adds it again, and one that
+finds it set knows that the taker has yet to look at its work.
 Source: the sets of pending work of Qpid Broker-J's sessions and connections; the queue is D. Vyukov's
 intrusive queue of many producers and one consumer.
 

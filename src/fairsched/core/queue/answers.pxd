@@ -1,4 +1,4 @@
-"""What filters have said in one call: an open-addressing table of answers by consumer and message.
+"""The results of filters in one call: an open-addressing table by consumer and message.
 
 Source: linear probing, D. Knuth, The Art of Computer Programming, volume 3, section 6.4. The owner keeps a reference to
 each message, so that no address comes back while it is a key. A consumer counts by its id, which is never used again.

@@ -1,4 +1,4 @@
-"""How much a consumer may still be sent: credit in messages and in bytes, used up by sending, restored by settling.
+"""A consumer's credit, in messages and in bytes: sending uses it, and settling restores it.
 
 Source: Qpid Broker-J's Pre0_10CreditManager. A limit of 0 is no limit, for messages and for bytes separately; counters
 go on all the same, below zero, so that a limit may be set at any time. There is credit while neither limited counter

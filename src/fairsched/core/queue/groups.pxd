@@ -1,4 +1,4 @@
-"""Message groups: messages that belong together go to one consumer.
+"""Message groups: messages of the same group go to the same consumer.
 
 Standard groups: a key's hash names one of GROUP_SLOTS slots, and a slot belongs to the consumer that first acquired
 from it, until that goes; keys that share a slot share a consumer, messages without a key have no group. Shared groups:

@@ -1,7 +1,7 @@
-"""From keys (bytes) to what stands for them now: the latest message of a key, or a group of messages.
+"""A hash table from keys (bytes) to the latest message of a key, or to a group of messages.
 
-An entry has a copy of its key and goes with what it stands for, so that keys that are
-no longer in the queue take no room.
+An entry has a copy of its key, and is removed together with its value, so that keys that are no longer in the queue
+use no memory.
 
 Thread safety: none; the caller synchronizes. Complexity: O(1) expected, growing amortised.
 """

@@ -1,11 +1,11 @@
-"""What a browser is to see though it has gone past its place: messages that came, or came back, behind its cursor.
+"""Messages that a browser must still see although its cursor is past them: inserted or returned behind the cursor.
 
-Each browser has a heap of them, first served first (heap.pxd; a message may be in those of several browsers). Each
-message knows its entries, and takes them along when it leaves the queue. So a browser that rests has no more of them
-than there are messages, and none of those is kept for its sake.
+Each browser has a heap of them, in the order of service (heap.pxd; a message may be in those of several browsers). Each
+message knows its entries, and removes them when it leaves the queue. So an idle browser has at most as many entries as
+there are messages, and keeps no message alive.
 
-Thread safety: none; the caller synchronizes. Complexity: add O(browsers that have the message), take and forget O(log n)
-amortised. Memory: 48 bytes an entry.
+Thread safety: none; the caller synchronizes. Complexity: add O(browsers that have the message), take and forget
+O(log n) amortised. Memory: 48 bytes per entry.
 """
 
 from libc.stdlib cimport free, malloc

@@ -1,4 +1,4 @@
-"""Consumers of a queue: how they come, go, and become ready or not.
+"""Consumers of a queue: how they are added and removed, and become ready or not.
 
 A consumer is desired when it wants to be, is live, and has credit. These wishes are flags of one word, changed under
 the queue's lock; whoever changed one then has the node follow (`queue_follow`): move, look again, and move again if the

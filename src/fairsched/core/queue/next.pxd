@@ -1,4 +1,4 @@
-"""What is next for a consumer of a queue: the first message, in the order of service, that it may have and wants.
+"""The next message for a consumer: the first one, in the order of service, that it may have and accepts.
 
 Who has no cursor may have whatever is first. Who has one walks, and remembers what its filter has said: a refused
 message is gone past, an accepted one kept in mind until it is taken, by this consumer or another. Filters are asked

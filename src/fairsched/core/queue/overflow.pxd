@@ -1,10 +1,10 @@
 """What a queue does when it is full.
 
-NONE: nothing. REJECT: a message that does not fit is refused. RING: it is taken, and the least significant messages
-leave until all fits again; never the newest, and none that a consumer has, unless it may be stolen; a message that
-could not fit even into an empty queue is refused; a patient ring waits for consumers that were told, who look after
-it when they have taken what they may. FLOW: producers wait once the queue is full, until it is down to
-FLOW_RESUME percent of both limits.
+NONE: nothing. REJECT: a message that does not fit is rejected. RING: it is accepted, and the least significant messages
+are dropped until the queue is within its limits; never the newest, and none that a consumer has, unless it may be
+stolen. A message that would not fit into an empty queue is rejected. A patient ring waits for notified consumers, which
+trim it after they have taken messages. FLOW: producers wait when the queue is full, until it is down to FLOW_RESUME
+percent of both limits.
 
 Source: Qpid Broker-J's overflow policies. Thread safety: none; the caller synchronizes. Complexity: O(1).
 """

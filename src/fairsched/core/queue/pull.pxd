@@ -1,4 +1,4 @@
-"""Taking messages out of a queue: what a consumer that was told does, until it gets none.
+"""Take messages from a queue: a notified consumer pulls until it gets none.
 
 A pull that succeeds leaves the consumer notified, at the tail of that list: a steady stream costs no wake-ups. One that
 fails leaves it interested, and passes the work on, if there is some that it may not take. Different from the source: a

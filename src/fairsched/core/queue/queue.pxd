@@ -1,6 +1,6 @@
-"""A queue whose consumers pull: one is told that there is work, and then takes messages until there are none.
+"""A queue whose consumers pull: one is notified of work, and then takes messages until there are none.
 
-Source: the behaviour of Qpid Broker-J's AbstractQueue; how it departs from them is said where it does.
+Source: the behaviour of Qpid Broker-J's AbstractQueue; differences are noted where they occur.
 
 How to use it
     queue_init ... queue_clear. A consumer (QueueConsumer, its owner's memory, aligned to the cache line) is set up by

@@ -1,7 +1,7 @@
-"""A ring queue that is over its limits: the least significant messages leave.
+"""A ring queue above its limits drops its least significant messages.
 
-The oldest; in a priority queue the oldest of the lowest level, and so on upwards; in a sorted queue the oldest by
-arrival. What a consumer has stays, unless it may be stolen. Source: Qpid Broker-J's RingOverflowPolicy.
+These are the oldest; in a priority queue the oldest of the lowest level, then of the next; in a sorted queue the oldest
+by arrival. A message that a consumer has stays, unless it may be stolen. Source: Qpid Broker-J's RingOverflowPolicy.
 
 Thread safety: under the queue's lock, but queue_trim. Complexity: O(messages acquired before the victim);
 sorted O(messages).

@@ -1,12 +1,12 @@
-"""What becomes of a message that was pulled: it is done, or it goes back.
+"""Settle a pulled message: it is done, or returned.
 
   ACK      it leaves the queue.
-  RELEASE  the delivery failed: it goes back to its place, redelivered, for anybody; after `max_deliveries` of these it
-           leaves the queue instead.
-  REJECT   this consumer does not want it: it goes back for others, and does not count.
-  UNDO     it was pulled, and could not be handed out: it goes back as though it had never been pulled.
-What goes back may leave at once: expired, superseded by a newer message of its key, or too much for a ring.
-Which of two settlements counts is decided under the lock, which unlinking needs anyway: by the lease.
+  RELEASE  the delivery failed: it returns to its place, redelivered, for any consumer; after `max_deliveries` of these
+           it leaves the queue instead.
+  REJECT   this consumer does not want it: it returns for other consumers, and the delivery does not count.
+  UNDO     it was pulled, but could not be handed out: it returns as if it had never been pulled.
+A returned message may leave at once: expired, superseded by a newer message of its key, or dropped by a full ring.
+Which of two settlements counts is decided by the lease, under the lock, which unlinking needs anyway.
 
 Source: Qpid Broker-J's QueueEntryImpl. Thread safety: any, pinned, without the queue's lock; from any thread, for each
 message pulled once. Complexity: O(1); O(walkers) for what goes back; queue_release_all O(messages).

@@ -1,4 +1,4 @@
-"""What a queue is made of, its lock, and what leaves it: the ground under queue.pxd.
+"""The data structures of a queue, its lock, and removal of messages: the basis of queue.pxd.
 
 Three kinds of state, in the order in which they may be entered (never the other way round):
   - who is to be told of work: the lists of waiting/interest.pxd, without a lock, inside a pin;

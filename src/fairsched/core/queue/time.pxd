@@ -1,10 +1,10 @@
-"""What time does to a queue: messages become due, and expire.
+"""Timers of a queue: messages become due, and expire.
 
-Consumers see to what they meet. What nobody meets is housekeeping's: queue_sweep. A message is held while its time is
-not past, and expired when its time is past: both strictly, as in Qpid Broker-J. A held message does not expire.
+Consumers handle the messages they pass; queue_sweep handles the rest. A message is held while its time is not past, and
+expired when its time is past: both strictly, as in Qpid Broker-J. A held message does not expire.
 
 Thread safety: any, pinned, without the queue's lock.
-Complexity: unhold O(log held) for each message that is due; sweep O(messages).
+Complexity: unhold O(log held) per due message; sweep O(messages).
 """
 
 from libc.stdint cimport int64_t, uint32_t

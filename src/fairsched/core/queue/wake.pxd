@@ -1,4 +1,4 @@
-"""Whom a queue tells of what: the policy of waiting/wakeup.pxd, asked about messages.
+"""Which consumer a queue notifies: the policy of waiting/wakeup.pxd, applied to messages.
 
 A consumer without a cursor could take whatever is available; if there are no others, nobody is asked anything. One with
 a cursor could take a message if it has not gone past it, nor rejected it, nor is it another's by group, and its filter

@@ -1,19 +1,18 @@
-"""Anticipation: a slot whose turn it is, empty here but backlogged upstream, is waited for before its turn passes.
+"""Anticipation: wait for a slot whose turn it is, and that is empty but backlogged upstream, before its turn passes.
 
-A scheduler that is faster than its source finds most slots empty most of the time. Passing over them is work
-conserving, and gives every slot what happened to arrive: the source's shares, not the quanta's. So an empty slot that
-is held (backlogged upstream) stays in the active list; when its turn comes, or while it lasts, the others wait.
+A scheduler that is faster than its source finds most slots empty most of the time. To pass over them is work
+conserving, but gives every slot what happened to arrive: the source's shares instead of the quanta's. So an empty slot
+that is held (backlogged upstream) stays in the active list; during its turn the other slots wait.
 
-* Whether. It is waited for while its deficit would pay for another message of its mean cost; else its turn is over.
-* How long. At most `patience` nanoseconds in one turn, all waits of the turn together. Then the turn passes: the slot
-  leaves the list, keeps its deficit as a held slot does, comes back with its next message, and is not waited for
-  again until its owner holds it anew. So a slot that was held by mistake costs one wait, not one a round.
-* When not. Patience 0 is plain DWRR, at no cost. A slot that is not held is never waited for; with nothing queued
-  there is nothing to wait for either.
+* Whether. The wait continues while the slot's deficit covers another message of its mean cost; else its turn ends.
+* How long. At most `patience` nanoseconds per turn, all waits of the turn together. Then the turn passes: the slot
+  leaves the list, keeps its deficit as a held slot does, returns with its next message, and is not waited for again
+  until its owner holds it again. So a slot that was held by mistake costs one wait, not one per round.
+* When not. Patience 0 is plain DWRR, at no cost. There is no wait for a slot that is not held, or if nothing is queued.
 
 Source: the idea is that of anticipatory disk scheduling (Iyer and Druschel, 2001), which waits for the next request
-of a process that will make one soon. Thread safety: none; the caller synchronizes. Complexity: O(1). The owner brings the
-time, in nanoseconds of any clock; it is read only while somebody is waited for.
+of a process that will make one soon. Thread safety: none; the caller synchronizes. Complexity: O(1). The caller passes
+the time, in nanoseconds of any clock; it reads the clock only during a wait.
 """
 
 from libc.stdint cimport int64_t

@@ -1,21 +1,21 @@
-"""Strict bands: no slot takes a turn while a slot of a band before its own has a message.
+"""Strict bands: no slot takes a turn while a slot of an earlier band has a message.
 
-Band 0 is first; within a band, slots take turns as in dwrr.pxd. Each band has an active list of its own. The table
-holds the list of one of them, the band in service: the first that has messages. The messages of the others count as
-`withheld`, as those of slots at their limit do, and so whoever pops knows of one list only.
+Band 0 is the first; within a band, slots take turns as in dwrr.pxd. Each band has its own active list. The table holds
+the list of the band in service, the first one with messages. Messages of the other bands count as `withheld`, like
+those of slots at their limit, so code that pops sees only one list.
 
-* Service. Each message served is of the first band that has one in a slot that is not at its limit.
-* Within a band the order is that of the plain algorithm for this band alone: a turn that a band before it interrupts
-  goes on where it was, with what is left of its quantum, and its bound holds for the messages of the band.
-* Starvation. There is no bound for what comes after: a band of which something is always queued here has everything.
-  A limit on its slots (limits.pxd) makes one: a band that may serve burst + t/interval messages in any time t leaves
-  the rest of the time to those after it, and one with a concurrency the rest of the workers.
-* Waiting for a slot that is empty here (anticipation.pxd) is for shares within a band: a band of which nothing is
-  queued is passed over at once. Time in which others are served counts as waited, so patience stays the most.
-* A slot that changes its band begins as one without credit, at the tail; what it owes, it owes there too.
+* Service. Each message served is from the first band that has one in a slot that is not at its limit.
+* Within a band, the order is that of the plain algorithm for this band alone: a turn interrupted by an earlier band
+  continues with the rest of its quantum, and the bound of dwrr.pxd holds for the messages of the band.
+* Starvation. Later bands have no bound: a band with messages always queued gets all service. A limit on its slots
+  (limits.pxd) gives them one: a band that may serve burst + t/interval messages in any time t leaves the rest of the
+  time to later bands, and one with a concurrency the rest of the workers.
+* Anticipation (anticipation.pxd) is for shares within a band: a band with nothing queued is passed over at once. Time
+  in which other slots are served counts as waited, so `patience` remains the maximum.
+* A slot that changes its band starts there without credit, at the tail, and keeps its debt.
 
-Source: the strict priority of Linux's prio and ets queueing disciplines; ets has deficit round robin behind it, too.
-Without bands, `bands` of the table is NULL, and that is all that is looked at. Thread safety: none; the caller synchronizes.
+Source: the strict priority of Linux's prio and ets queueing disciplines; ets also has deficit round robin below it.
+Without bands, `bands` of the table is NULL, the only thing checked. Thread safety: none; the caller synchronizes.
 Complexity: O(BANDS) where the band in service may change, and O(active slots of the band) to change a slot's. Slots are
 removed when they are idle only.
 """

@@ -1,20 +1,20 @@
 """Deficit weighted round robin: whose turn it is, and what it may still serve.
 
 Source: Shreedhar and Varghese, "Efficient Fair Queuing using Deficit Round Robin" (1995), and the article on fair
-consuming this project began from, with its faults mended (an idle slot hoards nothing, an empty system does not spin).
+consuming that this project started from, corrected (an idle slot does not save up, an empty system does not spin).
 
 The first slot of the active list has its turn: it is granted its quantum once, serves messages while their cost fits
-in its deficit, then goes to the tail; emptied, it leaves the list. Six things go beyond the paper:
+in its deficit, and then goes to the tail; when it is empty, it leaves the list. Six extensions to the paper:
 
-* Debt. A settlement may drive a deficit below zero. A slot in debt stays in the list, even when empty, until its turns
-  have paid: a tenant that always empties its slot cannot run from what it owes.
-* Hold. An emptied slot forfeits its deficit, unless it is held: empty here, backlogged at the broker. Then it keeps at
-  most quantum + the largest cost seen, so that shares do not flatten while the next delivery is in flight.
-* Anticipation. With patience, a held slot stays in the list and is waited for; see anticipation.pxd.
-* Skipped rounds. When a whole round served nothing (every head costs more than its slot has), the rounds in which
-  nothing could be served are granted at once. The order of service is that of the plain algorithm.
-* Boost. On demand, a slot that had nothing for a round has its turn before the others; see sparse.pxd.
-* Bands. Where there are some, all of this is for one band at a time: its list is in the table; see bands.pxd.
+* Debt. A settlement may make a deficit negative. A slot in debt stays in the list, even when empty, until its turns
+  have paid the debt: a tenant that always empties its slot cannot escape its debt.
+* Hold. An empty slot loses its deficit, unless it is held (backlogged at the broker). Then it keeps at most
+  quantum + the largest cost seen, so that shares do not flatten while the next delivery is in flight.
+* Anticipation. With patience, a held slot stays in the list, and its next message is waited for; see anticipation.pxd.
+* Skipped rounds. When a whole round served nothing (every head costs more than its slot's deficit), the rounds in which
+  nothing can be served are granted at once. The order of service is that of the plain algorithm.
+* Boost. If enabled, a slot that was empty for a round has its turn before the others; see sparse.pxd.
+* Bands. With bands, all of this applies to one band at a time, whose list is in the table; see bands.pxd.
 
 Bound: for two continuously backlogged slots |S_i/Q_i - S_j/Q_j| <= 1 + maxcost/Q_i + maxcost/Q_j.
 Complexity: push O(1); pop O(1) when no message costs more than its slot's quantum, else O(active slots) for each

@@ -1,9 +1,8 @@
-"""Entries of the slots' queues, taken from and returned to one free list.
+"""Memory of the entries of the slots' queues, with one free list.
 
-A message waiting in a slot is a 24-byte entry in a singly linked list. Entries come from chunks that double up to
-CHUNK_MAX, so a hundred thousand slots with one message each cost no more than one slot with a hundred thousand, and
-nothing is ever copied when a queue grows. The free list is last in, first out: the entry used next is the one still
-in the cache.
+A queued message is a 24-byte entry in a singly linked list. Entries are allocated in chunks that double up to
+CHUNK_MAX, so a hundred thousand slots with one message each cost no more than one slot with a hundred thousand, and a
+growing queue copies nothing. The free list is last in, first out: the next entry used is still in the cache.
 
 Thread safety: none; the caller synchronizes. Complexity: O(1), except that one call in CHUNK_MAX allocates a chunk.
 """

@@ -1,25 +1,24 @@
-"""Limits of slots: how much of one may be in hand at a time, and how fast it may be served.
+"""Limits of slots: how many messages of a slot may be in hand at a time, and how fast they may be served.
 
-A slot at its limit takes no turns: it leaves the active list, and its messages count as `withheld` instead of as
-`queued`, so that for all others it is as though they had not come yet. It comes back in time or with what is given
-back. The owner calls, in the stretch in which it popped, limits_take; and limits_give_back when a message is done.
+A slot at its limit takes no turns: it leaves the active list, and its messages count as `withheld` instead of `queued`,
+as though they had not arrived yet. It returns when time has passed, or a message is given back. The caller calls
+limits_take together with each pop, without Python code in between, and limits_give_back when a message is done.
 
 * In hand. At most `concurrency` messages that were popped and not given back.
 * Rate. A token bucket, kept as the moment at which it will be full again: serving takes a token, which comes back
   `interval` later, and is possible while that leaves no more than `burst` of them missing. So in any time t at most
   burst + t/interval messages are served. An interval is rounded up: the rate is never exceeded.
-* Turns. A slot that has to stop in the midst of its turn goes on with it, at the head of the list, when it comes back;
-  it is not granted another quantum for that. So its share of what it may have is that of its quantum, a limit gives it
-  no credit, and between two turns of another slot it is granted one quantum at most, and finishes one turn at most.
-  What it owes is not paid meanwhile.
-* Forgetting. A transient slot is not idle while something of it is in hand, or before its bucket is full: otherwise it
-  would come back with a full one.
+* Turns. A slot stopped in the middle of its turn continues it, at the head of the list, when it returns, without
+  another quantum. So within its limit its share follows its quantum, the limit gives it no credit, and between two
+  turns of another slot it is granted at most one quantum, and finishes at most one turn. Debt is not paid meanwhile.
+* Removal. A transient slot is not idle while a message of it is in hand, or before its bucket is full: otherwise it
+  would return with a full bucket.
 
 Sources: Turner, "New Directions in Communications (or Which Way to the Information Age?)" (1986), the leaky bucket;
-ITU-T I.371, annex A, the generic cell rate algorithm, which needs one moment for each bucket. Thread safety: none; the
-caller synchronizes. Complexity: O(1), where times are noted O(log slots); a slot that is not the first is taken off the
-active list, because its limit was changed, in O(active slots). The owner brings the time, in nanoseconds; a clock that
-is set back stands still.
+ITU-T I.371, annex A, the generic cell rate algorithm, which needs one time per bucket. Thread safety: none; the caller
+synchronizes. Complexity: O(1), and O(log slots) to store a time; O(active slots) to remove a slot that is not the first
+from the active list, when its limit changes. The caller passes the time, in nanoseconds; while its clock runs
+backwards, time stands still.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t

@@ -1,13 +1,13 @@
-"""Which slot has which name: chains of slots by the hash of their names.
+"""Find a slot by its name: a hash table of slots, with chaining.
 
-A dictionary would do, but for one thing: to take a name out of it, it compares names, and that may run Python code
-(the __eq__ of a UUID, an Enum, a dataclass), in which another thread or a finalizer uses the slot that is being
-removed. Here a slot is put in and taken out by its index and by numbers alone, so that finding a slot idle and
-forgetting it, or finding no slot of a name and adding one, is one stretch without Python. Names are compared by the
-caller (slot_find in _core.pxd), who starts again when `changes` has moved meanwhile.
+Why not a dictionary: to remove a name, it compares names, which may run Python code (the __eq__ of a UUID, an Enum, a
+dataclass), in which another thread or a finalizer may use the slot being removed. Here a slot is added and removed by
+its index and by numbers only, so that no Python code runs between finding a slot idle and removing it, or finding no
+slot of a name and adding one. The caller compares names (slot_find in _core.pxd), and starts again if `changes` has
+changed in the meantime.
 
-A name is a pointer that means nothing here; who owns the reference is the caller's business. Thread safety: none; the
-caller synchronizes. Complexity: O(1) expected, growing amortised. Memory: 28 bytes a slot, 56 after growing.
+A name is an opaque pointer; the caller owns the reference. Thread safety: none; the caller synchronizes. Complexity:
+O(1) expected, growing amortised. Memory: 28 bytes per slot, 56 after growing.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t

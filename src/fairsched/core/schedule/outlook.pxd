@@ -1,8 +1,8 @@
-"""What stands before a slot: whom deficit weighted round robin serves first, read off the table without serving.
+"""What is served before a slot's first message: computed from the table, without serving.
 
-As things are at this moment: if nothing comes, nothing is settled and nobody is waited for. In every round a slot is
-granted its quantum once, so for each slot it can be computed how many of its turns pass until one of them pays for its
-first message, without walking through messages or rounds.
+It assumes that nothing arrives, nothing is settled and no slot is waited for. In every round a slot is granted its
+quantum once, so the number of turns until a slot's deficit covers its first message can be computed without walking
+through messages or rounds.
 
 Thread safety: none; the caller synchronizes. Nothing is changed. Complexity: O(active slots).
 """

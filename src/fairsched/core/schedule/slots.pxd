@@ -1,10 +1,9 @@
-"""The slots: one FIFO of tokens each, and the circular list of those that have work or debt.
+"""The slots: a FIFO of tokens each, and the circular list of slots with work or debt, on which dwrr.pxd works.
 
-Which slot's turn it is, is the business of dwrr.pxd; this is what it turns over. Empty slots stand in no list and are
-never looked at, so that nothing costs more because there are many of them.
+Empty slots are in no list and are never visited, so many empty slots cost nothing.
 
-Indices are stable; an index given back by slots_remove is used again. Thread safety: none; the caller synchronizes.
-Complexity: O(1), but slots_remove of an active slot (O(active slots)) and the growing of the table (amortised).
+Indices are stable; an index freed by slots_remove is used again. Thread safety: none; the caller synchronizes.
+Complexity: O(1), except slots_remove of an active slot (O(active slots)) and growing the table (amortised).
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t

@@ -1,16 +1,16 @@
-"""The sparse-slot boost: a slot that had nothing for a round, and gets a message, has its next turn first.
+"""The sparse-slot boost: a slot that was empty for a round, and gets a message, has its next turn first.
 
-Plain round robin puts a slot that becomes active at the tail: whoever sends one message now and then waits for a turn
-of each that always has some. Here such a slot is new: it goes before all that are not, behind those that are new
-already, and has one turn there. Then it is at the tail, as every slot after its turn. A turn that it interrupts goes
-on.
+Plain round robin puts a slot that becomes active at the tail: a sender of occasional messages waits for a turn of each
+slot that is always backlogged. Here such a slot is new: it goes before all slots that are not new and behind those
+that are, and has one turn there. Then it goes to the tail, like every slot after its turn. An interrupted turn
+continues.
 
-* Once a round. A slot that runs empty stays in the list for a round, and is new again only if that found it empty. So
-  it is ahead of its share by one turn at most, not by one in each round.
-* Starvation. In any time, at most MOST_BOOSTS slots more become new than turns of others end; all else go to the tail.
-  So what the plain algorithm serves within n turns comes within 2 n + MOST_BOOSTS, however many slots are made up.
-* While a slot is waited for (anticipation.pxd), nobody goes before it.
-* What is held back by a limit, or changes its band, comes back as one that is not new.
+* Once per round. A slot that becomes empty stays in the list for a round, and is new again only if it is still empty
+  after that. So it is ahead of its share by at most one turn, not by one in each round.
+* Starvation. In any time, at most MOST_BOOSTS slots more become new than turns of others end; all others go to the
+  tail. So what the plain algorithm serves within n turns is served within 2 n + MOST_BOOSTS, for any number of slots.
+* While a slot is waited for (anticipation.pxd), no other goes before it.
+* A slot that returns from its limit, or changes its band, is not new.
 
 Bound: for a slot that is always backlogged, and any other, S_other/Q_other - S/Q <= 2 + maxcost/Q_other + maxcost/Q:
 one quantum more than without. Two that are always backlogged have the bound of dwrr.pxd.

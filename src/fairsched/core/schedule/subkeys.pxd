@@ -1,9 +1,8 @@
-"""Two levels: what a slot is served by its turns is divided among its subkeys, in equal parts.
+"""Two levels: the service of a slot is divided equally among its subkeys.
 
-A second table, below, has the turns of all subkeys, each of which is a slot of it with messages and an account of its
-own; a slot above has turns among the others as ever. The subkeys of one slot have an active list of their own. The
-table below holds the list of one of them at a time, and the messages of the others count as `withheld` there: so
-dwrr.pxd knows of one list only, as it does with bands.pxd.
+A second table, below, has all subkeys as its slots, each with its own messages and deficit; the slots above take turns
+as usual. The subkeys of one slot have their own active list. The table below holds one of these lists at a time, and
+messages of the other subkeys count as `withheld` there, so dwrr.pxd sees only one list, as with bands.pxd.
 
 * What is served. A slot above has an entry for each message of its subkeys. The first of these entries is kept like the
   message that the subkeys would serve next: of the same token, of the same cost. So whether that fits in the deficit of
@@ -17,8 +16,8 @@ dwrr.pxd knows of one list only, as it does with bands.pxd.
   its subkeys owe each other with it.
 
 Source: Bennett and Zhang, "Hierarchical Packet Fair Queueing Algorithms" (1996), for schedulers one below the other, of
-which each offers one message; here both are deficit round robin. Thread safety: none; the caller synchronizes. Complexity:
-that of dwrr.pxd for each of the two.
+which each offers one message; here both are deficit round robin. Thread safety: none; the caller synchronizes.
+Complexity: that of dwrr.pxd for each of the two.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t

@@ -1,10 +1,10 @@
-"""When messages come into a queue: never, at a constant rate, Poisson, in bursts, or as they were recorded.
+"""When messages arrive in a queue: never, at a constant rate, Poisson, in bursts, or as recorded in a trace.
 
-Rates hold from `base` on, when the process was put in force; the k-th message of a constant rate comes at
-base + k * gap, so that rounding to nanoseconds does not add up. Bursts are periods that begin with an "on": of constant
-length, with the constant rate in each, or of exponential length, with a Poisson process in each.
+Rates hold from `base` on, the start of the process; the k-th message of a constant rate arrives at base + k * gap, so
+that rounding to nanoseconds does not accumulate. Bursts are periods that begin with an "on" phase: of constant length
+with a constant rate, or of exponential length with a Poisson process.
 
-Thread safety: none. Complexity: O(1); a burst that turns out to be empty costs one step more.
+Thread safety: none. Complexity: O(1); an empty burst costs one more step.
 """
 
 from libc.stdint cimport int64_t

@@ -1,10 +1,10 @@
-"""The brokers' side of a simulation: what comes in, whose turn it is, and what becomes of settlements.
+"""The brokers' side of a simulation: arrivals, deliveries in turn, and settlements.
 
-A queue gives its messages in turn to the slots that have credit; a broker that can push only so many messages a second
-takes them in turn from the queues that have a message and a slot to send it to. Both lists are first in, first out: who
-was served goes to the tail, who cannot be served leaves and comes back when he can.
+A queue delivers its messages in turn to the slots with credit; a broker with a limited rate takes messages in turn from
+the queues that have a message and a slot to send it to. Both lists are first in, first out: an entry that was served
+goes to the tail, and one that cannot be served leaves the list until it can.
 
-Thread safety: none; a simulation belongs to one thread. Complexity: O(1) each, O(log returned) for what came back;
+Thread safety: none; a simulation belongs to one thread. Complexity: O(1) each, O(log returned) for returned messages;
 broker_lose O(messages).
 """
 

@@ -1,6 +1,6 @@
-"""What changes during a simulation at times given in advance: who is there, links, services, windows, rates, arrivals.
+"""Changes during a simulation at given times: consumers, links, services, windows, rates, arrivals.
 
-Thread safety: none; a simulation belongs to one thread. Complexity: O(1), but for joining, leaving and failing.
+Thread safety: none; a simulation belongs to one thread. Complexity: O(1), except joining, leaving and failing.
 """
 
 from libc.stdint cimport uint32_t

@@ -1,8 +1,7 @@
-"""The consumers' side of a simulation: buffering, whose turn it is, what is too old, and the workers.
+"""The consumers' side of a simulation: buffers, the fair order, CoDel, and the workers.
 
-The schedule is the engine's own (schedule/dwrr.pxd), and so is the law that sends old messages back (delay/codel.pxd):
-asked for each message taken, until one is not sent back. What is sent back was not served, so its cost is given back as
-well.
+The schedule is the engine's (schedule/dwrr.pxd), and so is CoDel (delay/codel.pxd), which decides about each message
+taken until one is not returned. The cost of a returned message is refunded, since it was not served.
 
 Thread safety: none; a simulation belongs to one thread. Complexity: O(1) and O(log sources) each; leaving and failing
 O(messages).

@@ -1,11 +1,11 @@
-"""The calendar of a simulation: each source has at most one event to come, and a tournament finds the earliest.
+"""The event queue of a simulation: each source has at most one pending event, and a tournament tree finds the earliest.
 
-A source is whatever makes events one after the other: an arrival process, a worker, one direction of a link. Sources
-are numbered; of two events at one time, that of the lower number comes first. So the order of events is total, and
-the same in every run.
+A source is anything that has one event after the other: an arrival process, a worker, one direction of a link. Sources
+are numbered; of two events at the same time, the one with the lower number comes first. So the order of events is
+total, and the same in every run.
 
-Thread safety: none; the caller synchronizes. Complexity: eventtree_first O(1), eventtree_set O(log sources), and less when
-the source's event does not lead.
+Thread safety: none; the caller synchronizes. Complexity: eventtree_first O(1), eventtree_set O(log sources), and less
+when the source's event is not the earliest.
 """
 
 from libc.stdint cimport int64_t, uint32_t

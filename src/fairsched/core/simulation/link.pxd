@@ -1,7 +1,6 @@
-"""One direction of a connection: what is on its way, in the order in which it was sent.
+"""One direction of a connection: what is in flight, in the order in which it was sent.
 
-A stream of bytes never overtakes itself: when the delay becomes shorter, what is sent then arrives no earlier than what
-was sent before.
+The order is kept: when the delay becomes shorter, nothing arrives earlier than what was sent before it.
 
 Thread safety: none; the caller synchronizes. Complexity: O(1), growing amortised.
 """

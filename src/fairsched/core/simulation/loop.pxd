@@ -1,15 +1,15 @@
-"""The event loop of a simulation: discrete events over the engine's own schedule and law, and a virtual clock.
+"""The event loop of a simulation: discrete events with a virtual clock, on the engine's own schedule and CoDel.
 
-At one time all events come first, in the order of their sources (sources.pxd); then the brokers push what they can;
-when nothing more happens at this time, idle workers take messages. So what arrives, or is settled, at the moment at
-which a worker becomes idle counts as there before it looks. A message handled in no time at all begins the round anew.
+At each time, all events are processed first, in the order of their sources (sources.pxd); then the brokers push; then
+idle workers take messages. So a worker that becomes idle sees whatever arrives or is settled at the same time. A
+message with a handler time of 0 repeats these steps at the same time.
 
-Figures: counters run from the start; what they were when counting began (after the warm-up) is kept, and histograms
-begin then. The timeline is a row of counters at regular moments; when its room is full, every second row goes and the
-moments lie twice as far apart. So memory does not grow with simulated time.
+Figures: counters run from the start; their values at the end of the warm-up are stored, and histograms start then. The
+timeline has rows of counters at regular intervals; when it is full, every second row is dropped and the interval
+doubles. So memory does not grow with simulated time.
 
-Thread safety: none; a simulation belongs to one thread. Complexity: O(log sources) an event, and O(queues + slots +
-workers) a row of the timeline.
+Thread safety: none; a simulation belongs to one thread. Complexity: O(log sources) per event, and O(queues + slots +
+workers) per row of the timeline.
 """
 
 from libc.stdint cimport int64_t, uint32_t

@@ -1,7 +1,7 @@
-"""The messages of a simulation: a pool of records, and the lists in which a broker keeps what is not yet settled.
+"""The messages of a simulation: a pool of records, and a broker's lists of unsettled messages.
 
-A message is an index: records move when the pool grows. It is in the pool from the moment it leaves its queue for the
-first time until it is settled, so that the pool is as large as all windows together.
+A message is an index, since records move when the pool grows. It is in the pool from its first delivery until it is
+settled, so the pool is as large as all windows together.
 
 Thread safety: none; the caller synchronizes. Complexity: O(1), growing amortised.
 """

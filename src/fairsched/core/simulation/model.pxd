@@ -1,7 +1,7 @@
-"""The world of a simulation: brokers with queues, consumers with slots and workers, and the links between them.
+"""The model of a simulation: brokers with queues, consumers with slots and workers, and the links between them.
 
-A slot is one consumer's share of one queue: window, law and figures. A consumer's slots stand side by side, numbered as
-in its scheduling table, which is the engine's own (schedule/dwrr.pxd). The owner makes the arrays before the run
+A slot is one consumer's share of one queue: window, CoDel and figures. A consumer's slots are adjacent, numbered as in
+its scheduling table, which is the engine's (schedule/dwrr.pxd). The caller allocates the arrays before the run
 (setup.pxd).
 
 Thread safety: none; a simulation belongs to one thread. Complexity: O(1) each.

@@ -1,9 +1,9 @@
 """Consumers that join, leave and fail during a simulation.
 
-Who joins is known to the broker at once. Who leaves says so and sends back what it has not begun: that takes a link's
-delay, and what arrives meanwhile goes back as well; its workers finish. Who fails loses everything under way in both
-directions, also acknowledgements, and the broker knows at once: all unsettled messages go back to their places, and
-those of them that had been handled will be handled again.
+The broker knows at once of a consumer that joins. A consumer that leaves returns the messages it has not started, which
+takes the delay of the link, and messages that arrive in the meantime; its workers finish. A consumer that fails loses
+everything in flight in both directions, including acknowledgements, and the broker knows at once: all unsettled
+messages return to their places, and those already handled are handled again.
 
 Thread safety: none; a simulation belongs to one thread. Complexity: O(slots + messages).
 """

@@ -1,10 +1,10 @@
-"""What waits in a simulated broker queue: fresh messages in order of arrival, and what came back, at its old place.
+"""A simulated broker queue: new messages in order of arrival, and returned messages at their old places.
 
-A queue that never runs empty keeps nothing; one that starts with a depth keeps a count; of a message that arrived later
-the time is kept. Every message that came back was taken before any fresh one, so the one to send next is the least of
-those, by its number in the queue, else the first fresh one. What came back is a binary heap.
+A queue that never becomes empty stores nothing, an initial depth is a count, and for later messages the arrival time is
+stored. Every returned message was taken before any new one, so the next message is the returned one with the lowest
+number in the queue, or else the first new one. Returned messages are in a binary heap.
 
-Thread safety: none; the caller synchronizes. Complexity: O(1); O(log returned) for what came back.
+Thread safety: none; the caller synchronizes. Complexity: O(1); O(log returned) for returned messages.
 """
 
 from libc.stdint cimport int64_t, uint32_t

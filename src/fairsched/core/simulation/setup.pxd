@@ -1,4 +1,4 @@
-"""Making and freeing a simulation's arrays; what stands in them is the owner's business.
+"""Allocate and free a simulation's arrays; the caller fills them.
 
 Thread safety: none; a simulation belongs to one thread. Complexity: O(size).
 """

@@ -1,8 +1,7 @@
-"""Where a simulation's events come from, by number, and sending over links.
+"""The numbers of a simulation's event sources, and sending over links.
 
-The order of the sources is the order of events at one time: changes, arrivals by queue, links towards brokers, workers,
-links towards consumers, brokers that push, consumers whose patience ends. What frees something comes before what uses
-it.
+Their order is the order of events at the same time: changes, arrivals by queue, links to brokers, workers, links to
+consumers, brokers that push, consumers whose patience ends. Events that free a resource come before those that use it.
 
 Thread safety: none; a simulation belongs to one thread. Complexity: O(log sources).
 """

@@ -1,7 +1,7 @@
-"""What travels in a simulation: brokers that push, deliveries and settlements that arrive.
+"""The traffic of a simulation: pushes of brokers, arriving deliveries and settlements.
 
-A broker that can push only so many messages a second takes them in turn from the queues that have a message and a slot
-to send it to; one without a limit pushes everything at once, in the same order.
+A broker with a limited rate takes messages in turn from the queues that have a message and a slot to send it to; one
+without a limit pushes everything at once, in the same order.
 
 Thread safety: none; a simulation belongs to one thread. Complexity: O(log sources) each.
 """

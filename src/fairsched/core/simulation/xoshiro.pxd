@@ -1,4 +1,4 @@
-"""xoshiro256++: random numbers in streams, one for each source of chance, so that no source disturbs another.
+"""xoshiro256++: random numbers in independent streams, one per random source.
 
 Source: Blackman and Vigna, "Scrambled Linear Pseudorandom Number Generators" (2021). A stream is seeded with 256 bits
 that must not all be zero. Uniform numbers have 53 bits; everything else is made from them with the platform's logarithm

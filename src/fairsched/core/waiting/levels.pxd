@@ -1,4 +1,4 @@
-"""The priorities that have consumers, highest first, and which of them have somebody waiting.
+"""The priorities that have consumers, highest first, and which of them have a consumer waiting.
 
 A table of levels is never changed: a priority that comes or goes means a new table, and the old one is retired. Beside
 the sorted levels stand two bitmaps, one for each list that is searched from the top (interested, notified), so that

@@ -1,4 +1,4 @@
-"""Consumers that come and go: how a node enters and leaves the lists of interest.pxd.
+"""Add and remove consumers: how a node enters and leaves the lists of interest.pxd.
 
 A node enters All and the list of its state before its entry is known, so nobody moves it until it is in both; it
 leaves All first. Source: Qpid Broker-J's QueueConsumerManagerImpl.

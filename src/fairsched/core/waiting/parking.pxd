@@ -1,8 +1,8 @@
-"""Where a thread sleeps, without the GIL, until it is woken or its time is over.
+"""Let a thread sleep, without the GIL, until it is woken or a timeout has passed.
 
-A counting semaphore: `unpark(n)` leaves n permits, `park` takes one or times out. A wake-up that comes before the
-thread reaches park is not lost: the permit stays. Who may be woken, and that permits do not outlive their wake-ups, is
-the owner's to see to; _waitingroom.pyx does, with the lists of interest.pxd.
+A counting semaphore: `unpark(n)` adds n permits, `park` takes one or times out. A wake-up before the thread reaches
+park is not lost: the permit stays. The caller decides which thread to wake, and ensures that no permit is left over;
+_waitingroom.pyx does so with the lists of interest.pxd.
 
 Synchronization: `permits` is written and read under `mutex` only. The mutex is never held while Python code can run,
 so park and unpark may be called with or without the GIL; park without it, because it blocks. Any number of threads.

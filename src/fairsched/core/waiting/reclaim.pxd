@@ -1,4 +1,4 @@
-"""When an unlinked entry may be used again: after every reader that could hold it has left. Epochs, with pins.
+"""Epoch-based memory reclamation: an unlinked entry is reused after every reader that could hold it has left.
 
 Broker-J's lists leave this to a garbage collector. Here a thread enters before it touches a shared entry (reclaim_enter
 gives it a Pin) and leaves afterwards. What was unlinked is retired, in a bag stamped with the epoch, and is free

@@ -1,4 +1,4 @@
-"""Whom to wake: at most one consumer for each piece of work, of the highest priority, the one that waited longest.
+"""Which consumer to wake: at most one per piece of work, of the highest priority, the one that has waited longest.
 
 Source: Qpid Broker-J's AbstractQueue (notifyConsumer, noHigherPriorityWithCredit). This is the one place
 of that policy; what work is, and how a claimed consumer is told, is its caller's.

@@ -1,16 +1,16 @@
-"""The journal: what is to outlive the process, appended by I/O threads without the GIL, and written by one thread.
+"""The journal: records that must survive a restart, appended by I/O threads without the GIL, and written by one thread.
 
-A record is put with an id and a kind, and dropped by its id; what was put and not dropped is found again. Appending
-copies into the newest batch and waits for nothing but the lock. The writer takes the oldest batch, hands it to the
-store as one chunk in one transaction (fairsched/_journal.pyx: SQLite, which has the checksums, the care for torn writes
-and the reuse of room), and then says up to which batch all is on disk: a confirm leaves once its batch is. So one write
-to disk serves all that came while the last was under way (group commit).
+A record is put with an id and a kind, and dropped by its id; recovery finds the records that were put and not dropped.
+Appending copies a record into the newest batch, and waits only for the lock. The writer takes the oldest batch, passes
+it to the store as one chunk in one transaction (fairsched/_journal.pyx: SQLite, which handles checksums, torn writes
+and the reuse of space), and then publishes up to which batch everything is on disk: a confirm is sent when its batch
+is. So one write to disk covers everything that arrived during the previous write (group commit).
 
-Room. A drop refers to a record in its own chunk or in an older one. So the oldest chunk may always be forgotten when it
-has no live record: the drops in it are about nothing that is left. When more than half of what is stored is dead, what
-is live in the oldest chunk is put once more into the batch being written, and the chunk goes in the same transaction.
-Every record is so copied at most once for as many octets that died. Ids ascend in the order of putting and are kept by
-that copy: who reads the journal sorts by them.
+Space. A drop refers to a record in its own chunk or in an older one. So the oldest chunk can always be deleted when it
+has no live record: its drops refer to nothing that is left. When more than half of the stored octets are dead, the live
+records of the oldest chunk are copied to the batch being written, and the chunk is deleted in the same transaction. So
+a record is copied at most once per equal number of dead octets. Ids ascend in the order of putting, and copies keep
+them: readers of the journal sort by id.
   A record that is dropped while its chunk is copied: the copy asks `places` under the lock. If the drop came first,
 there is no place and no copy. If the copy came first, the drop is appended to a younger batch than the one being
 written, since that one was taken out before.

@@ -1,16 +1,16 @@
-"""What outlives the process: which records the broker puts into its journal, and when it drops them.
+"""Which records the broker puts into its journal, and when it drops them.
 
-Recorded are durable exchanges, the bindings between what is recorded, durable queues that are no connection's own, and
-persistent messages in such queues. A message in one of them is one record; in several, its content is one record, which
-goes with the last of theirs. What is recorded before something else is on disk before it, so
+Recorded are durable exchanges, the bindings between recorded objects, durable queues that are not exclusive, and
+persistent messages in such queues. A message in one such queue is one record; in several, its content is a record of
+its own, dropped with the last of them. Records reach the disk in the order in which they were put, so
 
     a message is recorded before a queue has it, and dropped after it has left: none is lost, whenever the process ends
     a dead letter is recorded before the message it was is dropped
-    a queue is dropped before what is in it, an exchange before its bindings: recovery.pxd drops what belongs to nothing
+    a queue is dropped before its messages, an exchange before its bindings: recovery.pxd drops records without an owner
 
-A confirm waits for its message's batch (publishing.pxd), in the order of the channel. What answers a declaration, a
-deletion or tx.commit waits for all that is recorded so far, and all that is written to that socket waits behind it.
-Acknowledgements wait for nothing: what was acknowledged within the last batch may come once more.
+A confirm waits for its message's batch (publishing.pxd), in the order of the channel. The reply to a declaration, a
+deletion or tx.commit waits until everything recorded so far is on disk, and everything written to that socket waits
+behind it. Acknowledgements do not wait: messages acknowledged within the last batch may be delivered again.
 
 Thread safety: any thread; what is recorded of a topology, with its lock. Complexity: O(octets) to record; a message
 that leaves one of n such queues O(n), and O(1) if it is in one.

@@ -1,11 +1,11 @@
-"""What a broker finds in its journal when it starts, and what it says there when it closes.
+"""Restores the contents of the journal when a broker starts, and records a clean shutdown.
 
-Messages come back in the order in which they were recorded, which is that in which they were put, with the rest of
-their time to live; as redelivered if they were delivered before, or if nobody knows since the broker was killed. What
-belongs to a queue or an exchange that was deleted is dropped.
+Messages are restored in the order in which they were put, with their remaining time to live. They are marked as
+redelivered if they were delivered before, or if that is unknown because the broker was killed. Records of deleted
+queues and exchanges are dropped.
 
 Source: the answers of a RabbitMQ node that was restarted, or killed (tests/integration/broker).
-Thread safety: one thread, when no other knows the server. Complexity: O(octets recorded).
+Thread safety: one thread, before others know the server. Complexity: O(octets recorded).
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t

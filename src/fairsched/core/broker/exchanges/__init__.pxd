@@ -1,6 +1,6 @@
-"""Where messages go: the exchanges, bindings and queues of a virtual host. Compiled into `_broker`, and into a probe.
+"""Routing: the exchanges, bindings and queues of a virtual host. Compiled into `_broker`, and into a probe.
 
-Nothing here knows connections. Read exchanges.pxd first: declaring, binding, and what is refused. Then
+Nothing here depends on connections. Read exchanges.pxd first: declaring, binding, and errors. Then
 
     routing       from a message to queues
     topics        the tree of a topic exchange; headers: matching of a headers exchange; buckets: of a

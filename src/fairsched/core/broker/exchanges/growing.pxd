@@ -1,4 +1,4 @@
-"""Vectors of pointers, small numbers given out and taken back, and sets of such numbers that are emptied in no time.
+"""Vectors of pointers, an allocator of small numbers, and sets of such numbers that are cleared in O(1).
 
 Thread safety: none; the caller synchronizes. Complexity: O(1), amortised.
 """

@@ -1,6 +1,6 @@
-"""From names to what they stand for. An entry has a copy of its name.
+"""A hash table from names to objects. An entry has a copy of its name.
 
-Thread safety: none; the caller synchronizes. Any number may look up while nobody changes.
+Thread safety: none; the caller synchronizes. Any number of threads may look up while none changes the table.
 Complexity: O(length) expected, growing amortised.
 """
 

@@ -1,4 +1,4 @@
-"""From a message to the queues it goes to.
+"""Find the queues of a message.
 
 Each thread that routes has a `Route` of its own, whose memory is reused from message to message. A message has one
 routing key and those in its headers CC and BCC; each is tried, but a consistent-hash exchange takes the first. An

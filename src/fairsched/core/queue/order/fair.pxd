@@ -4,8 +4,8 @@ A slot's FIFO holds exactly its messages that are available, so nothing that was
 message is acquired in its slot's turn, by anybody (turn.pxd, for who may not have everything), and charged its
 size, or 1, each time: a delivery that fails has cost the consumers as much. What leaves without service is not charged.
 
-Thread safety: none; the caller synchronizes. Complexity: in turn O(1), as in schedule/dwrr.pxd; out of the middle of a slot,
-or back into it, O(the slot's messages before it).
+Thread safety: none; the caller synchronizes. Complexity: in turn O(1), as in schedule/dwrr.pxd; from the middle of a
+slot, or back into it, O(the slot's messages before it).
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
