@@ -164,7 +164,7 @@ def test_a_worker_that_was_killed_and_two_at_once(tmp_path: Path, url: str) -> N
         second = Worker(tmp_path, url)
         _, errors = second.process.communicate(timeout=60)
         assert second.process.returncode == 2
-        assert "worker.sock'; each worker needs a path of its own" in errors
+        assert "worker.sock'; each worker needs its own path" in errors
         assert worker.state()["ready"]
         worker.process.kill()
         worker.process.wait()

@@ -59,7 +59,7 @@ def test_tenants_share_one_scale_with_the_default() -> None:
         ({"workers": (3,)}, r"workers must be .*, got \[3\]"),
         (
             {"workers": [Pool(1, priority=1), Pool(1)], "ordering_key": "header:account"},
-            "ordering_key gives every worker a lane of its own, .* must have one priority, got 1, 0",
+            "ordering_key gives every worker its own lane, .* must have one priority, got 1, 0",
         ),
         ({"on_error": "ignore"}, "on_error"),
         ({"shutdown_timeout": -1}, "shutdown_timeout"),

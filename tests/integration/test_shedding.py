@@ -127,7 +127,7 @@ def test_alone_it_keeps_them_and_says_so(broker: Node, new_queue: Declare, caplo
         stats = running.consumer.stats()
     assert (stats["shed"], stats["nacked"], stats["received"]) == (0, 0, 60)
     assert stats["kept_alone"] > 0
-    said = [record.getMessage() for record in caplog.records if "nobody else consumes" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "has no other consumer" in record.getMessage()]
     assert len(said) == 1
     assert "A prefetch of" in said[0]
 

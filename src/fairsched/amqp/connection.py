@@ -202,7 +202,7 @@ class Connection:
 
     def _on_blocked(self, _connection: Any, frame: Any) -> None:
         _log.warning(
-            "%s blocked the connection: %s; publishing waits, consuming goes on", self.address, frame.method.reason
+            "%s blocked the connection: %s; publishing waits, consuming continues", self.address, frame.method.reason
         )
         self._blocked(str(frame.method.reason))
 

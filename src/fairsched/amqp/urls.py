@@ -163,14 +163,14 @@ def parameters(url: str) -> pika.URLParameters:
 
 
 _ENCODE = (
-    "it is the user name, the password or ssl_options; what is no letter or digit in them has to be percent-encoded"
+    "in the user name, the password and ssl_options, characters other than letters and digits must be percent-encoded"
 )
 
 
 def _reason(url: str) -> str:
     """Say why pika refuses a URL, by what it says of the same without secrets."""
     if "@" not in url and _NO_PORT.search(url):
-        return "what follows the ':' is no port; a password is followed by '@' and the host"
+        return "the text after ':' is not a port; a password must be followed by '@' and the host"
     harmless = _SSL_OPTIONS.sub("", _CREDENTIALS.sub(r"\g<head>:@", url))
     try:
         pika.URLParameters(harmless)

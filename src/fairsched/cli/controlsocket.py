@@ -132,7 +132,7 @@ def _clear(path: str) -> None:
             return
         except BlockingIOError:  # more are waiting for an answer than it has room for
             pass
-    raise ConfigurationError(f"another process answers at control={path!r}; each worker needs a path of its own")
+    raise ConfigurationError(f"another process answers at control={path!r}; each worker needs its own path")
 
 
 def _listening(path: str) -> socket.socket:

@@ -261,7 +261,7 @@ def _windows(
     if prefetch != AUTO:
         return {**windows_for(prefetch, weights, units), **own}
     if own:
-        raise ConfigurationError(f'prefetch="auto" is for all queues, but {", ".join(own)} has a prefetch of its own')
+        raise ConfigurationError(f'prefetch="auto" is for all queues, but {", ".join(own)} has its own prefetch')
     return start_windows(units, workers)
 
 
@@ -338,7 +338,7 @@ def _check_lanes(settings: ConsumerSettings) -> None:
     priorities = sorted({pool.priority for pool in settings.pools}, reverse=True)
     if settings.ordering_key is not None and len(priorities) > 1:
         raise ConfigurationError(
-            "ordering_key gives every worker a lane of its own, so none can be of a higher priority than another; "
+            "ordering_key gives every worker its own lane, so none can have a higher priority than another; "
             f"workers must have one priority, got {', '.join(map(str, priorities))}"
         )
     if settings.lanes > 1 and (settings.options.limit is not None or any(settings.limits.values())):

@@ -86,7 +86,7 @@ def test_messages_that_waited_go_back_and_the_rest_is_handled(caplog: pytest.Log
     assert bench.origin.settled == [(tag, 1) for tag in [2, *back]]  # requeued
     (said,) = [record.getMessage() for record in caplog.records]
     assert "waited 1.5 s here" in said
-    assert "goes back to its queue" in said
+    assert "is returned to its queue" in said
     stats = bench.shedding.stats()
     assert stats["dropping"] == ["s"]
     assert stats["slots"]["s"].returned == 1 + MAX_RETURNS
@@ -143,7 +143,7 @@ def test_alone_it_returns_nothing_and_says_what_would_help(caplog: pytest.LogCap
     assert alone >= 2
     assert bench.origin.settled == []
     (said,) = [record.getMessage() for record in caplog.records]
-    assert "nobody else consumes this queue" in said
+    assert "this queue has no other consumer" in said
     assert "Advice" in said
     bench.alone = False  # somebody joins
     bench.now += 5.0

@@ -102,7 +102,7 @@ def test_what_a_large_segment_says_of_itself_is_read_without_its_rows(server: S3
 
 def test_a_server_that_ignores_the_condition_is_found_out(server: S3Server):
     place = f"{server.new_bucket(CARELESS)}/spool"
-    with pytest.raises(ConfigurationError, match="does not refuse to create a name that exists"):
+    with pytest.raises(ConfigurationError, match="must refuse to create a file that exists"):
         check(open_store(place), place)
     assert open_store(place).listed() == []
 
@@ -161,6 +161,6 @@ def test_a_query_on_a_place_that_overwrites_is_refused(
     driver = launch("drained", json.dumps([one]), stderr=subprocess.STDOUT, **s3.environment)
     said, _ = driver.communicate(timeout=500)
     assert driver.returncode != 0
-    assert f"spoolLocation '{place}' does not refuse to create a name that exists" in said
+    assert f"spoolLocation '{place}' must refuse to create a file that exists" in said
     assert SECRET not in said
     assert broker.count(names[0]) == 10

@@ -138,7 +138,7 @@ def test_a_full_spool_loses_nothing(broker: Node, queues: Declare, driver: Calla
     broker.publish(name, [b"%03d" % number + b"x" * 10_000 for number in range(50)], commit=True)
     one = driver([name])
     end = one.plan()
-    with no_larger_files(100_000), pytest.raises(SpoolNotWritable, match=r"spoolLocation .* make room there"):
+    with no_larger_files(100_000), pytest.raises(SpoolNotWritable, match=r"spoolLocation .* free some space"):
         one.read(end)
     eventually(lambda: broker.count(name) == 50)
     [rows] = one.read(end)

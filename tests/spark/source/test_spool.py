@@ -43,13 +43,13 @@ def test_what_is_published_is_read_again(place: str):
 
 def test_a_place_that_is_full_is_named_with_what_to_do(place: str):
     spool = opened(place)
-    with no_larger_files(1000), pytest.raises(SpoolNotWritable, match="make room there") as caught:
+    with no_larger_files(1000), pytest.raises(SpoolNotWritable, match="free some space") as caught:
         spool.publish(1, 0, 1, segment(b"x" * 2000))
     assert f"spoolLocation {place!r} cannot be written to" in str(caught.value)
     assert "\n" not in str(caught.value)  # Spark's errors are shown by their last line
     assert spool.published(1, 0, 1) is None
     assert spool.publish(1, 0, 1, segment(b"x" * 2000))
-    with no_larger_files(0), pytest.raises(ConfigurationError, match=r"spoolLocation .* make room there"):
+    with no_larger_files(0), pytest.raises(ConfigurationError, match=r"spoolLocation .* free some space"):
         spool.refuse_foreign(strict=True)
 
 

@@ -163,11 +163,11 @@ class Shedding:
         beyond = f"messages have waited {law.target:g} s or more for longer than {law.interval:g} s"
         if what == "shed":
             where = "to its queue, for another consumer" if self._rules.requeue else "as a dead letter"
-            _log.warning("%s, and %s: it goes back %s; from now on this is only counted", waited, beyond, where)
+            _log.warning("%s, and %s: it is returned %s; further returns are only counted", waited, beyond, where)
         elif what == "kept_alone":
             _log.warning(
-                "%s, and %s, but nobody else consumes this queue, so that it would come straight back: it is kept. "
-                "%s; codel_when_alone=True returns it all the same", waited, beyond, self._advice(),
+                "%s, and %s, but this queue has no other consumer, so it would be redelivered at once: it is kept. "
+                "%s; codel_when_alone=True returns it anyway", waited, beyond, self._advice(),
             )  # fmt: skip
         else:
             _log.info("%s, but has been returned %d times or may have been: it is kept", waited, self._rules.budget)

@@ -129,10 +129,10 @@ class Spool:
         if not foreign:
             return
         text = (
-            f"spoolLocation {self._location!r} holds epoch {', '.join(foreign)}, which is not this checkpoint's. If "
-            "its checkpoint was deleted, messages in it were acknowledged and may never have been processed. Give "
-            "every query a spoolLocation of its own, and keep, move or delete it together with the checkpoint; "
-            "failOnDataLoss=false starts all the same and leaves those files alone"
+            f"spoolLocation {self._location!r} holds epoch {', '.join(foreign)}, which belongs to another checkpoint. "
+            "If that was deleted, messages in the epoch were acknowledged and may never have been processed. Use a "
+            "separate spoolLocation for each query, and keep, move or delete it together with the checkpoint; "
+            "failOnDataLoss=false starts anyway and leaves those files alone"
         )
         if strict:
             raise SpoolLost(text)
@@ -144,8 +144,8 @@ class Spool:
             if seq > 1:
                 text = f"spoolLocation {self._location!r} lost epoch {self._epoch}, to which the checkpoint refers"
                 if strict:
-                    raise SpoolLost(f"{text}; failOnDataLoss=false starts with an empty one")
-                _log.warning("%s; starting with an empty one", text)
+                    raise SpoolLost(f"{text}; failOnDataLoss=false starts with an empty epoch")
+                _log.warning("%s; starting with an empty epoch", text)
             self._create(f"{self._epoch}/epoch", b"")
         self._create(f"{self._folder(seq)}/open", b"")
 

@@ -245,8 +245,8 @@ def open_store(location: str) -> Store:
         )
     if password is not None:
         raise ConfigurationError(
-            f"spoolLocation on {scheme}:// must hold no password, because Spark shows it; give it to fsspec by the "
-            "environment or a file"
+            f"spoolLocation on {scheme}:// must not contain a password, because Spark shows it; pass it to fsspec by "
+            "environment variables or a file"
         )
     try:
         import fsspec
@@ -265,10 +265,10 @@ def open_store(location: str) -> Store:
 
 
 def refusal(location: str, error: Exception) -> str:
-    """Say in a line that a place cannot be written to, why, and what to do."""
+    """Return a line that says that a location cannot be written to, why, and what to do."""
     remedy = "make it writable for driver and executors"
     if isinstance(error, OSError) and error.errno in _FULL:
-        remedy = "make room there, let batches be smaller (maxBytesPerTrigger), or move it to a larger place"
+        remedy = "free some space, make batches smaller (maxBytesPerTrigger), or move it to a larger disk"
     return f"spoolLocation {location!r} cannot be written to: {error!r}; {remedy}, and start the query again"
 
 
@@ -297,4 +297,4 @@ def check(store: Store, location: str) -> None:
         # The drivers have exceptions of their own, with nothing in common.
         raise ConfigurationError(refusal(location, error)) from error
     if not exclusive:
-        raise ConfigurationError(f"spoolLocation {location!r} does not refuse to create a name that exists")
+        raise ConfigurationError(f"spoolLocation {location!r} must refuse to create a file that exists, but does not")

@@ -233,9 +233,9 @@ def _fill(session: Session, piece: _RangeChannel, position: int, idle: float) ->
         return  # These came in order, so they are good; the loss of the connection shows next time.
     if not piece.deliveries.count:
         raise ConnectionFailed(
-            f"{session.address}: nothing comes of stream {piece.stream!r} from offset {position} on, within {idle:g} s "
-            "(pollTimeoutMs). Nothing is skipped for that. If this goes on, either retention took all that the stream "
-            "had, and it shows with the next message; or the stream was made anew, and ends before that offset: then "
+            f"{session.address}: no messages of stream {piece.stream!r} from offset {position} on within {idle:g} s "
+            "(pollTimeoutMs). No offset is skipped. If this continues, either retention has removed all messages, "
+            "which is reported with the next message; or the stream was recreated and ends before that offset: then "
             "the query needs a new checkpoint"
         )
 
@@ -263,17 +263,17 @@ def _checked(broker: Broker, piece: _RangeChannel, position: int, end: int, stri
 
 
 def _no_stream(name: str) -> FairschedError:
-    return FairschedError(f"{name!r} is no stream: its messages carry no offset")
+    return FairschedError(f"{name!r} is not a stream: its messages have no offset")
 
 
 def _missing(stream: str, start: int, end: int, strict: bool) -> None:
     text = f"offsets {start} to {end - 1} of stream {stream!r} are gone"
     if strict:
         raise StreamTruncated(
-            f"{text}: retention is too short for this query, or the stream was made anew. failOnDataLoss=false goes on "
-            "with what is left"
+            f"{text}: retention is too short for this query, or the stream was recreated. failOnDataLoss=false "
+            "continues with the remaining messages"
         )
-    _log.warning("%s; going on with what is left", text)
+    _log.warning("%s; continuing with the remaining messages", text)
 
 
 def check_known(ends: Mapping[str, int], starts: Mapping[str, int], strict: bool) -> None:
@@ -298,6 +298,6 @@ def as_offsets(given: Any, broker: Broker, streams: Sequence[str], idle: float) 
     if not isinstance(given, str):
         left = [name for name in streams if name not in given]
         if left:
-            raise FairschedError(f"startingOffsets or endingOffsets do not say where {', '.join(left)} is to be read")
+            raise FairschedError(f"startingOffsets and endingOffsets must have an offset for {', '.join(left)}")
         return {name: int(given[name]) for name in streams}
     return bounds(broker, streams, "first" if given == "earliest" else "last", idle)
