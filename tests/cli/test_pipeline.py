@@ -97,7 +97,7 @@ def test_a_report_without_matplotlib_is_refused_at_once(tmp_path: Path) -> None:
         ("def enrich(:\n", "SyntaxError"),
         ("1 / 0\n", "ZeroDivisionError"),
         ("import nowhere\n", "No module named 'nowhere'"),
-        ("enrich = 1\n", "cannot be called: got 1"),
+        ("enrich = 1\n", "is not callable, got 1"),
     ],
 )
 def test_a_module_that_fails_is_a_mistake_in_the_file(

@@ -277,7 +277,7 @@ def test_refused_changes_change_nothing() -> None:
         ring.remove("b")
     with pytest.raises(KeyError, match="no member is named 'b'"):
         ring.share("b")
-    with pytest.raises(TypeError, match="compared with a HashRing"):
+    with pytest.raises(TypeError, match="must be a HashRing"):
         ring.moved({"a": 1})
     with pytest.raises(ValueError, match="the same seed"):
         ring.moved(HashRing({"a": 1}, seed=1))
