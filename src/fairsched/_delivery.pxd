@@ -135,10 +135,11 @@ cdef class Intake:
     cdef bint borrowed  # it is not the I/O thread that reads
     cdef PyObject* octets  # the present read, to be compared only
     cdef bint sharing      # its messages refer to it
-    cdef list kept         # reads, but small ones, to which messages referred when it was last looked
+    cdef list kept         # reads to which messages referred when it was last looked, but those of one message
     cdef int64_t kept_size
+    cdef Py_ssize_t looked_at  # which of them was looked at last
 
-    cdef bint shares(self, bytes octets) except -1
+    cdef bint shares(self, bytes octets, int64_t own) except -1
     cdef bint keep(self, bytes octets) except -1
     cdef int forget_unused(self) except -1
     cdef int append(self, Message message) except -1

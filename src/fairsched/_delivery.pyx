@@ -135,8 +135,10 @@ cdef enum:
     SLOW = 5_000_000   # of slower handlers, in nanoseconds, it is looked how long their messages wait here
     OFTEN = 32         # messages taken after which it is looked, at the latest, whether more have come
     ROOM = 1 << 16     # octets that are read at once
-    SMALL_READ = 4096  # octets of a read that may be kept for one message without being counted
+    AROUND_MESSAGE = 64  # octets beside a message in a read that may be kept for it without being counted
     MOST_KEPT = 4 << 20  # octets of other reads that messages of a consumer keep
+    MOST_READS = 1024  # and how many of these: a few small messages may keep each
+    READS_LOOKED_AT = 32  # of these, each time that one comes, whether anybody still refers to them
     SETTLEMENT = 21    # octets of a frame that settles
     AGE_TICKS = BUCKETS_FIRST  # of an age, to a second: its first bucket ends there
     HAS_TIMESTAMP = 0x8000 >> PROPERTY_TIMESTAMP  # in the second octet of the flags of properties
@@ -1143,7 +1145,7 @@ cdef int give_message(ChannelDeliveries channel, bytes octets, const Delivery* d
     cdef const uint8_t* at = <const uint8_t*> PyBytes_AS_STRING(octets)
     cdef int64_t begin = 0
     # What came together stays together: it costs a message neither memory of its own nor a copy.
-    if rarely(not channel.intake.shares(octets)):
+    if rarely(not channel.intake.shares(octets, d.body_end - d.method)):
         begin = d.method
         octets = part(at, begin, d.body_end)
     message.method = message.header = octets
@@ -1299,35 +1301,44 @@ cdef class Intake:
         self.defer = defer
         self.priced = cost.varies
 
-    cdef bint shares(self, bytes octets) except -1:
-        """Whether the messages of a read are to refer to its octets, instead of a copy of their own."""
+    cdef bint shares(self, bytes octets, int64_t own) except -1:
+        """Whether a message with `own` octets of a read is to refer to all of these, instead of a copy of its own."""
+        if PyBytes_GET_SIZE(octets) - own <= AROUND_MESSAGE:
+            return True
         if <PyObject*> octets != self.octets:
             self.octets = <PyObject*> octets
-            self.sharing = PyBytes_GET_SIZE(octets) <= SMALL_READ or self.keep(octets)
+            self.sharing = self.keep(octets)
         return self.sharing
 
     cdef bint keep(self, bytes octets) except -1:
         """Note that messages refer to a read, if what others refer to leaves room for it."""
+        cdef list kept = self.kept
+        cdef Py_ssize_t count = PyList_GET_SIZE(kept)
         cdef int64_t size = PyBytes_GET_SIZE(octets)
+        # Some of it may have been queued in the midst of it. Noted twice, it would never be without references.
+        if count and <PyObject*> PyList_GET_ITEM(kept, count - 1) == <PyObject*> octets:
+            return True
         self.forget_unused()
-        if self.kept_size + size > MOST_KEPT:
+        if self.kept_size + size > MOST_KEPT or PyList_GET_SIZE(kept) >= MOST_READS:
             return False
-        self.kept.append(octets)
+        kept.append(octets)
         self.kept_size += size
         return True
 
     cdef int forget_unused(self) except -1:
-        """Let go of reads to which no message refers any more."""
+        """Let go of reads to which no message refers any more, among the next few."""
         cdef list kept = self.kept
-        cdef Py_ssize_t i = PyList_GET_SIZE(kept)
-        while i > 0:
-            i -= 1
+        cdef Py_ssize_t i = self.looked_at
+        cdef int _n
+        for _n in range(min(PyList_GET_SIZE(kept), <Py_ssize_t> READS_LOOKED_AT)):
+            i = (i if 0 < i <= PyList_GET_SIZE(kept) else PyList_GET_SIZE(kept)) - 1
             # One reference is the list's.
             if _Py_REFCNT(PyList_GET_ITEM(kept, i)) == 1:
                 self.kept_size -= PyBytes_GET_SIZE(<object> PyList_GET_ITEM(kept, i))
                 last = kept.pop()
                 if i < PyList_GET_SIZE(kept):
                     kept[i] = last
+        self.looked_at = i
         return 0
 
     cdef int append(self, Message message) except -1:
@@ -1350,11 +1361,11 @@ cdef class Intake:
         """
         cdef list messages, costs
         cdef Message message
+        self.octets = NULL  # another read may come to be where this one was
         if len(self.messages) == 0:
             return
         messages = []  # made first: that may run finalizers, and other threads
         messages, self.messages = self.messages, messages
-        self.octets = NULL  # another read may come to be where this one was
         if self.key is not None:
             for message in messages:
                 message.slot = self.key(message)

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 from pika.spec import Basic, BasicProperties
-from support.deliveries import FRAME_MAX, Source, octets_kept
+from support.deliveries import FRAME_MAX, Source, delivery, octets_kept
 
 from fairsched import AckLedger, ConfigurationError, Publisher
 from fairsched._delivery import Message, give_deliveries
@@ -223,6 +223,34 @@ def test_messages_that_are_kept_keep_few_of_their_reads() -> None:
     assert octets_kept(kept[-1]) < 2000
     assert [message.body for message in kept] == [(each * at + 1).to_bytes(2) * 500 for at in range(reads)]
     assert all(message.routing_key == "key" and message.raw_properties.endswith(b"\0\0") for message in kept)
+
+
+@pytest.mark.parametrize("each", [2, 30])
+def test_messages_that_are_kept_keep_few_small_reads(each: int) -> None:
+    """One of each read stays: the reads would be 2 and 23 times as much."""
+    reads, most = 5000, 1024
+    source = Source([bytes(50)] * (reads + 1) * each, window=(reads + 1) * each)
+    kept = [read_of(source, each)[0] for _ in range(reads)]
+    one = len(delivery(1, 1, bytes(50)))
+    octets = sorted(map(octets_kept, kept), reverse=True)
+    assert octets[0] >= one * each
+    assert octets[most] < one
+    assert sum(octets[:most]) < 4 << 20
+    del kept
+    assert octets_kept(read_of(source, each)[0]) >= one * each
+
+
+def test_a_read_that_is_queued_in_two_parts_is_kept_once() -> None:
+    """What comes between two messages of a read may queue the first one; nobody refers to the read afterwards."""
+    each, turns = 64, 100
+    source = Source([bytes(1000)] * each * turns, window=each * turns)
+    source.sinks[9] = lambda *_: source.intake.drain()
+    for _ in range(turns):
+        parts = [source.broker.frames(1, source.broker.tags[1] + each // 2) for _ in range(2)]
+        give_deliveries(delivery(9, 1, b"").join(parts), 0, FRAME_MAX - 8, source.sinks, {})
+        source.intake.drain()
+        del parts
+        assert {octets_kept(message) > each * 1000 for message in source.try_get_many(source.lane, each)} == {True}
 
 
 def test_reads_are_shared_again_when_nobody_keeps_them() -> None:
