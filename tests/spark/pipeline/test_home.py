@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pyspark
 import pytest
 from support.spark.home import find_java
 
+from fairsched.spark.pipeline import home as module
 from fairsched.spark.pipeline.home import quick_start
 
 SPARK = Path(pyspark.__file__).parent
@@ -44,7 +46,8 @@ def check(found: dict[str, str], cache: Path) -> Path:
     """A home in the cache with all that Spark has."""
     home = Path(found["SPARK_HOME"])
     assert home.parent == cache / "fairsched"
-    assert {place.name for place in home.iterdir()} == {place.name for place in SPARK.iterdir()} | {"conf"} - {"work"}
+    spark = {place.name for place in SPARK.iterdir()} | {"conf"}
+    assert {place.name for place in home.iterdir()} == spark - {"work", "__pycache__"}
     for name in ("bin", "jars", "conf"):
         assert (home / name).resolve() == SPARK / name
     return home
@@ -106,6 +109,53 @@ def test_one_that_is_killed_leaves_no_half_of_a_home(environ: dict[str, str], tm
     assert check(quick_start(environ, {}), tmp_path) != rest
 
 
+@pytest.mark.parametrize("lost", ["bin", "jars", "python", "python/lib/*/*", "*", "."])
+def test_a_home_that_lost_something_is_made_again(lost: str, environ: dict[str, str], tmp_path: Path) -> None:
+    """As where a program removes files that are old: links are, one by one."""
+    home = check(quick_start(environ, {}), tmp_path)
+    for place in [*home.glob(lost)] if lost != "." else [home]:
+        shutil.rmtree(place) if place.is_dir() and not place.is_symlink() else place.unlink()
+    if lost == ".":
+        home.write_text("no folder")
+    assert check(quick_start(environ, {}), tmp_path) == home
+    assert [len([*place.iterdir()]) for place in (home / "python" / "lib").iterdir()] == [1, 1]
+    assert list((tmp_path / "fairsched").iterdir()) == [home]
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, None])
+def test_a_cache_that_others_can_write_is_not_used(
+    mode: int | None, environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in there is executed."""
+    cache = check(quick_start(environ, {}), tmp_path).parent
+    assert cache.stat().st_mode & 0o777 == 0o700
+    if mode is not None:
+        cache.chmod(mode)
+    elif os.geteuid() == 0:
+        os.chown(cache, 12345, 12345)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert quick_start(environ, {}) == {}
+
+
+@pytest.mark.parametrize(("encoding", "used"), [("C", False), ("C.UTF-8", True)])
+def test_a_path_that_java_cannot_name_is_not_used(
+    encoding: str, used: bool, environ: dict[str, str], tmp_path: Path
+) -> None:
+    code = (
+        "import sys; from fairsched.spark.pipeline.home import quick_start; "
+        "print(len(quick_start({'XDG_CACHE_HOME': sys.argv[1]}, {})))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "jürgen's files")],
+        env={**os.environ, "LC_ALL": encoding}, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert (int(done.stdout) > 0) == used
+    if used:
+        found = quick_start({**environ, "XDG_CACHE_HOME": str(tmp_path / "jürgen's files")}, {})
+        assert launcher(found, LC_ALL=encoding)[0] == 0
+
+
 @pytest.mark.parametrize("place", ["file", "/proc/nowhere", "a:b", 'a"b'])
 def test_a_cache_that_cannot_be_used_is_no_error(place: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
@@ -137,14 +187,14 @@ def test_without_a_java_there_is_no_archive(environ: dict[str, str], tmp_path: P
     assert {*quick_start({**environ, "JAVA_HOME": str(tmp_path)}, {})} == {"SPARK_HOME"}
 
 
-def launcher(found: dict[str, str], *more: str) -> tuple[int, str]:
+def launcher(found: dict[str, str], *more: str, **environ: str) -> tuple[int, str]:
     """Run a part of Spark that takes half a second, with the options of its driver; its code and what it said."""
     home = found["SPARK_HOME"]
     done = subprocess.run(
         [f"{find_java()}/bin/java", *shlex.split(found["SPARK_SUBMIT_OPTS"]), *more, "-cp", f"{home}/jars/*",
          "org.apache.spark.launcher.Main", "org.apache.spark.deploy.SparkSubmit", "--version"],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False,
-        env={**os.environ, "SPARK_HOME": home, "SPARK_SCALA_VERSION": "2.13"},
+        env={**os.environ, **environ, "SPARK_HOME": home, "SPARK_SCALA_VERSION": "2.13"},
     )  # fmt: skip
     return done.returncode, done.stdout
 
@@ -212,3 +262,49 @@ def test_another_java_has_another_archive_and_the_last_stays(environ: dict[str, 
     assert archive_of(quick_start(environ, {})) == used
     quick_start(changed, {})
     assert not used.exists()
+
+
+def test_where_no_archive_can_be_written_no_jvm_begins_one(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would, each time, for some seconds, and end with an error."""
+    quick_start(environ, {})
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_ROOM", 1 << 62)
+        assert {*quick_start(environ, {})} == {"SPARK_HOME"}
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda place, mode: mode != os.W_OK)
+        assert {*quick_start(environ, {})} == {"SPARK_HOME"}
+    assert launcher(quick_start(environ, {}))[0] == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_ROOM", 1 << 62)
+        assert archive_of(quick_start(environ, {})).exists()
+
+
+def test_of_two_archives_that_were_written_at_once_one_stays(environ: dict[str, str], tmp_path: Path) -> None:
+    launcher(first := quick_start(environ, {}))
+    left = archive_of(first)
+    for number in (1, 2):
+        shutil.copy(left, left.with_suffix(f".{number}.new"))
+        with left.with_suffix(f".{number}.new").open("ab") as file:
+            file.write(bytes(number))
+    archive = archive_of(quick_start(environ, {}))
+    assert {*(tmp_path / "fairsched").iterdir()} == {Path(first["SPARK_HOME"]), archive}
+    assert archive_of(quick_start(environ, {})) == archive
+
+
+def test_archives_of_sparks_that_are_gone_go_too(environ: dict[str, str], tmp_path: Path) -> None:
+    """Each is of 190 MB, and each installation has its own."""
+    home = check(quick_start(environ, {}), tmp_path)
+    digest = home.name.rpartition("-")[2]
+    (own := home.with_name(f"{home.name}-{digest}.7.jsa")).write_text("archive")
+    for number, jars in enumerate([tmp_path / "gone", SPARK / "jars", None]):
+        other = home.with_name(f"spark-4.0.{number}-{digest[::-1]}")
+        if jars is not None:  # installed again, or no more
+            other.mkdir()
+            (other / "jars").symlink_to(jars)
+        for name in (f"{other.name}-{digest}.7.jsa", f"{other.name}-{digest}.7.new"):
+            home.with_name(name).write_text("archive")
+    shutil.rmtree(home)
+    assert check(quick_start(environ, {}), tmp_path) == home
+    assert [place for place in home.parent.iterdir() if place.is_file()] == [own]

@@ -13,9 +13,11 @@ Source: "Class Data Sharing" in the manual of `java`, -XX:ArchiveClassesAtExit.
 from __future__ import annotations
 
 import hashlib
+import locale
 import os
 import re
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Mapping
@@ -34,6 +36,8 @@ _OPTIONS = {"SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA
 _OPTIONS |= {"spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"}
 #: Maximum time in seconds that a JVM may take to write an archive; until then no other starts to.
 _ABANDONED = 3600
+#: Minimum free space in bytes for an archive of 190 MB; with less, each JVM would try to write one and fail.
+_ROOM = 1 << 28
 
 
 def quick_start(environ: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
@@ -50,12 +54,13 @@ def quick_start(environ: Mapping[str, str], settings: Mapping[str, str]) -> dict
     -------
     dict of str to str
         The variables; empty if Spark should start as usual: it was set up by the user, runs on a cluster or was not
-        installed by pip, or the cache is not writable.
+        installed by pip, or the cache is not writable, or other users can write to it.
 
     Notes
     -----
     Several processes may do this at the same time, and may be killed: a file in the cache gets its name only when it is
-    complete. A JVM that cannot use the archive starts without it.
+    complete. If parts of a home were removed, for example by a program that deletes old files, the home is created
+    again. A JVM that cannot use the archive starts without it.
     """
     import pyspark
 
@@ -63,21 +68,24 @@ def quick_start(environ: Mapping[str, str], settings: Mapping[str, str]) -> dict
     master = settings.get("spark.master") or settings.get("spark.remote") or "local"
     if not master.startswith("local") or not _SET_UP.isdisjoint(environ) or not (spark / "jars").exists():
         return {}
+    found: dict[str, str] = {}
     try:
         cache = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "fairsched").absolute()
-        installed = f"{spark} {(spark / 'jars').stat().st_mtime_ns}"
-        home = cache / f"spark-{pyspark.__version__}-{_digest(installed)}"
+        home = cache / _name_of(spark, pyspark.__version__)
         if any(character in f'{os.pathsep}"\\' for character in str(home)):
             return {}  # such a path cannot be part of a class path, or of options
-        if not home.exists():
-            cache.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=cache) as folder:
-                link(Path(folder, "home")).rename(home)
-        found = {"SPARK_HOME": str(home)}
+        str(home).encode(locale.getencoding())  # Java encodes file names with it
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _is_own(cache):
+            return {}
+        if not _has_all(home):
+            _make(home)
+        found["SPARK_HOME"] = str(home)
         if _OPTIONS.isdisjoint({*environ, *settings}) and (java := _java(environ)) is not None:
             found.update(_archive_options(home, java))
-    except (OSError, RuntimeError):  # `Path.home` raises RuntimeError if the user has no home directory
-        return {}
+    # `Path.home` raises RuntimeError if the user has no home directory, an unknown encoding LookupError.
+    except (OSError, RuntimeError, UnicodeError, LookupError):
+        pass
     return found
 
 
@@ -102,28 +110,74 @@ def leave_outputs() -> None:
 def link(home: Path) -> Path:
     """Create a home in a new folder; a local cluster writes its files there instead of beside Spark."""
     home.mkdir()
+    for place, target in _links().items():
+        (home / place).parent.mkdir(parents=True, exist_ok=True)
+        (home / place).symlink_to(target)
+    return home
+
+
+def _name_of(spark: Path, version: str) -> str:
+    """Return the name of the home of an installed Spark; it changes if Spark is installed again."""
+    installed = f"{spark} {(spark / 'jars').stat().st_mtime_ns}"
+    return f"spark-{version}-{_digest(installed)}"
+
+
+def _is_own(cache: Path) -> bool:
+    """Return whether no other user can put files there, which would be executed as this user."""
+    if not hasattr(os, "geteuid"):  # on Windows the cache is in the user's profile
+        return True
+    found = cache.stat()
+    return found.st_uid in {0, os.geteuid()} and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _has_all(home: Path) -> bool:
+    """Return whether a home exists and is complete."""
+    return all((home / place).exists() or not target.exists() for place, target in _links().items())
+
+
+def _links() -> dict[str, Path]:
+    """Return the target of each link of a home, by the path of the link."""
     spark = _folder("pyspark")
     # A configuration may come later.
-    for name in {*os.listdir(spark), "conf"} - {"python", "work"}:
-        (home / name).symlink_to(spark / name)
+    links = {name: spark / name for name in {*os.listdir(spark), "conf"} - {"python", "work", "__pycache__"}}
     for archive in (spark / "python" / "lib").glob("*.zip"):
         package = re.split(r"[.-]", archive.name)[0]
-        folder = home / "python" / "lib" / archive.name
-        folder.mkdir(parents=True)
-        (folder / package).symlink_to(_folder(package))
-    return home
+        links[f"python/lib/{archive.name}/{package}"] = _folder(package)
+    return links
+
+
+def _make(home: Path) -> None:
+    """Create a home, replacing an incomplete one, and delete archives of Sparks that are no longer installed."""
+    with tempfile.TemporaryDirectory(dir=home.parent) as folder:
+        made = link(Path(folder, "home"))
+        if os.path.lexists(home):
+            home.rename(Path(folder, "damaged"))
+        made.rename(home)
+    for archive in home.parent.glob("spark-*-*-*"):
+        if not _is_installed(home.with_name(archive.name.rpartition("-")[0])):
+            archive.unlink(missing_ok=True)
+
+
+def _is_installed(home: Path) -> bool:
+    """Return whether the Spark of a home is still the one that is installed."""
+    jars, version = home / "jars", home.name.split("-")[1]
+    return jars.exists() and _name_of(jars.readlink().parent, version) == home.name
 
 
 def _archive_options(home: Path, java: str) -> dict[str, str]:
     """Return JVM options that use the archive of this Java, or write one at exit unless another JVM is writing it."""
     archive, written = None, False
-    for file in home.parent.glob(f"{home.name}-*"):
+    # Archives come before files that will become archives.
+    for file in sorted(home.parent.glob(f"{home.name}-*"), key=lambda found: found.suffix):
         # The name includes the size, since a truncated archive crashes a JVM.
         name = home.with_name(f"{home.name}-{java}.{file.stat().st_size}.jsa")
-        if file == name:
+        if file == name and archive is None:
             archive = name
         elif file.match(f"{home.name}-{java}.*.new") and is_whole(file):
-            archive = file.replace(name)
+            if archive is None:
+                archive = file.replace(name)
+            else:
+                file.unlink()  # two JVMs started to write at the same time
         elif file.stat().st_mtime < time.time() - _ABANDONED:
             file.unlink()
         else:
@@ -131,7 +185,7 @@ def _archive_options(home: Path, java: str) -> dict[str, str]:
     # The JVM verifies checksums before it uses the archive, and silently ignores an invalid one.
     if archive is not None:
         return {"SPARK_SUBMIT_OPTS": f'"-XX:SharedArchiveFile={archive}" -XX:+VerifySharedSpaces -Xlog:disable'}
-    if written:
+    if written or not os.access(home.parent, os.W_OK) or shutil.disk_usage(home.parent).free < _ROOM:
         return {}
     return {"SPARK_SUBMIT_OPTS": f'"-XX:ArchiveClassesAtExit={home}-{java}.{os.getpid()}.new" -Xlog:disable'}
 
