@@ -412,7 +412,7 @@ def test_it_is_used_open(broker: Node) -> None:
     publisher.close()
     with pytest.raises(RuntimeError, match="closed"):
         publisher.publish(b"", "q")
-    with Publisher(broker.url) as publisher, pytest.raises(RuntimeError, match="opened once"):
+    with Publisher(broker.url) as publisher, pytest.raises(RuntimeError, match="opened only once"):
         publisher.open()
 
 
