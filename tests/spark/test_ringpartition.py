@@ -74,7 +74,7 @@ def test_every_member_has_its_partition(spark: Any) -> None:
     [
         ("shards", TypeError, "must be a fairsched.HashRing, got 'shards'"),
         (HashRing({}), ValueError, "at least one member"),
-        (HashRing({"a": 1}, load_factor=1.25), ValueError, "load_factor=1.25"),
+        (HashRing({"a": 1}, load_factor=1.25), ValueError, "must not have a load_factor, got 1.25"),
     ],
 )
 def test_what_is_no_ring_to_place_by_is_refused(spark: Any, ring: Any, error: type[Exception], words: str) -> None:
