@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import select
+import socket
+import sys
 from typing import Any
 
 import pytest
@@ -12,7 +15,7 @@ from pika.channel import ContentFrameAssembler
 from pika.spec import Basic, BasicProperties
 
 from fairsched._delivery import Message
-from fairsched.amqp.transport import Transport
+from fairsched.amqp.transport import Transport, enlarge_receive_buffer
 from fairsched.testing import FakeChannel
 
 OURS, THEIRS = 1, 2
@@ -168,3 +171,20 @@ def test_writes_are_held_together(monkeypatch: pytest.MonkeyPatch) -> None:
     with wire:
         pass
     assert sent == [b"a", b"bc"]
+
+
+def test_the_receive_buffer_takes_a_window_of_messages_and_one_octet_is_read() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        received, sent = socket.create_connection(server.getsockname()), server.accept()[0]
+    with received, sent:
+        before = received.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        sent.sendall(b"1")
+        enlarge_receive_buffer(received)
+        grown = received.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) > 2 * before
+        assert grown == (sys.platform == "linux")
+        assert received.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1
+        for _ in range(2):
+            assert select.select([received], [], [], 30)[0]
+            assert received.recv(10) == b"1"
+            sent.sendall(b"1")
+    enlarge_receive_buffer(received)  # closed: as it was

@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import socket
+import sys
 from collections.abc import Callable
 from struct import Struct
 from types import TracebackType
@@ -40,6 +42,9 @@ _ANEW = frozenset(bytes((0, 20, 0, method)) for method in (11, 40, 41))
 
 #: Bytes of a frame that settles.
 _SETTLEMENT = 21
+
+#: Bytes that the kernel may receive before they are read: most prefetch windows are smaller.
+_AHEAD = 4 << 20
 
 #: What the short cut needs of pika, which promises none of it: methods of the connection, and attributes of some type.
 _METHODS = ("_on_data_available", "_process_frame", "_adapter_emit_data")
@@ -86,6 +91,23 @@ def decode_frame(data: bytes) -> tuple[int, Any]:
 def _tell(missing: str) -> None:
     """Log why the short cut is not taken; once, since pika stays what it is."""
     _log.warning("deliveries take pika's way, which is slower: this is pika %s, %s", pika.__version__, missing)
+
+
+def enlarge_receive_buffer(sock: socket.socket) -> None:
+    """Have the kernel receive up to a prefetch window of messages before they are read.
+
+    A broker on the same machine whose TCP window is closed sends in the processor time of the consumer, whenever that
+    reads: a third of what a message costs in Arrow batches, if it has 1 KiB.
+
+    Raising SO_RCVLOWAT enlarges the buffer, up to half of the maximum in ``net.ipv4.tcp_rmem`` (3 MiB by default). In
+    contrast to SO_RCVBUF, the kernel goes on to tune the size of the buffer, and ``net.core.rmem_max`` is no limit.
+
+    Source: ``tcp_set_rcvlowat`` in Linux's net/ipv4/tcp.c.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            for octets in (_AHEAD, 1):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, octets)
 
 
 class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
@@ -149,6 +171,7 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
             # TLS keeps bytes back, and has states of its own: there pika reads until nothing comes, and writes.
             self._direct = type(transport).__name__ == "_AsyncPlaintextTransport" and hasattr(transport, "_sock")
             if self._direct:
+                enlarge_receive_buffer(transport._sock)
                 # One read each time that the socket is readable: pika's second finds nothing, and makes an exception.
                 transport._MAX_CONSUME_BYTES = 1
 
