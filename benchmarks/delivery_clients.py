@@ -152,7 +152,29 @@ except OSError:
 """
 
 
-def run_scraped(meter: Meter, url: str, queues: Sequence[str]) -> None:
+def busy(count: Callable[[], None]) -> Callable[[object], None]:
+    """A handler that computes for 20 microseconds."""
+
+    def handle(_message: object) -> None:
+        end = time.perf_counter() + 20e-6
+        while time.perf_counter() < end:
+            pass
+        count()
+
+    return handle
+
+
+def run_busy(meter: Meter, url: str, queues: Sequence[str]) -> None:
+    from fairsched import Consumer
+
+    Consumer(url, **options(queues)).run(busy(meter.counter()))
+
+
+def run_busy_scraped(meter: Meter, url: str, queues: Sequence[str]) -> None:
+    run_scraped(meter, url, queues, busy(meter.counter()))
+
+
+def run_scraped(meter: Meter, url: str, queues: Sequence[str], handler: Callable[[object], None] | None = None) -> None:
     """As `run`, and Prometheus asks for the metrics once a second, by HTTP."""
     from prometheus_client import CollectorRegistry, start_http_server
 
@@ -163,7 +185,7 @@ def run_scraped(meter: Meter, url: str, queues: Sequence[str]) -> None:
     registry.register(collector(consumer))
     server, _ = start_http_server(0, "127.0.0.1", registry)
     subprocess.Popen([sys.executable, "-c", SCRAPER, f"http://127.0.0.1:{server.server_port}/metrics"])
-    consumer.run(meter.counter())
+    consumer.run(handler or meter.counter())
 
 
 def aio_iterate(meter: Meter, url: str, queues: Sequence[str]) -> None:
@@ -327,6 +349,8 @@ CLIENTS: dict[str, Callable[[Meter, str, Sequence[str]], None]] = {
     "run": run,
     "run-beside": run_beside,
     "run-scraped": run_scraped,
+    "run-busy": run_busy,
+    "run-busy-scraped": run_busy_scraped,
     "run-retry": run_with_retry,
     "run-middleware": run_with_middleware,
     "run-decode": run_with_decode,
