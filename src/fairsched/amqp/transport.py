@@ -97,7 +97,7 @@ def enlarge_receive_buffer(sock: socket.socket) -> None:
     """Have the kernel receive up to a prefetch window of messages before they are read.
 
     A broker on the same machine whose TCP window is closed sends in the processor time of the consumer, whenever that
-    reads: a third of what a message costs in Arrow batches, if it has 1 KiB.
+    reads: a quarter of what a message costs in Arrow batches, if it has 1 KiB.
 
     Raising SO_RCVLOWAT enlarges the buffer, up to half of the maximum in ``net.ipv4.tcp_rmem`` (3 MiB by default). In
     contrast to SO_RCVBUF, the kernel goes on to tune the size of the buffer, and ``net.core.rmem_max`` is no limit.
