@@ -152,8 +152,8 @@ except OSError:
 """
 
 
-def busy(count: Callable[[], None]) -> Callable[[object], None]:
-    """A handler that computes for 20 microseconds."""
+def computing(count: Count) -> Count:
+    """Return a handler that computes for 20 microseconds, and counts."""
 
     def handle(_message: object) -> None:
         end = time.perf_counter() + 20e-6
@@ -167,14 +167,14 @@ def busy(count: Callable[[], None]) -> Callable[[object], None]:
 def run_busy(meter: Meter, url: str, queues: Sequence[str]) -> None:
     from fairsched import Consumer
 
-    Consumer(url, **options(queues)).run(busy(meter.counter()))
+    Consumer(url, **options(queues)).run(computing(meter.counter()))
 
 
 def run_busy_scraped(meter: Meter, url: str, queues: Sequence[str]) -> None:
-    run_scraped(meter, url, queues, busy(meter.counter()))
+    run_scraped(meter, url, queues, computing(meter.counter()))
 
 
-def run_scraped(meter: Meter, url: str, queues: Sequence[str], handler: Callable[[object], None] | None = None) -> None:
+def run_scraped(meter: Meter, url: str, queues: Sequence[str], handler: Count | None = None) -> None:
     """As `run`, and Prometheus asks for the metrics once a second, by HTTP."""
     from prometheus_client import CollectorRegistry, start_http_server
 
