@@ -28,7 +28,7 @@ UNIT := not integration and not slow and not stress
 # together; tests/support/scheduling.py says where to begin.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(shell expr 2 \* $(CORES) + 2)
-STEADY := $(shell grep -rl --include='test_*.py' 'pytest.mark.steady' tests)
+STEADY = $(shell grep -rl --include='test_*.py' 'pytest.mark.steady' tests)
 FEW := $(shell echo $$(( $(WORKERS) < $(CORES) ? $(WORKERS) : $(CORES) )))
 PYTEST := $(PY) -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 # Run what has a marker. A test that fails does not keep the second crowd from what it has to say; an interruption does.
