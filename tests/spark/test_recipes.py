@@ -62,9 +62,9 @@ def filled(broker: Node) -> Iterator[Node]:
 
 
 @pytest.fixture
-def machine(filled: Node, wheel: Path, tmp_path: Path) -> Callable[[str], Machine]:
+def machine(filled: Node, wheel: Path, spark_home: Path, tmp_path: Path) -> Callable[[str], Machine]:
     def make(master: str) -> Machine:
-        return Machine(tmp_path, wheel, filled.url, master)
+        return Machine(tmp_path, wheel, filled.url, master, spark_home)
 
     return make
 

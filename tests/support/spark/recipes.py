@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from support.distributions import ROOT
-from support.spark.home import BRIEF, find_java
+from support.spark.home import BRIEF, brief_jvm, find_java
 from support.spark.packing import wheel_of, with_requirements
 
 from fairsched.spark.pipeline.home import link
@@ -23,16 +23,14 @@ from fairsched.spark.pipeline.home import link
 #: Where a reader has something of his own: broker, shared folder and object store.
 BROKER, SHARED, STORE = r"amqp://app:secret@broker/(%2F)?", "/shared", "http://minio:9000"
 
-_DEFAULTS = f"""
-spark.driver.host 127.0.0.1
-spark.driver.bindAddress 127.0.0.1
-spark.driver.memory 1g
-spark.executor.memory 900m
-spark.sql.shuffle.partitions 2
-spark.ui.enabled false
-spark.driver.extraJavaOptions {BRIEF}
-spark.executor.extraJavaOptions {BRIEF}
-"""
+_DEFAULTS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.executor.memory": "900m",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+}
 
 
 class Block(NamedTuple):
@@ -55,6 +53,18 @@ def blocks_of(page: str) -> list[Block]:
     return [Block(language, textwrap.dedent(code)) for _, language, code in found]
 
 
+def _spark_variables(folder: Path, master: str) -> dict[str, str]:
+    """Give Spark its defaults: in a file for a cluster, else as properties, since a folder forbids archived classes."""
+    if master.startswith("local-cluster"):
+        options = {f"spark.{role}.extraJavaOptions": BRIEF for role in ("driver", "executor")}
+        folder.mkdir()
+        lines = [f"{name} {value}\n" for name, value in {"spark.master": master, **_DEFAULTS, **options}.items()]
+        (folder / "spark-defaults.conf").write_text("".join(lines))
+        return {"SPARK_CONF_DIR": str(folder)}
+    properties = [f"-D{name}={value}" for name, value in _DEFAULTS.items()]
+    return {"MASTER": master, "SPARK_SUBMIT_OPTS": " ".join([brief_jvm(), *properties])}
+
+
 class Machine:
     """A fresh folder, and an environment that has all packages but fairsched, which pip finds.
 
@@ -68,29 +78,31 @@ class Machine:
         The broker.
     master : str
         Where Spark runs what does not say it.
+    home : Path
+        The home from which Spark starts quickly; a cluster on this machine writes into its home, and has its own.
     """
 
-    def __init__(self, folder: Path, wheel: Path, url: str, master: str) -> None:
+    def __init__(self, folder: Path, wheel: Path, url: str, master: str, home: Path) -> None:
         self.here = folder / "fresh"
         self.shared = folder / "shared"
         self._url = url
         self._wheels = folder / "wheels"
         self._home = folder / "env"
-        for one in (self.here, self.shared, self._wheels, folder / "conf", folder / "decoy"):
+        for one in (self.here, self.shared, self._wheels, folder / "decoy"):
             one.mkdir()
         shutil.copy(wheel, self._wheels)
         self._make_environment(folder / "packages")
-        (folder / "conf" / "spark-defaults.conf").write_text(f"spark.master {master}\n{_DEFAULTS}")
         # The python3 of the machine, which has no packages.
         (folder / "decoy" / "python3").symlink_to(Path(sys.base_prefix, "bin", "python3").resolve())
-        home = link(folder / "home")
+        if master.startswith("local-cluster"):
+            home = link(folder / "home")
         self.environment = {
             name: value for name, value in os.environ.items()
             if not name.startswith(("FAIRSCHED_", "PIP_", "PYSPARK_", "PYTHON", "SPARK_", "VIRTUAL_ENV"))
         }  # fmt: skip
         self.environment.update(
-            JAVA_HOME=find_java(), SPARK_HOME=str(home), SPARK_CONF_DIR=str(folder / "conf"), PIP_NO_INDEX="1",
-            PIP_FIND_LINKS=str(self._wheels), PIP_DISABLE_PIP_VERSION_CHECK="1",
+            JAVA_HOME=find_java(), SPARK_HOME=str(home), PIP_NO_INDEX="1", PIP_FIND_LINKS=str(self._wheels),
+            PIP_DISABLE_PIP_VERSION_CHECK="1", **_spark_variables(folder / "conf", master),
         )  # fmt: skip
         self._paths = [str(self._home / "bin"), str(home / "bin"), os.environ["PATH"]]
         self.environment["PATH"] = os.pathsep.join(self._paths)
