@@ -13,6 +13,8 @@ PY := $(VENV)/bin/python
 # Python compiles a module when it is first imported; most of what is installed for tests never is.
 INSTALL := $(PY) -m pip --disable-pip-version-check --quiet --quiet install --no-compile
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+# What Cython has translated, by its contents: the tests build a wheel of the same sources.
+export CYTHON_CACHE_DIR := $(CURDIR)/build/translated
 # Where images set this, each of some hundred processes that tests start would compile what it imports again.
 unexport PYTHONDONTWRITEBYTECODE
 

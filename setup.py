@@ -131,6 +131,8 @@ def translated() -> list[Extension]:
         emit_linenums=bool(SANITIZE) or TRACE,
         # Traced builds keep the generated code beside its source, where the coverage plugin looks for it.
         build_dir=None if TRACE else "build",
+        # What was translated before, by its contents: Cython's variable for the folder with it.
+        cache=os.environ.get("CYTHON_CACHE_DIR"),
         # Translators are forked; where that is not how processes start, they would run this file again.
         nthreads=CORES if sys.platform == "linux" else 0,
     )
