@@ -1,8 +1,10 @@
 """A pytest plugin for traced builds: nothing that the tracer does runs Python code.
 
 The engine counts on keeping the GIL between two reads that belong together, and the tracer is called between them. It
-runs Python code, and other threads with it, in two cases: for the first function of a file, which coverage then looks
-up, and when the collector is due, whose finalizers are Python's. Both are moved to where tests begin and end.
+runs Python code, and other threads with it, in three cases: for the first function of a file, which coverage then looks
+up; when the collector is due, whose finalizers are Python's; and when it notes a line of a file for the first time,
+under a lock that it does not need with a GIL. The first two are moved to where tests begin and end, the third is left
+out.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import re
 from pathlib import Path
 
 import pytest
+from coverage.collector import Collector
 from header_coverage import FOLDERS
 
 _FILES = re.compile(r"__pyx_f\[\] = \{(.*?)\};", re.DOTALL)
@@ -28,6 +31,10 @@ def pytest_sessionstart() -> None:
     for name in sorted(names):
         exec(compile("", name, "exec"), {})
     gc.disable()
+    Collector.lock_data = Collector.unlock_data = bool  # callable, and not written in Python
+    for collector in Collector._collectors:
+        for tracer in collector.tracers:
+            tracer.lock_data = tracer.unlock_data = bool
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
