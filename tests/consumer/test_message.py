@@ -6,6 +6,8 @@ import logging
 import tracemalloc
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pika.spec import Basic, BasicProperties
 from support.deliveries import FRAME_MAX, Source, delivery, octets_kept
 
@@ -116,6 +118,27 @@ def test_a_message_does_not_show_its_body() -> None:
 )
 def test_keys(spec: object, properties: dict[str, object], key: object) -> None:
     assert key_function(spec)(make(**properties)) == key
+
+
+def of_tenant(octets: bytes) -> Message:
+    """Return a message as the wire brings it, with those octets as the text of one header."""
+    table = b"\x06tenantS" + len(octets).to_bytes(4) + octets
+    header = b"\x00\x3c\x00\x00" + bytes(8) + b"\x20\x00" + len(table).to_bytes(4) + table
+    return Message(b"", 1, False, b"", header, FakeChannel("q"))
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=70), max_size=30))
+def test_texts_of_a_header_are_told_apart(texts: list[str]) -> None:
+    key = key_function("header:tenant")
+    for text in [*texts, *reversed(texts)]:
+        assert key(of_tenant(text.encode())) == text
+
+
+def test_a_header_that_is_no_text_is_left_to_pika() -> None:
+    key = key_function("header:tenant")
+    for octets in (b"\xff", b"a", b"\xff", b"\xed\xa0\x80"):
+        message = of_tenant(octets)
+        assert key(message) == message.headers["tenant"]
 
 
 @pytest.mark.parametrize("spec", ["tenant", "header:", "property:body", "queue:x", "", 5])
