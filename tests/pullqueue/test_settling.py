@@ -6,6 +6,7 @@ import gc
 from typing import Any
 
 import pytest
+from support.collecting import skip_if_traced
 from support.queue_engines import Engine, ManualClock, drain, items, lists_of, on_both, pulled
 
 from fairsched import PullQueue
@@ -268,6 +269,7 @@ def test_pull_many_takes_what_there_is(engine: Engine) -> None:
 
 
 def test_what_was_pulled_may_be_taken_back_while_its_entries_are_made() -> None:
+    skip_if_traced()
     queue = PullQueue()
     one, two = queue.subscribe("A"), queue.subscribe("B")
     for number in range(20):

@@ -24,12 +24,16 @@ class Finalizer:
             Finalizer(self.callback)
 
 
+def skip_if_traced() -> None:
+    """Skip a test in `make coverage`, whose tracer makes containers between any two lines, so that collectors run."""
+    if sys.gettrace() is not None:
+        pytest.skip("a tracer runs Python where the engine does not")
+
+
 @contextlib.contextmanager
 def collecting(callback: Callable[[], Any]) -> Iterator[None]:
     """In the block, each container that is made anew runs the collector, and that calls back."""
-    if sys.gettrace() is not None:
-        # `make coverage`: its tracer makes containers between any two lines, also where the engine runs no Python.
-        pytest.skip("a tracer runs Python where the engine does not")
+    skip_if_traced()
     thresholds = gc.get_threshold()
     gc.collect()
     gc.disable()
