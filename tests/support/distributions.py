@@ -1,7 +1,7 @@
 """Building what is shipped: an sdist from a copy of the tree, a wheel from the sdist.
 
-`make wheel` tests the wheel that is released; this one is compiled without optimisation, in a third of the time, of what
-Cython has translated for the build, where the contents of the sources are the same.
+`make wheel` tests the wheel that is released; this one is compiled without optimisation, in a third of the time, and of
+what Cython has translated for the build, where the contents of the sources are the same.
 """
 
 from __future__ import annotations
