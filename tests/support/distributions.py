@@ -1,7 +1,7 @@
 """Building what is shipped: an sdist from a copy of the tree, a wheel from the sdist.
 
-`make wheel` tests the wheel that is released; this one is compiled without optimisation, in a third of the time, and of
-what Cython has translated for the build, where the contents of the sources are the same.
+`make wheel` tests the wheel that is released; this one is compiled without optimisation, in a third of the time, and
+under `make` of what Cython has translated for the build, where the contents of the sources are the same.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def build_wheel(sdist: Path, folder: Path) -> Path:
     """Compile and build the wheel of an sdist; takes a minute."""
     run(
         sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, sdist,
-        cwd=folder, FAIRSCHED_UNOPTIMISED="1", CYTHON_CACHE_DIR=str(ROOT / "build" / "translated"),
+        cwd=folder, FAIRSCHED_UNOPTIMISED="1",
     )  # fmt: skip
     [wheel] = folder.glob("*.whl")
     return wheel

@@ -53,16 +53,21 @@ def blocks_of(page: str) -> list[Block]:
     return [Block(language, textwrap.dedent(code)) for _, language, code in found]
 
 
-def _spark_variables(folder: Path, master: str) -> dict[str, str]:
-    """Give Spark its defaults: in a file for a cluster, else as properties, since a folder forbids archived classes."""
-    if master.startswith("local-cluster"):
-        options = {f"spark.{role}.extraJavaOptions": BRIEF for role in ("driver", "executor")}
-        folder.mkdir()
-        lines = [f"{name} {value}\n" for name, value in {"spark.master": master, **_DEFAULTS, **options}.items()]
-        (folder / "spark-defaults.conf").write_text("".join(lines))
-        return {"SPARK_CONF_DIR": str(folder)}
-    properties = [f"-D{name}={value}" for name, value in _DEFAULTS.items()]
-    return {"MASTER": master, "SPARK_SUBMIT_OPTS": " ".join([brief_jvm(), *properties])}
+def _spark_variables(folder: Path, master: str, home: Path) -> dict[str, str]:
+    """Give Spark its home and its defaults: as properties, since a folder with them forbids archived classes.
+
+    A cluster on this machine has such a folder, and a home of its own, into which it writes.
+    """
+    if not master.startswith("local-cluster"):
+        properties = [f"-D{name}={value}" for name, value in _DEFAULTS.items()]
+        options = " ".join([brief_jvm(), *properties])
+        return {"SPARK_HOME": str(home), "MASTER": master, "SPARK_SUBMIT_OPTS": options}
+    settings = {"spark.master": master, **_DEFAULTS}
+    settings.update({f"spark.{role}.extraJavaOptions": BRIEF for role in ("driver", "executor")})
+    (folder / "conf").mkdir()
+    lines = [f"{name} {value}\n" for name, value in settings.items()]
+    (folder / "conf" / "spark-defaults.conf").write_text("".join(lines))
+    return {"SPARK_HOME": str(link(folder / "home")), "SPARK_CONF_DIR": str(folder / "conf")}
 
 
 class Machine:
@@ -79,7 +84,7 @@ class Machine:
     master : str
         Where Spark runs what does not say it.
     home : Path
-        The home from which Spark starts quickly; a cluster on this machine writes into its home, and has its own.
+        From which Spark starts quickly, unless it is a cluster.
     """
 
     def __init__(self, folder: Path, wheel: Path, url: str, master: str, home: Path) -> None:
@@ -94,17 +99,15 @@ class Machine:
         self._make_environment(folder / "packages")
         # The python3 of the machine, which has no packages.
         (folder / "decoy" / "python3").symlink_to(Path(sys.base_prefix, "bin", "python3").resolve())
-        if master.startswith("local-cluster"):
-            home = link(folder / "home")
         self.environment = {
             name: value for name, value in os.environ.items()
             if not name.startswith(("FAIRSCHED_", "PIP_", "PYSPARK_", "PYTHON", "SPARK_", "VIRTUAL_ENV"))
         }  # fmt: skip
         self.environment.update(
-            JAVA_HOME=find_java(), SPARK_HOME=str(home), PIP_NO_INDEX="1", PIP_FIND_LINKS=str(self._wheels),
-            PIP_DISABLE_PIP_VERSION_CHECK="1", **_spark_variables(folder / "conf", master),
+            JAVA_HOME=find_java(), PIP_NO_INDEX="1", PIP_FIND_LINKS=str(self._wheels),
+            PIP_DISABLE_PIP_VERSION_CHECK="1", **_spark_variables(folder, master, home),
         )  # fmt: skip
-        self._paths = [str(self._home / "bin"), str(home / "bin"), os.environ["PATH"]]
+        self._paths = [str(self._home / "bin"), self.environment["SPARK_HOME"] + "/bin", os.environ["PATH"]]
         self.environment["PATH"] = os.pathsep.join(self._paths)
 
     def _make_environment(self, packages: Path) -> None:
