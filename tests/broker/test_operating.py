@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pika
 import pytest
@@ -27,6 +28,35 @@ def test_connections_are_closed_and_may_come_back(broker: fairsched.Broker, conn
     method, _, body = connect().channel().basic_get("q")
     assert (body, method.redelivered) == (b"unacknowledged", True)
     eventually(lambda: broker.status()["connections"] == 1)
+
+
+def test_the_consumers_of_its_status(broker: fairsched.Broker, connect: Connect) -> None:
+    first, second = connect(), connect()
+    acknowledging = first.channel()
+    acknowledging.queue_declare("ä")
+    acknowledging.basic_qos(prefetch_count=1)
+    acknowledging.basic_consume("ä", lambda *_: None, consumer_tag="t", arguments={"x-priority": -3})
+    greedy = second.channel(7)
+    greedy.queue_declare("other")
+    greedy.basic_consume("other", lambda *_: None, auto_ack=True, consumer_tag="greedy")
+
+    def listed() -> list[dict[str, Any]]:
+        return sorted(broker.status()["consumers"], key=lambda one: str(one["tag"]))
+
+    addresses = [connection._impl._transport._sock.getsockname() for connection in (second, first)]
+    shown = {"vhost": "/", "list": "interested"}
+    expected = [
+        {**shown, "queue": "other", "tag": "greedy", "channel": 7, "prefetch": 0, "priority": 0, "acknowledges": False},
+        {**shown, "queue": "ä", "tag": "t", "channel": 1, "prefetch": 1, "priority": -3, "acknowledges": True},
+    ]
+    for one, (host, port) in zip(expected, addresses, strict=True):
+        one["connection"] = f"{host}:{port}"
+    assert listed() == expected
+    acknowledging.basic_publish("", "ä", b"keeps it busy")
+    expected[1]["list"] = "not interested"
+    eventually(lambda: listed() == expected)
+    acknowledging.basic_cancel("t")
+    assert listed() == expected[:1]
 
 
 @pytest.fixture

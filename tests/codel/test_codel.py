@@ -6,6 +6,7 @@ import copy
 import itertools
 import math
 import pickle
+import re
 import threading
 
 import numpy as np
@@ -204,6 +205,24 @@ def test_state_and_figures() -> None:
     judge.reset()
     assert judge.stats().asked == 0
     assert judge.drop_next is None
+
+
+@pytest.mark.parametrize(
+    ("place", "number", "message"),
+    [
+        (8, 2, "dropping of a law's state must be from 0 to 1, got 2"),
+        (8, 1, "count of a law's state must be positive once messages went back, got 0"),
+        (4, -1, "count of a law's state must be from 0 to"),
+    ],
+)
+def test_what_is_no_state_is_refused(place: int, number: int, message: str) -> None:
+    judge = CoDel()
+    state = list(judge.state())
+    with pytest.raises(ValueError, match=re.escape(message)):
+        judge.resume([*state[:place], number, *state[place + 1 :]])
+    with pytest.raises(ValueError, match=f"a law's state has {len(state)} numbers, got 0"):
+        judge.resume([])
+    assert judge.state() == tuple(state)
 
 
 def test_state_of_a_law_whose_clock_wraps() -> None:

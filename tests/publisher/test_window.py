@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from struct import pack
 from typing import Any
 
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fairsched._amqp import Confirmation, PublishWindow, encode_message
+from fairsched._amqp import Confirmation, PublishWindow, awaited, encode_message, settled
 from fairsched.errors import PublishFailed
 
 PLAIN = b"\0\0"
@@ -88,12 +90,21 @@ class Books(RuleBasedStateMachine):
     )
     def settle(self, confirms: list[tuple[int, bool, bool]], rest: bytes, before: int) -> None:
         buffer = bytes(before) + b"".join(confirm(*one) for one in confirms)
-        for tag, multiple, refused in confirms:
-            about = [one for one in sorted(self.sent) if one == tag or (multiple and (one < tag or tag == 0))]
-            for one in about:
-                self.states[self.sent.pop(one)] = "failed" if refused else "confirmed"
-                self.singly -= self.singly > 0
+        for one in confirms:
+            self._note(*one)
         assert self.window.take_confirms(buffer + rest, before) == (len(buffer), len(confirms))
+
+    def _note(self, tag: int, multiple: bool, refused: bool) -> None:
+        about = [one for one in sorted(self.sent) if one == tag or (multiple and (one < tag or tag == 0))]
+        for one in about:
+            self.states[self.sent.pop(one)] = "failed" if refused else "confirmed"
+            self.singly -= self.singly > 0
+
+    @rule(tag=st.integers(0, 25), multiple=st.booleans(), refused=st.booleans())
+    def settle_one(self, tag: int, multiple: bool, refused: bool) -> None:
+        """As pika tells it."""
+        self._note(tag, multiple, refused)
+        self.window.confirm(tag, multiple, refused)
 
     @rule()
     def begin_again(self) -> None:
@@ -307,6 +318,71 @@ def test_a_confirmation_is_made_by_publishing_alone() -> None:
         Confirmation()
     with pytest.raises(TypeError, match="created by publish"):
         Confirmation.__new__(Confirmation).wait(0)
+
+
+def published(found: PublishWindow) -> Confirmation:
+    """Return the confirmation of a message that is sent."""
+    one = found.put("", "q", PLAIN, b"", True)
+    assert one is not None
+    found.output(10**6)
+    return one
+
+
+def test_a_wait_ends_with_the_confirm_or_with_its_time() -> None:
+    found = window()
+    one, refused = published(found), published(found)
+    with pytest.raises(TimeoutError, match=r"within 0\.01 s"):
+        one.wait(0.01)
+    with ThreadPoolExecutor() as threads:
+        waits = [threads.submit(one.wait, timeout) for timeout in (None, 30)]
+        failing = threads.submit(refused.wait)
+        found.take_confirms(confirm(1) + confirm(2, refused=True), 0)
+        assert [wait.result(30) for wait in waits] == [None, None]
+        with pytest.raises(PublishFailed):
+            failing.result(30)
+    one.wait(0)
+    with pytest.raises(PublishFailed):
+        refused.wait(0)
+    called: list[None] = []
+    one._call_when_done(lambda: called.append(None))
+    assert called == [None]
+
+
+def test_coroutines_wait_too() -> None:
+    found = window()
+    one, refused = published(found), published(found)
+
+    async def both() -> None:
+        assert not await settled(one, 0.01)
+        waits = [asyncio.ensure_future(settled(one)), asyncio.ensure_future(settled(one, 30))]
+        failing = asyncio.ensure_future(awaited(refused))
+        given_up = asyncio.ensure_future(settled(refused))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await asyncio.gather(given_up, return_exceptions=True)
+        await asyncio.to_thread(found.take_confirms, confirm(1) + confirm(2, refused=True), 0)
+        assert await asyncio.gather(*waits) == [True, True]
+        with pytest.raises(PublishFailed):
+            await failing
+        assert await settled(one)
+        await one
+        with pytest.raises(PublishFailed):
+            await refused
+
+    asyncio.run(both())
+
+
+def test_a_confirm_after_the_loop_is_closed_finds_nobody() -> None:
+    found = window()
+    one = published(found)
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # of the task, which nobody ends
+    task = loop.create_task(settled(one))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    found.take_confirms(confirm(1), 0)
+    assert one.done
+    assert not task.done()
 
 
 def test_a_window_that_is_dropped_lets_go_of_its_messages() -> None:
