@@ -15,6 +15,8 @@ INSTALL := $(PY) -m pip --disable-pip-version-check --quiet --quiet install --no
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 # What Cython has translated, by its contents: the tests build a wheel of the same sources.
 export CYTHON_CACHE_DIR := $(CURDIR)/build/translated
+# numpy's threads for linear algebra, which nobody needs: each of some hundred processes that tests start would have them.
+export OPENBLAS_NUM_THREADS := 1
 # Where images set this, each of some hundred processes that tests start would compile what it imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -26,16 +28,17 @@ ON_BROKERS := tests/integration tests/spark/source/test_queues.py tests/spark/so
 UNIT := not integration and not slow and not stress
 # Most tests wait: for a broker, for Spark, for a timer; in two processes for each core half of the machine was idle. So
 # there are two more; each has a broker and a Spark of its own if it comes to that. What judges shares or times (`steady`)
-# comes afterwards, in as many processes as there are cores; so does what computes alone. The tests of a file stay
-# together; tests/support/scheduling.py says where to begin.
+# comes afterwards: in one process more than there are cores, a fifth of which these tests use. What computes alone has one
+# for each core. The tests of a file stay together; tests/support/scheduling.py says where to begin.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(shell expr 2 \* $(CORES) + 2)
 STEADY = $(shell grep -rl --include='test_*.py' 'pytest.mark.steady' tests)
 FEW := $(shell echo $$(( $(WORKERS) < $(CORES) ? $(WORKERS) : $(CORES) )))
+STEADY_WORKERS := $(shell echo $$(( $(WORKERS) > $(CORES) ? $(CORES) + 1 : $(WORKERS) )))
 PYTEST := $(PY) -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 # Run what has a marker. A test that fails does not keep the second crowd from what it has to say; an interruption does.
 in_two_crowds = status=0; $(PYTEST) $(WORKERS) -m "$(1)not steady" tests || status=$$?; test $$status -le 1; \
-	$(PYTEST) $(FEW) -m "$(1)steady" $(STEADY); exit $$status
+	$(PYTEST) $(STEADY_WORKERS) -m "$(1)steady" $(STEADY); exit $$status
 
 .PHONY: help demo test test-quick test-embedded test-brokers test-versions chaos soak peer-suites bench lint sanitize fuzz coverage wheel wheel-elsewhere docs build venv servers format clean distclean
 
