@@ -8,9 +8,8 @@ from contextlib import suppress
 
 import pytest
 from pamqp.commands import Exchange, Queue
+from support.rabbitmq import EmbeddedNode
 from support.wireclient import Dial, Name, Server, WireChannel, WireClient
-
-import fairsched
 
 _numbers = itertools.count()
 
@@ -22,8 +21,8 @@ def rabbitmq(request: pytest.FixtureRequest) -> Server:
 
 @pytest.fixture(scope="session")
 def embedded() -> Iterator[Server]:
-    with fairsched.Broker() as broker:
-        yield Server("embedded", broker.url)
+    with EmbeddedNode() as node:
+        yield Server("embedded", node.url)
 
 
 @pytest.fixture(scope="session", params=["rabbitmq", "embedded"])
