@@ -8,8 +8,9 @@ from contextlib import suppress
 
 import pytest
 from pamqp.commands import Exchange, Queue
-from support.rabbitmq import EmbeddedNode
 from support.wireclient import Dial, Name, Server, WireChannel, WireClient
+
+import fairsched
 
 _numbers = itertools.count()
 
@@ -19,13 +20,14 @@ def rabbitmq(request: pytest.FixtureRequest) -> Server:
     return Server("rabbitmq", request.getfixturevalue("broker").url)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def embedded() -> Iterator[Server]:
-    with EmbeddedNode() as node:
-        yield Server("embedded", node.url)
+    """In this process, where `make coverage` traces it, and not for longer: other tests count the threads of theirs."""
+    with fairsched.Broker() as broker:
+        yield Server("embedded", broker.url)
 
 
-@pytest.fixture(scope="session", params=["rabbitmq", "embedded"])
+@pytest.fixture(scope="module", params=["rabbitmq", "embedded"])
 def server(request: pytest.FixtureRequest) -> Server:
     """Each of the two brokers."""
     found: Server = request.getfixturevalue(request.param)
