@@ -28,13 +28,14 @@ ON_BROKERS := tests/integration tests/spark/source/test_queues.py tests/spark/so
 UNIT := not integration and not slow and not stress
 # Most tests wait: for a broker, for Spark, for a timer; in two processes for each core half of the machine was idle. So
 # there are two more; each has a broker and a Spark of its own if it comes to that. What judges shares or times (`steady`)
-# comes afterwards: in one process more than there are cores, a fifth of which these tests use. What computes alone has one
+# comes afterwards: in one process more than there are cores, a quarter of which these tests use. What computes alone has one
 # for each core. The tests of a file stay together; tests/support/scheduling.py says where to begin.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(shell expr 2 \* $(CORES) + 2)
 STEADY = $(shell grep -rl --include='test_*.py' 'pytest.mark.steady' tests)
-FEW := $(shell echo $$(( $(WORKERS) < $(CORES) ? $(WORKERS) : $(CORES) )))
-STEADY_WORKERS := $(shell echo $$(( $(WORKERS) > $(CORES) ? $(CORES) + 1 : $(WORKERS) )))
+at_most = $(shell echo $$(( $(WORKERS) < $(1) ? $(WORKERS) : $(1) )))
+FEW := $(call at_most,$(CORES))
+STEADY_WORKERS := $(call at_most,($(CORES) + 1))
 PYTEST := $(PY) -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 # Run what has a marker. A test that fails does not keep the second crowd from what it has to say; an interruption does.
 in_two_crowds = status=0; $(PYTEST) $(WORKERS) -m "$(1)not steady" tests || status=$$?; test $$status -le 1; \

@@ -356,10 +356,9 @@ def test_coroutines_wait_too() -> None:
         assert not await settled(one, 0.01)
         waits = [asyncio.ensure_future(settled(one)), asyncio.ensure_future(settled(one, 30))]
         failing = asyncio.ensure_future(awaited(refused))
-        given_up = asyncio.ensure_future(settled(refused))
-        await asyncio.sleep(0)
-        given_up.cancel()
-        await asyncio.gather(given_up, return_exceptions=True)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(settled(refused), 0.01)
+        assert not any(one.done() for one in [*waits, failing])
         await asyncio.to_thread(found.take_confirms, confirm(1) + confirm(2, refused=True), 0)
         assert await asyncio.gather(*waits) == [True, True]
         with pytest.raises(PublishFailed):
@@ -378,7 +377,7 @@ def test_a_confirm_after_the_loop_is_closed_finds_nobody() -> None:
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda *_: None)  # of the task, which nobody ends
     task = loop.create_task(settled(one))
-    loop.run_until_complete(asyncio.sleep(0))
+    assert loop.run_until_complete(asyncio.wait([task], timeout=0.01)) == (set(), {task})
     loop.close()
     found.take_confirms(confirm(1), 0)
     assert one.done

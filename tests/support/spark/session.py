@@ -6,7 +6,8 @@ from typing import Any
 
 from support.spark.home import brief_jvm
 
-FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+#: Whose files start no other program: Spark's own way starts `readlink` for each.
+CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
 def start(master: str, *, remote: bool = False, **settings: str) -> Any:
@@ -27,8 +28,7 @@ def start(master: str, *, remote: bool = False, **settings: str) -> Any:
         "spark.log.level": "ERROR",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.streaming.metricsEnabled": "false",
-        # What Spark does of itself starts `readlink` five times for each file of a checkpoint.
-        "spark.sql.streaming.checkpointFileManagerClass": FILES,
+        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
     }
     for name, value in {**defaults, **{key.replace("_", "."): value for key, value in settings.items()}}.items():
         builder = builder.config(name, value)
