@@ -237,10 +237,11 @@ cdef inline void server_warn(Server* server, uint32_t alarms) noexcept nogil:
     server.registry.unlock()
 
 cdef inline void server_watch_memory(Server* server) noexcept nogil:
-    """Stop publishers when there are too many messages, and let them go on when there are fewer."""
+    """Stop publishers when there are too many messages, and let them go on when there are fewer; note the most."""
     cdef int64_t most = server.limits.memory.load(), used = server.memory.load()
     cdef bint was = server.short_of_memory.load() != 0
     cdef bint is_short = most > 0 and (used > most or (was and used > most // 100 * 95))
+    server.memory_peak = max(server.memory_peak, used)
     if is_short != was:
         server.short_of_memory.store(is_short)
         server_warn(server, ALARM_MEMORY)
@@ -248,7 +249,6 @@ cdef inline void server_watch_memory(Server* server) noexcept nogil:
 cdef inline void server_trim(Server* server) noexcept nogil:
     """Give memory back when most of the messages are gone."""
     cdef int64_t used = server.memory.load()
-    server.memory_peak = max(server.memory_peak, used)
     if server.memory_peak >= <int64_t> TRIM_LEAST and used <= server.memory_peak // 4:
         server.memory_peak = used
         heap_trim()
