@@ -60,7 +60,7 @@ def test_of_racing_processes_one_creates_each_name(server: S3Server, environment
         assert racer.stdout.readline() == "ready\n"
     won: list[list[str]] = [[], []]
     for name in map(str, range(200)):
-        # Each racer is told first of every other name: on a machine that is busy, the first to be told is the first there.
+        # Each is told first of every other name: on a busy machine, the first to be told is the first there.
         for racer in racers if int(name) % 2 else racers[::-1]:
             racer.stdin.write(f"{name}\n")
             racer.stdin.flush()
