@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from support.rabbitmq import Node
 from support.spark.faulty import fault, reached
 from support.spark.queries import from_files
+from support.spark.racing import race
 from support.spark.running import fill, options_of
 from support.spark.s3server import CARELESS, SECRET, S3Server
 
@@ -21,17 +21,6 @@ from fairsched.errors import ConfigurationError
 from fairsched.spark.source import store
 from fairsched.spark.source.spool import BatchGone, Segment, Spool, SpoolLost
 from fairsched.spark.source.store import check, open_store
-
-#: Racers try each name they are told, and say whether they created it.
-RACER = """
-import sys
-from fairsched.spark.source.store import open_store
-store, me = open_store(sys.argv[1]), sys.argv[2]
-store.create(f"warm/{me}", b"")
-print("ready", flush=True)
-for name in map(str.strip, sys.stdin):
-    print(int(store.create(f"race/{name}", me.encode())), flush=True)
-"""
 
 
 def segment(body: bytes, count: int = 1) -> Segment:
@@ -48,31 +37,7 @@ def server(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
 
 
 def test_of_racing_processes_one_creates_each_name(server: S3Server, environment: dict[str, str]):
-    place = f"{server.new_bucket()}/spool"
-    racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACER, place, str(number)], env={**environment, **server.environment},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )
-        for number in range(2)
-    ]  # fmt: skip
-    for racer in racers:
-        assert racer.stdout.readline() == "ready\n"
-    won: list[list[str]] = [[], []]
-    for name in map(str, range(200)):
-        # Each is told first of every other name: on a busy machine, the first to be told is the first there.
-        for racer in racers if int(name) % 2 else racers[::-1]:
-            racer.stdin.write(f"{name}\n")
-            racer.stdin.flush()
-        created = [racer.stdout.readline() for racer in racers]
-        assert sorted(created) == ["0\n", "1\n"], f"{name!r} was created by {created}"
-        won[created.index("1\n")].append(name)
-    for racer in racers:
-        racer.communicate(timeout=120)
-    assert all(won), "one racer was always first: the other's turns were no race"
-    store = open_store(place)
-    for number, names in enumerate(won):
-        assert all(store.read(f"race/{name}") == str(number).encode() for name in names)
+    race(f"{server.new_bucket()}/spool", 2, {**environment, **server.environment})
 
 
 def test_a_batch_is_published_replayed_and_removed(server: S3Server):

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import fsspec
 import pytest
+from support.spark.racing import race
 
 from fairsched.errors import ConfigurationError
 from fairsched.spark.source.store import LocalStore, ObjectStore, Store, check, open_store
-
-RACER = """
-import sys
-from pathlib import Path
-from fairsched.spark.source.store import LocalStore
-store, me = LocalStore(Path(sys.argv[1])), sys.argv[2]
-sys.stdin.readline()
-won = [name for name in map(str, range(200)) if store.create(f"race/{name}", me.encode())]
-print(*won)
-"""
 
 
 @pytest.fixture(params=["local", "object"])
@@ -61,20 +51,7 @@ def test_check_leaves_nothing(store: Store):
 
 
 def test_of_racing_processes_one_creates_each_name(tmp_path: Path):
-    racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACER, str(tmp_path), str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(3)
-    ]  # fmt: skip
-    for racer in racers:
-        racer.stdin.write("go\n")
-        racer.stdin.flush()
-    won = [racer.communicate(timeout=60)[0].split() for racer in racers]
-    assert sorted(name for names in won for name in names) == sorted(map(str, range(200)))
-    for number, names in enumerate(won):
-        assert all((tmp_path / "race" / name).read_text() == str(number) for name in names)
+    race(str(tmp_path), 3, os.environ)
     assert [name for name in os.listdir(tmp_path / "race") if name.startswith(".")] == []
 
 
