@@ -1,8 +1,11 @@
 """What the engine's faces share: a slot table and the names of its slots."""
 
+from cpython.list cimport PyList_GET_ITEM
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t
 
+from fairsched.core.schedule.amount cimport AMOUNT_MAX
+from fairsched.core.schedule.dwrr cimport dwrr_settle
 from fairsched.core.schedule.names cimport SlotName, SlotNames, slotnames_first
 from fairsched.core.schedule.slots cimport NO_SLOT, Slot, SlotTable, slots_report_idle
 
@@ -19,7 +22,6 @@ cdef class NamedSlots:
     cdef int check_idle(self) except -1
     cdef void forget(self, uint32_t index) noexcept
     cdef void forget_idle(self) noexcept
-    cdef int settle_index(self, uint32_t index, int64_t difference) except -1
     cdef dict all_stats(self)
 
 
@@ -72,3 +74,12 @@ cdef inline void slot_unpin(NamedSlots slots, uint32_t index) noexcept:
     """Undo slot_pin. Runs no Python code: a slot that is idle is forgotten by the next forget_idle."""
     slots.names.names[index].pins -= 1
     slots_report_idle(&slots.table, index)
+
+
+# Inline, as each module has its own rounds: those of a FairQueue have bands; see bands.pxd.
+cdef inline int slot_settle(NamedSlots slots, uint32_t index, int64_t difference) except -1:
+    """Charge a slot more, or less, for what it was served."""
+    if not dwrr_settle(&slots.table, index, difference):
+        name = <object> PyList_GET_ITEM(slots.name_of, index)
+        raise OverflowError(f"cost difference {difference} would take the debt of slot {name!r} past {AMOUNT_MAX}")
+    return 0

@@ -11,8 +11,7 @@ from libc.stdlib cimport free, malloc
 from fairsched._buffers cimport array_data
 from fairsched._numbers cimport as_amount, as_count, as_int64, as_token
 from fairsched.core.memory cimport prefetch
-from fairsched.core.schedule.amount cimport AMOUNT_MAX
-from fairsched.core.schedule.dwrr cimport dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_settle
+from fairsched.core.schedule.dwrr cimport dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum
 from fairsched.core.schedule.names cimport (
     SlotNames, slotnames_clear, slotnames_first, slotnames_init, slotnames_put, slotnames_reserve, slotnames_take,
 )
@@ -159,14 +158,6 @@ cdef class NamedSlots:
         finally:
             free(slots)
         return figures
-
-    cdef int settle_index(self, uint32_t index, int64_t difference) except -1:
-        if not dwrr_settle(&self.table, index, difference):
-            name = <object> PyList_GET_ITEM(self.name_of, index)
-            raise OverflowError(
-                f"cost difference {difference} would take the debt of slot {name!r} past {AMOUNT_MAX}"
-            )
-        return 0
 
 
 @cython.final
@@ -444,7 +435,7 @@ cdef class Dwrr(NamedSlots):
             The debt would exceed 2**62 - 1.
         """
         cdef int64_t difference = as_int64(cost_difference, "cost difference", "an integer")
-        self.settle_index(self.resolve(slot), difference)
+        slot_settle(self, self.resolve(slot), difference)
 
     def set_quantum(self, slot, quantum):
         """set_quantum($self, slot, quantum)

@@ -32,7 +32,9 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from fairsched._buffers cimport array_data
-from fairsched._core cimport NamedSlots, clear_t, slot_figures, slot_find, slot_pin, slot_unpin, slots_disown
+from fairsched._core cimport (
+    NamedSlots, clear_t, slot_figures, slot_find, slot_pin, slot_settle, slot_unpin, slots_disown,
+)
 from fairsched._numbers cimport as_amount, as_count, as_int64, as_priority
 from fairsched._waitingroom cimport Seat, WaitingRoom
 from fairsched.core.atomics cimport rarely
@@ -77,7 +79,9 @@ from fairsched.stats import LimitStats, SlotOutlook
 
 cdef extern from *:
     """
-    // In this module slots may go before others on demand; see sparse.pxd.
+    // In this module slots may go before others on demand; see bands.pxd and sparse.pxd.
+    #undef FAIRSCHED_BANDED
+    #define FAIRSCHED_BANDED 1
     #undef FAIRSCHED_SPARSE
     #define FAIRSCHED_SPARSE 1
     """
@@ -885,7 +889,7 @@ sparse_boost=False, subkey_quantum=None)
                 index = self.admit(slot, hash)
             awaiting = is_awaiting(self)
             try:
-                self.settle_index(index, difference)
+                slot_settle(self, index, difference)
             finally:
                 slots_report_idle(&self.table, index)
                 if awaiting:  # perhaps for this slot, whose turn may be over
@@ -1377,18 +1381,20 @@ cdef int store_many(
     FairQueue q, object slot, list names, list objects, const int64_t* costs, bint block, object timeout
 ) except -1:
     """Find the slots (`names`, or the one `slot`), wait for room, then push: no Python code runs from then on."""
-    cdef Py_ssize_t i, size = len(objects), slots = 1 if names is None else size, found = 0
+    cdef Py_ssize_t i, size = len(objects), slots = 1 if names is None else size, found = 0, pins = 0
     cdef uint32_t remembered[NAME_CACHE]
-    cdef uint32_t* indices = <uint32_t*> malloc(slots * sizeof(uint32_t))
+    cdef uint32_t* indices = <uint32_t*> malloc(2 * slots * sizeof(uint32_t))
+    cdef uint32_t* pinned
     if indices == NULL:
         raise MemoryError()
+    pinned = indices + slots
     memset(remembered, 0xFF, sizeof(remembered))  # NO_SLOT
     try:
         while found < slots:
             if names is not None and found >= PyList_GET_SIZE(names):
                 raise RuntimeError("the slots changed while they were looked up")
             indices[found] = find_pinned(
-                q, slot if names is None else <object> PyList_GET_ITEM(names, found), remembered
+                q, slot if names is None else <object> PyList_GET_ITEM(names, found), remembered, pinned, &pins
             )
             found += 1
         if not has_room(q, size):
@@ -1404,8 +1410,8 @@ cdef int store_many(
                 1 if costs == NULL else costs[i],
             )
     finally:
-        for i in range(found):
-            slot_unpin(q, indices[i])
+        for i in range(pins):
+            slot_unpin(q, pinned[i])
         free(indices)
         if q.maxsize:
             hand_room_over(q)
@@ -1414,8 +1420,13 @@ cdef int store_many(
     return 0
 
 
-cdef inline uint32_t find_pinned(FairQueue q, object name, uint32_t* remembered) except? 0xFFFFFFFF:
-    """Find, or add, a slot, which is not forgotten until it is unpinned; those found last are known by identity."""
+cdef inline uint32_t find_pinned(
+    FairQueue q, object name, uint32_t* remembered, uint32_t* pinned, Py_ssize_t* pins
+) except? 0xFFFFFFFF:
+    """Find, or add, a slot, which is not forgotten until it is unpinned; those found last are known by identity.
+
+    A remembered one is pinned already; the others are appended to `pinned`.
+    """
     cdef uintptr_t identity = <uintptr_t> <PyObject*> name
     cdef uint32_t* last = &remembered[(identity >> 4) % NAME_CACHE]
     cdef int64_t hash
@@ -1425,7 +1436,9 @@ cdef inline uint32_t find_pinned(FairQueue q, object name, uint32_t* remembered)
         if index < 0:
             index = q.admit(name, hash)
         last[0] = index
-    slot_pin(q, index)
+        slot_pin(q, index)
+        pinned[pins[0]] = index
+        pins[0] += 1
     return index
 
 

@@ -15,9 +15,10 @@ those of slots at their limit, so code that pops sees only one list.
 * A slot that changes its band starts there without credit, at the tail, and keeps its debt.
 
 Source: the strict priority of Linux's prio and ets queueing disciplines; ets also has deficit round robin below it.
-Without bands, `bands` of the table is NULL, the only thing checked. Thread safety: none; the caller synchronizes.
-Complexity: O(BANDS) where the band in service may change, and O(active slots of the band) to change a slot's. Slots are
-removed when they are idle only.
+Without bands, `bands` of the table is NULL, the only thing checked; and only a module that defines FAIRSCHED_BANDED as 1
+checks that. A table with bands must not be changed by another module's code. Thread safety: none; the caller
+synchronizes. Complexity: O(BANDS) where the band in service may change, and O(active slots of the band) to change a
+slot's. Slots are removed when they are idle only.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint8_t
@@ -27,6 +28,14 @@ from fairsched.core.schedule.slots cimport (
     AT_LIMIT, BANDS, BAND_BITS, BAND_SHIFT, DEFAULT_BAND, NOT_AWAITED, NO_SLOT, BandList, Bands, Slot, SlotTable,
     slots_activate, slots_deactivate_after,
 )
+
+cdef extern from *:
+    """
+    #if !defined(FAIRSCHED_BANDED)
+    #define FAIRSCHED_BANDED 0
+    #endif
+    """
+    const bint BANDED "FAIRSCHED_BANDED"
 
 cdef inline uint32_t bands_of(const SlotTable* t, uint32_t index) noexcept nogil:
     """The band of a slot. Bits that are 0, as those of a new slot, stand for the default."""
@@ -68,13 +77,13 @@ cdef inline int64_t bands_queued(const SlotTable* t, uint32_t band) noexcept nog
 
 cdef inline void bands_enter(SlotTable* t, uint32_t index) noexcept nogil:
     """Have the list of a slot's band in the table, to change it; bands_serve comes after."""
-    if rarely(t.bands != NULL):
+    if BANDED and rarely(t.bands != NULL):
         bands_exchange(t, bands_of(t, index))
 
 cdef inline void bands_serve(SlotTable* t) noexcept nogil:
     """Have the list of the first band with messages in the table; any, if there are none."""
     cdef uint32_t band
-    if rarely(t.bands != NULL):
+    if BANDED and rarely(t.bands != NULL):
         for band in range(<uint32_t> BANDS):
             if bands_queued(t, band):
                 bands_exchange(t, band)
