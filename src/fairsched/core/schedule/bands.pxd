@@ -15,7 +15,7 @@ those of slots at their limit, so code that pops sees only one list.
 * A slot that changes its band starts there without credit, at the tail, and keeps its debt.
 
 Source: the strict priority of Linux's prio and ets queueing disciplines; ets also has deficit round robin below it.
-Without bands, `bands` of the table is NULL, the only thing checked; and only a module that defines FAIRSCHED_BANDED as 1
+Without bands, `bands` of the table is NULL, the only thing checked; only a module that defines FAIRSCHED_BANDED as 1
 checks that. A table with bands must not be changed by another module's code. Thread safety: none; the caller
 synchronizes. Complexity: O(BANDS) where the band in service may change, and O(active slots of the band) to change a
 slot's. Slots are removed when they are idle only.
