@@ -14,9 +14,11 @@ import sys
 import threading
 import time
 import urllib.request
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import accumulate
 from pathlib import Path
 
 import psutil
@@ -26,9 +28,10 @@ from support.rabbitmq import Broker, EmbeddedNode, eventually, free_ports
 
 from fairsched import Publisher
 
-#: Seconds of the whole run, and of its beginning, which does not count.
+#: Seconds of the whole run, and of its beginning, in which memory does not count: a worker's heap takes about a minute
+#: to reach its size, in ever smaller steps.
 DURATION = 60 * float(os.environ.get("SOAK_MINUTES", "1"))
-WARM_UP = DURATION / 4
+WARM_UP = DURATION / 2
 #: Seconds from one round to the next. A worker handles some 900 messages a second.
 ROUND = 1.0
 #: Messages in a round: of queues for each of their weight, of new tenants of one queue, and how many of these fail.
@@ -75,19 +78,27 @@ class Worker:
     def bodies(self) -> list[str]:
         return self.seen.read_text().splitlines() if self.seen.exists() else []
 
+    def written(self) -> int:
+        """Bytes of the bodies so far, each with its newline."""
+        return self.seen.stat().st_size if self.seen.exists() else 0
+
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(60) == 0, self.log.read_text()[-5000:]
 
 
 class Rounds(threading.Thread):
-    """Publishes a round a second until it is told to stop: queue after queue, which a fair order has to mix."""
+    """Publishes a round a second until it is told to stop: queue after queue, which a fair order has to mix.
 
-    def __init__(self, url: str, queues: dict[str, int], tenants: str) -> None:
+    When the broker has all of a round's messages of queues, it asks what the worker had `written` until then.
+    """
+
+    def __init__(self, url: str, queues: dict[str, int], tenants: str, written: Callable[[], int]) -> None:
         super().__init__()
-        self.url, self.queues, self.tenants = url, queues, tenants
+        self.url, self.queues, self.tenants, self.written = url, queues, tenants, written
         self.of_queues: list[str] = []
         self.of_tenants: list[str] = []
+        self.written_before: list[int] = []
         self.error: BaseException | None = None
         self._over = threading.Event()
 
@@ -106,6 +117,8 @@ class Rounds(threading.Thread):
             for index in range(EACH * weight):
                 self.of_queues.append(f"{number} {queue} {index}")
                 publisher.publish(self.of_queues[-1].encode(), queue)
+        publisher.flush(60)
+        self.written_before.append(self.written())
         for tenant in range(TENANTS):
             for index in range(OF_TENANT):
                 self.of_tenants.append(f"{number} {tenant} {index}")
@@ -142,20 +155,23 @@ def samples(processes: dict[str, psutil.Process], workers: list[Worker], seconds
         pause.wait(1.0)
 
 
-def shares(order: list[str], weights: dict[str, int]) -> dict[str, float]:
-    """The part of its weight that each queue had while all of them had messages.
+def shares(order: list[str], begins: list[int], weights: dict[str, int]) -> list[dict[str, float]]:
+    """The part of its weight that each queue had while all of them had messages, in each third of the rounds.
 
-    All queues of a round are served to their ends side by side. Its first quarter may be published while it is served,
-    and its end is when one of them runs dry.
+    A round counts from the message before which all of it was at the broker to the last message of the queue that runs
+    dry first, in whole turns of the scheduler: as many messages as the weights add up to.
     """
-    rounds: dict[str, list[str]] = {}
-    for body in order:
-        number, queue, _ = body.split(" ")
-        rounds.setdefault(number, []).append(queue)
-    served: Counter[str] = Counter()
-    for of_round in rounds.values():
-        served.update(of_round[len(of_round) // 4 : 3 * len(of_round) // 4])
-    return {name: served[name] / served.total() * sum(weights.values()) / weight for name, weight in weights.items()}
+    last = {(int(body.split(" ")[0]), body.split(" ")[1]): index for index, body in enumerate(order)}
+    turn, found = sum(weights.values()), []
+    for third in range(3):
+        served: Counter[str] = Counter()
+        for number in range(third * len(begins) // 3, (third + 1) * len(begins) // 3):
+            dry = min(last[number, name] for name in weights)
+            turns = max(dry - begins[number], 0) // turn
+            served.update(body.split(" ")[1] for body in order[begins[number] : begins[number] + turns * turn])
+        assert served.total() >= len(order) // 10, "the queues are seldom busy at the same time"
+        found.append({name: served[name] / served.total() * turn / weight for name, weight in weights.items()})
+    return found
 
 
 @pytest.mark.steady
@@ -180,7 +196,7 @@ def test_nothing_grows_and_shares_stay(
         if isinstance(broker, EmbeddedNode):
             pids["broker"] = broker.pid
         processes = {name: psutil.Process(pid) for name, pid in pids.items()}
-        rounds = Rounds(broker.url, queues, tenants)
+        rounds = Rounds(broker.url, queues, tenants, fair.written)
         with publishing(rounds):
             for _ in samples(processes, workers, WARM_UP):
                 pass
@@ -190,8 +206,8 @@ def test_nothing_grows_and_shares_stay(
         for worker in workers:
             worker.stop()
     order = fair.bodies()
-    third = len(order) // 3
-    parts = [shares(order[at : at + third], queues) for at in (0, third, 2 * third)]
+    ends = list(accumulate(len(body) + 1 for body in order))
+    parts = shares(order, [bisect_right(ends, written) for written in rounds.written_before], queues)
     grown = growth(found)
     figures = {
         "messages": len(order) + len(rounds.of_tenants),
