@@ -50,6 +50,9 @@ def compiler_flags() -> tuple[list[str], list[str], list[tuple[str, str]]]:
         return ["/std:c++17", "/O2"], [], macros
     # -g0: distributions' Python asks for debugging information, half of what the compiler writes.
     compile_args = ["-std=c++17", "-g0", "-O3", "-fno-tree-slp-vectorize", "-fno-exceptions", "-fvisibility=hidden"]
+    if sys.platform == "linux":
+        # Otherwise gcc stops inlining when a module has grown by 40 %: a large one, before it comes to inner loops.
+        compile_args.append("--param=inline-unit-growth=200")
     # Cython writes conversions of structs to Python objects that nobody asks for.
     compile_args.append("-Wno-unused-function")
     link_args = []
