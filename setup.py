@@ -91,6 +91,7 @@ def extensions() -> list[Extension]:
             extra_compile_args=compile_args + optimisation(path),
             extra_link_args=link_args,
             define_macros=macros,
+            depends=["setup.py"],
         )
         for name, path in sources.items()
     ]
