@@ -14,11 +14,9 @@ import sys
 import threading
 import time
 import urllib.request
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import accumulate
 from pathlib import Path
 
 import psutil
@@ -27,6 +25,7 @@ from support.growth import Sample, growth, held
 from support.rabbitmq import Broker, EmbeddedNode, eventually, free_ports
 
 from fairsched import Publisher
+from fairsched.fairness import shares
 
 #: Seconds of the whole run, and of its beginning, in which memory does not count: a worker's heap takes about a minute
 #: to reach its size, in ever smaller steps.
@@ -79,9 +78,9 @@ class Worker:
     def bodies(self) -> list[str]:
         return self.seen.read_text().splitlines() if self.seen.exists() else []
 
-    def written(self) -> int:
-        """Bytes of the bodies so far, each with its newline."""
-        return self.seen.stat().st_size if self.seen.exists() else 0
+    def handled(self) -> int:
+        """Return how many messages it has handled."""
+        return self.seen.read_bytes().count(b"\n") if self.seen.exists() else 0
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -91,15 +90,15 @@ class Worker:
 class Rounds(threading.Thread):
     """Publishes a round a second until it is told to stop: queue after queue, which a fair order has to mix.
 
-    When the broker has all of a round's messages of queues, it asks what the worker had `written` until then.
+    When the broker has all of a round's messages of queues, it asks how many the worker has `handled`.
     """
 
-    def __init__(self, url: str, queues: dict[str, int], tenants: str, written: Callable[[], int]) -> None:
+    def __init__(self, url: str, queues: dict[str, int], tenants: str, handled: Callable[[], int]) -> None:
         super().__init__()
-        self.url, self.queues, self.tenants, self.written = url, queues, tenants, written
+        self.url, self.queues, self.tenants, self.handled = url, queues, tenants, handled
         self.of_queues: list[str] = []
         self.of_tenants: list[str] = []
-        self.written_before: list[int] = []
+        self.handled_before: list[int] = []
         self.error: BaseException | None = None
         self._over = threading.Event()
 
@@ -119,7 +118,7 @@ class Rounds(threading.Thread):
                 self.of_queues.append(f"{number} {queue} {index}")
                 publisher.publish(self.of_queues[-1].encode(), queue)
         publisher.flush(60)
-        self.written_before.append(self.written())
+        self.handled_before.append(self.handled())
         for tenant in range(TENANTS):
             for index in range(OF_TENANT):
                 self.of_tenants.append(f"{number} {tenant} {index}")
@@ -159,30 +158,24 @@ def samples(processes: dict[str, psutil.Process], workers: list[Worker], seconds
 def served_together(order: list[str], begins: list[int], weights: dict[str, int]) -> list[Counter[str]]:
     """How many messages of each queue were served while all of them had messages, in each third of the rounds.
 
-    A round counts from when all of it was at the broker, and some of each queue at the worker, to the last message of
-    the queue that runs dry first, in whole turns of the scheduler: as many messages as the weights add up to. No
+    A round counts from when all of it was at the broker, and one message of each queue was handled, to the last message
+    of the queue that runs dry first, in whole turns of the scheduler: as many messages as the weights add up to. No
     message counts twice.
     """
+    bodies = [body.split(" ") for body in order]
     places: dict[tuple[int, str], list[int]] = {}
-    for index, body in enumerate(order):
-        number, queue, _ = body.split(" ")
+    for index, (number, queue, _) in enumerate(bodies):
         places.setdefault((int(number), queue), []).append(index)
     turn, end, parts = sum(weights.values()), 0, []
     for third in range(3):
         served: Counter[str] = Counter()
         for round_ in range(third * len(begins) // 3, (third + 1) * len(begins) // 3):
-            begin = max(begins[round_], end, *(places[round_, name][0] for name in weights))
+            begin = max(begins[round_], end, *(places[round_, name][0] + 1 for name in weights))
             dry = min(places[round_, name][-1] for name in weights)
             end = begin + max(dry - begin, 0) // turn * turn
-            served.update(body.split(" ")[1] for body in order[begin:end])
+            served.update(queue for _, queue, _ in bodies[begin:end])
         parts.append(served)
     return parts
-
-
-def shares(served: Counter[str], weights: dict[str, int]) -> list[float]:
-    """Each queue's share of what was served, divided by its share by weight."""
-    total = max(served.total(), 1)
-    return [served[name] / total * sum(weights.values()) / weight for name, weight in weights.items()]
 
 
 @pytest.mark.steady
@@ -207,33 +200,33 @@ def test_nothing_grows_and_shares_stay(
         if isinstance(broker, EmbeddedNode):
             pids["broker"] = broker.pid
         processes = {name: psutil.Process(pid) for name, pid in pids.items()}
-        rounds = Rounds(broker.url, queues, tenants, fair.written)
+        rounds = Rounds(broker.url, queues, tenants, fair.handled)
         with publishing(rounds):
             for _ in samples(processes, workers, WARM_UP):
                 pass
             found = list(samples(processes, workers, DURATION - WARM_UP))
-        eventually(lambda: len(fair.bodies()) >= len(rounds.of_queues), 60, "all of the queues is handled")
-        eventually(lambda: len(many.bodies()) >= len(rounds.of_tenants), 60, "all of the tenants is handled")
+        eventually(lambda: fair.handled() >= len(rounds.of_queues), 60, "all of the queues is handled")
+        eventually(lambda: many.handled() >= len(rounds.of_tenants), 60, "all of the tenants is handled")
         for worker in workers:
             worker.stop()
     order = fair.bodies()
     assert Counter(order) == Counter(rounds.of_queues)
     assert Counter(many.bodies()) == Counter(rounds.of_tenants)
-    ends = list(accumulate(len(body) + 1 for body in order))
-    parts = served_together(order, [bisect_right(ends, written) for written in rounds.written_before], queues)
+    parts = served_together(order, rounds.handled_before, queues)
+    errors = [[one.error for one in shares(part, queues)] for part in parts]
     grown = growth(found)
     figures = {
         "messages": len(order) + len(rounds.of_tenants),
         "served while all had messages": [part.total() for part in parts],
-        "shares": [shares(part, queues) for part in parts],
+        "errors of shares": errors,
         "growth": grown,
         "samples": found[:: max(1, len(found) // 12)],
     }
     record_property("soak", figures)
     print(json.dumps(figures, indent=1))
-    for part in parts:
+    for part, error in zip(parts, errors, strict=True):
         assert part.total() >= len(order) // 10, "the queues are seldom busy at the same time"
-        assert shares(part, queues) == pytest.approx([1.0] * len(WEIGHTS), rel=0.03)
+        assert error == pytest.approx([0.0] * len(WEIGHTS), abs=0.03)
     for name in processes:
         assert grown[f"{name}: MB"] <= 0.5, grown
         assert grown[f"{name}: files"] <= 0, grown
