@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched import ConfigurationError, FairQueue, Limit, Queue
-from fairsched.consumer import share_group
+from fairsched.consumer import share_group, share_message
 from fairsched.consumer.lanes import Lanes
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.share_group import GroupBalance, ShareGroup
@@ -167,7 +167,7 @@ def test_what_a_charge_refuses() -> None:
 
 def group(**options: Any) -> ShareGroup:
     settings = ConsumerSettings("amqp://localhost", {"gold": 3, "free": 1}, share_group="g", **options)
-    return ShareGroup("g", settings, None)  # type: ignore[arg-type]  # no lanes: nothing is charged here
+    return ShareGroup("g", settings, Lanes(settings))
 
 
 GOOD = {"from": "other", "cost": "constant", "lasts": 3.5, "rates": {"'gold'": 5.0}, "wanted": ["'gold'"]}
@@ -181,16 +181,98 @@ GOOD = {"from": "other", "cost": "constant", "lasts": 3.5, "rates": {"'gold'": 5
             {"rates": {"'gold'": -1}}, {"rates": {"'gold'": float("nan")}}, {"rates": {"'gold'": float("inf")}},
             {"rates": {"'gold'": 10**30}}, {"rates": []}, {"rates": {"'gold'": None}}, {"lasts": "long"}, {"wanted": 5},
             {"lasts": -1}, {"lasts": 10**400}, {"rates": {"'gold'": 10**400}},
-            {"rates": {str(number): 1 for number in range(share_group.MOST_SLOTS + 1)}},
-            {"wanted": ["x"] * (share_group.MOST_SLOTS + 1)},
+            {"rates": {str(number): 1 for number in range(share_message.MOST_SLOTS + 1)}},
+            {"wanted": ["x"] * (share_message.MOST_SLOTS + 1)},
+            {"rates": {"'gold'": 1e18}}, {"rates": {"'gold'": True}}, {"rates": {"'gold'": "5"}}, {"rates": {"": 1}},
+            {"rates": {"x" * 1_000: 1}}, {"wanted": ["x" * 1_000]}, {"wanted": [{}]}, {"from": "x" * 1_000}, {"from": 1},
+            {"cost": "x" * 10**6}, {"cost": "dearly"}, {"cost": None}, {"lasts": "x" * 10**6},
+            {"more": "x" * share_message.MOST_BYTES},
         )),
     ],
 )  # fmt: skip
 def test_a_message_that_is_not_understood_is_left_alone(body: bytes, caplog: pytest.LogCaptureFixture) -> None:
     found = group()
     found._on_message(None, None, None, body)
-    assert found._balance.peers(0.0) == 0
-    assert "not understood" in caplog.text
+    assert found._balance._peers == {}
+    assert "message ignored" in caplog.text
+    assert len(caplog.text) < 500
+
+
+def test_names_that_are_too_long_are_compared_by_their_digest() -> None:
+    long, other = "x" * 10**6, "x" * 10**6 + "y"
+    assert share_message.slot_name(long) == share_message.slot_name("x" * 10**6) != share_message.slot_name(other)
+    assert share_message.slot_name("gold") == "'gold'"
+
+
+@given(
+    st.dictionaries(st.text(), st.floats(0, 1e300), max_size=30),
+    st.sampled_from(sorted(share_message.MOST_RATE)),
+    st.floats(0, 1e9),
+)
+def test_every_message_of_ours_is_believed(slots: dict[str, float], cost: str, lasts: float) -> None:
+    rates = {share_message.slot_name(slot): rate for slot, rate in slots.items()}
+    said = share_message.decode(share_message.encode(share_message.Claim("me", cost, lasts, rates, list(rates))))
+    most = share_message.MOST_RATE[cost]
+    assert said == ("me", cost, lasts, {name: min(rate, most) for name, rate in rates.items()}, list(rates))
+
+
+def test_the_longest_message_of_ours_is_believed() -> None:
+    names = [share_message.slot_name("\0" * 48 + chr(number)) for number in range(0x4E00, 0x4E00 + 3_000)]
+    assert {len(name) for name in names} == {share_message.LONGEST_NAME}
+    claim = share_message.Claim("s" * 32, "function", 1e-7 / 3, dict.fromkeys(names, 1e17 / 3), names)
+    assert len(share_message.decode(share_message.encode(claim)).rates) == share_message.MOST_SLOTS
+    assert len(share_message.encode(claim)) <= share_message.MOST_BYTES
+
+
+def test_what_another_worker_says_of_other_slots_is_not_kept() -> None:
+    found = group()
+    found._measure(0.0, found._lanes.stats())
+    said = {**GOOD, "rates": {"'gold'": 5.0, **{f"'{number}'": 1.0 for number in range(1_000)}}}
+    found._on_message(None, None, None, json.dumps(said).encode())
+    assert found._balance._peers["other"].rates == {"'gold'": 5.0}
+
+
+def lie(rate: float, lasts: float, times: list[float]) -> list[float]:
+    """Return what a worker serves of a queue each second, of which another one says at `times` that it serves it."""
+    worker, found = Worker({"gold": 1, "free": 1}, 400), []
+    for second in range(60):
+        worker.serve()
+        found.append(worker.rates["gold"])
+        if second in times:
+            worker.balance.hear("liar", {"gold": rate}, ["gold", "free"], lasts, second)
+        worker.balance.update(worker.rates, {"gold": 1.0, "free": 1.0}, second)
+    return found
+
+
+def test_a_claim_holds_no_queue_back_for_long() -> None:
+    """One message, of the highest rate that is believed, is forgotten as a worker that is lost."""
+    served = lie(share_message.MOST_RATE["constant"], 60.0, [10])
+    assert min(served[11:16]) < 20, "the claim was not counted at all"
+    assert min(served[20:]) > 180, served
+
+
+def test_longer_periods_are_believed_of_a_worker_that_has_them() -> None:
+    balance = GroupBalance()
+    balance.hear("slow", {"gold": 1.0}, [], 28.0, 0.0)
+    assert [balance.peers(now) for now in (3.0, 4.0)] == [1, 0]
+    balance.hear("slow", {"gold": 1.0}, [], 28.0, 8.0)
+    assert [balance.peers(now) for now in (35.0, 37.0)] == [1, 0]
+    balance.hear("slow", {"gold": 1.0}, [], 1e9, 100.0)
+    assert [balance.peers(now) for now in (160.0, 160.1)] == [1, 0]
+    balance.hear("quick", {"gold": 1.0}, [], 1e9, 100.0)
+    balance.hear("quick", {"gold": 1.0}, [], 1e9, 101.0)
+    assert [balance.peers(now) for now in (104.0, 105.0)] == [2, 1]
+
+
+def test_workers_beyond_the_most_do_not_count_until_others_are_gone() -> None:
+    balance = GroupBalance()
+    for number in range(share_group.MOST_PEERS + 5):
+        balance.hear(str(number), {}, [], 3.5, 0.0)
+    assert balance.peers(0.0) == share_group.MOST_PEERS
+    balance.hear("late", {}, [], 3.5, 4.0)
+    assert balance.peers(4.0) == 1
+    balance.update({}, {}, 70.0)
+    assert balance._peers == {}
 
 
 def test_those_with_another_cost_do_not_count(caplog: pytest.LogCaptureFixture) -> None:

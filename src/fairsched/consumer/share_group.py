@@ -11,7 +11,9 @@ it is behind. Where every worker serves those that are furthest behind, the whol
 with those that have something of it when they stand back: of the same band, and not at their limit.
 
 Bounds: a charge holds a slot back for a second at most, and only while another one has messages here, so no worker is
-ever idle for it. A worker that is not heard of for 3.5 s no longer counts; without any other there is no charge.
+ever idle for it. A worker that is not heard of for 3.5 s, or 3.5 of its own periods, no longer counts; without any other
+there is no charge. Messages are not trusted: share_message.py refuses what cannot be, a worker is believed to have
+longer periods only after it had one, and its rates are forgotten with it.
 
 Sources: max-min fairness, Bertsekas and Gallager, "Data Networks", 6.5.2; integral control with a clamp against windup,
 Åström and Murray, "Feedback Systems", 11.4.
@@ -20,14 +22,13 @@ Sources: max-min fairness, Bertsekas and Gallager, "Data Networks", 6.5.2; integ
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import math
 import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,6 +36,7 @@ from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.session import Session
 from fairsched.bands import DEFAULT_BAND
 from fairsched.consumer.log_limit import LogLimit
+from fairsched.consumer.share_message import Claim, decode, encode, slot_name
 from fairsched.errors import ConfigurationError, FairschedError
 from fairsched.shortstring import LONGEST, is_short_string
 
@@ -50,14 +52,14 @@ EXCHANGES = "fairsched.shares."
 #: Seconds between two messages to the group; a charge is made in so many parts. All of it takes at most this part of a
 #: processor: with many slots the periods are longer.
 PERIOD, PARTS, MOST_EFFORT = 1.0, 4, 0.005
-#: A worker of which nothing was heard for so many seconds is gone, unless its own periods are longer.
-LOST_AFTER = 3.5
+#: A worker of which nothing was heard for so many of its periods, and seconds, is gone; after the latter, always.
+LOST_PERIODS, LOST_AFTER, LONGEST_LASTING = 3.5, 3.5, 60.0
 #: How much of a difference is corrected in a period, and how much of it a measurement counts against those before.
 GAIN, SMOOTHING = 0.3, 0.4
 #: A charge is at most this part more than what holds a slot back altogether.
 HEADROOM = 1.25
-#: Workers and slots that are remembered, or told of, at most.
-MOST_PEERS, MOST_SLOTS = 1_000, 2_000
+#: Workers that are remembered at most.
+MOST_PEERS = 1_000
 
 
 class _Peer(NamedTuple):
@@ -83,21 +85,37 @@ class GroupBalance:
         self.charges: dict[str, float] = {}
         #: The most debt that goes with it.
         self.limits: dict[str, float] = {}
+        #: Workers by name; those whose time is over are kept a little longer, to measure how often they publish.
         self._peers: dict[str, _Peer] = {}
+        #: Names of the workers that counted in the last update.
+        self._present: set[str] = set()
         self._served: dict[str, float] = {}
         self._lags: dict[str, float] = {}
 
     def hear(self, sender: str, rates: Mapping[str, float], wanted: Iterable[str], lasts: float, now: float) -> None:
-        """Take note of what a worker said."""
-        if sender in self._peers or len(self._peers) < MOST_PEERS:
-            self._peers[sender] = _Peer(now, lasts, dict(rates), frozenset(wanted))
+        """Note what a worker said, for as long as it says, but for no longer than its last period justifies."""
+        before = self._peers.get(sender)
+        if before is None and len(self._peers) >= MOST_PEERS:
+            self._forget(now, 0.0)
+            if len(self._peers) >= MOST_PEERS:
+                return
+        period = 0.0 if before is None else now - before.heard
+        believed = min(lasts, max(LOST_AFTER, LOST_PERIODS * period), LONGEST_LASTING)
+        self._peers[sender] = _Peer(now, believed, dict(rates), frozenset(wanted))
 
     def peers(self, now: float) -> int:
-        """Return the number of other workers, and forget those that are gone."""
+        """Return the number of other workers that are heard of."""
+        return len(self._counting(now))
+
+    def _counting(self, now: float) -> dict[str, _Peer]:
+        """Return the workers whose time is not over."""
+        return {name: peer for name, peer in self._peers.items() if now - peer.heard <= peer.lasts}
+
+    def _forget(self, now: float, after: float) -> None:
+        """Forget workers whose time has been over for so many seconds."""
         for name, peer in list(self._peers.items()):
-            if now - peer.heard > peer.lasts:
+            if now - peer.heard > max(peer.lasts, after):
                 del self._peers[name]
-        return len(self._peers)
 
     def update(
         self,
@@ -122,11 +140,15 @@ class GroupBalance:
         bands : mapping, optional
             Bands of slots: no slot has more because one of another band stands back.
         """
-        if not self.peers(now):
+        self._forget(now, LONGEST_LASTING)
+        peers = self._counting(now)
+        if not peers:
             weights = {}
+        if self._present - peers.keys():
+            self._served = {}  # what a worker said is not remembered longer than the worker
+        self._present = set(peers)
         served = {
-            name: rates.get(name, 0.0) + sum(peer.rates.get(name, 0.0) for peer in self._peers.values())
-            for name in weights
+            name: rates.get(name, 0.0) + sum(peer.rates.get(name, 0.0) for peer in peers.values()) for name in weights
         }
         self._served = {
             name: rate + (1.0 - SMOOTHING) * (self._served.get(name, rate) - rate) for name, rate in served.items()
@@ -137,19 +159,24 @@ class GroupBalance:
         lags, self._lags, self.charges, self.limits = self._lags, {}, {}, {}
         for those in rivals.values():
             if len(those) > 1:
-                self._compare(those, rates, lags, set(at_limit))
+                # All workers that can correct a difference correct it once together.
+                able = 1 + sum(len(peer.wanted & those.keys()) > 1 for peer in peers.values())
+                self._compare(those, rates, lags, set(at_limit), GAIN / able)
 
     def _compare(
-        self, weights: Mapping[str, float], rates: Mapping[str, float], lags: Mapping[str, float], at_limit: set[str]
+        self,
+        weights: Mapping[str, float],
+        rates: Mapping[str, float],
+        lags: Mapping[str, float],
+        at_limit: set[str],
+        gain: float,
     ) -> None:
         """Find the charges of slots that are served in turn with one another."""
-        # Who can correct a difference, too: all together correct it once.
-        able = 1 + sum(len(peer.wanted & weights.keys()) > 1 for peer in self._peers.values())
         level = {name: self._served[name] / weights[name] for name in weights}
         # What is held back by a limit is behind whatever the others do: it may be charged, but nobody waits for it.
         free = [name for name in weights if name not in at_limit] or list(weights)
         behind = min(level[name] for name in free)
-        found = {name: lags.get(name, 0.0) + GAIN / able * (level[name] - behind) for name in weights}
+        found = {name: lags.get(name, 0.0) + gain * (level[name] - behind) for name in weights}
         least = min(found[name] for name in free)
         # As much as the slot is served that is charged nothing: more cannot be held back.
         most = HEADROOM * max(rates.get(name, 0.0) / weights[name] for name in weights)
@@ -292,7 +319,7 @@ class ShareGroup:
         stats = self._lanes.stats()
         for slot, figures in stats.items():
             if figures.queued or figures.held:
-                name = ascii(slot)
+                name = slot_name(slot)
                 self._slots[name] = slot
                 self._wanted[name] += 1
                 self._full[name] += figures.at_limit
@@ -303,7 +330,7 @@ class ShareGroup:
             # What comes and goes is served whenever it comes, and is not behind.
             wanted = [name for name, times in self._wanted.items() if 2 * times > self._parts]
             weights = {name: float(stats[self._slots[name]].quantum) for name in wanted if self._slots[name] in stats}
-            self._publish(channel, rates, wanted, max(LOST_AFTER, 3.5 * PARTS * length))
+            self._publish(channel, rates, wanted, max(LOST_AFTER, LOST_PERIODS * PARTS * length))
             at_limit = [name for name in weights if 2 * self._full[name] > self._wanted[name]]
             bands = {name: self._settings.bands.get(self._slots[name], DEFAULT_BAND) for name in weights}
             self._balance.update(rates, weights, now, at_limit, bands)
@@ -315,7 +342,7 @@ class ShareGroup:
     def _measure(self, now: float, stats: Mapping[Hashable, SlotStats]) -> dict[str, float]:
         """Return what was served of each slot in a second since the last call."""
         seconds, self._began = max(1e-3, now - self._began), now
-        before, self._work = self._work, {ascii(slot): figures.work for slot, figures in stats.items()}
+        before, self._work = self._work, {slot_name(slot): figures.work for slot, figures in stats.items()}
         rates = {}
         for name, work in self._work.items():
             # A tenant that was forgotten, and came back, counts from nothing.
@@ -337,13 +364,8 @@ class ShareGroup:
 
     # Messages ----------------------------------------------------------------------------------------------------
 
-    def _publish(self, channel: Any, rates: Mapping[str, float], wanted: list[str], lasts: float) -> None:
-        most = sorted(rates, key=lambda name: -rates[name])[:MOST_SLOTS]
-        text = json.dumps({
-            "from": self._identity, "cost": self._cost, "lasts": lasts, "wanted": wanted[:MOST_SLOTS],
-            "rates": {name: rates[name] for name in most},
-        })  # fmt: skip
-        channel.basic_publish(self._exchange, "", text.encode())
+    def _publish(self, channel: Any, rates: Mapping[str, float], wanted: Sequence[str], lasts: float) -> None:
+        channel.basic_publish(self._exchange, "", encode(Claim(self._identity, self._cost, lasts, rates, wanted)))
 
     @property
     def _cost(self) -> str:
@@ -352,25 +374,21 @@ class ShareGroup:
 
     def _on_message(self, _channel: Any, _method: Any, _properties: Any, body: bytes) -> None:
         try:
-            said = json.loads(body)
-            sender, cost, lasts = str(said["from"]), said["cost"], float(said["lasts"])
-            rates = {str(name): float(rate) for name, rate in said["rates"].items()}
-            wanted = [str(name) for name in said["wanted"]]
-            if not all(math.isfinite(number) and 0 <= number <= 1e18 for number in (lasts, *rates.values())):
-                raise ValueError("a rate out of range")
-            if max(len(rates), len(wanted)) > MOST_SLOTS:
-                raise ValueError(f"more than {MOST_SLOTS} slots")
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+            claim = decode(body)
+        except ValueError as error:
             if self._log.due("message"):
-                _log.warning("share group %s: a message that is not understood: %r", self._exchange, error)
+                _log.warning("share group %s: message ignored: %s", self._exchange, error)
             return
-        if sender == self._identity:
+        if claim.sender == self._identity:
             return
-        if cost != self._cost:
+        if claim.cost != self._cost:
             if self._log.due("cost"):
                 _log.warning(
                     "share group %s: another consumer has cost=%r, this one %r; it is not counted",
-                    self._exchange, cost, self._cost,
+                    self._exchange, claim.cost, self._cost,
                 )  # fmt: skip
             return
-        self._balance.hear(sender, rates, wanted, min(lasts, 60.0), time.monotonic())
+        # Slots that are not here are no concern of this worker, and are not kept.
+        rates = {name: rate for name, rate in claim.rates.items() if name in self._work}
+        wanted = [name for name in claim.wanted if name in self._work]
+        self._balance.hear(claim.sender, rates, wanted, claim.lasts, time.monotonic())
