@@ -428,7 +428,7 @@ class Consumer:
 
     def set_weight(self, queue: Hashable, weight: int) -> None:
         """Change the weight of a queue, or with a `key` of a tenant, as `fairsched.Consumer.set_weight` does."""
-        self._client.set_weights({queue: weight})
+        self._client.set_weight(queue, weight)
 
     def pause(self, queue: str) -> None:
         """Stop consuming a queue until `resume`, as `fairsched.Consumer.pause` does."""

@@ -43,8 +43,8 @@ class UndecodableBody(DecodingError):
 
     Attributes
     ----------
-    message : Message
-        The message.
+    message : Message or None
+        The message; None in a copy of the error, also in one that was pickled: a message belongs to its channel.
     reason : str
         The kind of error; never contains any of the body.
     """
@@ -55,6 +55,14 @@ class UndecodableBody(DecodingError):
         )
         self.message = message
         self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _without_init, (type(self), *self.args), {**self.__dict__, "message": None}
+
+
+def _without_init(kind: type[UndecodableBody], *args: Any) -> UndecodableBody:
+    """Create an error from its text; its `__init__` would need the message."""
+    return kind.__new__(kind, *args)
 
 
 class TimeLimitExceeded(BaseException):

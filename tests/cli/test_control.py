@@ -286,6 +286,6 @@ def test_every_field_can_be_sent() -> None:
         assert set(found) == {*Explanation.__dataclass_fields__, "sentence"}
     for request_ in ({"command": "overview"}, {"command": "stats"}, {"command": "state"}):
         json.dumps(control(request_)["result"], allow_nan=False)
-    assert "unhashable" in control({"command": "explain", "name": []})["error"]
-    assert "unhashable" in control({"command": "pause", "queue": {}})["error"]
+    assert "hashable, got []" in control({"command": "explain", "name": []})["error"]
+    assert "queue {} is not consumed" in control({"command": "pause", "queue": {}})["error"]
     assert "got '4'" in control({"command": "weight", "name": "a", "weight": "4"})["error"]

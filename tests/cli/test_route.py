@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -44,6 +46,32 @@ def test_keys_from_standard_input() -> None:
     result = route(*BINDINGS, "--rabbitmq", "-", text="a\nb c\n\nlast")
     place = RabbitMQHash([("q0", "10"), ("q1", "20")]).route
     assert (result.exit_code, result.stdout) == (0, lines(["a", "b c", "", "last"], place))
+
+
+def test_keys_that_are_not_text() -> None:
+    """A routing key is bytes; whatever they are, the row has them as they came."""
+    ring = HashRing({"q0": 10, "q1": 20})
+    keys = [b"\xff", b"a\xe9\x00", "\u00fc".encode(), b""]
+    rows = b"".join(key + f"\t{ring.route(key)}\n".encode() for key in keys)
+    result = CliRunner().invoke(cli, ["route", *BINDINGS, "-"], input=b"\n".join(keys[:2]) + b"\r\n" + keys[2] + b"\n\n")
+    assert (result.exit_code, result.stdout_bytes) == (0, rows)
+    found = [sys.executable, "-m", "fairsched.cli", "route", *BINDINGS, b"\xff", "\u00fc"]
+    assert subprocess.run(found, capture_output=True, check=True).stdout == rows.splitlines(True)[0] + rows.splitlines(True)[2]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["--version"], ["--help"], ["route", "--help"], ["route", *BINDINGS, "key"], ["simulate", "--list"], ["broker"]],
+)
+def test_an_output_that_cannot_be_written(command: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        found = subprocess.run(
+            [sys.executable, "-m", "fairsched.cli", *command],
+            stdout=full, stderr=subprocess.PIPE, timeout=60, check=False,
+        )  # fmt: skip
+    assert (found.returncode, found.stderr.decode()) == (
+        1, "Error: the output cannot be written: No space left on device\n",
+    )  # fmt: skip
 
 
 def test_a_queue_whose_name_has_a_sign_of_equality() -> None:

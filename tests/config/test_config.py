@@ -226,6 +226,37 @@ def test_bad_files(tmp_path: Path, content: bytes, message: str) -> None:
         load(tmp_path)
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """As editors of Windows write them."""
+    (tmp_path / "fairsched.toml").write_bytes("workers = 2\n".encode("utf-8-sig"))
+    assert load(tmp_path).workers == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "quoted"),
+    [
+        ("[queues]\norders.eu = 3", "orders.eu"),
+        ("[queues]\norders.eu.x = 3", "orders.eu.x"),
+        ("[queues]\nsmall = 1\norders.eu = {weight = 3}", "orders.eu"),
+        ("[queues.orders.eu]\nweight = 3", "orders.eu"),
+        ("[queues.orders]\nweight = 3\neu = 4", "orders.eu"),
+        ("[weights]\na.b.c = 3", "a.b.c"),
+        ("[limits]\na.b = 4", "a.b"),
+        ("[limits.a.b]\nrate = '3/s'", "a.b"),
+        ("[bands]\na.b = 3", "a.b"),
+        ("[prefetch]\na.b = 3", "a.b"),
+    ],
+)
+def test_names_with_dots_are_to_be_quoted(tmp_path: Path, content: str, quoted: str) -> None:
+    (tmp_path / "fairsched.toml").write_text(content)
+    with pytest.raises(ConfigurationError) as refusal:
+        load(tmp_path)
+    assert str(refusal.value).endswith(f'. If the name has dots, quote it in TOML: "{quoted}"')
+    if quoted in content:
+        (tmp_path / "fairsched.toml").write_text(content.replace(quoted, f'"{quoted}"'))
+        load(tmp_path)
+
+
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"none\.toml cannot be read: No such file"):
         load(tmp_path, file=tmp_path / "none.toml")

@@ -63,8 +63,25 @@ def test_unknown_names() -> None:
     tenants = Consumer(NOWHERE, ["q"], key="header:tenant", weights={"a": 2})
     with pytest.raises(ConfigurationError, match=r"tenant 'b' has no buffered messages .* tenants 'a' and queues 'q'"):
         tenants.explain("b")
-    with pytest.raises(TypeError):
-        tenants.explain([])
+
+
+class Unhashable:
+    def __hash__(self) -> int:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("name", [[1], {}, ([],), Unhashable(), ["x" * 10_000]])
+@pytest.mark.parametrize("key", [None, "header:tenant"])
+def test_names_that_nothing_can_have(name: Any, key: str | None) -> None:
+    for consumer in (Consumer(NOWHERE, ["q"], key=key), aio.Consumer(NOWHERE, ["q"], key=key)):
+        for refused in (lambda one=consumer: one.explain(name), lambda one=consumer: one.set_weight(name, 3)):
+            with pytest.raises(ConfigurationError, match=r"^name must be .* and hashable, got ") as refusal:
+                refused()
+            assert len(str(refusal.value)) < 200
+        for refused in (consumer.pause, consumer.resume):
+            with pytest.raises(ConfigurationError, match=r"is not consumed; there are 'q'$") as refusal:
+                refused(name)
+            assert len(str(refusal.value)) < 200
 
 
 def test_queues(url: str) -> None:

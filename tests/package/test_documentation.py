@@ -246,11 +246,16 @@ def test_the_page_on_metrics_has_the_tables_of_what_there_is() -> None:
 
 
 def test_the_example_of_the_page_on_metrics(capsys: pytest.CaptureFixture[str]) -> None:
-    [code] = re.findall(r"```python\n(.*?)```", METRICS_PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    code, two = blocks("docs/howto/metrics.md")
     names: dict[str, Any] = {}
     exec(compile(code, METRICS_PAGE, "exec"), names)
     assert capsys.readouterr().out == "1\n"
     assert b'fairsched_served_messages_total{queue="orders"} 1.0' in names["page"]
+    exec(compile(two, METRICS_PAGE, "exec"), names)
+    for name in ("orders", "mails"):
+        assert b'fairsched_queue_consumed{queue="%s"} 0.0' % name.encode() in names["pages"][f"/metrics/{name}"]
+    with pytest.raises(ValueError, match="Duplicated timeseries"):
+        names["registries"]["orders"].register(names["collector"](names["consumers"]["mails"]))
 
 
 def test_the_example_of_the_page_on_explaining(capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,7 +108,7 @@ class Control:
     def _weight(self, name: Any, weight: Any) -> Any:
         client = self._client()
         meant = _meant(client, name)
-        client.set_weights({meant: weight})
+        client.set_weight(meant, weight)
         _log.info("control socket: the weight of %.200r is now %r", meant, weight)
         return _plain(client.explain(meant))
 

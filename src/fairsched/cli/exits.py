@@ -13,7 +13,7 @@ PLACEMENT = 7
 
 #: Shown at the end of the help of every command.
 EPILOG = (
-    "Exit codes: 0 success, 2 usage or configuration error, 3 import failed, 4 no broker or worker reached, or "
+    "Exit codes: 0 success, 1 the output cannot be written, 2 usage or configuration error, 3 import failed, 4 no broker or worker reached, or "
     "connection refused, 5 application failed, 6 queue not found, 7 the broker's placement of keys differs."
 )
 
@@ -31,4 +31,5 @@ class Failure(click.ClickException):
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
+        self.args = (message, exit_code)  # from which copies are created
         self.exit_code = exit_code  # type: ignore[misc]  # click declares it for the class, and reads the instance

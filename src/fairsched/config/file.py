@@ -8,7 +8,7 @@ from typing import Any
 
 from fairsched.errors import ConfigurationError
 
-__all__ = ["find_file", "read_file"]
+__all__ = ["find_file", "parse_toml", "read_file"]
 
 OWN_FILE = "fairsched.toml"
 PROJECT_FILE = "pyproject.toml"
@@ -39,7 +39,7 @@ def find_file(directory: Path) -> Path | None:
     own, project = directory / OWN_FILE, directory / PROJECT_FILE
     if own.is_file():
         return own
-    if project.is_file() and "fairsched" in _parsed(project).get("tool", {}):
+    if project.is_file() and "fairsched" in parse_toml(project).get("tool", {}):
         return project
     return None
 
@@ -66,7 +66,7 @@ def read_file(path: Path) -> tuple[dict[str, Any], str]:
     -----
     Reads one file. Safe from any thread.
     """
-    document = _parsed(path)
+    document = parse_toml(path)
     if path.name != PROJECT_FILE:
         return document, f"file {path}"
     tool = document.get("tool", {})
@@ -76,10 +76,14 @@ def read_file(path: Path) -> tuple[dict[str, Any], str]:
     return table, f"[tool.fairsched] of file {path}"
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def parse_toml(path: Path, kind: str = "file") -> dict[str, Any]:
+    """Parse a TOML file, with or without a byte order mark; `kind` is what errors call it.
+
+    Raises ConfigurationError if the file cannot be read or is not valid TOML.
+    """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise ConfigurationError(f"file {path} cannot be read: {error.strerror}") from None
+        raise ConfigurationError(f"{kind} {path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # not TOML, or not UTF-8, or nested too deep to be read
-        raise ConfigurationError(f"file {path} is not valid TOML: {error}") from None
+        raise ConfigurationError(f"{kind} {path} is not valid TOML: {error}") from None

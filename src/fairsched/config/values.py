@@ -116,11 +116,23 @@ def _text_table(text: str) -> Any:
     return parts
 
 
+def quoting(name: Any, inner: Any) -> str:
+    """Return how to write a name with dots, which TOML takes for tables: ``orders.eu = 3`` is `eu` of the table `orders`."""
+    names = [name]
+    while isinstance(inner, Mapping) and not inner.keys() <= {*_QUEUE, *_LIMIT}:
+        name, inner = next((key, inner[key]) for key in inner if key not in _QUEUE)
+        names.append(name)
+    return f'. If the name has dots, quote it in TOML: "{".".join(map(str, names))}"'
+
+
 def _numbers(value: Any, least: int = 1, most: float = math.inf) -> FrozenMapping[str, int]:
     if isinstance(value, str):
         value = _text_table(value)
     if not isinstance(value, Mapping):
         raise ValueError
+    for name, number in value.items():
+        if isinstance(number, Mapping):
+            raise ConfigurationError(f"{name!r} is a table, not a number{quoting(name, number)}")
     numbers = [_whole(number, least, most) for number in value.values()]
     return FrozenMapping(zip(_names(list(value)), numbers, strict=True))
 
@@ -305,6 +317,12 @@ def _limits(value: Any) -> FrozenMapping[str, Limit | Literal[False]]:
         value = _text_table(value)
     if not isinstance(value, Mapping):
         raise ValueError
+    for name, limit in value.items():
+        if isinstance(limit, Mapping) and not limit.keys() <= _LIMIT.keys():
+            unknown = next(key for key in limit if key not in _LIMIT)
+            raise ConfigurationError(
+                f"unknown {unknown!r} of {name!r}; there are {', '.join(_LIMIT)}" + quoting(name, limit)
+            )
     return FrozenMapping({name: _queue_limit(value[name]) for name in _names(list(value))})
 
 
@@ -357,7 +375,10 @@ def _queue(name: str, value: Any) -> int | FrozenMapping[str, Any]:
         return _whole(value)
     unknown = [key for key in value if key not in _QUEUE]
     if unknown:
-        raise ConfigurationError(f"unknown {unknown[0]!r} of queue {name!r}; there are {', '.join(_QUEUE)}")
+        raise ConfigurationError(
+            f"unknown {unknown[0]!r} of queue {name!r}; there are {', '.join(_QUEUE)}"
+            + quoting(name, value)
+        )
     table = {}
     for key, given in value.items():
         try:

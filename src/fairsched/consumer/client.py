@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairsched._delivery import Counters, MessageSource
 from fairsched.amqp.urls import endpoint
-from fairsched.consumer.explanation import Explanation, check_known, explained
+from fairsched.consumer.explanation import Explanation, check_consumed, check_hashable, check_known, explained
 from fairsched.consumer.handling.retries import Retries
 from fairsched.consumer.handling.settlement import FailurePolicy
 from fairsched.consumer.handling.time_limit import TimeLimits
@@ -392,6 +392,11 @@ class Client(MessageSource, Listener):
                 "they return to their queues", missing, self.settings.options.shutdown_timeout,
             )  # fmt: skip
 
+    def set_weight(self, name: Hashable, weight: int) -> None:
+        """Change the weight of a queue, or with a key of a tenant."""
+        check_hashable(name)
+        self.set_weights({name: weight})
+
     def set_weights(self, changes: Mapping[Any, int]) -> None:
         """Change the weights of queues, or with a key of tenants, all or none of them."""
         self.check_process()
@@ -411,8 +416,7 @@ class Client(MessageSource, Listener):
     def pause(self, queue: str, paused: bool) -> None:
         """Take in no more messages of a queue, or again."""
         self.check_process()
-        if queue not in self.settings.windows:
-            raise ConfigurationError(f"queue {queue!r} is not consumed; there are {', '.join(self.settings.windows)}")
+        check_consumed(queue, self.settings)
         with self._guard:
             self._paused = self._paused | {queue} if paused else self._paused - {queue}
             if self._started and not self.stopping.is_set():
@@ -476,6 +480,7 @@ class Client(MessageSource, Listener):
 
     def explain(self, name: Hashable) -> Explanation:
         """Return why a queue, or with a key a tenant, waits."""
+        check_hashable(name)
         outlook = self.lanes.outlook(name)
         check_known(name, outlook, self.settings, self.lanes.stats() if outlook is None else ())
         return self._explained(name, outlook, self.state(), self._occupied())

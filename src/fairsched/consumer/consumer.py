@@ -317,7 +317,7 @@ class Consumer:
 
         Safe from any thread, before and after the start; O(number of queues).
         """
-        self._client.set_weights({queue: weight})
+        self._client.set_weight(queue, weight)
 
     def pause(self, queue: str) -> None:
         """Stop consuming a queue until `resume`: its consumer at the broker is cancelled.

@@ -245,6 +245,24 @@ def _scheduled(
     )
 
 
+def check_hashable(name: object) -> None:
+    """Reject a name that no queue and no tenant can have."""
+    try:
+        hash(name)
+    except Exception as error:  # the hash of a user's object may raise anything
+        raise ConfigurationError(
+            f"name must be that of a queue or a tenant, and hashable, got {_shortened.repr(name)}"
+        ) from error
+
+
+def check_consumed(queue: object, settings: ConsumerSettings) -> None:
+    """Reject a name that is not that of a consumed queue, and list the known ones."""
+    if not isinstance(queue, str) or queue not in settings.windows:
+        raise ConfigurationError(
+            f"queue {_shortened.repr(queue)} is not consumed; there are {_listed(settings.windows)}"
+        )
+
+
 def check_known(name: Hashable, found: object, settings: ConsumerSettings, tenants: Iterable[Hashable]) -> None:
     """Reject an unknown name, and list the known ones.
 
@@ -267,9 +285,7 @@ def check_known(name: Hashable, found: object, settings: ConsumerSettings, tenan
     if found is not None or name in settings.windows:
         return
     if settings.key is None:
-        raise ConfigurationError(
-            f"queue {_shortened.repr(name)} is not consumed; there are {_listed(settings.windows)}"
-        )
+        check_consumed(name, settings)
     raise ConfigurationError(
         f"tenant {_shortened.repr(name)} has no buffered messages and no weight of its own; there are tenants "
         f"{_listed(tenants) or 'none'} and queues {_listed(settings.windows)}"

@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from fairsched.config.file import parse_toml
 from fairsched.errors import ConfigurationError
 from fairsched.simulator.reading import closest
 from fairsched.simulator.scenario import Scenario
@@ -47,21 +48,14 @@ def load_scenario(source: str | Path) -> Scenario:
     """
     if isinstance(source, Path) or source.endswith(".toml"):
         path = Path(source)
-        try:
-            return _scenario(path.read_text(encoding="utf-8"), path.stem, f"file {path}", path.parent)
-        except OSError as error:
-            raise ConfigurationError(f"file {path} cannot be read: {error.strerror}") from None
+        return _scenario(parse_toml(path), path.stem, f"file {path}", path.parent)
     if source not in scenario_names():
         raise ConfigurationError(f"unknown scenario {source!r}; {closest(source, scenario_names())}")
     text = (resources.files("fairsched.simulator") / _FOLDER / f"{source}.toml").read_text(encoding="utf-8")
-    return _scenario(text, source, f"scenario {source}", None)
+    return _scenario(tomllib.loads(text), source, f"scenario {source}", None)
 
 
-def _scenario(text: str, name: str, where: str, directory: Path | None) -> Scenario:
-    try:
-        table: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{where} is not valid TOML: {error}") from None
+def _scenario(table: dict[str, Any], name: str, where: str, directory: Path | None) -> Scenario:
     try:
         return Scenario.from_dict({"name": name, **table}, directory)
     except ConfigurationError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
 import click
@@ -23,20 +24,21 @@ def route(bindings: tuple[tuple[str, str], ...], rabbitmq: bool, points: int, se
 
     Prints key and queue, separated by a tab. By default keys are placed on a consistent-hash ring, so that few keys
     move when a queue is added or removed. With --rabbitmq they go where the broker's x-consistent-hash exchange sends
-    them, which depends on the order of the bindings. "-" reads keys from standard input, one per line.
+    them, which depends on the order of the bindings. "-" reads keys from standard input, one per line. Keys may be any
+    bytes; text is UTF-8.
     """
     place = _by_rabbitmq(bindings) if rabbitmq else _by_ring(bindings, points, seed)
     for key in _each(keys):
-        click.echo(f"{key}\t{place(key)}")
+        click.echo(key + f"\t{place(key)}".encode())
 
 
-def _by_rabbitmq(bindings: tuple[tuple[str, str], ...]) -> Callable[[str], str | None]:
+def _by_rabbitmq(bindings: tuple[tuple[str, str], ...]) -> Callable[[bytes], str | None]:
     from fairsched.routing import RabbitMQHash
 
     return RabbitMQHash(bindings).route
 
 
-def _by_ring(bindings: tuple[tuple[str, str], ...], points: int, seed: int) -> Callable[[str], str | None]:
+def _by_ring(bindings: tuple[tuple[str, str], ...], points: int, seed: int) -> Callable[[bytes], str | None]:
     from fairsched._routing import HashRing
     from fairsched.errors import ConfigurationError
     from fairsched.routing.bindingkey import weight_of
@@ -49,10 +51,10 @@ def _by_ring(bindings: tuple[tuple[str, str], ...], points: int, seed: int) -> C
     return HashRing(weights, points_per_weight=points, seed=seed).route
 
 
-def _each(keys: tuple[str, ...]) -> Iterator[str]:
-    if keys != ("-",):
-        yield from keys
-        return
-    with click.open_file("-") as lines:
-        for line in lines:
-            yield line.rstrip("\n")
+def _each(keys: tuple[str, ...]) -> Iterator[bytes]:
+    if keys == ("-",):
+        with click.open_file("-", "rb") as lines:
+            for line in lines:
+                yield line.removesuffix(b"\n").removesuffix(b"\r")
+    else:
+        yield from map(os.fsencode, keys)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fairsched.config import URL_VARIABLES, default_url
+from fairsched.config.file import parse_toml
+from fairsched.config.values import quoting
 from fairsched.durations import parse_duration
 from fairsched.errors import ConfigurationError
 from fairsched.frozenmapping import FrozenMapping
@@ -108,12 +109,7 @@ def read_pipeline(
         and the key, and never contains a URL.
     """
     location = Path(path)
-    try:
-        document = tomllib.loads(location.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"pipeline {location} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigurationError(f"pipeline {location} is not valid TOML: {error}") from None
+    document = parse_toml(location, "pipeline")
     try:
         return _settings(document, os.environ if environ is None else environ, broker)
     except ConfigurationError as error:
@@ -195,9 +191,10 @@ def _quanta(source: dict[str, Any]) -> FrozenMapping[str, int]:
         source.update({name: text for name in ("queues", "streams") if name in source})
         queues = dict.fromkeys(queues, 1)
     if not isinstance(queues, dict) or not queues or not all(_is_weight(quantum) for quantum in queues.values()):
+        tables = [(name, one) for name, one in queues.items() if isinstance(one, dict)] if isinstance(queues, dict) else []
         raise ConfigurationError(
             "[source] must have queues (names, or a table of names and whole numbers of at least 1) or streams, "
-            f"got {queues!r}"
+            f"got {queues!r}" + (quoting(*tables[0]) if tables else "")
         )
     return FrozenMapping(queues)
 
