@@ -53,10 +53,15 @@ def test_keys_that_are_not_text() -> None:
     ring = HashRing({"q0": 10, "q1": 20})
     keys = [b"\xff", b"a\xe9\x00", "\u00fc".encode(), b""]
     rows = b"".join(key + f"\t{ring.route(key)}\n".encode() for key in keys)
-    result = CliRunner().invoke(cli, ["route", *BINDINGS, "-"], input=b"\n".join(keys[:2]) + b"\r\n" + keys[2] + b"\n\n")
+    result = CliRunner().invoke(
+        cli, ["route", *BINDINGS, "-"], input=b"\n".join(keys[:2]) + b"\r\n" + keys[2] + b"\n\n"
+    )
     assert (result.exit_code, result.stdout_bytes) == (0, rows)
     found = [sys.executable, "-m", "fairsched.cli", "route", *BINDINGS, b"\xff", "\u00fc"]
-    assert subprocess.run(found, capture_output=True, check=True).stdout == rows.splitlines(True)[0] + rows.splitlines(True)[2]
+    assert (
+        subprocess.run(found, capture_output=True, check=True).stdout
+        == rows.splitlines(True)[0] + rows.splitlines(True)[2]
+    )
 
 
 @pytest.mark.parametrize(

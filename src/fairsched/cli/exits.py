@@ -13,8 +13,9 @@ PLACEMENT = 7
 
 #: Shown at the end of the help of every command.
 EPILOG = (
-    "Exit codes: 0 success, 1 the output cannot be written, 2 usage or configuration error, 3 import failed, 4 no broker or worker reached, or "
-    "connection refused, 5 application failed, 6 queue not found, 7 the broker's placement of keys differs."
+    "Exit codes: 0 success, 1 the output cannot be written, 2 usage or configuration error, 3 import failed, 4 no "
+    "broker or worker reached, or connection refused, 5 application failed, 6 queue not found, 7 the broker's "
+    "placement of keys differs."
 )
 
 

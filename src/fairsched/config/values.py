@@ -117,7 +117,7 @@ def _text_table(text: str) -> Any:
 
 
 def quoting(name: Any, inner: Any) -> str:
-    """Return how to write a name with dots, which TOML takes for tables: ``orders.eu = 3`` is `eu` of the table `orders`."""
+    """Return how to write a name with dots: without quotes, ``orders.eu`` is the key `eu` of a table `orders`."""
     names = [name]
     while isinstance(inner, Mapping) and not inner.keys() <= {*_QUEUE, *_LIMIT}:
         name, inner = next((key, inner[key]) for key in inner if key not in _QUEUE)
@@ -376,8 +376,7 @@ def _queue(name: str, value: Any) -> int | FrozenMapping[str, Any]:
     unknown = [key for key in value if key not in _QUEUE]
     if unknown:
         raise ConfigurationError(
-            f"unknown {unknown[0]!r} of queue {name!r}; there are {', '.join(_QUEUE)}"
-            + quoting(name, value)
+            f"unknown {unknown[0]!r} of queue {name!r}; there are {', '.join(_QUEUE)}" + quoting(name, value)
         )
     table = {}
     for key, given in value.items():

@@ -27,7 +27,7 @@ from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.share_group import ShareGroup
 from fairsched.consumer.state import STUCK, ConsumerState
 from fairsched.consumer.waits import WaitWarnings, slow_rates
-from fairsched.errors import ConfigurationError, ConnectionFailed, ShutDown
+from fairsched.errors import ConnectionFailed, ShutDown
 
 if TYPE_CHECKING:
     from fairsched._delivery import Message

@@ -11,7 +11,7 @@ it is behind. Where every worker serves those that are furthest behind, the whol
 with those that have something of it when they stand back: of the same band, and not at their limit.
 
 Bounds: a charge holds a slot back for a second at most, and only while another one has messages here, so no worker is
-ever idle for it. A worker that is not heard of for 3.5 s, or 3.5 of its own periods, no longer counts; without any other
+ever idle for it. A worker that is not heard of for 3.5 s, or 3.5 of its own periods, no longer counts; without another
 there is no charge. Messages are not trusted: share_message.py refuses what cannot be, a worker is believed to have
 longer periods only after it had one, and its rates are forgotten with it.
 

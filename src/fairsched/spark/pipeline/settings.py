@@ -191,7 +191,9 @@ def _quanta(source: dict[str, Any]) -> FrozenMapping[str, int]:
         source.update({name: text for name in ("queues", "streams") if name in source})
         queues = dict.fromkeys(queues, 1)
     if not isinstance(queues, dict) or not queues or not all(_is_weight(quantum) for quantum in queues.values()):
-        tables = [(name, one) for name, one in queues.items() if isinstance(one, dict)] if isinstance(queues, dict) else []
+        tables = (
+            [(name, one) for name, one in queues.items() if isinstance(one, dict)] if isinstance(queues, dict) else []
+        )
         raise ConfigurationError(
             "[source] must have queues (names, or a table of names and whole numbers of at least 1) or streams, "
             f"got {queues!r}" + (quoting(*tables[0]) if tables else "")
