@@ -1,4 +1,4 @@
-"""How long messages take: the CoDel law, which judges their waiting, and an estimator of what a duration was lately.
+"""The CoDel law, which judges how long messages wait, and an estimator of recent durations.
 
 In this file, in this order:
 
@@ -408,7 +408,7 @@ cdef class CoDel:
 
     @property
     def dropping(self):
-        """Whether an episode, in which messages are returned, is in progress."""
+        """True during an episode, in which messages are returned."""
         return self.vars.dropping != 0
 
     @property
@@ -423,12 +423,12 @@ cdef class CoDel:
 
     @property
     def drop_next(self):
-        """When the next return is due, in seconds of the caller's clock; None before the first return."""
+        """Time of the next return, in seconds of the caller's clock; None before the first return."""
         return self.moment(self.vars.drop_next) if self.vars.entered else None
 
     @property
     def first_above(self):
-        """When the interval of too long waits will be over, in seconds; None while messages do not wait too long."""
+        """End of the interval of too long waits, in seconds; None while messages do not wait too long."""
         return self.moment(self.vars.first_above) if self.vars.above else None
 
     cdef double moment(self, int64_t tick):

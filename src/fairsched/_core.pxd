@@ -1,4 +1,4 @@
-"""What the engine's faces share: a slot table and the names of its slots."""
+"""A slot table with the names of its slots: the part that the engine's Python classes share."""
 
 from cpython.list cimport PyList_GET_ITEM
 from cpython.object cimport PyObject

@@ -131,7 +131,7 @@ cdef class Simulation:
     Parameters
     ----------
     plan : Plan
-        The world, checked by who made it.
+        The world, checked by the caller.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""What kind of function a user gave: one whose call does the work, or one whose call only makes something that would.
+"""Kinds of functions that users give: plain ones, whose call does the work, and coroutine or generator functions.
 
 A call of a coroutine function or of a generator function runs nothing of it. Who acknowledged a message on its return
 would lose the message, so such a function is refused when it is given, and what it returns is when a call returns it.

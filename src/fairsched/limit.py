@@ -19,7 +19,7 @@ _LONGEST = 365 * 86_400.0
 
 @dataclass(frozen=True)
 class Limit:
-    """How many messages of a tenant or queue are handled at a time, and how fast.
+    """Bound on how many messages of a tenant or queue are handled at a time, and how fast.
 
     Parameters
     ----------

@@ -158,7 +158,7 @@ def collector(consumer: Consumer | AsyncConsumer | App, *, tenants: int = 20) ->
 
 
 class ConsumerCollector(Collector):
-    """What Prometheus is told of one consumer.
+    """Prometheus collector of one consumer.
 
     Parameters
     ----------
@@ -237,7 +237,7 @@ class ConsumerCollector(Collector):
 
 
 class _Memory:
-    """What is kept from one scrape of a consumer to the next: who of its tenants has a label, and what was counted."""
+    """Memory from one scrape of a consumer to the next: the tenants that have labels, and their counters."""
 
     def __init__(self, client: Client, most: int) -> None:
         self.client = weakref.ref(client)
@@ -248,7 +248,7 @@ class _Memory:
         self._counted: dict[tuple[str, str], int] = {}
 
     def give_labels(self) -> None:
-        """Give labels to those who are here, as long as there are any; what is read of them must be read later."""
+        """Give labels to tenants that are here, as long as labels are left; their figures must be read afterwards."""
         client = self.client()
         if client is None or len(self._tenants) >= self._most:
             return

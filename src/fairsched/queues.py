@@ -190,12 +190,12 @@ class Queue:
 
     @property
     def is_declared(self) -> bool:
-        """Whether the consumer declares the queue."""
+        """True if the consumer declares the queue."""
         return self.durable is not None or self.arguments is not None or bool(self.bind) or self.dead_letter is not None
 
     @property
     def is_stream(self) -> bool:
-        """Whether its arguments say that it is a stream."""
+        """True if its arguments say that it is a stream."""
         return self.offset is not None or (self.arguments or {}).get("x-queue-type") == "stream"
 
     @property

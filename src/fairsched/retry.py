@@ -29,7 +29,7 @@ DEAD_LETTER = "{queue}.dead-letter"
 
 @dataclass(frozen=True)
 class Retry:
-    """When a message whose handler raised is retried, and where it goes after the last attempt.
+    """Rule for messages whose handler raised: when they are retried, and where they go after the last attempt.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class Retry:
         return random.choice(self.delays(attempt))
 
     def wants(self, message: Any, error: Exception) -> bool:
-        """Whether a failure is to be retried; an exception of the callable propagates."""
+        """Return whether a failure is to be retried; an exception of the callable propagates."""
         if isinstance(self.on, type | tuple):
             return isinstance(error, self.on)
         return bool(self.on(message, error))

@@ -7,7 +7,7 @@ LONGEST = 255
 
 
 def is_short_string(value: object) -> bool:
-    """Whether a value can be sent as a short string: text of at most 255 bytes in UTF-8."""
+    """Return whether a value can be sent as a short string: text of at most 255 bytes in UTF-8."""
     try:
         return isinstance(value, str) and len(value.encode()) <= LONGEST
     except UnicodeEncodeError:  # a lone surrogate

@@ -72,7 +72,7 @@ def result_of(path: str, **request: Any) -> Any:
     Raises
     ------
     exits.Failure
-        If nobody answers, or the answer is an error.
+        If no worker answers, or the answer is an error.
     """
     from fairsched.cli.controlsocket import ask
 

@@ -1,4 +1,4 @@
-"""What the command line does to a broker besides consuming: look at queues, declare, fill and delete them."""
+"""Looking at, declaring, filling and deleting queues of a broker, for the command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairsched.errors import ConnectionFailed
 
 #: Messages published before their confirmations are waited for.
 _BATCH = 1000
-#: Should this process be killed, the broker deletes temporary queues once nobody has used them for ten minutes.
+#: If this process is killed, the broker deletes temporary queues that were not used for ten minutes.
 _TEMPORARY = {"x-expires": 600_000}
 
 
@@ -76,7 +76,7 @@ class Session(session.Session):
         Returns
         -------
         QueueFound
-            What is in it and who consumes it.
+            Its numbers of messages and consumers.
 
         Raises
         ------
@@ -159,7 +159,7 @@ def _delete(url: str, names: Iterable[str]) -> None:
 
 
 def _heeding(interrupt: Callable[[bool], object]) -> AbstractContextManager[None]:
-    """Have SIGINT reported instead of raised, where it would raise: in the main thread, unless somebody handles it."""
+    """Report SIGINT instead of raising it, if it would raise: in the main thread, without another handler."""
     here = threading.current_thread() is threading.main_thread()
     if here and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         return graceful(interrupt, (signal.SIGINT,))

@@ -69,7 +69,7 @@ class FewConnections(ThreadingMixIn, TCPServer):
                 _end(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what ended a request; that a client went away is nobody's fault here."""
+        """Log what ended a request; a client that went away is not an error."""
         gone = isinstance(sys.exception(), OSError)
         _log.log(logging.DEBUG if gone else logging.ERROR, "a request failed", exc_info=True)
 

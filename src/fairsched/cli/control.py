@@ -1,4 +1,4 @@
-"""What a running worker is asked, and told, by its control socket."""
+"""The commands that a running worker obeys at its control socket."""
 
 from __future__ import annotations
 

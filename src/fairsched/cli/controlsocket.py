@@ -78,7 +78,7 @@ class ControlSocket:
         """Stop answering, and remove the socket, if it is still this one."""
         self._server.shutdown()
         self._thread.join()
-        # In this order: who finds the path finds somebody who answers, or nobody who listens.
+        # In this order, a client that finds the path finds a server that answers, or a refused connection.
         with contextlib.suppress(OSError), _locked(os.path.dirname(self.path)):
             if _identity(self.path) == self._identity:
                 os.unlink(self.path)
@@ -127,7 +127,7 @@ def _clear(path: str) -> None:
         asking.setblocking(False)
         try:
             asking.connect(path)
-        except ConnectionRefusedError:  # whoever made it is gone
+        except ConnectionRefusedError:  # the process that created it is gone
             os.unlink(path)
             return
         except BlockingIOError:  # more are waiting for an answer than it has room for
@@ -214,7 +214,7 @@ def ask(path: str, request: Any, timeout: float = 5.0) -> Any:
     Raises
     ------
     OSError
-        If nobody answers.
+        If no worker answers.
     ValueError
         If the answer is not of JSON.
     """

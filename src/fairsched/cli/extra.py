@@ -1,4 +1,4 @@
-"""What the command line needs besides a plain installation of fairsched."""
+"""The libraries that the command line needs besides a plain installation of fairsched."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from fairsched.consumer import Consumer
 from fairsched.fairness import jain
 from fairsched.publisher import Publisher
 
-#: Unsettled messages of each queue, for whoever has a window.
+#: Prefetch count of each queue, for the contestants that have one.
 PREFETCH = 20
 #: Quiet tenants publish within this part of the time that the flood takes.
 _DURING = 0.8
@@ -34,7 +34,7 @@ _PATIENCE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who publishes how much, and how long a message takes.
+    """The numbers of messages and tenants, and the duration of a message.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Record:
-    """What was handled when.
+    """The messages that were handled, with their times.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class Record:
 
 
 class Outcome(NamedTuple):
-    """How a contestant treated quiet tenants, and what that cost.
+    """The waits of quiet tenants with one contestant, and its rate.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def _round_robin(url: str, queues: Sequence[str], handle: Handle) -> None:
             for queue in cycle:
                 method, _, body = channel.basic_get(queue)
                 if method is not None:
-                    # Whoever had a turn is asked last.
+                    # A queue that had a turn is asked last.
                     cycle.remove(queue)
                     cycle.append(queue)
                     more = handle(body)
@@ -225,7 +225,7 @@ def _channel(url: str) -> Iterator[Any]:
 
 
 class Contestant(NamedTuple):
-    """Who consumes."""
+    """A way of consuming, with its name."""
 
     #: In a word or two, and in a sentence.
     name: str

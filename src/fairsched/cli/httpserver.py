@@ -22,7 +22,7 @@ _NAMES = {"127.0.0.1", "localhost"}
 
 
 class Page(NamedTuple):
-    """What is answered."""
+    """The body and the type of an answer."""
 
     text: str
     kind: str = "text/plain"
@@ -61,7 +61,7 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port on which it listens."""
         return int(self._server.server_address[1])
 
     @property

@@ -23,7 +23,7 @@ _APPLIED = ("queues", "weights")
 
 
 def is_wanted() -> bool:
-    """Whether SIGHUP is a request to a daemon. It is not where it tells that the terminal is closed, or is ignored."""
+    """Return whether SIGHUP asks to reload, as for a daemon: not if the terminal was closed, or it is ignored."""
     if RELOAD is None or signal.getsignal(RELOAD) != signal.SIG_DFL:
         return False
     return sys.stdin is None or sys.stdin.closed or not sys.stdin.isatty()

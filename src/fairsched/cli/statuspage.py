@@ -1,4 +1,4 @@
-"""What a broker is doing, as JSON and as a page to look at, over HTTP on this machine."""
+"""Status page of a broker over HTTP on this machine: JSON, and a page for people."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def made_by(
         @wraps(init)
         def constructor(self: _Self, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
             check_names(kwargs, signature.parameters)
-            signature.bind(*args, **kwargs)  # what it refuses is not blamed on a function nobody called
+            signature.bind(*args, **kwargs)  # raises TypeError in the name of this class, not of `make`
             init(self, make(*args, **kwargs))
 
         # A dataclass documents its parameters itself, a constructor made here those of what it calls.

@@ -20,7 +20,7 @@ def find_file(directory: Path) -> Path | None:
     Parameters
     ----------
     directory : Path
-        Where to look. Parents are not searched: a worker must not change because of a file somebody left above it.
+        Where to look. Parents are not searched: a file in a parent folder must not change a worker.
 
     Returns
     -------

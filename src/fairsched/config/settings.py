@@ -46,7 +46,7 @@ _Fields: Any = make_dataclass(
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Settings(_Fields):  # type: ignore[misc]  # the fields are those of the table
-    """What a worker needs to know.
+    """Settings of a worker, each with its source.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ OFF = "off"
 
 
 class Kind(NamedTuple):
-    """What the values of an option may be.
+    """Kind of values that an option has.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class PikaChannel:
-    """What a pika callback gets as its channel: the settlement of one message, from any thread.
+    """Stand-in for the channel of a pika callback: it settles one message, from any thread.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""How many consumers each queue has: asked rarely, in the I/O thread, on a channel of its own."""
+"""Counts of each queue's consumers, asked for rarely, in the I/O thread, on a channel of their own."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ConsumerCounts:
         self._due: object = None
 
     def alone(self, queue: str) -> bool:
-        """Whether nobody else is known to consume a queue."""
+        """Return whether this is the only known consumer of a queue."""
         return self._others.get(queue, 0) <= 0
 
     def connected(self, connection: Transport) -> None:

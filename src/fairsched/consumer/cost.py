@@ -1,4 +1,4 @@
-"""What a message costs its slot: one, its bytes, the time its handler takes, or what a function says."""
+"""Cost models: a message costs its slot one, its bytes, the time of its handler, or the result of a function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a queue or a tenant waits, as data and as a sentence."""
+"""Explanations of why a queue or a tenant waits, as data and as a sentence."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _shortened.maxstring = _shortened.maxother = _shortened.maxlong = 80
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a queue (with `key`: a tenant) waits; returned by `Consumer.explain`. ``str()`` of it is a sentence.
+    """Reasons why a queue (with `key`: a tenant) waits; returned by `Consumer.explain`. ``str()`` of it is a sentence.
 
     Attributes
     ----------

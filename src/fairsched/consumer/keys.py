@@ -1,4 +1,4 @@
-"""Whose message is it: ``key=``, ``subkey=`` and ``ordering_key=`` of a consumer, by header, property or function."""
+"""Tenants and ordering keys: ``key=``, ``subkey=`` and ``ordering_key=``, by header, property or function."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class LogLimit:
         self._said: dict[str, float] = {}
 
     def due(self, name: str) -> bool:
-        """Whether nothing was said about a name for a minute; then it counts as said now."""
+        """Return whether nothing was logged about a name for a minute; if so, count it as logged now."""
         now = self._clock()
         last = self._said.get(name)
         if last is not None and now - last < PAUSE:

@@ -1,4 +1,4 @@
-"""What follows from a consumer's options: quanta, prefetch windows, pools of workers, functions."""
+"""Values derived from a consumer's options: quanta, prefetch windows, pools of workers, functions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ AUTO = "auto"
 
 
 class ConsumerSettings:
-    """What a consumer was asked to do.
+    """Checked options of a consumer, and the values derived from them.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ MOST_PEERS = 1_000
 
 
 class _Peer(NamedTuple):
-    """What another worker said last: when, for how long that is good, the rates, and what has messages there."""
+    """The last message of another worker: its time and duration, the rates, and the slots that have messages there."""
 
     heard: float
     lasts: float
@@ -72,7 +72,7 @@ class _Peer(NamedTuple):
 
 
 class GroupBalance:
-    """What each slot is to be charged so that the whole group is fair.
+    """Charges of slots that make the whole group fair.
 
     Notes
     -----
@@ -173,7 +173,7 @@ class GroupBalance:
     ) -> None:
         """Find the charges of slots that are served in turn with one another."""
         level = {name: self._served[name] / weights[name] for name in weights}
-        # What is held back by a limit is behind whatever the others do: it may be charged, but nobody waits for it.
+        # A slot at its limit is behind, whatever the others do: it may be charged, but no slot waits for it.
         free = [name for name in weights if name not in at_limit] or list(weights)
         behind = min(level[name] for name in free)
         found = {name: lags.get(name, 0.0) + gain * (level[name] - behind) for name in weights}

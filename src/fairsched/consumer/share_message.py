@@ -1,7 +1,7 @@
 """Messages of a share group: what a consumer publishes to the others, and the bounds of what it believes of theirs.
 
-Anybody who may write to the exchange can publish to it, by mistake as well. So a message is refused unless its size,
-names, rates and times are possible.
+Any program that may write to the exchange can publish to it, by mistake as well. So a message is refused unless its
+size, names, rates and times are possible.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_RATE = {"constant": 1e8, "bytes": 1e12, "time": 1e14, "function": 1e18}
 
 
 class Claim(NamedTuple):
-    """What a consumer says of itself: rates in cost per second, and how many seconds they are good for."""
+    """Statement of a consumer about itself: rates in cost per second, and the seconds for which they hold."""
 
     sender: str
     cost: str

@@ -151,7 +151,7 @@ class _Obeying:
             assert self._reload is not None
             try:
                 self._reload()
-            except Exception:  # or the next SIGHUP would find nobody
+            except Exception:  # or nothing would handle the next SIGHUP
                 _log.exception("SIGHUP: failed")
 
 

@@ -52,11 +52,11 @@ class ConsumerState:
 
     @property
     def ready(self) -> bool:
-        """Whether it consumes every queue that is not paused, and was not stopped; for a readiness probe."""
+        """True if it consumes every queue that is not paused, and was not stopped; for a readiness probe."""
         consuming = all(consumed or queue in self.paused for queue, consumed in self.consuming.items())
         return self.connected and not self.stopping and bool(self.consuming) and consuming
 
     @property
     def alive(self) -> bool:
-        """Whether there is no `problem`; for a liveness probe."""
+        """True if there is no `problem`; for a liveness probe."""
         return self.problem is None

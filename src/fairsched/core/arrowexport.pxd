@@ -31,7 +31,7 @@ ctypedef struct ArrowBlock:
     const void** buffers   # three a column, and behind them those of the dictionary, and of the batch
 
 cdef inline void arrow_texts_leave(ArrowTexts* texts) noexcept nogil:
-    """Use a dictionary no more; whoever is the last frees it."""
+    """Release a reference to a dictionary; the last one frees it."""
     if texts.users.fetch_sub(1) == 1:
         free(texts.offsets)
         free(texts.data)
@@ -49,7 +49,7 @@ cdef inline void arrow_block_leave(ArrowBlock* block) noexcept nogil:
     free(block)
 
 cdef inline void arrow_release(ArrowArray* array) noexcept nogil:
-    """What a structure has as its release callback: release those below it that nobody moved away, and then itself."""
+    """Release callback of a structure: release the children that were not moved away, then the structure."""
     cdef ArrowBlock* block = <ArrowBlock*> array.private_data
     cdef int64_t i
     for i in range(array.n_children):

@@ -1,12 +1,12 @@
-"""What every concurrent header needs beside libcpp.atomic: the names of the orders, how to wait a moment, bit scans.
+"""Names of memory orders, a pause for spin loops, and bit scans: needed by every concurrent header.
 
 `rarely` marks what is not on the shortest way: waiting, growing, what costs much more than a jump anyway. The compiler
 then keeps it out of the middle, and inlines what is left; otherwise a lock that is free, too, saves registers for the
-loop of those who wait.
+loop of the waiting threads.
 
 Rule of these headers: loads and read-modify-writes are sequentially consistent (on x86 a plain load, and the locked
 instruction it is anyway), so that the proofs may speak of one order of all steps. Only stores are weaker: a release
-store, or a relaxed one to memory that nobody else sees yet. Every such access carries a label: R1 names what is
+store, or a relaxed one to memory that no other thread sees yet. Every such access carries a label: R1 names what is
 published and pairs with A1, the load that finds it.
 """
 

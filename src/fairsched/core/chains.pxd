@@ -39,7 +39,7 @@ cdef inline void chains_clear(Chains* c, void (*dispose)(ChainLink* link) noexce
     chains_init(c)
 
 cdef inline ChainLink* chains_at(const Chains* c, uint64_t hash) noexcept nogil:
-    """Where the chain begins that an entry of that hash is in; NULL: there is none."""
+    """Return the head of the chain for a hash; NULL if there is none."""
     return c.first[hash & (c.size - 1)] if c.size else NULL
 
 cdef inline bint chains_grow(Chains* c) noexcept nogil:

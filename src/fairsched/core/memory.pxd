@@ -26,7 +26,7 @@ cdef enum:
     CACHE_LINE = 64
 
 cdef inline void* first_line(void* block) noexcept nogil:
-    """Where the first cache line of a block begins, which has to be CACHE_LINE larger than what is put there."""
+    """Return the first cache line of a block, which must be CACHE_LINE larger than its content."""
     return <void*> ((<uintptr_t> block + CACHE_LINE - 1) & ~<uintptr_t> (CACHE_LINE - 1))
 
 cdef inline bint array_reserve(void** at, int64_t* room, int64_t count, size_t size, int64_t least) noexcept nogil:

@@ -1,4 +1,4 @@
-"""Traces of messages, from who published them to the end of their handler: `Tracing().middleware`."""
+"""Traces of messages, from their publisher to the end of their handler: `Tracing().middleware`."""
 
 from __future__ import annotations
 

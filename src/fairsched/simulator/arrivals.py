@@ -1,4 +1,4 @@
-"""How messages arrive in a queue."""
+"""Arrival processes of queues."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Queue:
 
     @property
     def endless(self) -> bool:
-        """Whether it never runs empty."""
+        """True if it never runs empty."""
         return self.arrivals.kind == "backlogged"
 
 

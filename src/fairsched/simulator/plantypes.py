@@ -1,4 +1,4 @@
-"""What the engine runs: a scenario in indices and nanoseconds."""
+"""Plans for the engine: scenarios in indices and nanoseconds."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ __all__ = ["Scenario"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What to simulate.
+    """Scenario of a simulation.
 
     Parameters
     ----------

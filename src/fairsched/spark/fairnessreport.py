@@ -1,4 +1,4 @@
-"""How fair the rows read or written are: as a table, or in the progress of a streaming query."""
+"""Fairness of the rows read or written: as a table, or in the progress of a streaming query."""
 
 from __future__ import annotations
 

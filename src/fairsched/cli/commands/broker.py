@@ -47,7 +47,7 @@ def broker(port: int, status_port: int | None, data_dir: str | None) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")  # that the disk fails
     done = threading.Event()
     with ExitStack() as running:
-        # Before the URL is printed: whoever reads it may send the signal at once.
+        # Before the URL is printed: the process that reads it may send the signal at once.
         running.enter_context(graceful(lambda _now: done.set()))
         try:
             served = running.enter_context(Broker(port=port, data_dir=data_dir))

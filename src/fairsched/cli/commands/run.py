@@ -55,7 +55,7 @@ def run(reference: str, config: Path | None, **given: Any) -> None:
 
 
 def _serve(app: App, settings: Settings, serving: ExitStack) -> None:
-    """Answer probes about an app, Prometheus, and whoever controls it, if that is wanted: one server for a port."""
+    """Serve the app's health probes, metrics and control socket, as far as they are set: one server for each port."""
     pages: dict[int, dict[str, Callable[[], Page]]] = {}
     if settings.health_port not in (None, OFF):
         from fairsched.cli.health import health_pages

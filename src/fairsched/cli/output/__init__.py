@@ -1,3 +1,3 @@
-"""What the commands print and draw: tables in the terminal, pictures and pages."""
+"""Output of the commands: tables in the terminal, pictures and pages."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many unsettled messages each queue may have here: its window.
+"""Prefetch windows: the number of unsettled messages that each queue may have here.
 
 In the order of reading: `arithmetic` (how large windows have to be), `auto` (the same for ``prefetch="auto"``),
 `measure` (round trips and handler times), `control` (from measurements to windows, while a consumer runs), `resize`

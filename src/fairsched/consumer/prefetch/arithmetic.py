@@ -1,4 +1,4 @@
-"""How many unsettled messages each queue may have here: the arithmetic of prefetch under weighted fairness.
+"""Arithmetic of prefetch windows under weighted fairness.
 
 A queue whose messages all sit at the broker when its turn comes loses that turn, so shares flatten towards equal.
 They do not as long as every queue's window covers what it is served while one replacement travels:

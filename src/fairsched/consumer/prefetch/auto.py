@@ -1,4 +1,4 @@
-"""Which windows keep the workers busy, and no more: the arithmetic behind ``prefetch="auto"``.
+"""Arithmetic behind ``prefetch="auto"``: the smallest windows that keep the workers busy.
 
 With a round trip R and w workers that need s seconds a message, ceil((R + s) w / s) messages in all keep every worker
 busy (fairsched.prefetch.recommend). Fewer starve them; more only wait, each message (P - that) s / w seconds longer. A

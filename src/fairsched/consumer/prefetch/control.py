@@ -100,7 +100,7 @@ class WindowControl:
 
     @property
     def is_careful(self) -> bool:
-        """Whether connections do not last, so that windows are narrow."""
+        """True if connections do not last, so that windows are narrow."""
         return self._limit is not None
 
     def reweigh(self, settings: ConsumerSettings) -> None:
@@ -111,7 +111,7 @@ class WindowControl:
             self._auto.reweigh(settings.units)
             return
         self._windows = self._measured() if narrowed else dict(settings.windows)
-        if not (self._budgets or self._dividing):  # who has bounds of bytes looks all the while
+        if not (self._budgets or self._dividing):  # with bounds of bytes it keeps measuring
             self._divide()
 
     def pause(self, queues: frozenset[str]) -> None:
@@ -266,7 +266,7 @@ def byte_limits(settings: ConsumerSettings) -> dict[str, float]:
 
 
 class _Usage:
-    """Whether a channel's deliveries use up what its window allows.
+    """Measurement of whether a channel's deliveries use up its window.
 
     The broker may send the window beyond what it knows to be settled. If everything that was allowed a round trip ago
     has come, the window, and not the publishers, is what limits the flow.

@@ -1,4 +1,4 @@
-"""Which slots are held: empty here, backlogged at the broker."""
+"""Holds on slots that are empty here and backlogged at the broker."""
 
 from __future__ import annotations
 

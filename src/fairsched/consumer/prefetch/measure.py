@@ -1,4 +1,4 @@
-"""What a consumer measures while it works: the round trip to the broker, and the time its handlers take."""
+"""Measurements of a working consumer: the round trip to the broker, and the time of its handlers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairsched._codel import Estimator
 #: Seconds of the past that count. A round trip that became longer is believed after so long, a shorter one at once.
 WINDOW = 2.0
 #: How much longer than a ping the time from a settlement to its refill may be, to be believed: a queue that is not
-#: backlogged refills when somebody publishes.
+#: backlogged refills when a message is published.
 FACTOR, SLACK = 2.0, 0.02
 #: Handlers are not taken to be faster than this, in seconds: a message costs more than its handler.
 LEAST_SERVICE = 20e-6

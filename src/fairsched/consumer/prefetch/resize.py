@@ -34,7 +34,7 @@ class _Consumer(NamedTuple):
 
 
 class _Cancelled(NamedTuple):
-    """What a cancelled consumer may still hold: so many at most, none newer than that delivery."""
+    """Bound on the messages that a cancelled consumer still holds: their number, and the newest delivery."""
 
     window: int
     last: int

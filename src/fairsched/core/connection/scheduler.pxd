@@ -99,5 +99,5 @@ cdef inline void scheduler_resume(Scheduler* s) noexcept nogil:
     s.queue.resume()
 
 cdef inline int scheduler_threads(Scheduler* s) noexcept nogil:
-    """How many threads are inside."""
+    """Return how many threads are inside."""
     return s.queue.threads()

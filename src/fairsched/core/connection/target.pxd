@@ -41,7 +41,7 @@ cdef inline void target_init(Target* t, Session* session, const TargetActions* a
     session.target_count += 1
 
 cdef inline bint target_desired(Target* t) noexcept nogil:
-    """Whether the client would take a message."""
+    """Return whether the client would take a message."""
     return t.desired.load() != 0
 
 cdef inline void target_change(Target* t, uint32_t hindrances) noexcept nogil:
@@ -83,7 +83,7 @@ cdef inline bint target_attach(Target* t, void* consumer) noexcept nogil:
     return True
 
 cdef inline bint target_detach(Target* t, void* consumer) noexcept nogil:
-    """Take a consumer out of the turn; False when it is not there. Who is next stays next."""
+    """Take a consumer out of the turn; False if it is not there. The next consumer stays next."""
     cdef uint32_t i, at = t.count
     for i in range(t.count):
         if t.consumers[i] == consumer:

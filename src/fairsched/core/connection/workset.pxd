@@ -24,7 +24,7 @@ from libc.stdint cimport uint32_t, uintptr_t
 from libcpp.atomic cimport atomic, memory_order_relaxed
 
 cdef struct WorkItem:  # the head of whatever has work
-    atomic[uintptr_t] next       # the item behind; written by who added that
+    atomic[uintptr_t] next       # the item behind; written by the thread that added it
     atomic[uint32_t] scheduled   # 1 from before it enters the set until it is out
 
 cdef struct Workset:
@@ -33,7 +33,7 @@ cdef struct Workset:
     WorkItem stub                # in the set when it is empty: so adders need not tell that case apart
 
 cdef inline void workitem_init(WorkItem* item) noexcept nogil:
-    item.next.store(0, memory_order_relaxed)  # relaxed, both: nobody else knows the item
+    item.next.store(0, memory_order_relaxed)  # relaxed, both: no other thread knows the item
     item.scheduled.store(0, memory_order_relaxed)
 
 cdef inline void workset_init(Workset* w) noexcept nogil:
@@ -42,7 +42,7 @@ cdef inline void workset_init(Workset* w) noexcept nogil:
     w.tail.store(<uintptr_t> &w.stub)
 
 cdef inline bint workitem_scheduled(WorkItem* item) noexcept nogil:
-    """Whether it is in a set, or about to be."""
+    """Return whether it is in a set, or about to be."""
     return item.scheduled.load() != 0
 
 cdef inline void workset_link(Workset* w, WorkItem* item) noexcept nogil:
@@ -86,5 +86,5 @@ cdef inline WorkItem* workset_take(Workset* w) noexcept nogil:
     return item
 
 cdef inline bint workset_ready(Workset* w) noexcept nogil:
-    """Whether workset_take is likely to find something: False is certain, but for adders that have not returned."""
+    """Return whether workset_take is likely to find an item: False is certain, but for adders not yet back."""
     return w.head != &w.stub or w.stub.next.load() != 0

@@ -142,7 +142,7 @@ cdef inline void codel_set_count(CodelVars* v, const CodelParams* p, uint32_t co
 cdef inline bint codel_observe(
     CodelVars* v, const CodelParams* p, int64_t now, int64_t sojourn, int64_t backlog
 ) noexcept nogil:
-    """Whether it has been bad for long enough, judged by this message; in ticks."""
+    """Return whether waits have been too long for an interval, judged by this message; in ticks."""
     if sojourn < p.target or backlog <= p.min_backlog or backlog <= 0:
         v.above = 0
         return False
@@ -211,7 +211,7 @@ cdef inline bint codel_decide(CodelVars* v, const CodelParams* p, int64_t now, b
 cdef inline bint codel_should_return(
     CodelVars* v, const CodelParams* p, int64_t enqueued_at, int64_t now, int64_t backlog
 ) noexcept nogil:
-    """Whether the message just taken goes back instead of being delivered; `backlog` messages are left behind it."""
+    """Return whether the message just taken is returned instead of delivered; `backlog` messages are left behind it."""
     cdef int64_t moment = codel_tick(p, now)
     v.stats.asked += 1
     v.stats.sojourn = now - enqueued_at

@@ -34,7 +34,7 @@ cdef inline int64_t arrow_integer_width(char letter) noexcept nogil:
     return 8 if letter == b"L" else 0
 
 cdef inline bint arrow_is(const char* format, char first, char second) noexcept nogil:
-    """Whether a format has just these two letters."""
+    """Return whether a format has just these two letters."""
     return format[0] == first and format[1] == second and (second == 0 or format[2] == 0)
 
 cdef inline bint arrow_text(const ArrowSchema* schema, const ArrowArray* array, KeyColumn* c) noexcept nogil:

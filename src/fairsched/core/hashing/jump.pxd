@@ -12,7 +12,7 @@ cdef enum:
     JUMP_LANES = 4
 
 cdef inline int64_t jump_next(uint64_t key, int64_t bucket) noexcept nogil:
-    """Where a key that is in `bucket` would go when the buckets grow on. `key` is the generator's new state."""
+    """Return the next bucket of a key in `bucket` as the buckets grow. `key` is the generator's new state."""
     # Within 2**31 * 2**31: exact in a double's 53 bits where it matters, and below 2**63.
     return <int64_t> (<double> (bucket + 1) * (2147483648.0 / <double> <int64_t> ((key >> 33) + 1)))
 

@@ -37,7 +37,7 @@ cdef struct KeyColumn:
     const void** buffers  # of views
 
 cdef inline bint keycolumn_valid(const KeyColumn* c, int64_t i) noexcept nogil:
-    """Whether key `i` of the buffers is no null."""
+    """Return whether key `i` of the buffers is not null."""
     return c.validity == NULL or (c.validity[i >> 3] >> (i & 7)) & 1
 
 cdef inline uint64_t keycolumn_integer(const KeyColumn* c, int64_t i) noexcept nogil:

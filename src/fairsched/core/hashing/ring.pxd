@@ -90,7 +90,7 @@ cdef inline int64_t hashring_first(const HashRing* ring, uint64_t hash) noexcept
     return low
 
 cdef inline int hashring_cell_bits(int64_t size) noexcept nogil:
-    """How many powers of two of cells suit so many points."""
+    """Return the binary logarithm of the number of cells for `size` points."""
     cdef int bits = 1
     while (<int64_t> 1 << bits) < size:
         bits += 1

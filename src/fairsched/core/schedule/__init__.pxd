@@ -1,4 +1,4 @@
-"""Whose turn it is. Compiled into `_core` and `_fairqueue`, the fair order of `_pullqueue`, and the simulator.
+"""Turns of slots. Compiled into `_core` and `_fairqueue`, the fair order of `_pullqueue`, and the simulator.
 
 Read dwrr.pxd first: the algorithm. Then anticipation.pxd (waits for a slot that is empty but backlogged upstream),
 limits.pxd (slots that take no turns for some time), sparse.pxd and bands.pxd (slots that are served before others),

@@ -22,19 +22,19 @@ from fairsched.core.schedule.slots cimport (
 )
 
 cdef inline int64_t anticipation_cost(const Slot* slot) noexcept nogil:
-    """What the slot's next message will presumably cost: as much as those before it did in the mean."""
+    """Return the expected cost of the slot's next message: the mean of those before it."""
     return max(1, slot.work // <int64_t> slot.served) if slot.served else 1
 
 cdef inline bint anticipation_keeps(const SlotTable* t, const Slot* slot) noexcept nogil:
-    """Whether a slot stays in the active list although it is empty."""
+    """Return whether a slot stays in the active list although it is empty."""
     return t.patience != 0 and slot.held == HELD
 
 cdef inline bint anticipation_ends_turn(const SlotTable* t, const Slot* slot) noexcept nogil:
-    """Whether the turn of an empty slot is over because it was used up: the slot goes to the tail."""
+    """Return whether the turn of an empty slot is used up, so that the slot goes to the tail."""
     return anticipation_keeps(t, slot) and slot.deficit < anticipation_cost(slot)
 
 cdef inline bint anticipation_awaits(const SlotTable* t, const Slot* slot) noexcept nogil:
-    """Whether an empty slot is waited for, whose turn it is and not over."""
+    """Return whether the engine waits for an empty slot, whose turn it is."""
     return anticipation_keeps(t, slot) and (slot.granted == TURN or t.patience_left > 0)
 
 cdef inline int64_t anticipation_left(SlotTable* t, int64_t now) noexcept nogil:

@@ -116,7 +116,7 @@ cdef inline bint dwrr_push(SlotTable* t, uint32_t index, uint64_t token, int64_t
     return done
 
 cdef inline int64_t dwrr_need(const Slot* slot) noexcept nogil:
-    """What a slot's deficit lacks for its next message, present or anticipated, or for the end of its debt."""
+    """Return what a slot's deficit lacks for its next message, present or anticipated, or for the end of its debt."""
     if slot.head != NULL:
         return slot.head.cost - slot.deficit
     if slot.deficit < 0:
@@ -144,7 +144,7 @@ cdef inline void dwrr_skip_rounds(SlotTable* t) noexcept nogil:
             index = slot.next
 
 cdef inline int dwrr_visit_empty(SlotTable* t, Slot* slot) noexcept nogil:
-    """The turn of an empty slot: it is over, or somebody waits, or the slot has left the list."""
+    """Visit an empty slot: its turn ends, or the engine waits for it, or it leaves the list."""
     if slot.deficit < 0 or anticipation_ends_turn(t, slot):
         return TURN_OVER
     if anticipation_awaits(t, slot):

@@ -61,7 +61,7 @@ cdef struct LimitTable:
     uint64_t counts    # begun so far
     Limit usual        # of slots that are not told otherwise
     int64_t now        # the latest time that was brought
-    bint on            # somebody has, or had, a limit: so the owner calls
+    bint on            # a slot has, or had, a limit: so the owner calls
     bint rated         # a rate: so it brings the time
 
 cdef inline void limits_init(LimitTable* l) noexcept nogil:
@@ -118,7 +118,7 @@ cdef inline void limits_put(LimitTable* l, uint32_t place, uint32_t index) noexc
     l.of[index].place = place
 
 cdef inline bint limits_before(const LimitTable* l, uint32_t one, uint32_t other) noexcept nogil:
-    """Whether one slot is due before another; of the same time, the one with the smaller index."""
+    """Return whether one slot is due before another; of the same time, the one with the smaller index."""
     return l.of[one].due < l.of[other].due or (l.of[one].due == l.of[other].due and one < other)
 
 cdef inline void limits_sift(LimitTable* l, uint32_t place) noexcept nogil:
@@ -156,7 +156,7 @@ cdef inline void limits_schedule(LimitTable* l, uint32_t index, int64_t due) noe
             limits_sift(l, place)
 
 cdef inline int64_t limits_due(const LimitTable* l) noexcept nogil:
-    """When the first of the slots has to be looked at; NEVER: none."""
+    """Return when the first slot is due; NEVER if there is none."""
     return l.of[l.heap[0]].due if l.timed else NEVER
 
 # Leaving the active list, and coming back -----------------------------------------------------------------------------

@@ -46,7 +46,7 @@ cdef inline void slotnames_clear(SlotNames* s) noexcept nogil:
     s.changes += 1
 
 cdef inline uint32_t* slotnames_chain(const SlotNames* s, int64_t hash) noexcept nogil:
-    """Where the chain of a hash begins; needs capacity > 0. Python's integers hash to themselves, so bits are mixed."""
+    """Return the head of a hash's chain; needs capacity > 0. Integers hash to themselves, so bits are mixed."""
     return &s.chains[((<uint64_t> hash * <uint64_t> 0x9E3779B97F4A7C15) >> 32) & (s.capacity - 1)]
 
 cdef inline uint32_t slotnames_first(const SlotNames* s, int64_t hash) noexcept nogil:

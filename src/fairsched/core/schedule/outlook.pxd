@@ -1,4 +1,4 @@
-"""What is served before a slot's first message: computed from the table, without serving.
+"""Outlook: the service that comes before a slot's first message, computed from the table without serving.
 
 It assumes that nothing arrives, nothing is settled and no slot is waited for. In every round a slot is granted its
 quantum once, so the number of turns until a slot's deficit covers its first message can be computed without walking
@@ -33,7 +33,7 @@ cdef inline void outlook_read(const SlotTable* t, uint32_t index, Outlook* found
     for _i in range(t.active_count):
         slot = &t.slots[at]
         if at == index:
-            turns -= 1  # who comes behind it in the round has one turn less
+            turns -= 1  # a slot behind it in the round has one turn less
         elif slot.head != NULL and turns > 0 and outlook_grants(slot) <= turns - (slot.granted != NO_TURN):
             found.before += 1
         at = slot.next

@@ -35,7 +35,7 @@ cdef enum:
 cdef enum HoldState:
     NOT_HELD = 0
     HELD = 1
-    HELD_ONLY = 2  # and not waited for, since nobody wants that, or it was in vain the last time
+    HELD_ONLY = 2  # and not waited for: not asked for, or in vain the last time
 
 cdef enum TurnState:
     NO_TURN = 0
@@ -89,7 +89,7 @@ cdef struct SlotTable:
     int64_t queued        # messages in all slots that take turns
     int64_t withheld      # in those at their limit, or of another band than the one in service
     int64_t max_cost      # largest cost pushed so far
-    int64_t patience      # most nanoseconds that one turn is waited; 0: nobody is waited for
+    int64_t patience      # longest wait of one turn, in nanoseconds; 0: none
     int64_t patience_left  # of the turn under way
     int64_t awaited_since  # when the wait under way began; NOT_AWAITED: there is none
     uint32_t newest        # last of the new slots, which are the first of the active list, or NO_SLOT

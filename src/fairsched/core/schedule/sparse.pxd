@@ -40,7 +40,7 @@ cdef enum:
     MOST_BOOSTS = 16
 
 cdef inline bint sparse_boosts(const SlotTable* t) noexcept nogil:
-    """Whether slots of this table may become new."""
+    """Return whether slots of this table may become new."""
     return SPARSE and rarely(t.sparse)
 
 cdef inline int sparse_activate(SlotTable* t, Slot* slot) noexcept nogil:

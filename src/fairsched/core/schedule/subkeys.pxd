@@ -10,7 +10,7 @@ messages of the other subkeys count as `withheld` there, so dwrr.pxd sees only o
 * The choice of that message is made when a subkey gets one and had none, after one was served, and when a subkey was
   charged or refunded. Otherwise it stands, since a subkey goes on with its turn: what comes goes to the tail. While one
   subkey has all there is, no round is run to find it: it would have its debts paid before others can come.
-* Bound. For slots it is that of dwrr.pxd: subkeys do not occur in it, so nobody has more for having many of them. For
+* Bound. For slots it is that of dwrr.pxd: subkeys do not occur in it, so a slot gains nothing by having many. For
   two subkeys of one slot that are always backlogged |S_i - S_j| <= Q + 2 maxcost, whenever the slot itself is served.
 * Debts of subkeys are paid by turns among those of their slot. A slot that is idle, and forgotten for that, takes what
   its subkeys owe each other with it.
@@ -121,7 +121,7 @@ cdef inline void subkeys_pop(Subkeys* s, SlotTable* t, uint32_t above) noexcept 
     subkeys_enter(s, above)
     dwrr_pop(s.below, &token)
     subkeys_choose(s, t, above)
-    # Who looks for idle slots finds idle subkeys first; a report of a slot that is not idle is allowed.
+    # A search for idle slots finds idle subkeys first; a report of a slot that is not idle is allowed.
     if s.below.idle_count and not t.slots[above].flags & REPORTED:
         t.slots[above].flags |= REPORTED
         t.idle[t.idle_count] = above
@@ -158,7 +158,7 @@ cdef inline void subkeys_retire_empty(Subkeys* s) noexcept nogil:
         dwrr_retire_empty(s.below)
 
 cdef inline uint32_t subkeys_list(Subkeys* s, uint32_t above, uint32_t* first) noexcept nogil:
-    """How many subkeys of a slot take turns, and the first of them: the others follow by `next`."""
+    """Return how many subkeys of a slot take turns, and the first of them: the others follow by `next`."""
     if above >= s.slots:
         return 0
     subkeys_enter(s, above)

@@ -1,4 +1,4 @@
-"""When messages arrive in a queue: never, at a constant rate, Poisson, in bursts, or as recorded in a trace.
+"""Arrival processes: never, at a constant rate, Poisson, in bursts, or as recorded in a trace.
 
 Rates hold from `base` on, the start of the process; the k-th message of a constant rate arrives at base + k * gap, so
 that rounding to nanoseconds does not accumulate. Bursts are periods that begin with an "on" phase: of constant length
@@ -66,7 +66,7 @@ cdef inline int64_t arrivals_in_random_bursts(Arrivals* a, int64_t last, Xoshiro
         a.burst_end = arrivals_sum(last, a.on * xoshiro_exponential(random))
 
 cdef inline int64_t arrivals_next(Arrivals* a, int64_t last, Xoshiro* random) noexcept nogil:
-    """When the message after that of `last` comes (`last` is base for the first); NEVER or later: there is none."""
+    """Return when the message after that of `last` comes (`last` is base for the first); NEVER or later: none."""
     if a.kind == ARRIVALS_CONSTANT:
         a.count += 1
         return arrivals_sum(a.base, a.count * a.gap)

@@ -41,7 +41,7 @@ cdef enum:
 
 cdef struct SimCounts:
     int64_t served        # messages handled
-    int64_t repeated      # of those, handled before by somebody who failed
+    int64_t repeated      # of those, handled before by a consumer that failed
     int64_t returned      # sent back by the law
     int64_t redelivered   # sent again by the broker
     int64_t busy          # nanoseconds of workers, whole services

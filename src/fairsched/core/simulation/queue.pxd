@@ -70,7 +70,7 @@ cdef inline bint stock_arrive(SimStock* stock, int64_t now) noexcept nogil:
     return True
 
 cdef inline int64_t stock_created(const SimStock* stock, int64_t now) noexcept nogil:
-    """When the first fresh message came in; of an endless supply, each does when it is sent."""
+    """Return when the first fresh message came in; in an endless supply, each comes in when it is sent."""
     if stock.endless:
         return now
     return 0 if stock.fresh < stock.depth else stock.times[stock.fresh & (stock.capacity - 1)]

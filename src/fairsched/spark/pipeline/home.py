@@ -191,7 +191,7 @@ def _archive_options(home: Path, java: str) -> dict[str, str]:
 
 
 def is_whole(archive: Path) -> bool:
-    """Whether the JVM has finished writing the archive (the header comes last); if so, sync it to disk."""
+    """Return whether the JVM has finished writing the archive (the header comes last); if so, sync it to disk."""
     with archive.open("rb") as file:
         if not file.read(4).strip(b"\0"):
             return False

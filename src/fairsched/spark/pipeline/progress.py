@@ -117,7 +117,7 @@ class PipelineProgress:
         return news
 
     def _backlogged(self, sources: Iterable[Mapping[str, Any]]) -> bool:
-        """Whether a batch left messages in every queue; False for a batch planned by an earlier run."""
+        """Return whether a batch left messages in every queue; False for a batch planned by an earlier run."""
         behind = [offset_of(source.get("latestOffset")).get("behind", {}) for source in sources]
         return any(all(one.get(queue, 0) > 0 for queue in self._quanta) for one in behind)
 
