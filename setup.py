@@ -1,6 +1,7 @@
 """The compiled part of fairsched; everything else about the package is in pyproject.toml."""
 
 import gc
+import hashlib
 import os
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ POLL = os.environ.get("FAIRSCHED_POLL") == "1"
 CORES = os.cpu_count() or 1
 UNOPTIMISED = os.environ.get("FAIRSCHED_UNOPTIMISED") == "1"
 COMPILED = os.environ.get("FAIRSCHED_COMPILED") == "1"
+CACHE = os.environ.get("CYTHON_CACHE_DIR")
 
 # Division, bounds and wrap-around checks would take the GIL inside nogil code: off once, here, for all of the core.
 DIRECTIVES = {
@@ -113,6 +115,20 @@ def return_structs_untraced() -> None:
     CStructOrUnionType.__init__ = initialise_inconvertible
 
 
+def release_once() -> None:
+    """Have a list comprehension survive an append that fails for want of memory.
+
+    Cython 3.3 releases the item twice then: where the call fails, and where the exception is handled. A version of
+    Cython with other code is left as it is; tests/reentrancy/test_no_memory.py would find this fault in it.
+    """
+    from Cython.Compiler.Code import UtilityCode
+
+    utility = UtilityCode.load_cached("ListCompAppendAndDecref", "Optimize.c")
+    utility.impl = utility.impl.replace(
+        "    Py_DECREF(x);\n    return result;", "    if (!result) Py_DECREF(x);\n    return result;"
+    )
+
+
 def collect_seldom() -> None:
     """Have the collector run seldom: a translator makes many objects and drops few before it ends.
 
@@ -127,6 +143,7 @@ def translated() -> list[Extension]:
 
     if TRACE:
         return_structs_untraced()
+    release_once()
     collect_seldom()
     return cythonize(
         extensions(),
@@ -135,8 +152,8 @@ def translated() -> list[Extension]:
         emit_linenums=bool(SANITIZE) or TRACE,
         # Traced builds keep the generated code beside its source, where the coverage plugin looks for it.
         build_dir=None if TRACE else "build",
-        # What was translated before, by its contents: Cython's variable for the folder with it.
-        cache=os.environ.get("CYTHON_CACHE_DIR"),
+        # What was translated before, by its contents and those of this file: Cython's variable for the folder with it.
+        cache=CACHE and str(Path(CACHE) / hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]),
         # Translators are forked; where that is not how processes start, they would run this file again.
         nthreads=CORES if sys.platform == "linux" else 0,
     )

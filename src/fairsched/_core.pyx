@@ -5,13 +5,16 @@ from cpython.list cimport PyList_Append, PyList_GET_ITEM, PyList_GET_SIZE, PyLis
 from cpython.long cimport PyLong_Check
 from cpython.object cimport Py_EQ, PyObject, PyObject_RichCompareBool
 from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from fairsched._buffers cimport array_data
 from fairsched._numbers cimport as_amount, as_count, as_int64, as_token
 from fairsched.core.memory cimport prefetch
-from fairsched.core.schedule.dwrr cimport dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum
+from fairsched.core.schedule.dwrr cimport (
+    dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_turn,
+)
 from fairsched.core.schedule.names cimport (
     SlotNames, slotnames_clear, slotnames_first, slotnames_init, slotnames_put, slotnames_reserve, slotnames_take,
 )
@@ -363,11 +366,20 @@ cdef class Dwrr(NamedSlots):
         """
         cdef uint64_t token = 0
         cdef uint32_t index
+        # What may fail, or run the collector, comes before the token is taken.
+        cdef tuple found = PyTuple_New(2)
+        cdef object number
         self.check_idle()
-        index = dwrr_pop(&self.table, &token)
-        if index == NO_SLOT:
+        if self.table.queued == 0:
             return None
-        return <object> PyList_GET_ITEM(self.name_of, index), token
+        number = self.table.slots[dwrr_turn(&self.table)].head.token
+        index = dwrr_pop(&self.table, &token)
+        name = <object> PyList_GET_ITEM(self.name_of, index)
+        Py_INCREF(name)
+        PyTuple_SET_ITEM(found, 0, name)
+        Py_INCREF(number)
+        PyTuple_SET_ITEM(found, 1, number)
+        return found
 
     def pop_many(self, n):
         """pop_many($self, n)
@@ -396,20 +408,26 @@ cdef class Dwrr(NamedSlots):
         Complexity O(k). The GIL is released once.
         """
         cdef int64_t limit = as_count(n)
-        cdef int64_t size = min(limit, self.table.queued)
-        cdef object indices = np.empty(size, dtype=np.int32)
-        cdef object tokens = np.empty(size, dtype=np.uint64)
-        cdef int32_t* slot_at = <int32_t*> array_data(indices)
-        cdef uint64_t* token_at = <uint64_t*> array_data(tokens)
+        cdef int64_t size = -1
+        cdef int32_t* slot_at = NULL
+        cdef uint64_t* token_at = NULL
+        cdef tuple found = None
         cdef Py_ssize_t i
-        self.check_idle()
-        limit = min(size, self.table.queued)  # making the arrays may have run Python code that popped
+        # The result is complete before a token is taken: an allocation may fail, or run Python code that pops.
+        while not 0 <= size <= self.table.queued:
+            size = min(limit, self.table.queued)
+            indices = np.empty(size, dtype=np.int32)
+            tokens = np.empty(size, dtype=np.uint64)
+            slot_at = <int32_t*> array_data(indices)
+            token_at = <uint64_t*> array_data(tokens)
+            found = (indices, tokens)
+            self.check_idle()
         self.busy = True
         with nogil:
-            for i in range(limit):
+            for i in range(size):
                 slot_at[i] = <int32_t> dwrr_pop(&self.table, &token_at[i])
         self.busy = False
-        return indices[:limit], tokens[:limit]
+        return found
 
     def settle(self, slot, cost_difference):
         """settle($self, slot, cost_difference)

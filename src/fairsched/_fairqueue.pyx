@@ -26,6 +26,7 @@ cimport cython
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM
 from cpython.object cimport PyObject, visitproc
 from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.math cimport INFINITY, nextafter
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
@@ -48,7 +49,7 @@ from fairsched.core.schedule.bands cimport (
 from fairsched.core.schedule.dwrr cimport (
     dwrr_charge_elsewhere, dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_retire_empty, dwrr_set_quantum, dwrr_turn,
 )
-from fairsched.core.schedule.entrypool cimport Entry
+from fairsched.core.schedule.entrypool cimport Entry, EntryPool, entrypool_clear, entrypool_init
 from fairsched.core.schedule.limits cimport (
     Limit, NEVER, SlotLimit, limits_add, limits_clear, limits_due, limits_give_back, limits_init, limits_reserve,
     limits_set, limits_take, limits_tell,
@@ -56,7 +57,7 @@ from fairsched.core.schedule.limits cimport (
 from fairsched.core.schedule.outlook cimport Outlook, outlook_read
 from fairsched.core.schedule.slots cimport (
     AT_LIMIT, AWAITED_SLOT, BANDS, HELD, HELD_ONLY, NOT_AWAITED, NOT_HELD, NO_SLOT, TRANSIENT, Slot, SlotTable,
-    slots_first, slots_report_idle, slots_take_idle, slots_unlink_head,
+    slots_first, slots_report_idle, slots_take_idle,
 )
 from fairsched.core.schedule.subkeys cimport (
     subkeys_clear, subkeys_enter, subkeys_forgive, subkeys_init, subkeys_list, subkeys_pop, subkeys_push,
@@ -91,6 +92,7 @@ cdef extern from "Python.h":
     ctypedef struct PyTypeObject:
         traverse_t tp_traverse
         clear_t tp_clear
+    void Py_SET_SIZE(PyObject* container, Py_ssize_t size) noexcept
 
 #: The subkey of items for which none is given.
 cdef str NOBODY = ""
@@ -396,6 +398,8 @@ sparse_boost=False, subkey_quantum=None)
         cdef Verdict verdict = READY
         cdef uint64_t token = 0
         cdef uint32_t index
+        # An allocation may fail, or run the collector, so the result is allocated before anything is taken.
+        cdef tuple found = PyTuple_New(2)
         with cython.critical_section(self):
             if rarely(not may_take(self, rank)):
                 deadline = self.getters.deadline(block, timeout)
@@ -406,15 +410,16 @@ sparse_boost=False, subkey_quantum=None)
             if rarely(self.limits.on):
                 limits_take(&self.limits, &self.table, index)
             name = <object> PyList_GET_ITEM(self.name_of, index)
-            item = <object> <PyObject*> <uintptr_t> token
-            Py_DECREF(item)  # the entry's reference; `item` holds one of its own
+            Py_INCREF(name)
+            PyTuple_SET_ITEM(found, 0, name)
+            PyTuple_SET_ITEM(found, 1, <object> <PyObject*> <uintptr_t> token)  # with the entry's reference
             if rarely(verdict == READY_AFTER_WAIT or self.limits.on):
                 hand_over(self)
             if rarely(wakeup_possible(&self.putters.interest)):
                 hand_room_over(self)
             if rarely(self.table.idle_count != 0):
                 self.forget_idle()
-            return name, item
+            return found
 
     cdef object take(self, int32_t rank, object nothing, Place place):
         """As get(False), without the slot: one item, or `nothing` if there is none to be had at this moment.
@@ -470,13 +475,12 @@ sparse_boost=False, subkey_quantum=None)
         For queues without limits.
         """
         cdef uint64_t token = 0
-        cdef object item
         with cython.critical_section(self):
             while PyList_GET_SIZE(found) < limit and may_take(self, 0):
+                found.append(None)  # which may fail, so nothing is taken yet; it runs no Python code
                 serve(self, &token)
-                item = <object> <PyObject*> <uintptr_t> token
-                Py_DECREF(item)  # the entry's reference; `item` holds one of its own
-                found.append(item)
+                PyList_SET_ITEM(found, PyList_GET_SIZE(found) - 1, <object> <PyObject*> <uintptr_t> token)
+                Py_DECREF(None)
             if rarely(wakeup_possible(&self.putters.interest)):
                 hand_room_over(self)
             if rarely(self.table.idle_count != 0):
@@ -515,6 +519,7 @@ sparse_boost=False, subkey_quantum=None)
         cdef Verdict verdict = READY
         cdef list names = []
         cdef list items = []
+        found = Batch(names, items)
         deadline = None
         with cython.critical_section(self):
             while limit and taken == 0:
@@ -522,10 +527,12 @@ sparse_boost=False, subkey_quantum=None)
                     hand_over(self)
                 if self.limits.rated:  # so that what is due counts among what may be taken
                     limits_tell(&self.limits, &self.table, as_nanoseconds(self.getters.clock()))
-                # Making a list may run finalizers that use this queue: so it is made before anything is looked at.
+                # The result is complete before an item is taken: an allocation may fail, or run finalizers that use this
+                # queue, and a signal may arrive.
                 size = min(limit, max(takeable(self), 1))
                 names = PyList_New(size)
                 items = PyList_New(size)
+                found = new_batch(names, items)
                 if may_take(self, rank):
                     taken = take_many(self, names, items, size)
                     continue
@@ -540,9 +547,7 @@ sparse_boost=False, subkey_quantum=None)
                 hand_room_over(self)
             if self.table.idle_count:
                 self.forget_idle()
-        if taken < size:
-            del names[taken:], items[taken:]
-        return Batch(names, items)
+        return found
 
     def call_when_ready(self, callback, *, priority=0):
         """call_when_ready($self, callback, *, priority=0)
@@ -1450,6 +1455,14 @@ cdef inline uint32_t serve(FairQueue q, uint64_t* token) noexcept:
     return index
 
 
+cdef object new_batch(list names, list items):
+    """Create a Batch of unfilled lists, without `__init__`: a handler of a signal would see them there."""
+    found = Batch.__new__(Batch)
+    found.slots = names
+    found.items = items
+    return found
+
+
 cdef int64_t take_many(FairQueue q, list names, list items, int64_t size) noexcept:
     """Serve up to `size` items into new lists and return how many: no Python code runs in here."""
     cdef uint64_t token = 0
@@ -1458,17 +1471,15 @@ cdef int64_t take_many(FairQueue q, list names, list items, int64_t size) noexce
     for i in range(size):
         index = serve(q, &token)
         if index >= AWAITED_SLOT:
-            Py_INCREF(None)
-            PyList_SET_ITEM(names, i, None)
-            Py_INCREF(None)
-            PyList_SET_ITEM(items, i, None)
-            continue
+            break
         taken += 1
         if rarely(q.limits.on):
             limits_take(&q.limits, &q.table, index)
         Py_INCREF(<object> PyList_GET_ITEM(q.name_of, index))
         PyList_SET_ITEM(names, i, <object> PyList_GET_ITEM(q.name_of, index))
         PyList_SET_ITEM(items, i, <object> <PyObject*> <uintptr_t> token)  # with the entry's reference
+    Py_SET_SIZE(<PyObject*> names, taken)  # cutting a list would need memory
+    Py_SET_SIZE(<PyObject*> items, taken)
     return taken
 
 
@@ -1819,10 +1830,13 @@ cdef clear_t base_clear = (<PyTypeObject*> FairQueue).tp_clear
 
 
 cdef void drop_items(FairQueue q) noexcept:
-    """Take every item out, unserved, then let go of them: their finalizers may use the queue."""
+    """Take every item out, unserved, then let go of them: their finalizers may use the queue. Needs no memory."""
     cdef SlotTable* table = &q.table
     cdef SlotTable* below = q.levels.below
-    cdef list dropped = []
+    cdef Entry* upper = NULL
+    cdef Entry* lower = NULL
+    cdef Entry** last = &upper
+    cdef EntryPool above_pool
     cdef Slot* slot
     cdef uint32_t i
     for i in range(table.size):
@@ -1831,30 +1845,54 @@ cdef void drop_items(FairQueue q) noexcept:
         if slot.quantum and slot.flags & AT_LIMIT:
             table.queued += <int64_t> (slot.pushed - slot.served)
             table.withheld -= <int64_t> (slot.pushed - slot.served)
-        drop_from(table, slot, None if below != NULL else dropped)
+        last = drop_from(table, slot, last)
     dwrr_retire_empty(table)
     for i in range(BANDS if table.bands != NULL else 0):
         bands_exchange(table, i)
         dwrr_retire_empty(table)
-    if below != NULL:
-        for i in range(below.size):
-            if below.slots[i].quantum:
-                subkeys_enter(&q.levels, q.levels.above[i])
-                drop_from(below, &below.slots[i], dropped)
-        subkeys_retire_empty(&q.levels)
+    if below == NULL:
+        release_items(&table.pool, upper)
+        return
+    # Entries above own nothing: each stands for one below.
+    above_pool = table.pool
+    entrypool_init(&table.pool)
+    entrypool_clear(&above_pool)
+    last = &lower
+    for i in range(below.size):
+        if below.slots[i].quantum:
+            subkeys_enter(&q.levels, q.levels.above[i])
+            last = drop_from(below, &below.slots[i], last)
+    subkeys_retire_empty(&q.levels)
+    release_items(&below.pool, lower)
 
 
-cdef void drop_from(SlotTable* table, Slot* slot, list dropped) noexcept:
-    """Take every item out of a slot; None: its entries own nothing."""
-    cdef uint64_t token
+cdef Entry** drop_from(SlotTable* table, Slot* slot, Entry** last) noexcept:
+    """Append the entries of a slot, as though they had never come, to a chain; return where the chain goes on."""
+    cdef Entry* entry
     while slot.quantum and slot.head != NULL:
-        token = slots_unlink_head(table, slot)
-        slot.served -= 1
-        slot.pushed -= 1  # as though it had never come
-        if dropped is not None:
-            item = <object> <PyObject*> <uintptr_t> token
-            Py_DECREF(item)
-            dropped.append(item)
+        entry = slot.head
+        slot.head = entry.next
+        slot.pushed -= 1
+        table.queued -= 1
+        last[0] = entry
+        last = &entry.next
+        last[0] = NULL
+    return last
+
+
+cdef void release_items(EntryPool* pool, Entry* entry) noexcept:
+    """Let go of the items of a chain, which has all entries of the pool that are in use.
+
+    The pool starts anew: finalizers may use the queue, which gives memory back when it runs empty.
+    """
+    cdef EntryPool aside = pool[0]
+    entrypool_init(pool)
+    while entry != NULL:
+        item = <object> <PyObject*> <uintptr_t> entry.token
+        Py_DECREF(item)
+        item = None
+        entry = entry.next
+    entrypool_clear(&aside)
 
 
 @cython.linetrace(False)

@@ -197,7 +197,11 @@ cdef class WaitingRoom:
         return seat
 
     cdef bint wait(self, Seat* seat, object deadline) except -1:
-        """Wait to be claimed: True, and the seat is notified; False when the deadline passed, and it is interested."""
+        """Wait to be claimed: True, and the seat is notified; False when the deadline passed, and it is interested.
+
+        Handlers of signals run after every sleep, so that an interrupt is raised before the caller takes anything: what
+        a call took before it raises would be lost.
+        """
         cdef int64_t slice_ns = self.look_around_ns(deadline)
         cdef bint woken
         while slice_ns != 0:
@@ -205,10 +209,14 @@ cdef class WaitingRoom:
                 woken = seat.parking.park(slice_ns)
             if woken:
                 seat.has_permit = True
+                PyErr_CheckSignals()
                 return True
             PyErr_CheckSignals()
             slice_ns = self.look_around_ns(deadline)
-        return self.collect(seat)
+        if self.collect(seat):
+            PyErr_CheckSignals()
+            return True
+        return False
 
     cdef bint collect(self, Seat* seat) noexcept:
         """Whether the seat is notified; then its thread has the permit, too. The exclusion is given up if it has to."""
