@@ -26,7 +26,8 @@ from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from fairsched._amqp import PROPERTY_NAMES, encode_properties, read_properties
+from fairsched._amqp import PROPERTY_NAMES, AckLedger, encode_properties, read_properties
+from fairsched._delivery import settle_failed
 from fairsched.amqp.fieldtables import read_table, replace_fields
 from fairsched.consumer.declarations import Declaration, Declarations
 from fairsched.errors import MessageReturned, PublishFailed
@@ -214,7 +215,7 @@ class Retries:
             return what
         name = retry.dead_letters_of(message.queue)
         if name is None:
-            if message.reject():
+            if settle_failed(message, AckLedger.REJECT):
                 self._count("dead_lettered")
             return f"reject, after attempt {attempt}"
         self.send(message, dead_letter_declaration(message.queue, name), attempt, error, "dead_lettered")
@@ -245,7 +246,7 @@ class Retries:
     def send(self, message: Message, declaration: Declaration, attempt: int, error: Exception, what: str) -> None:
         """Begin to publish a copy of a message, which is acknowledged once the broker has that."""
         if message.settled or not message.alive:
-            message.nack()  # it is counted, and the broker delivers it again
+            settle_failed(message, AckLedger.REQUEUE)  # it is counted, and the broker delivers it again
             return
         copy = _Copy(message, declaration, copy_properties(message, attempt, error), what)
         self._count("retrying")
@@ -364,7 +365,7 @@ class Retries:
         if name is not None:
             declaration = dead_letter_declaration(message.queue, name)
             self._prepare(_Copy(message, declaration, bare_properties(message), "dead_lettered", bare=True))
-        elif message.reject():
+        elif settle_failed(message, AckLedger.REJECT):
             self._count("dead_lettered")
 
     def _open_publisher(self) -> PublisherClient:
@@ -399,7 +400,7 @@ class Retries:
     def _acknowledge(self, copy: _Copy) -> None:
         """Step 3."""
         self._count("retrying", -1)
-        if copy.message.ack():
+        if settle_failed(copy.message, AckLedger.ACK):
             self._count(copy.what)
 
     def _failed(self, copy: _Copy, reason: str) -> None:

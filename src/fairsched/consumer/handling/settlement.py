@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from fairsched._amqp import AckLedger
-from fairsched._delivery import settle_all
+from fairsched._delivery import ask_about, decide_about, settle_all_failed, settle_failed
 from fairsched.consumer.handling.retries import attempts_before
 from fairsched.consumer.requeueing.pace import Pace
 from fairsched.errors import UndecodableBody
@@ -88,7 +88,7 @@ class FailurePolicy:
             if retries is not None and not message.settled:
                 retries.settle(message, error, final=True)
             else:
-                message.nack(requeue=False)
+                settle_failed(message, AckLedger.REJECT)
             return
         policy = self._policies.get(message.queue, self._on_error)
         if retries is not None and not message.settled:
@@ -110,7 +110,7 @@ class FailurePolicy:
         elif policy == "requeue":
             self._pace.requeue(message)
         else:
-            message.reject()
+            settle_failed(message, AckLedger.REJECT)
 
     def settle_many(self, messages: list[Message], error: Exception) -> None:
         """Settle messages that were handled together, as ``on_error`` says of each; log the failure once."""
@@ -135,13 +135,13 @@ class FailurePolicy:
                 self._pace.requeue(message)
             return
         if not callable(policy):
-            settle_all(messages, AckLedger.REJECT)
+            settle_all_failed(messages, AckLedger.REJECT)
             return
         try:
             for message in messages:
                 self._ask(policy, message, error)
         except BaseException:  # which `_ask` lets through if it is no Exception: the rest was asked nothing
-            settle_all(messages, AckLedger.REQUEUE, True)
+            settle_all_failed(messages, AckLedger.REQUEUE)
             raise
 
     def _is_alone(self, message: Message, error: Exception) -> bool:
@@ -152,6 +152,7 @@ class FailurePolicy:
 
     def _ask(self, function: Callable[[Message, Exception], object], message: Message, error: Exception) -> None:
         """Have the user's function settle a message, which is requeued if it does not."""
+        ask_about(message)
         try:
             result = function(message, error)
             if result is not None:
@@ -161,7 +162,7 @@ class FailurePolicy:
         except BaseException:
             message.nack()
             raise
-        if not (message.settled or message.deferred):
+        if decide_about(message):
             self._pace.requeue(message)
 
 
