@@ -63,6 +63,7 @@ cdef class ChannelDeliveries:
     cdef readonly int64_t window
     cdef public unsigned int number
     cdef public int64_t room
+    cdef readonly int64_t settlements_sent
     cdef Settlements settlements
     cdef Intake intake
     cdef Durations durations  # of the queue; None: not looked up yet

@@ -468,6 +468,8 @@ cdef class ChannelDeliveries:
         Of the channel; 0: only the I/O thread sends its settlements.
     room : int
         Unsettled messages that the broker may send now, where that is known; else 0.
+    settlements_sent : int
+        Frames that settled messages, so far.
 
     Notes
     -----
@@ -524,11 +526,22 @@ cdef class ChannelDeliveries:
     cdef bytes taken_frames(self):
         """Take what must be sent, as frames."""
         cdef AckLedger ledger = self.ledger
+        cdef bytes frames
         if not self.alive or not self.number:
             return b""
         if self.room:
             self.expect(<int64_t> ledger.ledger.high - 1 - <int64_t> ledger.ledger.outstanding + self.room)
-        return ledger.frames(self.number)
+        frames = ledger.frames(self.number)
+        self.settlements_sent += len(frames) // SETTLEMENT
+        return frames
+
+    def count_sent(self, bytes frames not None):
+        """count_sent($self, frames)
+        --
+
+        Count settlements that are sent, as frames.
+        """
+        self.settlements_sent += len(frames) // SETTLEMENT
 
     @property
     def full(self):

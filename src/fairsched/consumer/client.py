@@ -356,6 +356,10 @@ class Client(MessageSource, Listener):
         whole = self.settings.options.shutdown_timeout
         return max(0.0, self._left() - min(_CLOSE_MOST, _CLOSE_PART * whole))
 
+    def time_to_leave(self) -> float:
+        """Return the seconds for which cancelled handlers are waited for: of what is left, the close has half."""
+        return max(0.0, 0.5 * self._left())
+
     def _left(self) -> float:
         """Return the seconds until the deadline of a stop."""
         began = time.monotonic() if self._stop_at is None else self._stop_at
