@@ -33,7 +33,7 @@ _SLACK = 32
 #: Settlements that RabbitMQ's channels send to a quorum queue without an answer; they keep the others.
 _AT_ONCE = 32
 #: Seconds that a quorum queue has, at least and at most, to log these; it takes about as long as a cancellation.
-_LOG, _LONGEST_LOG = 0.02, 1.0
+_LOG, _LONGEST_LOG = 0.1, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +288,7 @@ class ConsumerChannel(ChannelDeliveries):
         not logged yet, it keeps the later ones, and drops them if it is closed meanwhile. No answer says when that is
         over, since the queue's log is on disk; but a cancelled consumer is logged too, and answered after that.
         """
-        return min(_LONGEST_LOG, max(_LOG, 3 * self._logging)) if self.settlements_sent > _AT_ONCE else 0.0
+        return min(_LONGEST_LOG, max(_LOG, 4 * self._logging)) if self.settlements_sent > _AT_ONCE else 0.0
 
     def await_settlements(self, done: Callable[[], None]) -> bool:
         """Call `done` when the broker has answered something sent after the settlements; False if there are none.

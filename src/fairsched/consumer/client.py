@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fairsched._delivery import Counters, MessageSource
 from fairsched.amqp.urls import endpoint
 from fairsched.consumer.explanation import Explanation, check_known, explained
+from fairsched.consumer.handling.described import described
 from fairsched.consumer.handling.retries import Retries
 from fairsched.consumer.handling.settlement import FailurePolicy
 from fairsched.consumer.handling.time_limit import TimeLimits
@@ -467,7 +468,7 @@ class Client(MessageSource, Listener):
     def _problem(self) -> str | None:
         """Say why this cannot go on by itself, if so."""
         if self.error is not None:
-            return f"{type(self.error).__name__}: {self.error}"
+            return described(self.error)
         if self._forked:
             return FORKED
         if not self._started or self.io_thread.ended:

@@ -22,6 +22,7 @@ from fairsched.consumer.channel import ChannelCallbacks, ConsumerChannel
 from fairsched.consumer.consumer_counts import ConsumerCounts
 from fairsched.consumer.declarations import Declarations, wanted_queues
 from fairsched.consumer.flush_timer import FlushTimer
+from fairsched.consumer.handling.described import described, shown
 from fairsched.consumer.handling.retries import first_declarations
 from fairsched.consumer.prefetch.control import WindowControl
 from fairsched.consumer.prefetch.hold import BackloggedSlots
@@ -329,7 +330,7 @@ class IOThread:
         self._connection.drop()
         self._stopping = self._intake_closed = True
         if failure is not None:
-            _log.critical("the I/O thread ended by %s", type(failure).__name__, exc_info=failure)
+            _log.critical("the I/O thread ended by %s", described(failure), exc_info=shown(failure))
             self._listener.failed(failure)
         self._forget()
         self._listener.intake_closed()

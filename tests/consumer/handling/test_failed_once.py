@@ -303,3 +303,65 @@ def effect(deed: str, deferred: bool) -> tuple[bool, list[tuple[int, int]]]:
     if deed in ("nack", "return it", "cancel", "nack of the batch") or "interrupted" in deed:
         return False, [(1, REQUEUE)]
     return False, [(1, ACK)]
+
+
+class Name(type):
+    @property
+    def __name__(cls) -> str:
+        raise RuntimeError("no name")
+
+
+class Hostile(Exception, metaclass=Name):
+    """Whatever is asked of it raises."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("no class")
+
+    @property
+    def __traceback__(self) -> Any:
+        raise RuntimeError("no traceback")
+
+    __cause__ = __context__ = __suppress_context__ = __notes__ = __traceback__
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {}, {"on_error": "reject"}, {"retry": Retry(2, backoff=1)}, {"retry": Retry(2, on=KeyError)},
+        {"retry": Retry(2, on=lambda _message, error: str(error))}, {"on_error": lambda _message, error: str(error)},
+    ],
+)  # fmt: skip
+def test_an_exception_of_which_nothing_can_be_asked_is_a_failure_like_any_other(
+    options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    def handler(message: Message) -> None:
+        if message.body != b"2":
+            raise Hostile
+
+    async def awaited(message: Message) -> None:
+        handler(message)
+
+    consumer = FakeConsumer(**options)
+    messages = [consumer.put(b"%d" % number) for number in range(3)]
+    consumer.run(handler)
+    assert all(message.settled for message in messages)
+    assert messages[2] in consumer.acked
+    assert len(consumer.errors) == 2
+    messages.append(consumer.put(b"4"))
+    asyncio.run(consumer.run_async(awaited))
+    messages.append(consumer.put(b"5"))
+    for batch in consumer.batches():
+        try:
+            with batch:
+                raise Hostile
+        except BaseException as error:  # noqa: BLE001  # pytest would ask it
+            assert type(error) is Hostile  # noqa: PT017
+    assert all(message.settled for message in messages)
+    assert len(consumer.errors) == 4
+    assert "handler failed" in caplog.text

@@ -30,6 +30,7 @@ from fairsched._amqp import PROPERTY_NAMES, AckLedger, encode_properties, read_p
 from fairsched._delivery import settle_failed
 from fairsched.amqp.fieldtables import read_table, replace_fields
 from fairsched.consumer.declarations import Declaration, Declarations
+from fairsched.consumer.handling.described import described, shown
 from fairsched.errors import MessageReturned, PublishFailed
 from fairsched.publisher.client import Client as PublisherClient
 from fairsched.publisher.client import Settings as PublisherSettings
@@ -417,8 +418,11 @@ class Retries:
 def _wanted(retry: Retry, message: Message, error: Exception) -> bool:
     try:
         return retry.wants(message, error)
-    except Exception:
-        _log.exception("on= of retry failed; message %d is not retried", message.delivery_tag)
+    except Exception as problem:
+        _log.error(
+            "on= of retry failed (%s); message %d is not retried",
+            described(problem), message.delivery_tag, exc_info=shown(problem),
+        )  # fmt: skip
         return False
 
 
@@ -431,7 +435,7 @@ def copy_properties(message: Message, attempt: int, error: Exception) -> bytes:
     header = _content_header(message)
     added: dict[str, Any] = {
         ATTEMPTS: attempt,
-        EXCEPTION: _described(error),
+        EXCEPTION: described(error)[:_LONGEST_TEXT].encode("utf-8", "replace").decode(),
         QUEUE: message.queue,
         EXCHANGE: message.exchange,
         ROUTING_KEY: message.routing_key,
@@ -482,11 +486,3 @@ def _content_header(message: Message) -> bytes:
 def _raw_table(header: bytes, begin: int) -> tuple[bytes, int]:
     end = begin + 4 + int.from_bytes(header[begin : begin + 4], "big")
     return header[begin:end], end
-
-
-def _described(error: BaseException) -> str:
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception:
-        text = type(error).__name__
-    return text[:_LONGEST_TEXT].encode("utf-8", "replace").decode()
