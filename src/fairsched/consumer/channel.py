@@ -151,6 +151,7 @@ class ConsumerChannel(ChannelDeliveries):
             return
         if again and self.busy:
             # What is still here comes again, if the broker has taken it back: and it would once more at each timeout.
+            self._sent_away = True  # no other consumer is opened until then
             self.flush()
             if not self.await_settlements(lambda: self._close(channel)):
                 self._close(channel)
@@ -189,11 +190,11 @@ class ConsumerChannel(ChannelDeliveries):
     def _stop(self, channel: Channel, tag: str, confirmed: Callable[[Method[Basic.CancelOk]], None]) -> None:
         asked = time.monotonic()
 
-        def cancelled_(frame: Method[Basic.CancelOk]) -> None:
+        def timed(frame: Method[Basic.CancelOk]) -> None:
             self._logging = time.monotonic() - asked
             confirmed(frame)
 
-        channel.basic_cancel(tag, callback=cancelled_)
+        channel.basic_cancel(tag, callback=timed)
         # Deliveries may be on their way. pika would refuse them with basic.reject, which counts towards the delivery
         # limit of a quorum queue; we take them, handle them or give them back ourselves. Either every one of them
         # comes here or none: the ledger admits no gap.

@@ -624,6 +624,7 @@ class IOThread:
             self._await_settlements()
         else:
             self._stop_intake()
+            self._flush()
 
     def _await_settlements(self) -> None:
         self._flush()
@@ -654,6 +655,7 @@ class IOThread:
                 self._close_connection()
 
     def _close_connection(self) -> None:
+        self._flush()
         # What still comes is dropped by pika, whole: the broker takes it back with the channel.
         if (transport := self._connection.transport) is not None:
             transport.sinks.clear()
