@@ -1071,12 +1071,12 @@ cdef class Message:
 
     cdef bint take(self, bint decided) noexcept:
         """Return whether the caller is to settle the message; `decided`: the caller carries out what was decided."""
-        cdef bint free
+        cdef bint left
         with cython.critical_section(self):
-            free = not self.settled and (decided or self.failure != DECIDED)
-            if free:
+            left = not self.settled and (decided or self.failure != DECIDED)
+            if left:
                 self.settled = True
-        return free
+        return left
 
     cdef bint settle(self, int verdict) except -1:
         return self.take(False) and self.send_verdict(verdict)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pika.spec import Basic, BasicProperties
 
 from fairsched._amqp import AckLedger
-from fairsched._delivery import Counters, Message, ask_about, call, decide_about, settle_failed
+from fairsched._delivery import Counters, Message, ask_about, call, settle_failed
 from fairsched.consumer.batching.arrow import ArrowBatch, ArrowColumns
 from fairsched.consumer.batching.batches import MessageBatch, check_limits, plain_batches
 from fairsched.consumer.handling.around import around_coroutine, around_plain, around_thread

@@ -130,6 +130,7 @@ def test_a_run_ended_by_a_handler_does_not_look_finished(
     asyncio.run(main())
     eventually(lambda: broker.count(queue) == 3)
 
+
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_a_coroutine_that_survives_its_cancellation_does_not_hold_up_the_end(
     broker: Node, new_queue: Declare, cancelled: bool, caplog: pytest.LogCaptureFixture
@@ -141,6 +142,8 @@ def test_a_coroutine_that_survives_its_cancellation_does_not_hold_up_the_end(
 
     async def handle(message: Any) -> None:
         seen.append(message)
+        if len(seen) == 2:
+            both.set()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(60)
         if message.body == b"0":
@@ -148,12 +151,11 @@ def test_a_coroutine_that_survives_its_cancellation_does_not_hold_up_the_end(
                 await asyncio.wait_for(release.wait(), 60)
 
     async def main() -> float:
-        nonlocal release
-        release = asyncio.Event()
+        nonlocal both, release
+        both, release = asyncio.Event(), asyncio.Event()
         async with aio.Consumer(broker.url, [queue], workers=2, shutdown_timeout=2) as consumer:
             running = asyncio.create_task(consumer.run(handle))
-            while len(seen) < 2:
-                await asyncio.sleep(0.01)
+            await asyncio.wait_for(both.wait(), 30)
             began = time.monotonic()
             if cancelled:
                 running.cancel()
@@ -168,6 +170,7 @@ def test_a_coroutine_that_survives_its_cancellation_does_not_hold_up_the_end(
         release.set()
         return took
 
+    both: asyncio.Event
     release: asyncio.Event
     assert asyncio.run(main()) < 2.5
     assert len(seen) == 2

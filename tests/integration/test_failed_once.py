@@ -30,9 +30,8 @@ class Failing:
     def __call__(self, message: Any) -> None:
         """Fail inside a block, and survive it unless `through`."""
         self.calls[message.body] += 1
-        with contextlib.nullcontext() if self.through else contextlib.suppress(ValueError):
-            with message:
-                raise ValueError("bad")
+        with contextlib.nullcontext() if self.through else contextlib.suppress(ValueError), message:
+            raise ValueError("bad")
 
     def all_failed(self, times: int) -> bool:
         return len(self.calls) == MESSAGES and min(self.calls.values()) >= times

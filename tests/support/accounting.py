@@ -99,43 +99,48 @@ class Session:
              "nack, ack", "requeue", "reject", "defer", "thread", "fail in a thread", "interrupted task"]
         )  # fmt: skip
         if deed.startswith("survive"):
-            self.fail_in_block(message)
-            for name in ("ack", "reject", "defer"):
-                if deed.endswith(name):
-                    assert not getattr(message, name)() or message.settled
-            if deed.endswith("twice"):
-                self.fail_in_block(message)
-        elif deed == "block raises":
-            with message:
-                raise ValueError("in a block")
-        elif deed == "block":
-            self.handled(message)
-            with message:
-                pass
-        elif deed.startswith("ack"):
-            self.ack(message)
-        elif deed.startswith("nack"):
-            message.nack()
-            assert not deed.endswith("ack") or deed == "nack" or not message.ack()
-        elif deed == "requeue":
-            message.reject(requeue=True)
-        elif deed == "reject":
-            message.reject()
-        elif deed == "defer":
-            message.defer()
-            self.settle_later(message)
+            self.survive(message, deed)
+        elif deed.startswith("block"):
+            self.use_block(message, deed == "block raises")
         elif "thread" in deed:
             thread = threading.Thread(target=self.ack if deed == "thread" else self.fail_in_block, args=[message])
             thread.start()
             thread.join()
-        elif deed == "interrupted task":
-            message.fail(asyncio.CancelledError())
         elif deed == "return" and returns:
             self.handled(message)
-        elif deed == "return":
-            self.ack(message)
+        else:
+            self.settle(message, deed)
         if deed.endswith("raise"):
             raise ValueError("bad")
+
+    def survive(self, message: Any, deed: str) -> None:
+        self.fail_in_block(message)
+        for name in ("ack", "reject", "defer"):
+            if deed.endswith(name):
+                assert not getattr(message, name)() or message.settled
+        if deed.endswith("twice"):
+            self.fail_in_block(message)
+
+    def use_block(self, message: Any, raises: bool) -> None:
+        if not raises:
+            self.handled(message)
+        with message:
+            if raises:
+                raise ValueError("in a block")
+
+    def settle(self, message: Any, deed: str) -> None:
+        if deed.startswith("ack") or deed == "return":
+            self.ack(message)
+        elif deed.startswith("nack"):
+            message.nack()
+            assert deed == "nack" or not message.ack()
+        elif deed in ("requeue", "reject"):
+            message.reject(requeue=deed == "requeue")
+        elif deed == "defer":
+            message.defer()
+            self.settle_later(message)
+        elif deed == "interrupted task":
+            message.fail(asyncio.CancelledError())
 
     # Ways to consume ----------------------------------------------------------------------------------------------
 

@@ -615,7 +615,7 @@ class IOThread:
             self._end_intake()
 
     def _close(self, longest: float) -> None:
-        """End deliveries, send what is settled, and close when the broker has taken it, in `longest` seconds at most."""
+        """End deliveries, send what is settled, and close when the broker has taken it, or after `longest` seconds."""
         if self._closing:
             return
         self._closing = True

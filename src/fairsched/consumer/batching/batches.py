@@ -57,8 +57,8 @@ class MessageBatch(Sequence["Message"]):
     Messages may also be settled one by one; the methods of the batch settle those that are not settled yet. As a
     context manager, a batch acks these when the block ends, except messages that were deferred. If the block raises an
     `Exception`, each unsettled message is settled as the consumer's ``on_error`` or ``retry`` says; other exceptions,
-    such as KeyboardInterrupt or a task's CancelledError, requeue them. The exception propagates. As for a `Message`, the
-    first failure decides: afterwards the methods and blocks of the batch and of its messages leave them alone.
+    such as KeyboardInterrupt or a task's CancelledError, requeue them. The exception propagates. As for a `Message`,
+    the first failure decides: afterwards the methods and blocks of the batch and of its messages leave them alone.
 
     With ``cost="time"``, the time of the ``with`` block is divided equally among the messages. Without a block no time
     is measured, as in an iteration.
