@@ -343,8 +343,8 @@ class Consumer:
         for closing, to finish; then they are cancelled and their messages requeued. The same happens if `run` itself is
         cancelled, or a worker ends by an exception. `run` waits for a handler that survives its cancellation, such as
         one that catches CancelledError, during half of the time that is left; then it returns, and what the handler
-        does with its message has no effect. The end of the ``async with`` block waits for deferred messages. A plain function
-        cannot be cancelled: it continues in its thread, and its settlements then have no effect.
+        does with its message has no effect. The end of the ``async with`` block waits for deferred messages. A plain
+        function cannot be cancelled: it continues in its thread, and its settlements then have no effect.
         """
         awaited = is_coroutine_handler(handler)
         self._check_usable()

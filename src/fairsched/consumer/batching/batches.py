@@ -136,7 +136,7 @@ class MessageBatch(Sequence["Message"]):
         if error is None:
             finish_all(self._messages)
         elif issubclass(type(error), Exception):  # `isinstance` asks the object, which may raise
-            self._fail(error)
+            self._fail(error)  # type: ignore[arg-type]
         else:
             self.nack()
             return
