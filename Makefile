@@ -41,7 +41,7 @@ PYTEST := $(PY) -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 in_two_crowds = status=0; $(PYTEST) $(WORKERS) -m "$(1)not steady" tests || status=$$?; test $$status -le 1; \
 	$(PYTEST) $(STEADY_WORKERS) -m "$(1)steady" $(STEADY); exit $$status
 
-.PHONY: help demo test test-quick test-embedded test-brokers test-versions chaos soak peer-suites bench lint sanitize fuzz coverage wheel wheel-elsewhere docs build venv servers format clean distclean
+.PHONY: help demo test test-quick test-embedded test-brokers test-versions chaos soak accounting peer-suites bench lint sanitize fuzz coverage wheel wheel-elsewhere docs build venv servers format clean distclean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -64,6 +64,12 @@ chaos: build servers  ## every fault of the tests, and what was lost, handled ag
 
 soak: build servers  ## half an hour of work at 70 % of capacity: memory flat, shares by weight, nothing lost
 	SOAK_MINUTES=30 $(PYTEST) 0 -s tests/integration/test_soak.py
+
+accounting: build servers  ## a thousand random sessions with cuts and kills on RabbitMQ 3.10 and on 4.3: nothing lost, nothing twice
+	tools/install-servers rabbitmq-4
+	status=0; for broker in rabbitmq rabbitmq-4.3; do echo "== on $$broker"; \
+	ACCOUNTED_SESSIONS=$${ACCOUNTED_SESSIONS:-1000} FAIRSCHED_TEST_BROKER=$$broker \
+	$(PYTEST) 0 --timeout 7200 tests/integration/test_accounting.py || status=$$?; done; exit $$status
 
 test-brokers: build servers  ## the tests of the consumer and of Spark's queues and streams on RabbitMQ 3.10, 4.0 and 4.3
 	tools/install-servers rabbitmq-4

@@ -63,6 +63,7 @@ cdef class ChannelDeliveries:
     cdef readonly int64_t window
     cdef public unsigned int number
     cdef public int64_t room
+    cdef readonly int64_t settlements_sent
     cdef Settlements settlements
     cdef Intake intake
     cdef Durations durations  # of the queue; None: not looked up yet
@@ -87,6 +88,7 @@ cdef class Message:
     cdef public bint redelivered
     cdef public bint settled
     cdef public bint deferred
+    cdef int failure         # whether its handler raised, and what settles it since then
     cdef public double arrived
     cdef public object slot
     cdef public object subkey
@@ -106,7 +108,11 @@ cdef class Message:
     cdef Place place         # that it takes of what a limit allows, until it is settled; None: nobody counts
 
     cdef int finish_with(self, object result) except -1
+    cdef bint note_failure(self) noexcept
+    cdef bint take(self, bint decided) noexcept
     cdef bint settle(self, int verdict) except -1
+    cdef bint carry_out(self, int verdict) except -1
+    cdef bint send_verdict(self, int verdict) except -1
     cdef int leave_place(self) except -1
     cdef bint has_offset(self) noexcept
     cdef int sent_as(self, ChannelDeliveries channel, int verdict) noexcept

@@ -11,6 +11,7 @@ In this file, in this order:
     Intake               from there into the lanes
     LentConnection       the connection, for the thread that consumes while the I/O thread waits
     MessageSource        and out of these, to the workers
+    note_failures        messages whose handlers raised: from then on only the consumer's decision settles them
     settle_all           many messages at once
     MessageColumns       and as columns of Arrow
     CollectedDeliveries  deliveries that become columns without becoming messages
@@ -144,6 +145,11 @@ cdef enum:
     HAS_TIMESTAMP = 0x8000 >> PROPERTY_TIMESTAMP  # in the second octet of the flags of properties
     NOT_NOW = -1  # no time at which a message was handed out
     READABLE = 1       # among the events of an epoll
+
+cdef enum:  # Message.failure: whether its handler raised, and which settlements have an effect since then
+    NOT_FAILED = 0  # all
+    DECIDED = 1     # those of the consumer alone: how it is settled is decided, or is being decided
+    ASKED = 2       # all, but no end of a block or handler: the function `on_error` settles or defers it
 
 
 # Counts ---------------------------------------------------------------------------------------------------------------
@@ -462,6 +468,8 @@ cdef class ChannelDeliveries:
         Of the channel; 0: only the I/O thread sends its settlements.
     room : int
         Unsettled messages that the broker may send now, where that is known; else 0.
+    settlements_sent : int
+        Frames that settled messages, so far.
 
     Notes
     -----
@@ -518,11 +526,22 @@ cdef class ChannelDeliveries:
     cdef bytes taken_frames(self):
         """Take what must be sent, as frames."""
         cdef AckLedger ledger = self.ledger
+        cdef bytes frames
         if not self.alive or not self.number:
             return b""
         if self.room:
             self.expect(<int64_t> ledger.ledger.high - 1 - <int64_t> ledger.ledger.outstanding + self.room)
-        return ledger.frames(self.number)
+        frames = ledger.frames(self.number)
+        self.settlements_sent += len(frames) // SETTLEMENT
+        return frames
+
+    def count_sent(self, bytes frames not None):
+        """count_sent($self, frames)
+        --
+
+        Count settlements that are sent, as frames.
+        """
+        self.settlements_sent += len(frames) // SETTLEMENT
 
     @property
     def full(self):
@@ -721,9 +740,14 @@ cdef class Message:
     channel is closed does nothing either, since the broker redelivers the message; ``stats()`` counts such calls.
 
     As a context manager, the message is acked when the block ends, unless the block settled it. If the block raises an
-    `Exception`, the message is settled as the consumer's ``on_error`` says. Any other exception, such as
+    `Exception`, the message is settled as the consumer's ``on_error`` or ``retry`` says. Any other exception, such as
     KeyboardInterrupt or a task's CancelledError, is not a failure of the message, which is requeued. The exception
     propagates in both cases.
+
+    The first failure decides, although it may take a while until the message is settled: a requeue may be delayed, and
+    a retry waits for the broker to confirm the copy. From the failure on, `ack`, `nack` and `reject` do nothing and
+    return False, and `defer`, a second failure and the return of the handler do nothing. A function ``on_error`` may
+    settle or defer the message, as may any thread after the function deferred it.
     """
 
     def __init__(
@@ -744,6 +768,7 @@ cdef class Message:
         self.cost = 1
         self.arrived = arrived
         self.settled = self.deferred = False
+        self.failure = NOT_FAILED
 
     @property
     def body(self):
@@ -939,9 +964,12 @@ cdef class Message:
 
         Notes
         -----
-        O(1). Until it is settled, the message occupies one place in its queue's prefetch window.
+        O(1). Until it is settled, the message occupies one place in its queue's prefetch window. After a failure of the
+        message, this does nothing.
         """
-        self.deferred = True
+        with cython.critical_section(self):
+            if self.failure != DECIDED:
+                self.deferred = True
 
     def reply(self, body, **values):
         """reply($self, body, **values)
@@ -986,7 +1014,7 @@ cdef class Message:
         """finish($self, result=None)
         --
 
-        Ack the message unless it was settled or deferred: the effect of returning from a handler.
+        Ack the message unless it was settled or deferred, or failed: the effect of returning from a handler.
 
         Parameters
         ----------
@@ -1007,7 +1035,7 @@ cdef class Message:
             except ConfigurationError:
                 self.settle(REQUEUE)
                 raise
-        if not self.deferred:
+        if not self.deferred and self.failure == NOT_FAILED:
             self.settle(ACK)
         return 0
 
@@ -1015,21 +1043,52 @@ cdef class Message:
         """fail($self, error)
         --
 
-        Settle the message as the consumer's ``on_error`` says: the effect of an exception in the handler.
+        Settle the message as the consumer's ``on_error`` or ``retry`` says: the effect of an exception in the handler.
 
-        Ctrl-C, a cancelled task or a closed generator are not failures of the message, which is requeued.
+        Ctrl-C, a cancelled task or a closed generator are not failures of the message, which is requeued. After a
+        failure, neither a second one nor such an exception has an effect.
         """
-        if isinstance(error, Exception):
+        if not issubclass(type(error), Exception):  # `isinstance` asks the object, which may raise
+            if self.failure == NOT_FAILED:
+                self.settle(REQUEUE)
+            return
+        if not self.note_failure():
+            return
+        try:
             self.origin.failed(self, error)
-        else:
-            self.settle(REQUEUE)
+        except BaseException:  # whatever it was about to do, the message must not stay here
+            self.carry_out(REQUEUE)
+            raise
+
+    cdef bint note_failure(self) noexcept:
+        """Note that the handler raised; return whether that is the first time."""
+        cdef bint first
+        with cython.critical_section(self):
+            first = self.failure == NOT_FAILED
+            if first:
+                self.failure = DECIDED
+        return first
+
+    cdef bint take(self, bint decided) noexcept:
+        """Return whether the caller is to settle the message; `decided`: the caller carries out what was decided."""
+        cdef bint left
+        with cython.critical_section(self):
+            left = not self.settled and (decided or self.failure != DECIDED)
+            if left:
+                self.settled = True
+        return left
 
     cdef bint settle(self, int verdict) except -1:
+        return self.take(False) and self.send_verdict(verdict)
+
+    cdef bint carry_out(self, int verdict) except -1:
+        """Settle a message whose handler raised, as was decided."""
+        return self.take(True) and self.send_verdict(verdict)
+
+    cdef bint send_verdict(self, int verdict) except -1:
+        """Settle a message that was taken."""
         cdef bint done
         cdef ChannelDeliveries channel
-        if self.settled:
-            return False
-        self.settled = True
         if isinstance(self.origin, ChannelDeliveries):
             channel = <ChannelDeliveries> self.origin
             done = channel.settle_one(self.delivery_tag, verdict, self.sent_as(channel, verdict))
@@ -1058,7 +1117,7 @@ cdef class Message:
 
     def __repr__(self):
         # Bodies may be large or secret: never shown.
-        state = "settled" if self.settled else "unsettled"
+        state = "settled" if self.settled else "being settled" if self.failure == DECIDED else "unsettled"
         return f"<Message {self.delivery_tag} of queue {self.queue!r}, {len(self.body)} bytes, {state}>"
 
 
@@ -2262,8 +2321,75 @@ cdef uint64_t timestamp_in(const uint8_t* header, int64_t size) noexcept:
 # Layout".
 
 
-def settle_all(list messages not None, int verdict, bint but_deferred=False):
-    """settle_all(messages, verdict, but_deferred=False)
+cdef enum:  # for which reason messages are settled, and which of them therefore are not
+    BY_USER = 0     # all that a call of `Message.ack` would not settle
+    BY_RETURN = 1   # these, and those that were deferred or failed
+    BY_FAILURE = 2  # those that the function `on_error` was asked about
+
+
+def note_failures(list messages not None):
+    """note_failures(messages)
+    --
+
+    Note that the handler of messages raised: until `settle_failed` or `ask_about` only that has an effect on them.
+
+    Parameters
+    ----------
+    messages : list of Message
+
+    Returns
+    -------
+    list of Message
+        Those that were neither settled nor failed before.
+
+    Notes
+    -----
+    O(messages). Safe from any thread: of several calls, one gets a message.
+    """
+    cdef list found = []
+    cdef Message message
+    for message in messages[:]:
+        if not message.settled and message.note_failure():
+            found.append(message)
+    return found
+
+
+def settle_failed(Message message not None, int verdict):
+    """settle_failed(message, verdict)
+    --
+
+    Settle a message whose handler raised, as was decided; return whether this call settled it.
+    """
+    return message.carry_out(verdict)
+
+
+def ask_about(Message message not None):
+    """ask_about(message)
+    --
+
+    Let a message whose handler raised be settled and deferred by its methods, until `decide_about`.
+    """
+    with cython.critical_section(message):
+        message.failure = ASKED
+
+
+def decide_about(Message message not None):
+    """decide_about(message)
+    --
+
+    Return whether a message that was asked about is still neither settled nor deferred; then only `settle_failed` can
+    settle it.
+    """
+    cdef bint left
+    with cython.critical_section(message):
+        left = not (message.settled or message.deferred)
+        if left:
+            message.failure = DECIDED
+    return left
+
+
+def settle_all(list messages not None, int verdict):
+    """settle_all(messages, verdict)
     --
 
     Settle the unsettled messages of a list.
@@ -2273,8 +2399,6 @@ def settle_all(list messages not None, int verdict, bint but_deferred=False):
     messages : list of Message
     verdict : int
         `AckLedger.ACK`, `REQUEUE` or `REJECT`.
-    but_deferred : bool
-        Whether to leave out messages that were deferred.
 
     Returns
     -------
@@ -2291,6 +2415,28 @@ def settle_all(list messages not None, int verdict, bint but_deferred=False):
     Complexity: O(messages), without a Python call for each. Thread safety: any thread; each message is settled once,
     even if other threads settle it too.
     """
+    return settle_some(messages, verdict, BY_USER)
+
+
+def finish_all(list messages not None):
+    """finish_all(messages)
+    --
+
+    Ack messages as `Message.finish` does: unless they were settled or deferred, or failed; as `settle_all`.
+    """
+    return settle_some(messages, ACK, BY_RETURN)
+
+
+def settle_all_failed(list messages not None, int verdict):
+    """settle_all_failed(messages, verdict)
+    --
+
+    Settle messages whose handlers raised, except those that a function was asked about; as `settle_all`.
+    """
+    return settle_some(messages, verdict, BY_FAILURE)
+
+
+cdef Py_ssize_t settle_some(list messages, int verdict, int reason) except -1:
     cdef list chosen = messages[:]  # a channel of somebody's own may change the caller's
     cdef Settlements due = None
     cdef Message message
@@ -2301,14 +2447,13 @@ def settle_all(list messages not None, int verdict, bint but_deferred=False):
         message = <Message?> <object> PyList_GET_ITEM(chosen, i)
         if isinstance(message.origin, ChannelDeliveries):
             channel = <ChannelDeliveries> message.origin
-            count += settle_run(channel, chosen, &i, verdict, but_deferred, &is_due, &placed)
+            count += settle_run(channel, chosen, &i, verdict, reason, &is_due, &placed)
             if is_due:
                 due = channel.settlements
                 is_due = False
             continue
         i += 1
-        if not message.settled and not (but_deferred and message.deferred):
-            message.settled = True
+        if takes(message, reason):
             count += message.origin.settle(message.delivery_tag, verdict)
             placed |= message.place is not None
     if due is not None and not due.flush_requested:
@@ -2320,8 +2465,17 @@ def settle_all(list messages not None, int verdict, bint but_deferred=False):
     return count
 
 
+cdef inline bint takes(Message message, int reason) noexcept:
+    """Return whether the caller is to settle a message for that reason."""
+    if reason == BY_RETURN and (message.deferred or message.failure != NOT_FAILED):
+        return False
+    if reason == BY_FAILURE and message.failure == ASKED:
+        return False
+    return message.take(reason == BY_FAILURE)
+
+
 cdef Py_ssize_t settle_run(
-    ChannelDeliveries channel, list messages, Py_ssize_t* at, int verdict, bint but_deferred, bint* is_due, bint* placed
+    ChannelDeliveries channel, list messages, Py_ssize_t* at, int verdict, int reason, bint* is_due, bint* placed
 ) except -1:
     """Settle messages that follow one another and came on one channel.
 
@@ -2336,9 +2490,8 @@ cdef Py_ssize_t settle_run(
             if message.origin is not channel:
                 break
             at[0] += 1
-            if message.settled or but_deferred and message.deferred:
+            if not takes(message, reason):
                 continue
-            message.settled = True
             placed[0] |= message.place is not None
             if stands:
                 done += channel.note_tag(message.delivery_tag, message.sent_as(channel, verdict))

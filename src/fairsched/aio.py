@@ -341,8 +341,10 @@ class Consumer:
         -----
         Call it inside the ``async with`` block. After a stop, handlers have `shutdown_timeout`, minus the part reserved
         for closing, to finish; then they are cancelled and their messages requeued. The same happens if `run` itself is
-        cancelled. The end of the ``async with`` block waits for deferred messages. A plain function cannot be
-        cancelled: it continues in its thread, and its settlements then have no effect.
+        cancelled, or a worker ends by an exception. `run` waits for a handler that survives its cancellation, such as
+        one that catches CancelledError, during half of the time that is left; then it returns, and what the handler
+        does with its message has no effect. The end of the ``async with`` block waits for deferred messages. A plain
+        function cannot be cancelled: it continues in its thread, and its settlements then have no effect.
         """
         awaited = is_coroutine_handler(handler)
         self._check_usable()
@@ -356,8 +358,9 @@ class Consumer:
             around_coroutine(settings, call, client.counters, threaded=not awaited)
             for call in (threads if not awaited else [handler] * len(priorities))
         ]
+        hands = [_Hand() for _ in priorities]
         tasks = [
-            asyncio.ensure_future(self._work(call, client.lanes.of_worker(number), priority))
+            asyncio.ensure_future(self._work(call, client.lanes.of_worker(number), priority, hands[number]))
             for number, (call, priority) in enumerate(zip(calls, priorities, strict=True))
         ]
         work = asyncio.gather(*tasks)
@@ -377,15 +380,32 @@ class Consumer:
                     "messages requeued",
                     sum(not task.done() for task in tasks), client.settings.options.shutdown_timeout,
                 )  # fmt: skip
-            work.cancel()
             for thread in threads:
                 thread.leave()
             watching.close()
-            results = await asyncio.gather(work, return_exceptions=True)
-        if finished and isinstance(results[0], BaseException):
-            raise results[0]
+            work.add_done_callback(lambda work: work.cancelled() or work.exception())  # nobody else may ask for it
+            await self._leave(tasks, hands)
+        if finished:
+            work.result()
         if self._client.error is not None:
             raise self._client.error
+
+    async def _leave(self, tasks: Sequence[asyncio.Future[None]], hands: Sequence[_Hand]) -> None:
+        """Cancel workers, and wait until they have ended, but not beyond the shutdown timeout: a handler may go on."""
+        for task, hand in zip(tasks, hands, strict=True):
+            hand.ended = True
+            task.cancel()
+        try:
+            await asyncio.wait(tasks, timeout=self._client.time_to_leave())
+        finally:
+            left = [hand.message for hand in hands if hand.message is not None]
+            for message in left:
+                message.fail(asyncio.CancelledError())
+        if left:
+            _log.warning(
+                "%d handlers go on although they were cancelled; their messages are requeued, and what the handlers do "
+                "with them has no effect", len(left),
+            )  # fmt: skip
 
     async def _deadline(self) -> None:
         """Return when a stopped consumer has used up its time."""
@@ -393,10 +413,12 @@ class Consumer:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._left.wait(), self._client.remaining())
 
-    async def _work(self, handler: Callable[[Message], Awaitable[object]], lane: FairQueue, priority: int) -> None:
+    async def _work(
+        self, handler: Callable[[Message], Awaitable[object]], lane: FairQueue, priority: int, hand: _Hand
+    ) -> None:
         client, turn = self._client, _Turn(self._client)
         take, handled, clock = client.try_get, client.handled, time.perf_counter_ns
-        while True:
+        while not hand.ended:  # a handler may survive its cancellation
             try:
                 message = take(lane, priority)
                 if message is None:
@@ -405,7 +427,9 @@ class Consumer:
                 self._raise_problem()
                 return
             begin = clock()
+            hand.message = message
             await call_async(handler, message)
+            hand.message = None
             end = clock()
             handled(lane, message, end - begin)
             if turn.is_over(end):
@@ -456,6 +480,16 @@ class Consumer:
         Safe from any thread; O(number of queues).
         """
         return self._client.state()
+
+
+class _Hand:
+    """What a worker has in hand, and whether it is to take more."""
+
+    __slots__ = ("ended", "message")
+
+    def __init__(self) -> None:
+        self.message: Message | None = None
+        self.ended = False
 
 
 class _Turn:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pika.spec import Basic, BasicProperties
 
 from fairsched._amqp import AckLedger
-from fairsched._delivery import Counters, Message, call
+from fairsched._delivery import Counters, Message, ask_about, call, settle_failed
 from fairsched.consumer.batching.arrow import ArrowBatch, ArrowColumns
 from fairsched.consumer.batching.batches import MessageBatch, check_limits, plain_batches
 from fairsched.consumer.handling.around import around_coroutine, around_plain, around_thread
@@ -70,24 +70,29 @@ class FakeChannel:
         return self.alive
 
     def failed(self, message: Message, error: Exception) -> None:
-        """Settle a message whose handler raised."""
+        """Settle a message whose handler raised; `failed` may use the methods of the message, as ``on_error`` may."""
         if self._failed is None:
-            message.nack()
-        else:
-            self._failed(message, error)
+            settle_failed(message, AckLedger.REQUEUE)
+            return
+        ask_about(message)
+        self._failed(message, error)
 
 
 class _KeptCopies(Retries):
     """Retries whose copies are kept instead of published."""
 
     def __init__(self, rules: Mapping[str, Retry], keep: Callable[[Message, Declaration, bytes], None]) -> None:
-        super().__init__(rules, (), Message.nack)
+        super().__init__(rules, (), _requeue)
         self._keep = keep
 
     def send(self, message: Message, declaration: Declaration, attempt: int, error: Exception, what: str) -> None:
         """Ack a message and keep its copy; neither if the connection is lost, since the broker then redelivers it."""
-        if message.ack():
+        if settle_failed(message, AckLedger.ACK):
             self._keep(message, declaration, copy_properties(message, attempt, error))
+
+
+def _requeue(message: Message) -> None:
+    settle_failed(message, AckLedger.REQUEUE)
 
 
 class FakeConsumer:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.rabbitmq import Node, eventually, numbered
@@ -126,3 +129,73 @@ def test_a_run_ended_by_a_handler_does_not_look_finished(
 
     asyncio.run(main())
     eventually(lambda: broker.count(queue) == 3)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_coroutine_that_survives_its_cancellation_does_not_hold_up_the_end(
+    broker: Node, new_queue: Declare, cancelled: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And gets no message after the deadline; what it does with its own has no effect."""
+    queue = new_queue("survivor")
+    broker.publish(queue, numbered(4))
+    seen: list[Any] = []
+
+    async def handle(message: Any) -> None:
+        seen.append(message)
+        if len(seen) == 2:
+            both.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        if message.body == b"0":
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(release.wait(), 60)
+
+    async def main() -> float:
+        nonlocal both, release
+        both, release = asyncio.Event(), asyncio.Event()
+        async with aio.Consumer(broker.url, [queue], workers=2, shutdown_timeout=2) as consumer:
+            running = asyncio.create_task(consumer.run(handle))
+            await asyncio.wait_for(both.wait(), 30)
+            began = time.monotonic()
+            if cancelled:
+                running.cancel()
+            else:
+                consumer.stop()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+            took = time.monotonic() - began
+            late = [message for message in seen if not message.settled]
+            assert not any(message.ack() for message in seen)
+            assert late == []
+        release.set()
+        return took
+
+    both: asyncio.Event
+    release: asyncio.Event
+    assert asyncio.run(main()) < 2.5
+    assert len(seen) == 2
+    assert "1 handlers go on although they were cancelled" in caplog.text
+    eventually(lambda: broker.count(queue) >= 3)
+
+
+def test_the_end_of_one_worker_ends_the_others(broker: Node, new_queue: Declare) -> None:
+    """They are cancelled, and take no more messages."""
+    queue = new_queue("others")
+    broker.publish(queue, numbered(10))
+    seen: list[Any] = []
+
+    async def handle(message: Any) -> None:
+        seen.append(message)
+        if len(seen) == 2:
+            raise asyncio.CancelledError  # as of a task that it awaited
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+
+    async def main() -> None:
+        async with aio.Consumer(broker.url, [queue], workers=2, shutdown_timeout=2) as consumer:
+            with pytest.raises(asyncio.CancelledError):
+                await consumer.run(handle)
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert len(seen) == 2

@@ -1,7 +1,8 @@
-"""Delivery limit and consumer timeout of quorum queues, which differ between versions of RabbitMQ."""
+"""Quorum queues: delivery limit and consumer timeout, which differ between versions of RabbitMQ, and the end."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from support.rabbitmq import Node, eventually, numbered
 from support.spark.running import schema_of
 
-from fairsched import Consumer
+from fairsched import Consumer, aio
 from fairsched.spark.source.batch import BatchReader
 from fairsched.spark.source.options import source_options
 
@@ -86,3 +87,61 @@ def test_a_consumer_that_is_cancelled_for_its_slowness_drops_what_it_holds(
     assert handled[0] == (b"0", False)
     assert sorted(handled[1:]) == [(b"0", True), (b"1", True), (b"2", True)]
     eventually(lambda: broker.left(queue) == 0)
+
+
+MESSAGES, ROUNDS = 600, 6
+
+
+def by_iterating(url: str, queue: str, stopped: bool) -> list[Any]:
+    """Take all messages, then settle them one by one, every second by an ack; return all."""
+    found = []
+    with Consumer(url, [queue], prefetch=2 * MESSAGES) as consumer:
+        for message in consumer:
+            found.append(message)
+            if len(found) == MESSAGES:
+                if not stopped:
+                    break
+                consumer.stop()  # the loop ends when the broker has confirmed the end of deliveries
+        settle(found)
+    return found
+
+
+def by_asyncio(url: str, queue: str, stopped: bool) -> list[Any]:
+    """As `by_iterating`."""
+
+    async def main() -> list[Any]:
+        found = []
+        async with aio.Consumer(url, [queue], prefetch=2 * MESSAGES) as consumer:
+            async for message in consumer:
+                found.append(message)
+                if len(found) == MESSAGES:
+                    if not stopped:
+                        break
+                    consumer.stop()
+            settle(found)
+        return found
+
+    return asyncio.run(main())
+
+
+def settle(messages: list[Any]) -> None:
+    for number, message in enumerate(messages):
+        assert message.ack() if number % 2 else message.nack()
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+@pytest.mark.parametrize("way", [by_iterating, by_asyncio])
+def test_what_was_acked_right_before_the_end_does_not_come_again(
+    broker: Node, new_queue: Callable[..., str], way: Callable[[str, str, bool], list[Any]], stopped: bool
+) -> None:
+    """A quorum queue logs settlements later than its channel answers: the end has to wait for that."""
+    for _ in range(ROUNDS):
+        queue = new_queue("ending", arguments={"x-queue-type": "quorum"})
+        broker.publish(queue, numbered(MESSAGES), commit=True, delivery_mode=2)
+        acked = {message.body for message in way(broker.url, queue, stopped)[1::2]}
+        eventually(lambda queue=queue: broker.count(queue) >= MESSAGES // 2)
+        left = set()
+        with broker.connect() as channel:
+            while (one := channel.basic_get(queue, auto_ack=True))[0] is not None:
+                left.add(one[2])
+        assert left == {*numbered(MESSAGES)} - acked

@@ -18,6 +18,7 @@ from fairsched._delivery import (
     MessageSource,
     Settlements,
     give_deliveries,
+    settle_failed,
 )
 
 ACK, REQUEUE, REJECT = AckLedger.ACK, AckLedger.REQUEUE, AckLedger.REJECT
@@ -51,7 +52,7 @@ class Channel(ChannelDeliveries):
 
     def failed(self, message: Message, error: Exception) -> None:
         self.failures.append(error)
-        message.nack()
+        settle_failed(message, REQUEUE)
 
     def flush(self) -> None:
         if self.alive:

@@ -30,6 +30,10 @@ _log = logging.getLogger(__name__)
 
 #: A window counts as full when a quarter of it is left, or this many.
 _SLACK = 32
+#: Settlements that RabbitMQ's channels send to a quorum queue without an answer; they keep the others.
+_AT_ONCE = 32
+#: Seconds that a quorum queue has, at least and at most, to log these; it takes about as long as a cancellation.
+_LOG, _LONGEST_LOG = 0.1, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,8 @@ class ConsumerChannel(ChannelDeliveries):
             self._consuming_options = {"exclusive": options.exclusive, "arguments": options.consumer_arguments}
         self._channel: Channel | None = None
         self._ending: Callable[[], None] | None = None
+        #: Seconds from the last cancellation of a consumer to the broker's answer.
+        self._logging = 0.0
         #: Whether the broker cancelled the last consumer, and it is not time to consume again.
         self._sent_away = False
         self.resize(window)
@@ -145,7 +151,10 @@ class ConsumerChannel(ChannelDeliveries):
             return
         if again and self.busy:
             # What is still here comes again, if the broker has taken it back: and it would once more at each timeout.
-            channel.close(200, "the broker cancelled the consumer")
+            self._sent_away = True  # no other consumer is opened until then
+            self.flush()
+            if not self.await_settlements(lambda: self._close(channel)):
+                self._close(channel)
         else:
             self.prefetch.move(channel, self.window)
 
@@ -179,7 +188,13 @@ class ConsumerChannel(ChannelDeliveries):
         return str(tag)
 
     def _stop(self, channel: Channel, tag: str, confirmed: Callable[[Method[Basic.CancelOk]], None]) -> None:
-        channel.basic_cancel(tag, callback=confirmed)
+        asked = time.monotonic()
+
+        def timed(frame: Method[Basic.CancelOk]) -> None:
+            self._logging = time.monotonic() - asked
+            confirmed(frame)
+
+        channel.basic_cancel(tag, callback=timed)
         # Deliveries may be on their way. pika would refuse them with basic.reject, which counts towards the delivery
         # limit of a quorum queue; we take them, handle them or give them back ourselves. Either every one of them
         # comes here or none: the ledger admits no gap.
@@ -261,12 +276,37 @@ class ConsumerChannel(ChannelDeliveries):
         self.expect(self.allowed(self.ledger.pending))
         self._note_room()
         frames, transport = self.ledger.frames(channel.channel_number), channel.connection
+        self.count_sent(frames)
         if transport.shortcut:
             transport.send_settlements(frames)
         else:
             settle_by_pika(channel, frames)
 
+    def settling_time(self) -> float:
+        """Return for how many seconds the broker may keep settlements after its channel has answered; 0: it does not.
+
+        A channel of RabbitMQ sends settlements to a quorum queue without waiting. Of more than a few that the queue has
+        not logged yet, it keeps the later ones, and drops them if it is closed meanwhile. No answer says when that is
+        over, since the queue's log is on disk; but a cancelled consumer is logged too, and answered after that.
+        """
+        return min(_LONGEST_LOG, max(_LOG, 4 * self._logging)) if self.settlements_sent > _AT_ONCE else 0.0
+
+    def await_settlements(self, done: Callable[[], None]) -> bool:
+        """Call `done` when the broker has answered something sent after the settlements; False if there are none.
+
+        `done` is not called if the channel is closed before the answer.
+        """
+        channel = self._channel
+        if not self.alive or not self.ledger.delivered or channel is None or not channel.is_open:
+            return False
+        channel.queue_declare(self.queue, passive=True, callback=lambda _frame: done())
+        return True
+
     # The end -----------------------------------------------------------------------------------------------------
+
+    def _close(self, channel: Channel) -> None:
+        if channel.is_open:
+            channel.close(200, "the broker cancelled the consumer")
 
     def cancel(self, done: Callable[[], None]) -> bool:
         """Stop deliveries and call `done` when they have stopped; False if there is nothing to stop."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fairsched._delivery import Counters, MessageSource
 from fairsched.amqp.urls import endpoint
 from fairsched.consumer.explanation import Explanation, check_consumed, check_hashable, check_known, explained
+from fairsched.consumer.handling.described import described
 from fairsched.consumer.handling.retries import Retries
 from fairsched.consumer.handling.settlement import FailurePolicy
 from fairsched.consumer.handling.time_limit import TimeLimits
@@ -356,6 +357,10 @@ class Client(MessageSource, Listener):
         whole = self.settings.options.shutdown_timeout
         return max(0.0, self._left() - min(_CLOSE_MOST, _CLOSE_PART * whole))
 
+    def time_to_leave(self) -> float:
+        """Return the seconds for which cancelled handlers are waited for: of what is left, the close has half."""
+        return max(0.0, 0.5 * self._left())
+
     def _left(self) -> float:
         """Return the seconds until the deadline of a stop."""
         began = time.monotonic() if self._stop_at is None else self._stop_at
@@ -467,7 +472,7 @@ class Client(MessageSource, Listener):
     def _problem(self) -> str | None:
         """Say why this cannot go on by itself, if so."""
         if self.error is not None:
-            return f"{type(self.error).__name__}: {self.error}"
+            return described(self.error)
         if self._forked:
             return FORKED
         if not self._started or self.io_thread.ended:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
+from fairsched.consumer.handling.described import described, shown
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.errors import ConfigurationError
 from fairsched.handlers import check_plain, check_result
@@ -121,9 +122,12 @@ class FunctionCost(ConstantCost):
             cost = int(found)
             if not 1 <= cost <= LARGEST:
                 raise ValueError(f"cost must be from 1 to {LARGEST}, got {cost}")
-        except Exception:
+        except Exception as error:
             if self._reports.due(message.queue):
-                _log.exception("cost function failed on a message of queue %r; such messages cost 1", message.queue)
+                _log.error(
+                    "cost function failed on a message of queue %r (%s); such messages cost 1",
+                    message.queue, described(error), exc_info=shown(error),
+                )  # fmt: skip
             return 1
         return cost
 

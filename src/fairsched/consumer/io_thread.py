@@ -22,6 +22,7 @@ from fairsched.consumer.channel import ChannelCallbacks, ConsumerChannel
 from fairsched.consumer.consumer_counts import ConsumerCounts
 from fairsched.consumer.declarations import Declarations, wanted_queues
 from fairsched.consumer.flush_timer import FlushTimer
+from fairsched.consumer.handling.described import described, shown
 from fairsched.consumer.handling.retries import first_declarations
 from fairsched.consumer.prefetch.control import WindowControl
 from fairsched.consumer.prefetch.hold import BackloggedSlots
@@ -46,6 +47,8 @@ FORKED = (
 
 #: How often it is asked whether somebody can use the consumer, in seconds, and how long its end may take if not.
 _WATCH_PERIOD, _LONGEST_END = 1.0, 5.0
+#: For this part of the time of a close, the broker's answers to settlements are awaited.
+_AWAITING_PART = 0.6
 #: Seconds between two queues that are consumed after connections that did not last, and for all of them at most.
 _STAGGER, _LONGEST_STAGGER = 0.01, 2.0
 #: Longest time that a worker gives way to the I/O thread, in seconds.
@@ -177,7 +180,9 @@ class IOThread:
         #: What is declared on each connection before anything is consumed.
         self._declared = [*wanted_queues(settings.queues), *first_declarations(settings.retries)]
         self._startup = Startup(self._loop, self._channels, self._begin)
-        self._stopping = self._intake_closed = False
+        self._stopping = self._intake_closed = self._closing = False
+        #: Channels whose settlements are sent, and whose broker has not answered since.
+        self._awaiting: set[ConsumerChannel] = set()
         self._launched, self._ended = False, threading.Event()
         #: When the loop was seen to turn last, on the clock of `time.monotonic`.
         self.turned = time.monotonic()
@@ -261,7 +266,7 @@ class IOThread:
         """Send what is settled, close the connection and end the thread, waiting `timeout` seconds at most."""
         if not self._launched:
             return
-        self._loop.add_callback_threadsafe(self._close)
+        self._loop.add_callback_threadsafe(lambda: self._close(_AWAITING_PART * timeout))
         if not self._ended.wait(timeout):
             _log.warning(
                 "the broker did not confirm the close within %.3g s; leaving without its answer. "
@@ -325,7 +330,7 @@ class IOThread:
         self._connection.drop()
         self._stopping = self._intake_closed = True
         if failure is not None:
-            _log.critical("the I/O thread ended by %s", type(failure).__name__, exc_info=failure)
+            _log.critical("the I/O thread ended by %s", described(failure), exc_info=shown(failure))
             self._listener.failed(failure)
         self._forget()
         self._listener.intake_closed()
@@ -355,7 +360,7 @@ class IOThread:
         """End if nobody can use the consumer any more."""
         self.turned = time.monotonic()
         if self._listener.orphan():
-            self._close()
+            self._close(_AWAITING_PART * _LONGEST_END)
             self._loop.call_later(_LONGEST_END, self._loop.stop)
         else:
             self._loop.call_later(_WATCH_PERIOD, self._watch)
@@ -442,6 +447,8 @@ class IOThread:
             )  # fmt: skip
             self._streams.add(stream)
         self._forget()
+        if self._closing:
+            self._close_connection()
 
     def _forget(self) -> None:
         """Forget what was delivered: the broker delivers it again."""
@@ -535,6 +542,7 @@ class IOThread:
         if self._stopping:
             self._cancel_done(found)
             self._look_if_settled()
+            self._on_settlements_taken(found)
         elif found.queue in self._unconfirmed:
             kind = QueueNotFound if is_missing(reason) else ConnectionFailed
             what = "does not exist" if is_missing(reason) else "cannot be consumed"
@@ -568,7 +576,7 @@ class IOThread:
 
     def _fail(self, error: Exception) -> None:
         self._listener.failed(error)
-        self._close()
+        self._close(_AWAITING_PART * _LONGEST_END)
 
     def _stop_intake(self) -> None:
         if self._stopping:
@@ -595,6 +603,8 @@ class IOThread:
             self._intake.drain()
             self._listener.intake_closed()
             self._look_if_settled()
+            if self._closing:
+                self._await_settlements()
 
     def _end_unconfirmed(self, waited: float) -> None:
         if not self._intake_closed:
@@ -604,8 +614,47 @@ class IOThread:
             )
             self._end_intake()
 
-    def _close(self) -> None:
-        self._stop_intake()
+    def _close(self, longest: float) -> None:
+        """End deliveries, send what is settled, and close when the broker has taken it, or after `longest` seconds."""
+        if self._closing:
+            return
+        self._closing = True
+        self._loop.call_later(longest, self._close_connection)
+        if self._intake_closed:
+            self._await_settlements()
+        else:
+            self._stop_intake()
+            self._flush()
+
+    def _await_settlements(self) -> None:
+        self._flush()
+        for found in list(self._current.values()):
+            self._await_settlements_of(found, found.settling_time())
+        if not self._awaiting:
+            self._close_connection()
+
+    def _await_settlements_of(self, found: ConsumerChannel, seconds: float) -> None:
+        """Await an answer to the settlements of a channel, and unless `seconds` is 0 another after that time."""
+
+        def answered() -> None:
+            if seconds:
+                self._loop.call_later(seconds, lambda: self._await_settlements_of(found, 0.0))
+            else:
+                self._on_settlements_taken(found)
+
+        if found.await_settlements(answered):
+            self._awaiting.add(found)
+        else:
+            self._on_settlements_taken(found)
+
+    def _on_settlements_taken(self, found: ConsumerChannel) -> None:
+        """Close the connection if the broker has taken the settlements of all channels, or closed these."""
+        if found in self._awaiting:
+            self._awaiting.discard(found)
+            if not self._awaiting:
+                self._close_connection()
+
+    def _close_connection(self) -> None:
         self._flush()
         # What still comes is dropped by pika, whole: the broker takes it back with the channel.
         if (transport := self._connection.transport) is not None:

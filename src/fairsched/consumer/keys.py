@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fairsched._delivery import HeaderKey
 from fairsched.amqp.properties import PROPERTY_NAMES
+from fairsched.consumer.handling.described import described, shown
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.errors import ConfigurationError, DecodingError
 from fairsched.handlers import check_plain, check_result
@@ -112,10 +113,11 @@ class _Guarded:
             if self._reports.due(message.queue):
                 _log.error("%s of a message of queue %r: %s; it gets none", self._option, message.queue, error)
             return NOBODY
-        except Exception:
+        except Exception as error:
             if self._reports.due(message.queue):
-                _log.exception(
-                    "%s function failed on a message of queue %r; such messages get no key", self._option, message.queue
-                )
+                _log.error(
+                    "%s function failed on a message of queue %r (%s); such messages get no key",
+                    self._option, message.queue, described(error), exc_info=shown(error),
+                )  # fmt: skip
             return NOBODY
         return key

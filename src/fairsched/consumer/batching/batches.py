@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, overload
 
 from fairsched._amqp import AckLedger
-from fairsched._delivery import settle_all
+from fairsched._delivery import finish_all, note_failures, settle_all, settle_all_failed
 from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -56,8 +56,9 @@ class MessageBatch(Sequence["Message"]):
     -----
     Messages may also be settled one by one; the methods of the batch settle those that are not settled yet. As a
     context manager, a batch acks these when the block ends, except messages that were deferred. If the block raises an
-    `Exception`, each unsettled message is settled as the consumer's ``on_error`` says; other exceptions, such as
-    KeyboardInterrupt or a task's CancelledError, requeue them. The exception propagates.
+    `Exception`, each unsettled message is settled as the consumer's ``on_error`` or ``retry`` says; other exceptions,
+    such as KeyboardInterrupt or a task's CancelledError, requeue them. The exception propagates. As for a `Message`,
+    the first failure decides: afterwards the methods and blocks of the batch and of its messages leave them alone.
 
     With ``cost="time"``, the time of the ``with`` block is divided equally among the messages. Without a block no time
     is measured, as in an iteration.
@@ -133,13 +134,21 @@ class MessageBatch(Sequence["Message"]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is None:
-            settle_all(self._messages, AckLedger.ACK, True)
-        elif isinstance(error, Exception):
-            self._failed([message for message in self._messages if not message.settled], error)
+            finish_all(self._messages)
+        elif issubclass(type(error), Exception):  # `isinstance` asks the object, which may raise
+            self._fail(error)  # type: ignore[arg-type]
         else:
             self.nack()
             return
         self._handled(self._messages, time.perf_counter_ns() - self._began)
+
+    def _fail(self, error: Exception) -> None:
+        failed = note_failures(self._messages)
+        try:
+            self._failed(failed, error)
+        except BaseException:  # whatever it was about to do, the messages must not stay here
+            settle_all_failed(failed, AckLedger.REQUEUE)
+            raise
 
     def __repr__(self) -> str:
         unsettled = sum(not message.settled for message in self._messages)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from fairsched.consumer.handling.described import class_of, described
 from fairsched.errors import UndecodableBody
 from fairsched.handlers import check_plain
 
@@ -47,5 +48,5 @@ class Decoder:
             raise  # which says more of this process than of the message
         except Exception as error:
             # What else an error says may be the body, and this goes to the log.
-            detail = f": {error}" if isinstance(error, _PLAIN) else ""
-            raise UndecodableBody(message, f"{type(error).__name__}{detail}") from error
+            text = described(error) if issubclass(type(error), _PLAIN) else class_of(error)
+            raise UndecodableBody(message, text) from error

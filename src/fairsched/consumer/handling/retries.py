@@ -26,9 +26,11 @@ from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from fairsched._amqp import PROPERTY_NAMES, encode_properties, read_properties
+from fairsched._amqp import PROPERTY_NAMES, AckLedger, encode_properties, read_properties
+from fairsched._delivery import settle_failed
 from fairsched.amqp.fieldtables import read_table, replace_fields
 from fairsched.consumer.declarations import Declaration, Declarations
+from fairsched.consumer.handling.described import described, shown
 from fairsched.errors import MessageReturned, PublishFailed
 from fairsched.publisher.client import Client as PublisherClient
 from fairsched.publisher.client import Settings as PublisherSettings
@@ -214,7 +216,7 @@ class Retries:
             return what
         name = retry.dead_letters_of(message.queue)
         if name is None:
-            if message.reject():
+            if settle_failed(message, AckLedger.REJECT):
                 self._count("dead_lettered")
             return f"reject, after attempt {attempt}"
         self.send(message, dead_letter_declaration(message.queue, name), attempt, error, "dead_lettered")
@@ -245,7 +247,7 @@ class Retries:
     def send(self, message: Message, declaration: Declaration, attempt: int, error: Exception, what: str) -> None:
         """Begin to publish a copy of a message, which is acknowledged once the broker has that."""
         if message.settled or not message.alive:
-            message.nack()  # it is counted, and the broker delivers it again
+            settle_failed(message, AckLedger.REQUEUE)  # it is counted, and the broker delivers it again
             return
         copy = _Copy(message, declaration, copy_properties(message, attempt, error), what)
         self._count("retrying")
@@ -364,7 +366,7 @@ class Retries:
         if name is not None:
             declaration = dead_letter_declaration(message.queue, name)
             self._prepare(_Copy(message, declaration, bare_properties(message), "dead_lettered", bare=True))
-        elif message.reject():
+        elif settle_failed(message, AckLedger.REJECT):
             self._count("dead_lettered")
 
     def _open_publisher(self) -> PublisherClient:
@@ -399,7 +401,7 @@ class Retries:
     def _acknowledge(self, copy: _Copy) -> None:
         """Step 3."""
         self._count("retrying", -1)
-        if copy.message.ack():
+        if settle_failed(copy.message, AckLedger.ACK):
             self._count(copy.what)
 
     def _failed(self, copy: _Copy, reason: str) -> None:
@@ -416,8 +418,11 @@ class Retries:
 def _wanted(retry: Retry, message: Message, error: Exception) -> bool:
     try:
         return retry.wants(message, error)
-    except Exception:
-        _log.exception("on= of retry failed; message %d is not retried", message.delivery_tag)
+    except Exception as problem:
+        _log.error(
+            "on= of retry failed (%s); message %d is not retried",
+            described(problem), message.delivery_tag, exc_info=shown(problem),
+        )  # fmt: skip
         return False
 
 
@@ -430,7 +435,7 @@ def copy_properties(message: Message, attempt: int, error: Exception) -> bytes:
     header = _content_header(message)
     added: dict[str, Any] = {
         ATTEMPTS: attempt,
-        EXCEPTION: _described(error),
+        EXCEPTION: described(error)[:_LONGEST_TEXT].encode("utf-8", "replace").decode(),
         QUEUE: message.queue,
         EXCHANGE: message.exchange,
         ROUTING_KEY: message.routing_key,
@@ -481,11 +486,3 @@ def _content_header(message: Message) -> bytes:
 def _raw_table(header: bytes, begin: int) -> tuple[bytes, int]:
     end = begin + 4 + int.from_bytes(header[begin : begin + 4], "big")
     return header[begin:end], end
-
-
-def _described(error: BaseException) -> str:
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception:
-        text = type(error).__name__
-    return text[:_LONGEST_TEXT].encode("utf-8", "replace").decode()

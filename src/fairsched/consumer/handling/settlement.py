@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from fairsched._amqp import AckLedger
-from fairsched._delivery import settle_all
+from fairsched._delivery import ask_about, decide_about, settle_all_failed, settle_failed
+from fairsched.consumer.handling.described import described, shown
 from fairsched.consumer.handling.retries import attempts_before
 from fairsched.consumer.requeueing.pace import Pace
 from fairsched.errors import UndecodableBody
@@ -80,7 +81,8 @@ class FailurePolicy:
         """Settle a message as ``on_error`` or ``retry`` says; log the failure once, without the body."""
         self._counters.add("errors")
         retries = self._retries if self._retries is not None and self._retries.covers(message.queue) else None
-        if isinstance(error, UndecodableBody) and error.message is message:
+        if _cannot_decode(error, message):
+            assert isinstance(error, UndecodableBody)
             _log.error(
                 "message %d of queue %r cannot be decoded and is rejected: %s",
                 message.delivery_tag, message.queue, error.reason,
@@ -88,7 +90,7 @@ class FailurePolicy:
             if retries is not None and not message.settled:
                 retries.settle(message, error, final=True)
             else:
-                message.nack(requeue=False)
+                settle_failed(message, AckLedger.REJECT)
             return
         policy = self._policies.get(message.queue, self._on_error)
         if retries is not None and not message.settled:
@@ -98,10 +100,9 @@ class FailurePolicy:
         else:
             what = policy if isinstance(policy, str) else "on_error function"
         due = self._tracebacks.due(message, error, retries is not None and attempts_before(message) > 0)
-        trace = (type(error), error, error.__traceback__) if due else None
         _log.error(
-            "handler failed on message %d of queue %r (%s: %s); settled by: %s",
-            message.delivery_tag, message.queue, type(error).__name__, error, what, exc_info=trace,
+            "handler failed on message %d of queue %r (%s); settled by: %s",
+            message.delivery_tag, message.queue, described(error), what, exc_info=shown(error) if due else None,
         )  # fmt: skip
         if retries is not None:
             return
@@ -110,7 +111,7 @@ class FailurePolicy:
         elif policy == "requeue":
             self._pace.requeue(message)
         else:
-            message.reject()
+            settle_failed(message, AckLedger.REJECT)
 
     def settle_many(self, messages: list[Message], error: Exception) -> None:
         """Settle messages that were handled together, as ``on_error`` says of each; log the failure once."""
@@ -124,45 +125,54 @@ class FailurePolicy:
         policy = self._on_error
         due = self._tracebacks.due(messages[0], error)
         _log.error(
-            "handler failed on %d messages of a batch, the first of them message %d of queue %r (%s: %s); "
+            "handler failed on %d messages of a batch, the first of them message %d of queue %r (%s); "
             "settled by: %s",
-            len(messages), messages[0].delivery_tag, messages[0].queue, type(error).__name__, error,
+            len(messages), messages[0].delivery_tag, messages[0].queue, described(error),
             policy if isinstance(policy, str) else "on_error function",
-            exc_info=(type(error), error, error.__traceback__) if due else None,
+            exc_info=shown(error) if due else None,
         )  # fmt: skip
         if policy == "requeue":
             for message in messages:
                 self._pace.requeue(message)
             return
         if not callable(policy):
-            settle_all(messages, AckLedger.REJECT)
+            settle_all_failed(messages, AckLedger.REJECT)
             return
         try:
             for message in messages:
                 self._ask(policy, message, error)
         except BaseException:  # which `_ask` lets through if it is no Exception: the rest was asked nothing
-            settle_all(messages, AckLedger.REQUEUE, True)
+            settle_all_failed(messages, AckLedger.REQUEUE)
             raise
 
     def _is_alone(self, message: Message, error: Exception) -> bool:
         """Whether a message is not settled like the others of its batch."""
-        if isinstance(error, UndecodableBody) and error.message is message:
+        if _cannot_decode(error, message):
             return True  # with the others it would come again and again
         return message.queue in self._policies or (self._retries is not None and self._retries.covers(message.queue))
 
     def _ask(self, function: Callable[[Message, Exception], object], message: Message, error: Exception) -> None:
         """Have the user's function settle a message, which is requeued if it does not."""
+        ask_about(message)
         try:
             result = function(message, error)
             if result is not None:
                 check_result(result, "on_error")
-        except Exception:
-            _log.exception("on_error function failed; message %d is requeued", message.delivery_tag)
+        except Exception as problem:
+            _log.error(
+                "on_error function failed (%s); message %d is requeued",
+                described(problem), message.delivery_tag, exc_info=shown(problem),
+            )  # fmt: skip
         except BaseException:
             message.nack()
             raise
-        if not (message.settled or message.deferred):
+        if decide_about(message):
             self._pace.requeue(message)
+
+
+def _cannot_decode(error: Exception, message: Message) -> bool:
+    # `isinstance` asks the object for its class, which may raise.
+    return issubclass(type(error), UndecodableBody) and error.message is message  # type: ignore[attr-defined]
 
 
 class Tracebacks:

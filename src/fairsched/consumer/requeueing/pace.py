@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fairsched._amqp import AckLedger
+from fairsched._delivery import settle_failed
 from fairsched.consumer.requeueing.budget import COUNTS
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ class Pace:
             if seconds:
                 self._held[id(message)] = message
         if after is None or not seconds:
-            message.nack()
+            settle_failed(message, AckLedger.REQUEUE)
         else:
             after(seconds, lambda: self._let_go(message))
 
@@ -87,7 +89,7 @@ class Pace:
 
 def _nack(message: Message) -> None:
     if message.alive:  # else the broker has it back already
-        message.nack()
+        settle_failed(message, AckLedger.REQUEUE)
 
 
 def _fingerprint(message: Message) -> int:
