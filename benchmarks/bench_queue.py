@@ -92,6 +92,29 @@ def test_from_python(benchmark: Any) -> None:
     benchmark.pedantic(lambda: pulled(ours, worker, count, 1), rounds=5)
 
 
+def woken_by(count: int, consumers: int, filtered: bool) -> float:
+    """Wake-ups per message, when as many come as half of the sleeping consumers, and each takes one and is busy."""
+    jobs = PullQueue()
+    workers = [jobs.subscribe(filter=(lambda item: True) if filtered else None) for _ in range(consumers)]
+    for item in range(count):
+        jobs.put(item)
+    told = {worker.name for worker in workers if worker.notified_count}
+    assert sum(worker.pull() is not None for worker in workers if worker.name in told) == count
+    return sum(worker.notified_count for worker in workers) / count
+
+
+def test_wake_ups(benchmark: Any) -> None:
+    """One for each message, although nobody who took one comes back."""
+    record(
+        benchmark,
+        {
+            f"wake-ups : messages, {name}": (woken_by(100, 200, filtered), "<=", 1)
+            for name, filtered in (("without filters", False), ("with filters", True))
+        },
+    )
+    benchmark.pedantic(lambda: woken_by(100, 200, False), rounds=5)
+
+
 def turnover(jobs: Any, worker: Any, count: int) -> None:
     """One message at a time is put, pulled and acknowledged."""
     for item in range(count):

@@ -23,7 +23,7 @@ from fairsched.core.broker.server cimport (
 )
 from fairsched.core.broker.state cimport ALARM_CLOSE, ALARM_DEAD, Client, Server as ServerMemory
 from fairsched.core.broker.status cimport ConsumerRow, QueueRow, status_write
-from fairsched.core.waiting.node cimport INTERESTED, NOTIFIED, NOT_INTERESTED
+from fairsched.core.waiting.node cimport INTERESTED, NOTIFIED, NOT_INTERESTED, SERVED
 
 import os
 
@@ -37,7 +37,9 @@ cdef inline bytes bytes_of_text(Text text):
 
 
 #: The lists that a consumer can stand in.
-cdef dict LISTS = {INTERESTED: "interested", NOTIFIED: "notified", NOT_INTERESTED: "not interested"}
+cdef dict LISTS = {
+    INTERESTED: "interested", NOTIFIED: "notified", SERVED: "notified", NOT_INTERESTED: "not interested",
+}
 
 
 cdef str text_at(bytes rows, int64_t* at, uint32_t length):

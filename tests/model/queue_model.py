@@ -2,7 +2,8 @@
 
 A move between lists is atomic here (interest_model.py opens it up), and so are one look at the messages and one
 acquire. A walk over the interested asks each consumer's state once, in order of priority. A consumer's thread sleeps
-until it is told, and then pulls until nothing comes.
+until it is told, and then pulls until nothing comes; or, one that leaves, until it has had so many messages, and does
+not come back then, nor say that it is not interested.
 """
 
 from __future__ import annotations
@@ -12,23 +13,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Steps = Generator[Callable[[], bool] | None, None, Any]
-INTERESTED, NOTIFIED, NOT_INTERESTED = "I", "N", "X"
+INTERESTED, NOTIFIED, SERVED, NOT_INTERESTED = "I", "N", "S", "X"
 TAKEN, OUTRANKED, NOTHING = range(3)
 
 
 @dataclass(eq=False)
 class Consumer:
-    """`credit`: None is unlimited. `flag`: what outranking goes by, if not by the state."""
+    """`credit`: None is unlimited. `flag`: what outranking goes by, if not by the state. `leaves`: after so many."""
 
     name: str
     priority: int = 0
     credit: int | None = None
+    leaves: int | None = None
     wish: bool = True
     state: str = INTERESTED
     flag: bool = True
     told: bool = False
     got: int = 0
     vain: int = 0  # times it was told and found nothing
+    was_told: bool = False  # and this pull is the first since
+
+    @property
+    def left(self) -> bool:
+        return self.leaves is not None and self.got >= self.leaves
 
     @property
     def desired(self) -> bool:
@@ -50,6 +57,8 @@ class QueueModel:
         "hands over after the acquire",
         "flips before it hands over",
         "looks again after the move",
+        "offers the rest",
+        "is not counted when it offers",
     )
     consumers: Callable[[], list[Consumer]]
     programs: tuple[str, ...]
@@ -61,6 +70,7 @@ class QueueModel:
     def threads(self) -> list[Any]:
         self.all = self.consumers()  # by priority
         self.messages = [True] * self.backlog  # available
+        self.awaited = sum(consumer.state == NOTIFIED for consumer in self.all)
         return [self.live(consumer) for consumer in self.all] + [self.run(program) for program in self.programs]
 
     def run(self, program: str) -> Steps:
@@ -102,6 +112,7 @@ class QueueModel:
             return False
         consumer.state = NOTIFIED
         yield None
+        self.awaited += 1
         consumer.told = True
         return True
 
@@ -125,7 +136,10 @@ class QueueModel:
             yield None
             moved = consumer.state == NOT_INTERESTED if desired else consumer.state != NOT_INTERESTED
             if moved:
+                awaited = consumer.state == NOTIFIED
                 consumer.state = INTERESTED if desired else NOT_INTERESTED
+                yield None
+                self.awaited -= awaited
                 consumer.flag = True if desired else not self.by_state()
             if moved and desired and "looks when it becomes interested" in self.kept:
                 yield from self.notify(consumer)
@@ -143,13 +157,16 @@ class QueueModel:
             yield lambda: consumer.told
             consumer.told = False
             before = consumer.got
-            while (yield from self.pull(consumer)):
+            while not consumer.left and (yield from self.pull(consumer)):
                 consumer.got += 1
             consumer.vain += consumer.got == before
+            if consumer.left:
+                return
 
     def pull(self, consumer: Consumer) -> Steps:
         """Its last look is made from the list of the interested."""
         yield None
+        consumer.was_told = False
         if consumer.state == NOT_INTERESTED:
             return False
         moves = "interested before looking" in self.kept
@@ -177,8 +194,25 @@ class QueueModel:
 
     def done(self, consumer: Consumer) -> Steps:
         yield None
-        if consumer.state == NOTIFIED:
-            consumer.state = INTERESTED
+        if consumer.state in (NOTIFIED, SERVED):
+            yield from self.move(consumer, INTERESTED)
+
+    def move(self, consumer: Consumer, state: str) -> Steps:
+        """It is counted among the awaited until after its move."""
+        awaited, consumer.state = consumer.state == NOTIFIED, state
+        consumer.was_told = consumer.was_told or awaited
+        late = state == SERVED and "is not counted when it offers" not in self.kept
+        yield None
+        self.awaited -= awaited and not late
+        if state == SERVED and consumer.was_told:
+            yield from self.offer_rest(consumer)
+        self.awaited -= awaited and late
+
+    def offer_rest(self, consumer: Consumer) -> Steps:
+        """It was told, and has got something: the rest is for another, unless as many are awaited."""
+        yield None
+        if "offers the rest" in self.kept and self.awaited < sum(self.messages):
+            yield from self.offer(consumer)
 
     def acquire(self, consumer: Consumer, at: int) -> Steps:
         last = False
@@ -198,14 +232,15 @@ class QueueModel:
             yield from self.recompute(consumer)
         elif not last:
             yield None
-            if consumer.state == INTERESTED:
-                consumer.state = NOTIFIED
+            if consumer.state != NOT_INTERESTED:
+                yield from self.move(consumer, SERVED)
         return acquired
 
     def check(self, finished: list[bool]) -> None:
         assert all(finished[len(self.all) :]), "blocked"
         for consumer in self.all:
             assert (consumer.state != NOT_INTERESTED) == consumer.desired, f"{consumer.name} is in the wrong list"
-            asleep = consumer.state != NOT_INTERESTED and any(self.messages)
+            above = any(other.priority > consumer.priority and other.state == SERVED for other in self.all)
+            asleep = consumer.state != NOT_INTERESTED and not consumer.left and any(self.messages) and not above
             assert not asleep, f"a message waits and {consumer.name} sleeps"
             assert self.in_vain or not consumer.vain, f"{consumer.name} is woken in vain"

@@ -49,7 +49,20 @@ PRIORITY: dict[str, tuple[Any, ...]] = {
     "high goes off": (full_and_low(5, told), ("H off",), 2, 2),
     "high comes on": (lambda: [Consumer("H", 10, wish=False, state=NOT_INTERESTED), told("L")], ("H on",), 2, 3),
 }
-SCENARIOS = {**ENQUEUE, **INTEREST, **PRIORITY}
+LEAVING: dict[str, tuple[Any, ...]] = {
+    "one message each": (lambda: [Consumer(name, leaves=1) for name in "AB"], ("put, put",), 0, 3),
+    "two producers": (lambda: [Consumer(name, leaves=1) for name in "AB"], ("put", "put"), 0, 2),
+    "the last credit, and one that leaves": (
+        lambda: [told("H", priority=10, credit=1), Consumer("M", leaves=1), Consumer("L")], (), 3, 3
+    ),
+    "two that leave at once": (lambda: [told("A", leaves=1), told("B", leaves=1), Consumer("C")], (), 3, 3),
+    "while it pulls": (lambda: [told("A", leaves=2), Consumer("B")], ("put",), 2, 3),
+    "one leaves, and one comes on": (
+        lambda: [told("A", leaves=1), Consumer("B", wish=False, state=NOT_INTERESTED)], ("B on",), 2, 3
+    ),
+    "one leaves, and one goes off": (lambda: [told("A", leaves=1), told("B"), Consumer("C")], ("B off",), 2, 2),
+}  # fmt: skip
+SCENARIOS = {**ENQUEUE, **INTEREST, **PRIORITY, **LEAVING}
 
 
 @pytest.mark.parametrize("looks_first", [False, True])
@@ -74,6 +87,8 @@ FAULTS: dict[str, tuple[str, str]] = {
     "hands over": ("off while it is notified", "B sleeps"),
     "flips before it hands over": ("the last credit, and a backlog", "L sleeps"),
     "looks again after the move": ("two threads change one wish", "in the wrong list"),
+    "offers the rest": ("the last credit, and one that leaves", "L sleeps"),
+    "is not counted when it offers": ("two that leave at once", "C sleeps"),
 }
 
 

@@ -5,10 +5,14 @@ pointers: who pulls gets the first message, in the order of service, that it may
 
 Interest. A consumer is in `interested` or `notified` while it wishes, has credit, and is live. The last credit flips
     that before anybody looks, and the hand-over to others follows the acquire, so that a backlog does not stall.
+Priorities. A message is for the consumer of the highest priority that is ready and could take it, busy or not; who
+    pulls goes past what is for those above, and gets the next that is not.
 Wake-ups. A message that is put, released, rejected, un-held, or freed with its group wakes every browser that is to see
     it, and at most one consumer: a released message does not wake all. Who subscribes, or becomes interested, is woken
     when there is something for it; a browser always is, and no priority comes before it. on_work(subscription) may
     pull; if it raises, that is logged.
+Busy consumers. Who was woken need not come back after its first message: with that, the rest is offered to one other
+    that may take some of it, unless somebody woken before is still to come for it.
 Credit. A pull takes one, if there is a limit; settling gives back what was taken: before the message moves, so that a
     release may be for its releaser.
 Keys. put(key=...) is all: what sorted and last-value queues go by, and the name of the message's group. Without it the
@@ -225,8 +229,9 @@ class ReferenceQueue(Waking):
         self.consumers.done(consumer.node)  # before looking, so that who puts meanwhile finds it interested
         if not consumer.desired:
             return None
+        awaited, consumer.awaited = consumer.awaited, False
         message = self.next_available(consumer)
-        if message is None or (consumer.acquires and not self.no_higher_priority(consumer, message)):
+        if message is None:
             self.pass_on(consumer)
             return None
         if consumer.acquires:
@@ -240,6 +245,8 @@ class ReferenceQueue(Waking):
             consumer.left -= 1
         if consumer.desired:
             self.consumers.notify(consumer.node)
+            if awaited:
+                self.offer_rest()
         else:
             self.recompute(consumer)
         return ReferenceEntry(consumer, message, paid)
@@ -282,8 +289,10 @@ class ReferenceQueue(Waking):
         if self.overflow == "ring":
             self.shrink(None)
         for browser in self.listed(NON_ACQUIRING):
-            if browser.sees_requeues and message.number in browser.passed:
+            again = browser.sees_requeues and message.number in browser.passed
+            if again or message.number in browser.missed:
                 browser.passed.discard(message.number)
+                browser.missed.discard(message.number)
                 if browser.wants(message):
                     self.notify(browser)
         return self.offer(message)

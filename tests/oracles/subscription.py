@@ -74,7 +74,10 @@ class ReferenceSubscription:
         self.open = True
         self.notified_count = 0
         self.pulled: list[ReferenceEntry] = []
-        self.passed: set[int] = set()  # a browser's: messages that it saw, or could not see when it came to them
+        self.awaited = False  # it was notified, and has not pulled since
+        self.told_of: Stored | None = None  # what it was notified for last
+        self.passed: set[int] = set()  # a browser's: messages that it saw, or did not want when it came to them
+        self.missed: set[int] = set()  # and those that others had then
 
     @property
     def desired(self) -> bool:

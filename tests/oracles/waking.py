@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from oracles.checks import check_callable, check_priority
 from oracles.groups import Groups
-from oracles.interest import INTERESTED, NON_ACQUIRING, ReferenceInterest
-from oracles.kinds import AVAILABLE, HELD, Order, Stored
+from oracles.interest import INTERESTED, NON_ACQUIRING, NOTIFIED, ReferenceInterest
+from oracles.kinds import ACQUIRED, AVAILABLE, HELD, Order, Stored
 from oracles.subscription import ReferenceSubscription
 
 from fairsched.errors import FairschedError, ShutDown
@@ -52,40 +52,61 @@ class Waking:
         for consumer in self.listed(INTERESTED):
             if message.state != AVAILABLE:
                 break
-            if consumer.wants(message):
-                if self.notify(consumer):
-                    return True
+            if self.takes(consumer, message):
                 if not self.no_higher_priority(consumer, message):
                     break
+                self.claim(consumer, message)
+                return True
         return False
 
     def notify(self, consumer: ReferenceSubscription) -> bool:
-        if consumer.acquires:
-            message = self.next_available(consumer)
-            if message is None or not self.no_higher_priority(consumer, message):
-                return False
-            if not self.consumers.notify(consumer.node):
-                return False
-        consumer.notify()
+        if not consumer.acquires:
+            consumer.notify()
+            return True
+        message = self.next_available(consumer)
+        if message is None or consumer not in self.listed(INTERESTED):
+            return False
+        self.claim(consumer, message)
         return True
 
+    def claim(self, consumer: ReferenceSubscription, message: Stored) -> None:
+        """It is awaited from now on: until it pulls, or is not interested any more."""
+        self.consumers.notify(consumer.node)
+        consumer.told_of = message
+        consumer.awaited = True
+        consumer.notify()
+
+    def takes(self, consumer: ReferenceSubscription, message: Stored) -> bool:
+        """It could have the message, if nobody above is to have it."""
+        available = message.state == AVAILABLE and self.groups.allow(consumer, message)
+        return available and consumer.acquires and consumer.wants(message)
+
+    def covered(self, message: Stored) -> bool:
+        """Somebody awaited was told of it, or as many are awaited that could take it as there are messages."""
+        awaited = [consumer for consumer in self.listed(NOTIFIED) if consumer.awaited]
+        if any(consumer.filter is not None and consumer.told_of is message for consumer in awaited):
+            return True
+        count = sum(consumer.filter is None and self.takes(consumer, message) for consumer in awaited)
+        return 0 < len(self.order.waiting) <= count
+
+    def offer_rest(self) -> None:
+        """A consumer that was awaited has taken something: the rest is for another, unless it is awaited for that."""
+        for consumer in self.listed(INTERESTED):
+            message = self.next_available(consumer)
+            if message is not None and not self.covered(message):
+                self.claim(consumer, message)
+                break
+
     def no_higher_priority(self, consumer: ReferenceSubscription, message: Stored) -> bool:
-        """Nobody more important would take this message."""
+        """Nobody above that is ready is to have this message."""
         return not any(
-            other.priority > consumer.priority
-            and other.desired
-            and other.acquires
-            and other.wants(message)
-            and self.next_available(other) is not None
+            other.priority > consumer.priority and other.desired and self.takes(other, message)
             for other in (self.by_node[node] for node in self.consumers.all())
         )
 
     def hand_over(self) -> None:
         """A consumer is not interested any more: somebody else may have to do its work."""
-        highest = self.consumers.highest_notified()
-        for consumer in self.listed(INTERESTED):
-            if consumer.priority < highest or self.notify(consumer):
-                break
+        any(self.notify(consumer) for consumer in self.listed(INTERESTED))
 
     def recompute(self, consumer: ReferenceSubscription) -> None:
         """Move a consumer to where it belongs by what it wishes, its credit, and the limit on live ones."""
@@ -94,6 +115,7 @@ class Waking:
             if desired:
                 self.notify(consumer)
             else:
+                consumer.awaited = False
                 self.hand_over()
 
     def next_available(self, consumer: ReferenceSubscription) -> Stored | None:
@@ -125,12 +147,18 @@ class Waking:
         """It would be the consumer's, or is found to have expired."""
         if not self.ready(message):
             return False
-        return self.expired(message) or (consumer.wants(message) and self.groups.allow(consumer, message))
+        if self.expired(message):
+            return True
+        return self.takes(consumer, message) and self.no_higher_priority(consumer, message)
 
     def visible(self, browser: ReferenceSubscription, message: Stored) -> bool:
-        """A browser sees a message once, or never, if it could not when it came to it."""
+        """A browser sees a message once, if it wants it when it comes to it; what another has then, it sees later."""
         if message.number in browser.passed:
             return False
+        if message.state == ACQUIRED:
+            browser.missed.add(message.number)
+            return False
+        browser.missed.discard(message.number)
         if self.ready(message) and (self.expired(message) or browser.wants(message)):
             return True
         browser.passed.add(message.number)
@@ -160,7 +188,7 @@ class Waking:
         consumer.exclusive, consumer.filter, consumer.on_work = exclusive, filter, on_work
         consumer.credit = credit  # moves nothing yet: the node is not registered
         consumer.wishes = interested
-        consumer.live = not self.live_consumers or self.count_live() < self.live_consumers
+        consumer.live = not (acquires and self.live_consumers) or self.count_live() < self.live_consumers
         self.by_node[consumer.node] = consumer
         self.consumers.add(consumer.node, consumer.desired)
         if consumer.desired:
@@ -175,7 +203,7 @@ class Waking:
             raise FairschedError(f"a consumer cannot be exclusive beside others: {', '.join(others)}")
 
     def count_live(self) -> int:
-        return sum(consumer.live for consumer in self.by_node.values())
+        return sum(consumer.live and consumer.acquires for consumer in self.by_node.values())
 
     def cancel(self, consumer: ReferenceSubscription) -> None:
         if not consumer.open:
@@ -186,9 +214,8 @@ class Waking:
         del self.by_node[consumer.node]
         for group in self.groups.clear(consumer):
             self.free(group)
-        waiting = (self.by_node[node] for node in self.consumers.all())
-        following = next((other for other in waiting if not other.live), None)
-        if consumer.live and following is not None:
+        following = next((other for other in self.by_node.values() if not other.live), None)
+        if consumer.live and consumer.acquires and following is not None:
             following.live = True
             self.recompute(following)
         if was_desired:

@@ -15,11 +15,12 @@ from fairsched.core.queue.members cimport consumer_init, queue_cancel, queue_set
 from fairsched.core.queue.message cimport Late, Message, Rejection
 from fairsched.core.queue.order.order cimport KIND_FAIR, Kind, order_after
 from fairsched.core.queue.pull cimport PULL_ASK, queue_pull
-from fairsched.core.queue.question cimport Question, queue_question
+from fairsched.core.queue.question cimport queue_question
 from fairsched.core.queue.queue cimport PUT_DONE, Offer, queue_clear, queue_init, queue_put
 from fairsched.core.queue.settle cimport SETTLE_ACK, SETTLE_REJECT, SETTLE_RELEASE, Verdict, queue_settle
 from fairsched.core.queue.state cimport WISH_USER, Call, Pulled, Queue, QueueConsumer, call_init, queue_forget
-from fairsched.core.queue.wake cimport queue_drop, queue_offer
+from fairsched.core.queue.wake cimport queue_offer
+from fairsched.core.queue.work cimport Question, queue_drop
 from fairsched.core.schedule.slots cimport slots_add
 from fairsched.core.waiting.interest cimport interest_enter, interest_leave
 from fairsched.core.waiting.node cimport node_retire

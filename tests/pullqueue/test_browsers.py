@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.queue_engines import Engine, drain, items, lists_of, on_both, pulled
+from support.queue_engines import Engine, compiled_queue, drain, items, lists_of, on_both, pulled
+
+from fairsched import _probe_queue
 
 
 @on_both
@@ -84,16 +86,56 @@ def test_a_browser_sees_a_requeue_if_it_wants_to(engine: Engine, sees_requeues: 
 
 @on_both
 @pytest.mark.parametrize("sees_requeues", [False, True])
-def test_a_browser_passes_what_is_acquired(engine: Engine, sees_requeues: bool) -> None:
-    """It skips it, and sees it after a release only if it sees requeues."""
+def test_a_browser_sees_later_what_is_acquired_as_it_comes_by(engine: Engine, sees_requeues: bool) -> None:
+    """It has not seen it yet; and it is told of it."""
+    queue = engine()
+    only = queue.subscribe("A")
+    for item in range(3):
+        queue.put(item)
+    entries = only.pull_many(2)
+    browser = queue.subscribe("B", acquires=False, sees_requeues=sees_requeues)
+    assert items(drain(browser)) == [2]
+    told = browser.notified_count
+    entries[1].release()
+    assert browser.notified_count == told + 1
+    assert items(drain(browser)) == [1]
+    [again] = only.pull_many(1)
+    entries[0].release()
+    assert items(drain(browser)) == [0]
+    again.release()
+    assert items(drain(browser)) == ([1] if sees_requeues else [])
+
+
+@on_both
+def test_a_browser_sees_what_is_acquired_again_before_it_has_looked(engine: Engine) -> None:
     queue = engine()
     only = queue.subscribe("A")
     queue.put(0)
     entry = only.pull()
-    browser = queue.subscribe("B", acquires=False, sees_requeues=sees_requeues)
+    browser = queue.subscribe("B", acquires=False)
     assert browser.pull() is None
+    for _ in range(2):
+        entry.release()
+        entry = only.pull()
+        assert browser.pull() is None
     entry.release()
-    assert items(drain(browser)) == ([0] if sees_requeues else [])
+    assert items(drain(browser)) == [0]
+
+
+def test_a_browser_that_goes_leaves_no_notes() -> None:
+    queue = compiled_queue()
+    only = queue.subscribe("A")
+    for item in range(9):
+        queue.put(item)
+    entries = only.pull_many(8)
+    browser = queue.subscribe("B", acquires=False)
+    assert items(drain(browser)) == [8]
+    assert _probe_queue.kept(queue)["late"] == 8
+    entries.pop().ack()
+    assert _probe_queue.kept(queue)["late"] == 7
+    browser.cancel()
+    assert _probe_queue.kept(queue)["late"] == 0
+    assert [entry.release() for entry in entries] == [True] * 7
 
 
 @on_both

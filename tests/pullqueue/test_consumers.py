@@ -60,16 +60,34 @@ def test_a_single_active_consumer(engine: Engine) -> None:
 
 
 @on_both
-def test_the_next_live_one_is_the_first_by_priority(engine: Engine) -> None:
+def test_the_next_live_one_is_the_first_that_joined(engine: Engine) -> None:
+    """Whatever its priority, which decides only among those that are live."""
     queue = engine(live_consumers=2)
     consumers = {
         name: queue.subscribe(name, priority=priority) for name, priority in zip("ABCDE", [0, 0, 0, 5, 5], strict=True)
     }
     assert lists_of(queue) == "I[A,B] X[C,D,E]"
     consumers["A"].cancel()
-    assert lists_of(queue) == "I[D,B] X[C,E]"
-    consumers["C"].cancel()  # was not live
-    assert lists_of(queue) == "I[D,B] X[E]"
+    assert lists_of(queue) == "I[B,C] X[D,E]"
+    consumers["D"].cancel()  # was not live
+    assert lists_of(queue) == "I[B,C] X[E]"
+    consumers["B"].cancel()
+    assert lists_of(queue) == "I[E,C]"
+
+
+@on_both
+def test_a_browser_takes_no_live_one_s_place(engine: Engine) -> None:
+    queue = engine(live_consumers=1)
+    browser = queue.subscribe("browser", acquires=False)
+    worker, spare = queue.subscribe("worker"), queue.subscribe("spare")
+    queue.put(1)
+    assert lists_of(queue) == "N[worker] X[spare] B[browser]"
+    assert (items(drain(browser)), items(drain(worker))) == ([1], [1])
+    browser.cancel()
+    assert lists_of(queue) == "I[worker] X[spare]"
+    worker.cancel()
+    assert lists_of(queue) == "I[spare]"
+    assert items(drain(queue.subscribe("browser", acquires=False))) == []
 
 
 @on_both

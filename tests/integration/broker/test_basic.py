@@ -471,6 +471,37 @@ def test_the_consumer_of_higher_priority_is_served_first(channel: WireChannel, q
     assert high.bodies(1) == [b"4"]
 
 
+def test_consumers_that_never_acknowledge_leave_the_rest_to_others(dial: Dial, channel: WireChannel, queue: str) -> None:
+    """Each has a window of its own, and a connection of its own; the last one gets what no other can take."""
+    ranks = [10, 10, 5, 5, 1]
+    consumers = [dial().open().channel() for _ in [*ranks, 0]]
+    for one, rank in zip(consumers, ranks, strict=False):
+        one.qos(1)
+        one.consume(queue, arguments={"x-priority": rank})
+    consumers[-1].consume(queue)
+    channel.published(*numbered(8), routing_key=queue)
+    got = [one.bodies(1)[0] for one in consumers[:-1]]
+    assert (sorted(got[:2]), sorted(got[2:4]), got[4]) == ([b"0", b"1"], [b"2", b"3"], b"4")
+    assert consumers[-1].bodies(3) == [b"5", b"6", b"7"]
+    assert channel.counts(queue) == (0, 6)
+
+
+def test_a_message_that_comes_back_goes_to_who_can_take_it(dial: Dial, channel: WireChannel, queue: str) -> None:
+    high, busy, low = (dial().open().channel() for _ in range(3))
+    for one, rank in ((high, 10), (busy, 5)):
+        one.qos(1)
+        one.consume(queue, arguments={"x-priority": rank})
+    channel.published(*numbered(2), routing_key=queue)
+    [first], [second] = high.deliveries(1), busy.deliveries(1)
+    low.consume(queue)
+    channel.published(b"2", routing_key=queue)
+    assert low.bodies(1) == [b"2"]
+    busy.nack(second.tag)
+    assert [(one.body, one.method.redelivered) for one in busy.deliveries(1)] == [(b"1", True)]
+    high.client.abort()
+    assert [(one.body, one.method.redelivered) for one in low.deliveries(1)] == [(first.body, True)]
+
+
 @pytest.mark.parametrize(
     ("argument", "value", "reason"),
     [
@@ -515,6 +546,21 @@ def test_one_consumer_is_active(channel: WireChannel, name: Name) -> None:
     channel.published(b"6", routing_key=queue)
     assert third.bodies(1) == [b"6"]
     assert channel.counts(queue) == (0, 1)
+
+
+def test_the_next_active_consumer_is_the_first_by_priority(channel: WireChannel, name: Name) -> None:
+    queue = channel.declare(name(), {"x-single-active-consumer": True})
+    first, second, third = (channel.client.channel() for _ in range(3))
+    for one, rank in ((first, 0), (second, 0), (third, 5)):
+        one.consume(queue, "its", arguments={"x-priority": rank}, no_ack=True)
+    channel.published(b"0", routing_key=queue)
+    assert first.bodies(1) == [b"0"]
+    first.call(Basic.Cancel("its"))
+    channel.published(b"1", routing_key=queue)
+    assert third.bodies(1) == [b"1"]
+    third.call(Basic.Cancel("its"))
+    channel.published(b"2", routing_key=queue)
+    assert second.bodies(1) == [b"2"]
 
 
 def test_an_exclusive_consumer_of_a_queue_with_one_active(channel: WireChannel, name: Name) -> None:

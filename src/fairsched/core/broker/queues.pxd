@@ -64,6 +64,7 @@ cdef inline void brokerqueue_limit(BrokerQueue* b) noexcept nogil:
         q.max_deliveries = a.delivery_limit + 1
     if a.single_active:
         q.live_limit = 1
+        q.live_by_priority = True
 
 cdef inline uint32_t brokerqueue_levels(const Arguments* a) noexcept nogil:
     return <uint32_t> (a.max_priority + 1) if a.kind == <uint32_t> KIND_PRIORITY else 1

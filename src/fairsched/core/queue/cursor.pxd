@@ -3,7 +3,8 @@
 Who has a filter, or rejected something, or shares out groups, or browses, has a cursor: the message it went past last,
 which stays linked, though it may be deleted, as long as somebody stands on it. A message is looked at once; what
 becomes available behind a cursor calls it back there (a browser, which must not see again what comes after, has a heap
-of such messages instead: late.pxd). What a browser saw comes back to it only if it sees requeues.
+of such messages instead: late.pxd). What a browser saw comes back to it only if it sees requeues; what another
+consumer had when its cursor came by, it sees once that is given back.
 
 Who takes a message lets go of the lock between the look and that, and may have been called back meanwhile: a cursor
 goes past a message only while it is still what comes first (pull_stands, in pull.pxd). Else what another's going,
@@ -18,9 +19,10 @@ from libc.stdint cimport uint32_t
 
 from fairsched.core.queue.groups cimport groups_allow, groups_find
 from fairsched.core.queue.keymap cimport KeyEntry
-from fairsched.core.queue.late cimport late_add, late_drop
+from fairsched.core.queue.late cimport late_add, late_drop, late_lift
 from fairsched.core.queue.message cimport (
     MESSAGE_AVAILABLE, REASON_EXPIRED, Message, message_before, message_expired, message_rejected,
+    message_taken,
 )
 from fairsched.core.queue.order.order cimport order_after, order_before
 from fairsched.core.queue.state cimport Call, Queue, QueueConsumer, queue_remove, queue_unref
@@ -73,6 +75,8 @@ cdef inline void cursor_end(Queue* q, QueueConsumer* c) noexcept nogil:
     cursor_match(q, c, NULL)
     while c.late != NULL:
         late_drop(c.late)
+    while c.missed != NULL:
+        late_drop(c.missed)
 
 cdef inline bint cursor_behind(const QueueConsumer* c, const Message* m) noexcept nogil:
     """Whether `m` stands where this cursor has gone past."""
@@ -87,12 +91,12 @@ cdef inline void cursor_recall(Queue* q, QueueConsumer* c, Message* m) noexcept 
 cdef inline void cursors_recall(Queue* q, Message* m, bint seen) noexcept nogil:
     """A message has become available: call back the cursors that have gone past its place.
 
-    `seen`: browsers may have seen it before.
+    `seen`: browsers may have seen it before, but those that missed it.
     """
     cdef QueueConsumer* c = q.walking
     while c != NULL:
         if cursor_behind(c, m) and not c.node.acquires:
-            if not seen or c.sees_requeues:
+            if late_lift(&c.missed, m) or not seen or c.sees_requeues:
                 late_add(&c.late, m)
         else:
             cursor_recall(q, c, m)
@@ -124,7 +128,7 @@ cdef inline bint cursor_takes(Queue* q, const QueueConsumer* c, const Message* m
     """Whether this acquiring consumer, its filter aside, could take a message that is available."""
     if not c.walks:
         return True
-    return not cursor_behind(c, m) and not message_rejected(m, c.id) and groups_allow(&q.groups, m, c.id)
+    return not cursor_behind(c, m) and not message_rejected(m, c.id, c.epoch) and groups_allow(&q.groups, m, c.id)
 
 cdef inline Message* cursor_seek(Queue* q, Call* call, QueueConsumer* c, int* steps) noexcept nogil:
     """The next message that this consumer could see, its filter aside; its cursor then stands before it.
@@ -137,11 +141,13 @@ cdef inline Message* cursor_seek(Queue* q, Call* call, QueueConsumer* c, int* st
     while m != NULL and found == NULL and steps[0] > 0:
         steps[0] -= 1
         if m.state != <uint32_t> MESSAGE_AVAILABLE:
+            if not c.node.acquires and message_taken(m):
+                late_add(&c.missed, m)
             past = m
         elif message_expired(m, call.now):
             queue_remove(q, call, m, REASON_EXPIRED)
             past = m
-        elif c.node.acquires and (message_rejected(m, c.id) or not groups_allow(&q.groups, m, c.id)):
+        elif c.node.acquires and (message_rejected(m, c.id, c.epoch) or not groups_allow(&q.groups, m, c.id)):
             if not groups_allow(&q.groups, m, c.id):
                 cursor_skip_group(q, m)
             past = m
@@ -155,8 +161,12 @@ cdef inline Message* cursor_seek(Queue* q, Call* call, QueueConsumer* c, int* st
 
 cdef inline Message* cursor_late(Call* call, QueueConsumer* c) noexcept nogil:
     """The first message behind a browser's cursor that it is to see, and that is available; NULL: there is none."""
+    cdef Message* m
     while c.late != NULL and (
         c.late.message.state != <uint32_t> MESSAGE_AVAILABLE or message_expired(c.late.message, call.now)
     ):
+        m = c.late.message
         late_drop(c.late)
+        if message_taken(m):
+            late_add(&c.missed, m)
     return c.late.message if c.late != NULL else NULL

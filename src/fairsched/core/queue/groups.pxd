@@ -61,14 +61,18 @@ cdef inline bint groups_allow(Groups* g, const Message* m, uint64_t consumer) no
     cdef KeyEntry* group = groups_find(g, m)
     return group == NULL or group.owner == 0 or group.owner == consumer
 
-cdef inline void groups_assign(Groups* g, const Message* m, uint64_t consumer) noexcept nogil:
-    """That consumer acquires it. When memory is exhausted, without a group."""
+cdef inline bint groups_assign(Groups* g, const Message* m, uint64_t consumer) noexcept nogil:
+    """That consumer acquires it; whether its group is new to that. When memory is exhausted, without a group."""
     cdef KeyEntry* group = groups_find(g, m)
+    cdef bint fresh
     if group == NULL and g.kind == GROUPS_SHARED and m.key != NULL:
         group = keymap_obtain(&g.shared, m.key)
-    if group != NULL:
-        group.owner = consumer
-        group.unsettled += 1
+    if group == NULL:
+        return False
+    fresh = group.owner != consumer
+    group.owner = consumer
+    group.unsettled += 1
+    return fresh
 
 cdef inline Message* groups_vacate(Groups* g, KeyEntry* group) noexcept nogil:
     """A group is nobody's any more: what was skipped for that reason, with its reference, or NULL."""

@@ -8,7 +8,7 @@ ready while another is looked for) cannot come about.
 
 Source: Qpid Broker-J's AbstractQueue. Thread safety: any, pinned, without the queue's lock; one consumer is
 added or removed by one thread. Complexity: O(1); removing O(groups), O(consumers) when a place among live ones becomes
-free, and O(messages) for one that has refused any.
+free, O(consumers that yield), and O(messages) for one that has refused any.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
@@ -20,10 +20,11 @@ from fairsched.core.queue.groups cimport GROUPS_NONE, groups_owned, groups_vacat
 from fairsched.core.queue.keymap cimport KeyEntry
 from fairsched.core.queue.message cimport Message, message_unreject
 from fairsched.core.queue.state cimport (
-    OWED_HAND_OVER, OWED_PASS_ON, WISH_CREDIT, WISH_LIVE, WISH_USER, Call, Queue, QueueConsumer, QueueWalk,
-    consumer_desired, queue_count, queue_lock, queue_unlock, queuewalk_begin, queuewalk_end, queuewalk_next,
+    WISH_CREDIT, WISH_LIVE, WISH_USER, Call, Queue, QueueConsumer, QueueWalk, consumer_desired, queue_count, queue_lock,
+    queue_unlock, queuewalk_begin, queuewalk_end, queuewalk_next,
 )
-from fairsched.core.queue.wake cimport queue_consider, queue_owe
+from fairsched.core.queue.wake cimport queue_consider, queue_owe, queue_withdraw
+from fairsched.core.queue.yields cimport yields_end
 from fairsched.core.waiting.interest cimport MOVED, NO_MEMORY, interest_set
 from fairsched.core.waiting.membership cimport interest_add, interest_remove
 from fairsched.core.waiting.node cimport node_init
@@ -42,25 +43,28 @@ cdef inline void consumer_init(QueueConsumer* c, int32_t priority, bint acquires
     c.id = 0
     c.filtered = c.sees_requeues = c.exclusive = c.walks = c.refused = False
     c.owner = NULL
-    c.last = c.match = NULL
-    c.late = NULL
-    c.next_walker = c.prev_walker = NULL
+    c.last = c.match = c.yielded = NULL
+    c.late = c.missed = NULL
+    c.next_walker = c.prev_walker = c.next_yielder = c.prev_yielder = NULL
+    c.yields = c.outranks = False
+    c.epoch = 1
     credit_init(&c.credit, 0, 0)
     c.unsettled = 0
     c.wishes.store(WISH_USER | WISH_CREDIT)
     c.gone.store(0)
     c.told.store(0)
+    c.told_of.store(0)
 
 cdef inline void queue_follow(Call* call, QueueConsumer* c) noexcept nogil:
     """Have a consumer's node go where its wishes say, and see to the work."""
     cdef bint desired
     while True:
         desired = consumer_desired(c)
-        if interest_set(&call.queue.interest, call.pin, &c.node, desired) == MOVED:
-            if desired:
-                queue_consider(call, c)
-            else:
-                queue_owe(call, OWED_HAND_OVER)
+        if not desired:
+            if queue_withdraw(call, c):
+                queue_owe(call)
+        elif interest_set(&call.queue.interest, call.pin, &c.node, True) == MOVED:
+            queue_consider(call, c)
         if consumer_desired(c) == desired:
             return
 
@@ -91,8 +95,8 @@ cdef inline Admission queue_admit(Queue* q, QueueConsumer* c) noexcept nogil:
     queue_count(&q.consumers, 1)
     if c.exclusive:
         q.exclusive = c.id
-    if q.live_limit == 0 or q.live < q.live_limit:
-        q.live += 1
+    if q.live_limit == 0 or not c.node.acquires or q.live < q.live_limit:
+        q.live += c.node.acquires
         c.wishes.fetch_or(WISH_LIVE)
     if c.filtered or not c.node.acquires or q.groups.kind != GROUPS_NONE:
         cursor_begin(q, c)
@@ -110,12 +114,13 @@ cdef inline int64_t queue_dismiss(Queue* q, QueueConsumer* c) noexcept nogil:
             cursors_unblock(q, skipped)
             unblocked += 1
         group = groups_owned(&q.groups, c.id, &at)
+    yields_end(q, c)
     cursor_end(q, c)
     queue_count(&q.consumers, -1)
     if q.exclusive == c.id:
         q.exclusive = 0
     if c.wishes.load() & WISH_LIVE:
-        q.live -= 1
+        q.live -= c.node.acquires
         consumer_wish(c, WISH_LIVE, False)
     return unblocked
 
@@ -132,17 +137,20 @@ cdef inline bint consumer_is_live(QueueConsumer* c) noexcept nogil:
     return c.wishes.load() & WISH_LIVE != 0
 
 cdef inline QueueConsumer* queue_first_idle(Call* call) noexcept nogil:
-    """The first consumer that is not live, good inside; NULL: there is none."""
+    """The consumer that is to be live next, good inside; NULL: there is none. Ids are given in the order of joining."""
     cdef InterestWalk w
     cdef QueueConsumer* c
+    cdef QueueConsumer* first = NULL
     interestwalk_init(&w, &call.queue.interest, call.pin, LIST_ALL)
     c = <QueueConsumer*> interestwalk_next(&w)
-    while c != NULL and (consumer_is_live(c) or c.gone.load()):
+    while c != NULL and (first == NULL or not call.queue.live_by_priority):
+        if not consumer_is_live(c) and not c.gone.load() and (first == NULL or c.id < first.id):
+            first = c
         c = <QueueConsumer*> interestwalk_next(&w)
-    return c
+    return first
 
 cdef inline void queue_promote(Call* call) noexcept nogil:
-    """Make the first consumer that is not live so, while there is room."""
+    """Make consumers live that are not, while there is room."""
     cdef Queue* q = call.queue
     cdef QueueConsumer* c = queue_first_idle(call)
     cdef bint room = True
@@ -187,7 +195,7 @@ cdef inline bint queue_cancel(Call* call, QueueConsumer* c) noexcept nogil:
     cdef bint leaves
     if c.gone.exchange(1):
         return False
-    leaves = interest_set(&q.interest, call.pin, &c.node, False) == MOVED
+    leaves = queue_withdraw(call, c)
     interest_remove(&q.interest, call.pin, &c.node)
     queue_lock(q)
     unblocked = queue_dismiss(q, c)
@@ -195,10 +203,10 @@ cdef inline bint queue_cancel(Call* call, QueueConsumer* c) noexcept nogil:
     if c.refused:
         queue_unreject(q, c.id)
     while unblocked > 0:
-        queue_owe(call, OWED_PASS_ON)
+        queue_owe(call)
         unblocked -= 1
     if q.live_limit != 0:
         queue_promote(call)
     if leaves:
-        queue_owe(call, OWED_HAND_OVER)
+        queue_owe(call)
     return True

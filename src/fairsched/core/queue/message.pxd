@@ -38,6 +38,8 @@ cdef enum HeapPlace:
     HEAP_RETURNED
     HEAP_HELD
 
+cdef enum: NO_EPOCH = 18446744073709551615  # of no consumer
+
 cdef enum:
     MESSAGES_MIN = 32
     MESSAGES_MAX = 4096
@@ -61,6 +63,7 @@ cdef extern from *:
     struct Rejection {
         Rejection* next;
         uint64_t consumer;
+        uint64_t epoch;  // 0: for good; else while that is the consumer's epoch: yields.pxd
     };
 
     struct Late {  // a browser is to see that message, though it has gone past its place: late.pxd
@@ -122,6 +125,7 @@ cdef extern from *:
     cdef struct Rejection "fairsched::Rejection":
         Rejection* next
         uint64_t consumer
+        uint64_t epoch
 
     cdef struct Message "fairsched::Message"
 
@@ -307,24 +311,41 @@ cdef inline uint64_t message_holder(const Message* m) noexcept nogil:
     """The consumer that has it, or had it when it left; 0: nobody, it was given back or never acquired."""
     return m.holder if m.heap == <uint8_t> HEAP_NONE else 0
 
-cdef inline bint message_rejected(const Message* m, uint64_t consumer) noexcept nogil:
-    """Whether that consumer has rejected it. O(rejections)."""
+cdef inline bint message_rejected(const Message* m, uint64_t consumer, uint64_t epoch) noexcept nogil:
+    """Whether that consumer has rejected it, or yields it in this epoch. O(rejections)."""
     cdef const Rejection* rejection = m.rejections
     while rejection != NULL:
-        if rejection.consumer == consumer:
+        if rejection.consumer == consumer and (rejection.epoch == 0 or rejection.epoch == epoch):
             return True
         rejection = rejection.next
     return False
 
+cdef inline bint message_note(Message* m, uint64_t consumer, uint64_t epoch) noexcept nogil:
+    """Note that a consumer is not to see it in this epoch; 0: ever. False when memory is exhausted."""
+    cdef Rejection* rejection = m.rejections
+    while rejection != NULL and (rejection.consumer != consumer or rejection.epoch == 0):
+        rejection = rejection.next
+    if rejection == NULL:
+        rejection = <Rejection*> malloc(sizeof(Rejection))
+        if rejection == NULL:
+            return False
+        rejection.consumer = consumer
+        rejection.next = m.rejections
+        m.rejections = rejection
+    rejection.epoch = epoch
+    return True
+
 cdef inline bint message_reject(Message* m, uint64_t consumer) noexcept nogil:
     """Note that a consumer does not want to see it again; False when memory is exhausted."""
-    cdef Rejection* rejection = <Rejection*> malloc(sizeof(Rejection))
-    if rejection == NULL:
-        return False
-    rejection.consumer = consumer
-    rejection.next = m.rejections
-    m.rejections = rejection
-    return True
+    return message_note(m, consumer, 0)
+
+cdef inline void message_unyield(Message* m) noexcept nogil:
+    """It comes back: whoever yields it is to look at it again. O(rejections)."""
+    cdef Rejection* rejection = m.rejections
+    while rejection != NULL:
+        if rejection.epoch != 0:
+            rejection.epoch = NO_EPOCH
+        rejection = rejection.next
 
 cdef inline void message_unreject(Message* m, uint64_t consumer) noexcept nogil:
     """That consumer is gone: nobody will ask. O(rejections)."""

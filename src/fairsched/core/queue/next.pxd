@@ -2,7 +2,7 @@
 
 Who has no cursor may have whatever is first. Who has one walks, and remembers what its filter has said: a refused
 message is gone past, an accepted one kept in mind until it is taken, by this consumer or another. Filters are asked
-outside (wake.pxd); where one has not been asked, `known` says so. In a fair queue nobody walks: what is next is a
+outside (question.pxd); where one has not been asked, `known` says so. In a fair queue nobody walks: what is next is a
 matter of turns (turn.pxd), which a look does not use up.
 
 Thread safety: queue_next_for any, pinned, without the queue's lock; the others under it.
@@ -87,3 +87,12 @@ cdef inline Message* queue_next_for(Call* call, QueueConsumer* c, bint* known) n
             m.references += 1
         queue_unlock(q)
     return m
+
+cdef inline bint queue_stands(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
+    """Locked. Whether a candidate is still what comes first for a consumer, though it was looked for before."""
+    cdef Queue* q = call.queue
+    cdef int steps = WALK_STEPS
+    cdef bint known
+    if q.order.kind == KIND_FAIR and c.node.acquires:
+        return next_turn(call, c, &known) == m and known
+    return not c.walks or cursor_seek(q, call, c, &steps) == m

@@ -1,13 +1,14 @@
 """Take messages from a queue: a notified consumer pulls until it gets none.
 
-A pull that succeeds leaves the consumer notified, at the tail of that list: a steady stream costs no wake-ups. One that
-fails leaves it interested, and passes the work on, if there is some that it may not take. Different from the source: a
+A pull that succeeds leaves the consumer notified, at the tail of that list: a steady stream costs no wake-ups. The first
+one after a notification also offers the rest to another: the consumer may be busy from then on, and not come back. One
+that fails leaves it interested, and passes the work on, if there is some that it may not take. Different from the source: a
 notified consumer looks first where it is, and moves to Interested only before the look that may be its last. So a
 success costs one move instead of two, and none if there is no other to let past; to others it looks as though it had
 been interested for no time.
 
 Where cursors matter, filters are asked, and who outranks this consumer, without the lock; a candidate is taken only if
-it still comes first (pull_stands). In a fair queue turns are granted there, and only then.
+it still comes first (queue_stands). What those above are to have is gone past (work.pxd). In a fair queue turns are granted there, and only then.
 
 Thread safety: any, pinned, without the queue's lock; one thread at a time pulls for a consumer.
 Complexity: O(1) a message where nobody has a cursor; else O(messages gone past), and a look at the consumers of higher
@@ -18,32 +19,33 @@ from libc.stdint cimport int64_t, uint32_t
 
 from fairsched.core.atomics cimport rarely
 from fairsched.core.queue.consumercredit cimport consumer_paid, consumer_pay
-from fairsched.core.queue.cursor cimport cursor_late, cursor_match, cursor_seek, cursor_set
+from fairsched.core.queue.cursor cimport cursor_late, cursor_match, cursor_set
 from fairsched.core.queue.groups cimport GROUPS_NONE, groups_assign
 from fairsched.core.queue.late cimport late_drop
 from fairsched.core.queue.members cimport queue_follow
 from fairsched.core.queue.message cimport HEAP_NONE, MESSAGE_ACQUIRED, MESSAGE_AVAILABLE, Message, message_before
-from fairsched.core.queue.next cimport next_turn, queue_next, queue_next_for
+from fairsched.core.queue.next cimport queue_next, queue_next_for, queue_stands
 from fairsched.core.queue.order.order cimport KIND_FAIR, order_taken
-from fairsched.core.queue.question cimport Question, queue_question, queue_unknown_above
+from fairsched.core.queue.question cimport queue_question
 from fairsched.core.queue.state cimport (
-    WALK_STEPS, Call, Pulled, Queue, QueueConsumer, consumer_desired, queue_accepts, queue_count, queue_lock,
+    Call, Pulled, Queue, QueueConsumer, consumer_desired, queue_accepts, queue_count, queue_lock,
     queue_unlock, queue_unref,
 )
 from fairsched.core.queue.time cimport queue_release_due
 from fairsched.core.queue.turn cimport turn_reach
-from fairsched.core.queue.wake cimport queue_drop, queue_pass_on, queue_wants
-from fairsched.core.waiting.interest cimport interest_done, interest_move
+from fairsched.core.queue.wake cimport queue_move, queue_pass_on, queue_recall, queue_served
+from fairsched.core.queue.work cimport Question, queue_work
+from fairsched.core.queue.yields cimport yields_end
 from fairsched.core.waiting.levels cimport LEVEL_NOTIFIED
-from fairsched.core.waiting.node cimport INTERESTED, NOTIFIED
+from fairsched.core.waiting.node cimport INTERESTED, NOTIFIED, SERVED, node_state
 from fairsched.core.waiting.wakeup cimport wakeup_higher, wakeup_outranked
 
 cdef enum:
-    PULL_ASK = -1              # a filter has to be asked first
-    PRIORITY_MAX = 2147483647  # is never outranked
+    PULL_ASK = -1  # a filter has to be asked first
 
 cdef inline bint queue_acquire(Queue* q, QueueConsumer* c, Message* m) noexcept nogil:
     """Locked. Acquire an available message, and reference it; False: there is no credit for it."""
+    cdef bint fresh = False
     if not consumer_pay(c):
         return False
     order_taken(&q.order, m, True)
@@ -57,12 +59,14 @@ cdef inline bint queue_acquire(Queue* q, QueueConsumer* c, Message* m) noexcept 
     queue_count(&q.available, -1)
     q.acquired_bytes += m.size
     if q.groups.kind != GROUPS_NONE:
-        groups_assign(&q.groups, m, c.id)
+        fresh = groups_assign(&q.groups, m, c.id)
     if c.walks:
         if c.match != NULL:
             cursor_match(q, c, NULL)
         if q.order.kind != KIND_FAIR and (c.last == NULL or message_before(c.last, m)):
             cursor_set(q, c, m)
+    if fresh:  # the rest of the group is not for those above any more
+        yields_end(q, c)
     return True
 
 cdef inline void pull_hand_out(Call* call, QueueConsumer* c, Message* m, Pulled* out) noexcept nogil:
@@ -114,21 +118,12 @@ cdef inline int64_t pull_plainly(Call* call, QueueConsumer* c, int64_t limit, Pu
     queue_unlock(q)
     return taken
 
-cdef inline bint pull_stands(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
-    """Locked. Whether a candidate is still what comes first for a consumer, though it was looked for before."""
-    cdef Queue* q = call.queue
-    cdef int steps = WALK_STEPS
-    cdef bint known
-    if q.order.kind == KIND_FAIR and c.node.acquires:
-        return next_turn(call, c, &known) == m and known
-    return not c.walks or cursor_seek(q, call, c, &steps) == m
-
 cdef inline bint pull_this(Call* call, QueueConsumer* c, Message* m, Pulled* out) noexcept nogil:
     """Take a candidate, if it is still available; its reference stays with who has it, or is given up."""
     cdef Queue* q = call.queue
     cdef bint taken
     queue_lock(q)
-    taken = m.state == <uint32_t> MESSAGE_AVAILABLE and consumer_desired(c) and pull_stands(call, c, m)
+    taken = m.state == <uint32_t> MESSAGE_AVAILABLE and consumer_desired(c) and queue_stands(call, c, m)
     if not c.node.acquires:
         taken = taken and consumer_pay(c)
         if taken:
@@ -177,40 +172,29 @@ cdef inline int64_t pull_late(Call* call, QueueConsumer* c, Pulled* out, Questio
     question.message = m
     return PULL_ASK
 
-cdef inline int64_t pull_yields(Call* call, QueueConsumer* c, Message* m, Question* question) noexcept nogil:
-    """Whether a candidate is for a consumer of a higher priority: 1, 0, or PULL_ASK."""
-    cdef int64_t yields = 0
-    if not c.node.acquires or c.node.priority == PRIORITY_MAX:
-        return 0
-    call.work = m
-    call.rank = c.node.priority
-    if queue_unknown_above(call, c, m, NULL, question):
-        yields = PULL_ASK
-    elif wakeup_outranked(&call.queue.interest, call.pin, c.node.priority, queue_wants, call):
-        yields = 1
-    call.work = NULL
-    return yields
+cdef inline int64_t pull_next(Call* call, QueueConsumer* c, Message** found, Question* question) noexcept nogil:
+    """The message to be taken next, where cursors and filters matter: 1, referenced, 0, or PULL_ASK."""
+    cdef bint known
+    if c.node.acquires:
+        return queue_work(call, c, found, question)
+    found[0] = queue_next_for(call, c, &known)
+    if found[0] == NULL or known:
+        return found[0] != NULL
+    question.consumer = c
+    question.message = found[0]
+    return PULL_ASK
 
 cdef inline int64_t pull_walking(Call* call, QueueConsumer* c, Pulled* out, Question* question) noexcept nogil:
     """Take one message, where cursors and filters matter; or PULL_ASK."""
     cdef Message* m
-    cdef bint known
     cdef int64_t found
     while consumer_desired(c):
         found = pull_late(call, c, out, question) if not c.node.acquires else 0
         if found != 0:
             return found
-        m = queue_next_for(call, c, &known)
-        if m == NULL:
-            return 0
-        if not known:
-            question.consumer = c
-            question.message = m
-            return PULL_ASK
-        found = pull_yields(call, c, m, question)
-        if found != 0:
-            queue_drop(call.queue, m)
-            return found if found == PULL_ASK else 0
+        found = pull_next(call, c, &m, question)
+        if found != 1:
+            return found
         if pull_this(call, c, m, out):
             return 1
     return 0
@@ -228,8 +212,8 @@ cdef inline int64_t pull_once(
     return pull_plainly(call, c, limit, out)
 
 cdef inline bint pull_is_last(QueueConsumer* c) noexcept nogil:
-    """Whether the node is at the tail of the notified ones of its priority: then there is nowhere to move."""
-    return c.node.level.lists[<int> LEVEL_NOTIFIED].tail.load() == c.node.entry.load()
+    """Whether the node is the served one at the tail of its priority: then there is nowhere to move."""
+    return node_state(&c.node) == <uint32_t> SERVED and c.node.level.lists[<int> LEVEL_NOTIFIED].tail.load() == c.node.entry.load()
 
 cdef inline int64_t queue_pull(
     Call* call, QueueConsumer* c, int64_t limit, Pulled* out, Question* question
@@ -254,19 +238,20 @@ cdef inline int64_t queue_pull(
             queue_follow(call, c)
         return taken
     if taken < limit and (taken == 0 or not walks) and consumer_desired(c):
-        interest_done(&q.interest, call.pin, &c.node)
+        queue_move(call, c, NOTIFIED | SERVED, INTERESTED)
         more = pull_once(call, c, walks, limit - taken, out + taken, question)
         if more == PULL_ASK or (more == 0 and taken == 0 and queue_question(call, NULL, question)):
             return PULL_ASK
         taken += more
         if taken < limit:
             if consumer_desired(c):
+                queue_recall(call, c)
                 queue_pass_on(call)
             else:
                 queue_follow(call, c)
             return taken
     if not consumer_desired(c):
         queue_follow(call, c)
-    elif not pull_is_last(c):
-        interest_move(&q.interest, call.pin, &c.node, INTERESTED | NOTIFIED, NOTIFIED)
+    elif call.was_told or not pull_is_last(c):
+        queue_served(call, c)
     return taken

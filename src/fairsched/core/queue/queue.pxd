@@ -9,12 +9,13 @@ How to use it
         Afterwards, see to what `call.removed` chains (expired, overflowed, superseded, delivered too often), and then
         queue_forget. `call.tell` is called inside the pin: it must not block.
     queue_put; queue_pull (pull.pxd); then for each message pulled queue_settle (settle.pxd), or, by a
-        browser, queue_drop (wake.pxd). queue_sweep (time.pxd) at times.
+        browser, queue_drop (work.pxd). queue_sweep (time.pxd) at times.
 
 Why no message waits while a consumer that could take it sleeps
     A put links the message (under the lock), then looks at the lists: waiting/wakeup.pxd's V and R. A pull that finds
-    nothing first makes sure that its node is in Interested, and then looks once more: E and L. A consumer that stays
-    Notified is one that is between two pulls, which go on until one finds nothing. Who cannot go on (its credit is
+    nothing first makes sure that its node is in Interested, and then looks once more: E and L. A consumer that was
+    notified pulls at least once after that: it goes on until it finds nothing, or is busy with what it got, and has
+    offered the rest to another (wake.pxd). Who cannot go on (its credit is
     spent, its owner does not want more) has acquired what it gets, and moved out, before others are looked for
     (members.pxd). What is settled, or due, is announced as what is new, to one consumer each (the source wakes all that
     it concerns).
@@ -81,7 +82,9 @@ cdef inline bint queue_init(
     q.overflow.max_depth = q.overflow.max_bytes = -1
     q.overflow.flowing = q.overflow.ready = q.overflow.patient = False
     q.acquired_bytes = 0
-    q.walking = NULL
+    q.walking = q.yielders = NULL
+    q.awaited.store(0)
+    q.live_by_priority = False
     q.ids = q.exclusive = 0
     q.live_limit = q.live = 0
     q.consumers.store(0)

@@ -14,18 +14,19 @@ message pulled once. Complexity: O(1); O(walkers) for what goes back; queue_rele
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from fairsched.core.atomics cimport rarely
 from fairsched.core.queue.consumercredit cimport consumer_restore
 from fairsched.core.queue.cursor cimport cursor_begin, cursors_recall, cursors_unblock
 from fairsched.core.queue.late cimport late_add
 from fairsched.core.queue.members cimport queue_follow
 from fairsched.core.queue.message cimport (
     MESSAGE_AVAILABLE, REASON_CLOSED, REASON_DELIVERIES, REASON_EXPIRED, REASON_SUPERSEDED, Message, message_expired,
-    message_holder, message_reject, message_taken,
+    message_holder, message_reject, message_taken, message_unyield,
 )
 from fairsched.core.queue.order.order cimport order_after, order_available
 from fairsched.core.queue.ring cimport queue_ring
 from fairsched.core.queue.state cimport (
-    OWED_PASS_ON, Call, Queue, QueueConsumer, queue_count, queue_delete_taken, queue_lock, queue_remove, queue_settled,
+    Call, Queue, QueueConsumer, queue_count, queue_delete_taken, queue_lock, queue_remove, queue_settled,
     queue_unlock, queue_unref,
 )
 from fairsched.core.queue.wake cimport queue_announce_back, queue_give_back, queue_owe, queue_tell
@@ -55,6 +56,8 @@ cdef inline bint settle_back(Queue* q, Call* call, Message* m, Verdict verdict) 
         m.state = MESSAGE_AVAILABLE
         queue_count(&q.available, 1)
         q.acquired_bytes -= m.size
+        if rarely(m.rejections != NULL):
+            message_unyield(m)
         order_available(&q.order, m)
         cursors_recall(q, m, True)
         queue_ring(q, call, <uint64_t> -1)
@@ -125,7 +128,7 @@ cdef inline bint queue_settle(
     elif back:
         queue_give_back(call, m, unblocked)
     elif unblocked:
-        queue_owe(call, OWED_PASS_ON)
+        queue_owe(call)
     return settled
 
 cdef inline int64_t queue_release_all(Call* call, uint64_t holder) noexcept nogil:
@@ -150,7 +153,7 @@ cdef inline int64_t queue_release_all(Call* call, uint64_t holder) noexcept nogi
         if back:
             queue_announce_back(call, m, unblocked)
         elif unblocked:
-            queue_owe(call, OWED_PASS_ON)
+            queue_owe(call)
         queue_lock(q)
         m = order_after(&q.order, m)
     if past != NULL:

@@ -25,7 +25,7 @@ from fairsched.core.queue.message cimport (
 )
 from fairsched.core.queue.order.order cimport KIND_LAST_VALUE, Order, order_after, order_taken, order_unlink
 from fairsched.core.queue.overflow cimport Overflow
-from fairsched.core.waiting.interest cimport NO_PRIORITY, Interest
+from fairsched.core.waiting.interest cimport Interest
 from fairsched.core.waiting.node cimport ConsumerNode
 from fairsched.core.waiting.reclaim cimport Pin
 
@@ -37,10 +37,6 @@ cdef enum Wish:  # why a consumer is desired: all of them, or it is not
     WISH_LIVE = 2    # the limit on live consumers allows it
     WISH_CREDIT = 4  # it has credit
     WISH_ALL = 7
-
-cdef enum Owed:
-    OWED_HAND_OVER = 1
-    OWED_PASS_ON = 2
 
 cdef struct QueueConsumer:
     ConsumerNode node          # must be first
@@ -55,8 +51,15 @@ cdef struct QueueConsumer:
     Message* last              # the cursor: the message last gone past, referenced; NULL: before the first
     Message* match             # what its filter accepted, and it has not acquired; referenced
     Late* late                 # a heap: what it is to see behind the cursor
+    Late* missed               # a heap: what others had when its cursor came by, and still have
     QueueConsumer* next_walker
     QueueConsumer* prev_walker
+    bint yields                # it has gone past messages that those above are to have (yields.pxd)
+    Message* yielded           # the first of them, referenced; NULL in a fair queue, where they are noted in messages,
+    uint64_t epoch             # in this epoch; from 1
+    QueueConsumer* next_yielder
+    QueueConsumer* prev_yielder
+    bint outranks              # one below has gone past a message that this one is to have
     CreditManager credit       # also under its own lock, which nobody wants meanwhile
     bint refused               # there are messages that say so
     int64_t unsettled          # messages that it has, and that took its credit
@@ -64,6 +67,7 @@ cdef struct QueueConsumer:
     atomic[uint32_t] wishes    # written under the queue's lock, read by anybody
     atomic[uint32_t] gone      # 1: removed, or being removed
     atomic[uint64_t] told      # notifications so far
+    atomic[uint64_t] told_of   # the sequence number of the message that it was notified for last, where cursors matter
 
 cdef struct Queue:
     Interest interest
@@ -71,6 +75,7 @@ cdef struct Queue:
     atomic[uint32_t] closed
     atomic[uint32_t] walkers   # acquiring consumers with a cursor
     atomic[uint32_t] timed     # messages with an expiry, or held
+    atomic[int64_t] awaited    # consumers that were notified, and have not pulled since: those whose node is NOTIFIED
     atomic[int64_t] depth      # messages, acquired ones included
     atomic[int64_t] available  # of those, neither acquired nor gone
     atomic[int64_t] bytes
@@ -81,9 +86,11 @@ cdef struct Queue:
     Overflow overflow
     int64_t acquired_bytes     # of messages that consumers have
     QueueConsumer* walking     # consumers with a cursor, browsers included
+    QueueConsumer* yielders    # of those, the ones that have gone past what those above are to have
     uint64_t ids
     uint32_t live_limit        # 0: none
-    uint32_t live
+    uint32_t live              # browsers do not count
+    bint live_by_priority      # the next to be live is the first by priority, then by joining; else by joining
     uint64_t exclusive         # id of the consumer that has it to itself, or 0
     atomic[int64_t] consumers
     int64_t max_deliveries     # 0: no limit
@@ -120,14 +127,14 @@ cdef struct Call:  # one call into a queue: whom to tell how, and what left the 
     int (*accepts)(Call* call, QueueConsumer* c, Message* m) noexcept nogil
     void* context
     Message* about             # what has become available, and is announced; NULL: whatever there is
-    Message* work              # what is offered to the consumer asked last; referenced
-    bint known                 # and its filter has been asked about that
-    int32_t rank               # priority of the consumer that it was offered to last
-    int32_t floor              # below that priority nobody is offered anything
+    bint remains               # it is what an acquisition has left, some of which others are about to take
+    uint64_t cause             # the sequence number of the message that the consumer asked last could take
+    bint was_told              # who pulls was notified, and others may have been kept asleep for it
     uint64_t newest            # sequence number of what was put
     Message* removed           # chained by `child`, each referenced: queue_forget is due
-    # With filters to be asked first (`accepts`), some telling is left to the caller: queue_owe says which.
-    uint32_t owed
+    # With filters to be asked first (`accepts`), some telling is left to the caller:
+    uint32_t owed              # how often queue_pass_on,
+    bint owes_offer            # and queue_offer_rest
     Message* back              # what was given back, and is not announced yet; referenced
     bint unblocked             # and its group has become free by that
     Stand stand
@@ -141,14 +148,13 @@ cdef inline void call_init(Call* call, Queue* q, int64_t now) noexcept nogil:
     call.keep = NULL
     call.accepts = NULL
     call.context = NULL
-    call.about = call.work = call.removed = NULL
-    call.rank = 0
-    call.known = True
+    call.about = call.removed = NULL
+    call.remains = call.was_told = call.owes_offer = False
+    call.cause = 0
     call.owed = 0
     call.newest = 0
     call.back = NULL
     call.unblocked = False
-    call.floor = NO_PRIORITY
     call.stand.asked = call.stand.above = NULL
     call.stand.refused = NULL
 

@@ -2,9 +2,10 @@
 anything for it are passed over, and the others take turns as in schedule/dwrr.pxd, each with its first message for it
 in front.
 
-What a consumer does not want is noted in the message (as rejected by it), filters' refusals too, since there is no
-cursor that could go past it: the order of service is not the order of arrival. When it goes, so do its notes
-(members.pxd).
+What a consumer does not want is noted in the message (as rejected by it), filters' refusals too, and what it yields to
+those above (yields.pxd), since there is no cursor that could go past it: the order of service is not the order of
+arrival. When it goes, so do its notes (members.pxd). Whether a message is another's is found out when a look has
+arrived at it, so a slot's first message counts in the looks before that.
 
 A look grants nothing, however it ends: it says which message would come next, not how. Say that of `n` active slots the
 one at place `p`, from 0, has a message for this consumer of cost `c`, a deficit `d` and the quantum `q`. Then it is
@@ -66,7 +67,7 @@ cdef inline Message* turn_further(Call* call, QueueConsumer* c) noexcept nogil:
     cdef uint64_t steps
     if past == NULL or call.stand.refuser != c.id or queue_accepts(call, c, past) != 0:
         return NULL
-    if not message_rejected(past, c.id):
+    if not message_rejected(past, c.id, c.epoch):
         turn_accepts(call, c, past)
     steps = t.active_count + t.slots[past.slot].pushed - t.slots[past.slot].served
     m = past.next  # in the order of arrival, which is that of each slot
@@ -75,7 +76,7 @@ cdef inline Message* turn_further(Call* call, QueueConsumer* c) noexcept nogil:
         if m.slot == past.slot and m.state == <uint32_t> MESSAGE_AVAILABLE and m.heap == <uint8_t> HEAP_NONE:
             if message_expired(m, call.now):
                 return NULL
-            if groups_allow(&call.queue.groups, m, c.id) and not message_rejected(m, c.id):
+            if groups_allow(&call.queue.groups, m, c.id) and not message_rejected(m, c.id, c.epoch):
                 return m if turn_accepts(call, c, m) == -1 else NULL
         m = m.next
     return NULL
@@ -95,7 +96,7 @@ cdef inline Message* turn_wanted(Call* call, QueueConsumer* c, const Slot* slot,
             return m
         if not groups_allow(&q.groups, m, c.id):
             cursor_skip_group(q, m)
-        elif not message_rejected(m, c.id):
+        elif not message_rejected(m, c.id, c.epoch):
             answer = turn_accepts(call, c, m)
             if answer != 0:
                 known[0] = known[0] and answer == 1

@@ -1,143 +1,152 @@
-"""Which consumer a queue notifies: the policy of waiting/wakeup.pxd, applied to messages.
+"""Which consumer a queue notifies: at most one for each message that becomes available, of the highest priority, the one
+that has waited longest. Source: Qpid Broker-J's AbstractQueue.
 
-A consumer without a cursor could take whatever is available; if there are no others, nobody is asked anything. One with
-a cursor could take a message if it has not gone past it, nor rejected it, nor is it another's by group, and its filter
-accepts it. Filters are asked outside, before (question.pxd). One that was not asked counts so that somebody is
-told rather than nobody: of who may be told, as though it accepted; of who would outrank that one, as though it did not.
-At worst somebody is told in vain, who finds nothing, and passes the work on.
+A consumer without a cursor could take whatever is available; if there are no others, nobody is asked anything, and
+waiting/wakeup.pxd decides. Otherwise a message that is announced is for the first interested consumer that could take
+it, unless one above is to have it (work.pxd); and work that is passed on, for the first that may take anything.
 
-Thread safety: any, pinned, without the queue's lock. Complexity: that of waiting/wakeup.pxd.
+Why no message waits beside a consumer that sleeps and could take it, though who was notified takes one and does not
+come back. Who was notified, and has not pulled since, is awaited (its node is NOTIFIED). It counts for the messages
+that it could take, as though each awaited consumer took one of them; who has got something since (SERVED) counts for
+nothing. So whoever was awaited and has acquired something offers the rest, once (queue_offer_rest): to the first that
+may take some of it, unless as many are awaited that could. Who finds nothing, or is not interested any more, passes
+work on; and who is told then is awaited. So as long as there is work for somebody asleep, somebody is awaited, or about
+to offer it, or above, and to have it.
+   While a message is for one above that is busy, it waits for that; but only that message. Different from the source, a
+   hand-over does not stop at the priority of who was notified, who may be busy as well.
+   A consumer is counted in `awaited` after its move, and out of it before it offers or passes on. A count that lags
+   behind has somebody told in vain; or it counts a consumer that has just pulled, which then offers the rest itself.
+   In a pull between Notified and its last look a consumer is interested, and may be claimed; it has not looked then, or
+   is NOTIFIED at the end of the pull, and offers the rest (pull.pxd).
+
+Thread safety: any, pinned, without the queue's lock. Complexity: O(1) where nobody has a cursor; else O(interested),
+and what they look at (work.pxd). queue_offer_rest once for each notification.
 """
 
-from libc.stdint cimport int32_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t
 
 from fairsched.core.atomics cimport rarely
-from fairsched.core.queue.cursor cimport cursor_takes
-from fairsched.core.queue.message cimport MESSAGE_AVAILABLE, MESSAGE_DELETED, Message, message_rejected
-from fairsched.core.queue.next cimport queue_next, queue_next_for
-from fairsched.core.queue.state cimport (
-    OWED_HAND_OVER, OWED_PASS_ON, Call, Owed, Queue, QueueConsumer, queue_accepts, queue_lock, queue_unlock,
-    queue_unref,
+from fairsched.core.queue.late cimport late_find
+from fairsched.core.queue.message cimport MESSAGE_DELETED, Message
+from fairsched.core.queue.next cimport queue_next
+from fairsched.core.queue.state cimport Call, Queue, QueueConsumer, queue_accepts, queue_lock, queue_unlock
+from fairsched.core.queue.work cimport WORK_NONE, queue_above, queue_drop, queue_takes, queue_work, work_refuse
+from fairsched.core.queue.yields cimport yields_recall
+from fairsched.core.waiting.interest cimport MOVED, interest_move, interest_notify
+from fairsched.core.waiting.node cimport (
+    ConsumerNode, NON_ACQUIRING, NOTIFIED, NOT_INTERESTED, READY, SERVED, node_state,
 )
-from fairsched.core.waiting.interest cimport MOVED, NO_PRIORITY, NOT_MOVED, interest_highest_notified
-from fairsched.core.waiting.node cimport ConsumerNode
-from fairsched.core.waiting.wakeup cimport wakeup_notify, wakeup_one, wakeup_outranked, wakeup_possible
-from fairsched.core.waiting.walk cimport LIST_NON_ACQUIRING, InterestWalk, interestwalk_init, interestwalk_next
-
-cdef inline void queue_drop(Queue* q, Message* m) noexcept nogil:
-    """Give up a reference."""
-    queue_lock(q)
-    queue_unref(q, m)
-    queue_unlock(q)
+from fairsched.core.waiting.wakeup cimport OUTRANKED, wakeup_notify, wakeup_one, wakeup_possible
+from fairsched.core.waiting.walk cimport (
+    LIST_INTERESTED, LIST_NON_ACQUIRING, LIST_NOTIFIED, InterestWalk, interestwalk_init, interestwalk_next,
+)
 
 cdef inline void queue_tell(Call* call, QueueConsumer* c) noexcept nogil:
-    """Tell a consumer that was claimed."""
+    """Tell a consumer that was claimed, or a browser."""
     c.told.fetch_add(1)
     if call.tell != NULL:
         call.tell(call, c)
 
-cdef inline void queue_rest(Call* call) noexcept nogil:
-    """Let go of what was offered."""
-    if call.work != NULL:
-        queue_drop(call.queue, call.work)
-        call.work = NULL
+cdef inline void queue_claimed(Call* call, QueueConsumer* c) noexcept nogil:
+    """A consumer was claimed: it is awaited."""
+    call.queue.awaited.fetch_add(1)
+    queue_tell(call, c)
 
-cdef inline int queue_interests(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
-    """Whether a message is available, and of interest to a consumer, groups aside: 1, 0, or -1: it was not asked."""
-    cdef Queue* q = call.queue
-    cdef bint interests
-    queue_lock(q)
-    interests = m.state == <uint32_t> MESSAGE_AVAILABLE and not message_rejected(m, c.id)
-    queue_unlock(q)
-    return queue_accepts(call, c, m) if interests else 0
-
-cdef inline bint queue_takes(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
-    """Whether a message is available, and a consumer could take it, its filter aside."""
-    cdef Queue* q = call.queue
-    cdef bint takes
-    queue_lock(q)
-    takes = m.state == <uint32_t> MESSAGE_AVAILABLE and cursor_takes(q, c, m)
-    queue_unlock(q)
-    return takes
-
-cdef inline bint queue_outranks(Call* call, QueueConsumer* c) noexcept nogil:
-    """Whether a consumer of a higher priority is interested in what is offered to another, and has something to take.
-
-    As in the source, that need not be the same: its group may be another's. Only if its filter has said so, of both:
-    who is kept asleep by a consumer that wants nothing is told by nobody.
-    """
-    cdef bint known
-    cdef Message* m
-    if queue_interests(call, c, call.work) != 1:
+cdef inline bint queue_move(Call* call, QueueConsumer* c, uint32_t allowed, uint32_t target) noexcept nogil:
+    """Move a consumer; False: it is in none of those states. Who was awaited is not any more."""
+    cdef uint32_t state
+    if interest_move(&call.queue.interest, call.pin, &c.node, allowed, target, &state) != MOVED:
         return False
-    if queue_takes(call, c, call.work):
-        return True
-    m = queue_next_for(call, c, &known)
+    if state == <uint32_t> NOTIFIED:
+        call.queue.awaited.fetch_sub(1)
+        call.was_told = True
+    return True
+
+cdef inline void queue_recall(Call* call, QueueConsumer* c) noexcept nogil:
+    """A consumer is not ready any more, or has found nothing: what others have gone past for it may be theirs."""
+    if call.queue.walkers.load() != 0:
+        queue_lock(call.queue)
+        yields_recall(call.queue, c)
+        queue_unlock(call.queue)
+
+cdef inline bint queue_withdraw(Call* call, QueueConsumer* c) noexcept nogil:
+    """Have a consumer be not interested; False: it was not. Others may have to do its work."""
+    if not queue_move(call, c, READY | NON_ACQUIRING, NOT_INTERESTED):
+        return False
+    call.was_told = False  # it hands over anyway
+    queue_recall(call, c)
+    return True
+
+cdef inline bint queue_covers(Call* call, QueueConsumer* c, Message* m, bint* certain) noexcept nogil:
+    """Whether an awaited consumer could take a message; `certain`: it was notified of that."""
+    certain[0] = c.filtered and c.told_of.load() == m.sequence
+    return certain[0] or (not c.filtered and queue_takes(call, c, m))
+
+cdef inline bint queue_covered(Call* call, Message* m) noexcept nogil:
+    """Whether as many are awaited that could take a message as there are messages, or one that was notified of it."""
+    cdef InterestWalk w
+    cdef ConsumerNode* node
+    cdef int64_t left = call.queue.available.load()
+    cdef bint certain
+    if call.queue.awaited.load() <= 0:
+        return False
+    interestwalk_init(&w, &call.queue.interest, call.pin, LIST_NOTIFIED)
+    node = interestwalk_next(&w)
+    while node != NULL:
+        if node_state(node) == <uint32_t> NOTIFIED and queue_covers(call, <QueueConsumer*> node, m, &certain):
+            left -= 1
+            if certain or left <= 0:
+                return True
+        node = interestwalk_next(&w)
+    return False
+
+cdef inline int queue_wants(Call* call, QueueConsumer* c) noexcept nogil:
+    """Whether an interested consumer is to be told: 1, 0, or OUTRANKED, and then none of those after it is."""
+    cdef Message* m = call.about
+    cdef bint wants
     if m == NULL:
+        if queue_work(call, c, &m, NULL) == WORK_NONE:
+            return False
+        wants = not call.remains or not queue_covered(call, m)
+        call.cause = m.sequence
+        queue_drop(call.queue, m)
+        return wants
+    if not queue_takes(call, c, m):
         return False
-    queue_drop(call.queue, m)
-    return known
-
-cdef inline Message* queue_if_takes(Queue* q, QueueConsumer* c, Message* m) noexcept nogil:
-    """A message, referenced, if the consumer could take it; else NULL."""
-    cdef bint takes
-    queue_lock(q)
-    takes = m.state == <uint32_t> MESSAGE_AVAILABLE and cursor_takes(q, c, m)
-    if takes:
-        m.references += 1
-    queue_unlock(q)
-    if takes:
-        return m
-    return NULL
-
-cdef inline bint queue_offer_next(Call* call, QueueConsumer* c) noexcept nogil:
-    """Offer a consumer its next message, if what is announced is of interest to it; False: there is none."""
-    queue_rest(call)
-    if c.node.priority < call.floor or (call.about != NULL and not queue_interests(call, c, call.about)):
+    if queue_accepts(call, c, m) == 0:
+        work_refuse(call, c, m)
         return False
-    call.work = queue_next_for(call, c, &call.known)
-    call.rank = c.node.priority
-    return call.work != NULL
+    call.cause = m.sequence
+    return <int> OUTRANKED if queue_above(call, c, m) != NULL else 1
 
-cdef inline bint queue_outranked(Call* call, int32_t priority) noexcept nogil:
-    return wakeup_outranked(&call.queue.interest, call.pin, priority, queue_wants, call)
-
-cdef inline bint queue_wants(void* context, ConsumerNode* node) noexcept nogil:
-    """Whether a consumer is to be told; or, of one above the last that was asked, whether it outranks that.
-
-    It is if what is announced is of interest to it, and there is something for it to take that nobody above wants. If
-    that is not what is announced, another may still be told; if it is, nobody is. queue_rest is due when the walk is
-    over. Candidates come by descending priority, so who is above the last is asked because it outranks it.
-    """
-    cdef Call* call = <Call*> context
-    cdef QueueConsumer* c = <QueueConsumer*> node
-    if call.work != NULL and node.priority > call.rank:
-        return queue_outranks(call, c)
-    if not queue_offer_next(call, c):
+cdef inline bint queue_claim(Call* call, QueueConsumer* c) noexcept nogil:
+    """Tell a consumer that queue_wants was asked about, if it is interested."""
+    if interest_notify(&call.queue.interest, call.pin, &c.node) != MOVED:
         return False
-    if not queue_outranked(call, node.priority):
-        return True
-    if call.about == NULL:
-        return False
-    queue_rest(call)
-    call.work = queue_if_takes(call.queue, c, call.about)
-    return call.work != NULL and queue_outranked(call, node.priority)
+    c.told_of.store(call.cause)
+    queue_claimed(call, c)
+    return True
 
 cdef inline bint queue_claim_one(Call* call, Message* about) noexcept nogil:
     """Tell one consumer of work, where cursors matter; False: nobody was told."""
-    cdef ConsumerNode* node
+    cdef InterestWalk w
+    cdef QueueConsumer* c
+    cdef int wants = 0
     call.about = about
-    node = wakeup_one(&call.queue.interest, call.pin, queue_wants, call)
-    queue_rest(call)
-    if node != NULL:
-        queue_tell(call, <QueueConsumer*> node)
-    return node != NULL
+    interestwalk_init(&w, &call.queue.interest, call.pin, LIST_INTERESTED)
+    c = <QueueConsumer*> interestwalk_next(&w)
+    while c != NULL and wants != OUTRANKED:
+        wants = queue_wants(call, c)
+        if wants == 1 and queue_claim(call, c):
+            return True
+        c = <QueueConsumer*> interestwalk_next(&w)
+    return False
 
 cdef inline bint queue_claim_any(Call* call) noexcept nogil:
     """Tell one consumer of work that everybody could take; False: nobody was told."""
     cdef ConsumerNode* node = wakeup_one(&call.queue.interest, call.pin, NULL, NULL)
     if node != NULL:
-        queue_tell(call, <QueueConsumer*> node)
+        queue_claimed(call, <QueueConsumer*> node)
     return node != NULL
 
 cdef inline bint queue_gone(Queue* q, const Message* m) noexcept nogil:
@@ -148,8 +157,16 @@ cdef inline bint queue_gone(Queue* q, const Message* m) noexcept nogil:
     queue_unlock(q)
     return gone
 
+cdef inline bint queue_is_late(Queue* q, QueueConsumer* c, Message* m) noexcept nogil:
+    """Whether a browser is to see a message behind its cursor."""
+    cdef bint late
+    queue_lock(q)
+    late = late_find(&c.late, m) != NULL
+    queue_unlock(q)
+    return late
+
 cdef inline void queue_tell_browsers(Call* call, Message* m, bint seen) noexcept nogil:
-    """Tell every browser that would see a message; `seen`: only those that see requeues.
+    """Tell every browser that would see a message; `seen`: only those that see requeues, or have missed it.
 
     Also if somebody has it by now: once that gives it back, a browser that has not looked yet would see it.
     """
@@ -158,7 +175,9 @@ cdef inline void queue_tell_browsers(Call* call, Message* m, bint seen) noexcept
     interestwalk_init(&w, &call.queue.interest, call.pin, LIST_NON_ACQUIRING)
     c = <QueueConsumer*> interestwalk_next(&w)
     while c != NULL:
-        if (c.sees_requeues or not seen) and not queue_gone(call.queue, m) and queue_accepts(call, c, m) != 0:
+        if (c.sees_requeues or not seen or queue_is_late(call.queue, c, m)) and not queue_gone(
+            call.queue, m
+        ) and queue_accepts(call, c, m) != 0:
             queue_tell(call, c)
         c = <QueueConsumer*> interestwalk_next(&w)
 
@@ -183,7 +202,7 @@ cdef inline bint queue_offers(Queue* q) noexcept nogil:
     return offers
 
 cdef inline void queue_pass_on(Call* call) noexcept nogil:
-    """Somebody leaves work, or found none that it may take: tell one other that could take some."""
+    """A consumer leaves work, or found none that it may take: tell one other that may take some."""
     cdef Queue* q = call.queue
     if not queue_offers(q):  # who makes some available announces it
         return
@@ -192,22 +211,39 @@ cdef inline void queue_pass_on(Call* call) noexcept nogil:
     elif queue_has_work(call):
         queue_claim_any(call)
 
-cdef inline void queue_hand_over(Call* call) noexcept nogil:
-    """A consumer is not interested any more: as queue_pass_on, but who is notified, and of a higher priority than whom
-    the work would go to, hands over itself, when it has found all it may take.
-    """
-    call.floor = interest_highest_notified(&call.queue.interest, call.pin)
-    queue_pass_on(call)
-    call.floor = NO_PRIORITY
-
-cdef inline void queue_owe(Call* call, Owed owed) noexcept nogil:
-    """Hand over, or pass on: now, or, where filters have to be asked first, when the caller has done so."""
+cdef inline void queue_owe(Call* call) noexcept nogil:
+    """Pass on: now, or, where filters have to be asked first, when the caller has done so."""
     if call.accepts != NULL:
-        call.owed |= owed
-    elif owed == OWED_HAND_OVER:
-        queue_hand_over(call)
+        call.owed += 1
     else:
         queue_pass_on(call)
+
+cdef inline void queue_offer_rest(Call* call) noexcept nogil:
+    """An awaited consumer has acquired something: tell one other that may take some of the rest, if nobody is about to.
+    """
+    cdef Queue* q = call.queue
+    if q.walkers.load() != 0:
+        call.remains = True
+        queue_claim_one(call, NULL)
+        call.remains = False
+    elif q.awaited.load() < q.available.load() and queue_has_work(call):
+        queue_claim_any(call)
+
+cdef inline void queue_owe_rest(Call* call) noexcept nogil:
+    """As queue_owe, of the rest, if there is any, and somebody interested."""
+    if call.queue.available.load() <= 0 or not wakeup_possible(&call.queue.interest):
+        return
+    if call.accepts != NULL:
+        call.owes_offer = True
+    else:
+        queue_offer_rest(call)
+
+cdef inline void queue_served(Call* call, QueueConsumer* c) noexcept nogil:
+    """A consumer has acquired something, and is still interested: it goes to the tail of the notified ones."""
+    queue_move(call, c, READY, SERVED)
+    if call.was_told:
+        call.was_told = False
+        queue_owe_rest(call)
 
 cdef inline bint queue_announce(Call* call, Message* m) noexcept nogil:
     """A message, referenced, is available, and visible: tell one consumer; False: nobody was told.
@@ -220,7 +256,7 @@ cdef inline bint queue_announce(Call* call, Message* m) noexcept nogil:
     if queue_claim_one(call, m):
         return True
     if m != NULL and queue_gone(call.queue, m):
-        queue_owe(call, OWED_PASS_ON)
+        queue_owe(call)
     return False
 
 cdef inline void queue_offer(Call* call, Message* m, bint watched) noexcept nogil:
@@ -240,7 +276,7 @@ cdef inline void queue_announce_back(Call* call, Message* m, bint unblocked) noe
     """
     queue_tell_browsers(call, m, True)
     if not queue_announce(call, m) and unblocked:
-        queue_owe(call, OWED_PASS_ON)
+        queue_owe(call)
 
 cdef inline void queue_give_back(Call* call, Message* m, bint unblocked) noexcept nogil:
     """As queue_announce_back, and give up the reference."""
@@ -250,19 +286,13 @@ cdef inline void queue_give_back(Call* call, Message* m, bint unblocked) noexcep
 cdef inline void queue_consider(Call* call, QueueConsumer* c) noexcept nogil:
     """A consumer has become interested: tell it if there is work for it; a browser always."""
     cdef Queue* q = call.queue
-    cdef int moved
     if not c.node.acquires:
         queue_tell(call, c)
+    elif not queue_offers(q):
         return
-    if not queue_offers(q):
-        return
-    if q.walkers.load() != 0:
+    elif q.walkers.load() != 0:
         call.about = NULL
-        moved = wakeup_notify(&q.interest, call.pin, &c.node, queue_wants, call)
-        queue_rest(call)
-    else:
-        moved = NOT_MOVED
-        if queue_has_work(call):
-            moved = wakeup_notify(&q.interest, call.pin, &c.node, NULL, NULL)
-    if moved == MOVED:
-        queue_tell(call, c)
+        if queue_wants(call, c) == 1:
+            queue_claim(call, c)
+    elif queue_has_work(call) and wakeup_notify(&q.interest, call.pin, &c.node, NULL, NULL) == MOVED:
+        queue_claimed(call, c)

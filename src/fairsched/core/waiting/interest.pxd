@@ -1,8 +1,8 @@
 """Who is to be told of work: the consumers of one queue, in lists that say what each of them is ready for.
 
 Source: Qpid Broker-J's QueueConsumerManagerImpl. A node is in one state, and in the list of that state:
-INTERESTED and NOTIFIED (a list for each priority), NOT_INTERESTED, NON_ACQUIRING (browsers); every registered node is
-in All (a list for each priority) besides, since a node between two lists would be missed by who walks these. Every
+INTERESTED and NOTIFIED (a list for each priority), NOT_INTERESTED, NON_ACQUIRING (browsers). SERVED nodes are in the
+list of the notified ones: their consumers have got something since they were notified. Every registered node is in All (a list for each priority) besides, since a node between two lists would be missed by who walks these. Every
 move is a test and a move to the tail of the new list, one step for others: it is under a lock that belongs to the node
 only (node.pxd).
 
@@ -15,7 +15,8 @@ How to use it
         be as well.
     interest_set(m, pin, node, desired), interest_notify(m, pin, node), interest_done(m, pin, node); in membership.pxd
         interest_add(m, pin, node, desired), interest_remove(m, pin, node). Each says MOVED, NOT_MOVED, or NO_MEMORY,
-        and then nothing has changed.
+        and then nothing has changed. interest_move(m, pin, node, allowed, target, &state) is any move, and says where
+        the node came from.
     interest_first(m, pin): first interested node of the highest priority. interest_highest_notified(m, pin).
     node_state(node). In walk.pxd: interest_size, interest_count, and
         interestwalk_init(&w, m, pin, LIST), interestwalk_next(&w) until NULL: priorities descending, then FIFO.
@@ -39,7 +40,7 @@ from fairsched.core.waiting.levels cimport (
     levels_unmark, leveltable_create,
 )
 from fairsched.core.waiting.node cimport (
-    ConsumerNode, INTERESTED, NON_ACQUIRING, NOTIFIED, NOT_INTERESTED, node_claim, node_place,
+    ConsumerNode, INTERESTED, NON_ACQUIRING, NOTIFIED, NOT_INTERESTED, READY, SERVED, node_claim, node_place,
 )
 from fairsched.core.waiting.nodelist cimport (
     NodeList, nodelist_append, nodelist_bury, nodelist_first, nodelist_init, nodelist_tidy,
@@ -102,7 +103,7 @@ cdef inline void interest_clear(Interest* m) noexcept nogil:
 cdef inline NodeList* interest_list(Interest* m, Level* level, uint32_t state) noexcept nogil:
     if state == INTERESTED:
         return &level.lists[<int> LEVEL_INTERESTED]
-    if state == NOTIFIED:
+    if state & (NOTIFIED | SERVED):
         return &level.lists[<int> LEVEL_NOTIFIED]
     return &m.not_interested if state == NOT_INTERESTED else &m.non_acquiring
 
@@ -115,25 +116,24 @@ cdef inline void interest_enlist(
     nodelist_append(interest_list(m, node.level, state), pin, entry, node)
     if state == INTERESTED:
         levels_mark(&m.levels, node.level, LEVEL_INTERESTED)
-    elif state == NOTIFIED:
+    elif state & (NOTIFIED | SERVED):
         levels_mark(&m.levels, node.level, LEVEL_NOTIFIED)
     node_place(node, entry)
 
 cdef inline int interest_move(
-    Interest* m, Pin* pin, ConsumerNode* node, uint32_t allowed, uint32_t target
+    Interest* m, Pin* pin, ConsumerNode* node, uint32_t allowed, uint32_t target, uint32_t* state
 ) noexcept nogil:
     """Test the state and move, in one step: from any of `allowed` to the tail of the list of `target`."""
     cdef NodeEntry* entry = reclaim_take(pin)
     cdef NodeEntry* old
     cdef NodeList* source
-    cdef uint32_t state
     if entry == NULL:
         return NO_MEMORY
-    old = node_claim(node, allowed, &state)
+    old = node_claim(node, allowed, state)
     if old == NULL:
         reclaim_untake(pin, entry)
         return NOT_MOVED
-    source = interest_list(m, node.level, state)
+    source = interest_list(m, node.level, state[0])
     nodelist_bury(source, pin, old)
     interest_enlist(m, pin, node, entry, target)
     nodelist_tidy(source, pin)
@@ -141,17 +141,20 @@ cdef inline int interest_move(
 
 cdef inline int interest_set(Interest* m, Pin* pin, ConsumerNode* node, bint desired) noexcept nogil:
     """The consumer is ready for work, or not any more."""
+    cdef uint32_t state
     if not desired:
-        return interest_move(m, pin, node, INTERESTED | NOTIFIED | NON_ACQUIRING, NOT_INTERESTED)
-    return interest_move(m, pin, node, NOT_INTERESTED, INTERESTED if node.acquires else NON_ACQUIRING)
+        return interest_move(m, pin, node, READY | NON_ACQUIRING, NOT_INTERESTED, &state)
+    return interest_move(m, pin, node, NOT_INTERESTED, INTERESTED if node.acquires else NON_ACQUIRING, &state)
 
 cdef inline int interest_notify(Interest* m, Pin* pin, ConsumerNode* node) noexcept nogil:
     """Claim an interested consumer for work. Browsers may always be told, and stay where they are."""
-    return interest_move(m, pin, node, INTERESTED, NOTIFIED) if node.acquires else <int> MOVED
+    cdef uint32_t state
+    return interest_move(m, pin, node, INTERESTED, NOTIFIED, &state) if node.acquires else <int> MOVED
 
 cdef inline int interest_done(Interest* m, Pin* pin, ConsumerNode* node) noexcept nogil:
     """A notified consumer is interested again, after all others of its priority."""
-    return interest_move(m, pin, node, NOTIFIED, INTERESTED) if node.acquires else <int> MOVED
+    cdef uint32_t state
+    return interest_move(m, pin, node, NOTIFIED | SERVED, INTERESTED, &state) if node.acquires else <int> MOVED
 
 cdef inline ConsumerNode* interest_search(Interest* m, Pin* pin, LevelIndex which) noexcept nogil:
     """The first node of the highest priority in the interested, or the notified, lists; NULL: there is none."""

@@ -1,6 +1,6 @@
 """A consumer as its queue sees it: its state, and what makes a move between two lists one step for others.
 
-The states are those of Broker-J's QueueConsumerNode; interest.pxd has the moves. The lock of a node is its entry: who
+The states are those of Broker-J's QueueConsumerNode, and SERVED; interest.pxd has the moves. The lock of a node is its entry: who
 marks the entry as dead, which one thread can, has the node to itself until it writes the next entry there. So locking
 costs nothing beside the delete that a move begins with anyway.
   The state belongs to the entry it was read after. A mover writes the state, then the entry (R6). Who reads an entry
@@ -27,7 +27,9 @@ cdef enum:  # states, one bit each, so that a set of them is a mask
     NOTIFIED = 4
     NOT_INTERESTED = 8
     NON_ACQUIRING = 16
-    REGISTERED = INTERESTED | NOTIFIED | NOT_INTERESTED | NON_ACQUIRING
+    SERVED = 32  # notified, and has got something since: nobody may count on its coming back
+    READY = INTERESTED | NOTIFIED | SERVED
+    REGISTERED = READY | NOT_INTERESTED | NON_ACQUIRING
 
 cdef struct ConsumerNode:  # a cache line, if its owner aligns it; what a move reads comes first
     Garbage garbage            # must be first

@@ -1,7 +1,8 @@
 """Which consumer to wake: at most one per piece of work, of the highest priority, the one that has waited longest.
 
-Source: Qpid Broker-J's AbstractQueue (notifyConsumer, noHigherPriorityWithCredit). This is the one place
-of that policy; what work is, and how a claimed consumer is told, is its caller's.
+Source: Qpid Broker-J's AbstractQueue (notifyConsumer, noHigherPriorityWithCredit). What work is, and how a claimed
+consumer is told, is the caller's. Where consumers of a queue may take different messages, core/queue/wake.pxd applies
+the policy to each message.
 
 How to use it. All calls are inside one pin. A claimed consumer is NOTIFIED; whoever claimed it tells it.
     Who adds work, or makes some available again: makes it visible, and then calls wakeup_one.
@@ -44,7 +45,7 @@ from fairsched.core.waiting.interest cimport MOVED, NOT_MOVED, Interest, interes
 from fairsched.core.waiting.levels cimport (
     LEVEL_INTERESTED, LEVEL_NOTIFIED, LevelIndex, LevelTable, levels_next, levels_unmark,
 )
-from fairsched.core.waiting.node cimport ConsumerNode, INTERESTED, NOTIFIED, node_state
+from fairsched.core.waiting.node cimport ConsumerNode, READY, node_state
 from fairsched.core.waiting.nodelist cimport nodelist_first
 from fairsched.core.waiting.reclaim cimport Pin
 from fairsched.core.waiting.walk cimport LIST_ALL, LIST_INTERESTED, InterestWalk, interestwalk_init, interestwalk_next
@@ -83,7 +84,7 @@ cdef inline bint wakeup_wanted_above(
     interestwalk_init(&w, m, pin, LIST_ALL)
     node = interestwalk_next(&w)
     while node != NULL and node.priority > priority:
-        if node.acquires and node_state(node) & (INTERESTED | NOTIFIED) and wants(context, node):
+        if node.acquires and node_state(node) & READY and wants(context, node):
             return True
         node = interestwalk_next(&w)
     return False

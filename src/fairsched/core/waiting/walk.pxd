@@ -12,7 +12,9 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from fairsched.core.waiting.interest cimport Interest
 from fairsched.core.waiting.levels cimport LevelIndex, LevelTable, levels_next, leveltable_search
-from fairsched.core.waiting.node cimport ConsumerNode, INTERESTED, NON_ACQUIRING, NOTIFIED, NOT_INTERESTED, REMOVED
+from fairsched.core.waiting.node cimport (
+    ConsumerNode, INTERESTED, NON_ACQUIRING, NOTIFIED, NOT_INTERESTED, REMOVED, SERVED,
+)
 from fairsched.core.waiting.nodelist cimport (
     NodeIterator, NodeList, nodeiterator_has_next, nodeiterator_init, nodeiterator_next, nodelist_size,
 )
@@ -64,6 +66,14 @@ cdef inline void interestwalk_init(InterestWalk* w, Interest* m, Pin* pin, Inter
     else:
         nodeiterator_init(&w.nodes, single, pin)
 
+cdef inline uint32_t interestwalk_states(InterestList which) noexcept nogil:
+    """The states of the nodes in a list other than All."""
+    if which == LIST_INTERESTED:
+        return INTERESTED
+    if which == LIST_NOTIFIED:
+        return NOTIFIED | SERVED
+    return NOT_INTERESTED if which == LIST_NOT_INTERESTED else NON_ACQUIRING
+
 cdef inline NodeEntry* interestwalk_entry(ConsumerNode* node, InterestList which) noexcept nogil:
     """Where a node stands in a list, good inside; NULL: it does not, or is about to move.
 
@@ -74,10 +84,7 @@ cdef inline NodeEntry* interestwalk_entry(ConsumerNode* node, InterestList which
     cdef uint32_t state = node.state.load()
     if which == LIST_ALL:
         entry = node.place if state != <uint32_t> REMOVED else NULL
-    elif state != <uint32_t> (
-        INTERESTED if which == LIST_INTERESTED else NOTIFIED if which == LIST_NOTIFIED
-        else NOT_INTERESTED if which == LIST_NOT_INTERESTED else NON_ACQUIRING
-    ):
+    elif not state & interestwalk_states(which):
         return NULL
     return entry if entry != NULL and not entry.next.load() & DELETED else NULL
 
@@ -164,7 +171,6 @@ cdef inline bint interest_valid(Interest* m, Pin* pin) noexcept nogil:
     """True when lists, states and counters agree. For tests: nobody else is inside. O(linked)."""
     cdef int64_t listed = 0
     cdef int which
-    cdef uint32_t state
     cdef InterestWalk w
     cdef ConsumerNode* node
     if not interest_lists_valid(m, pin):
@@ -172,15 +178,13 @@ cdef inline bint interest_valid(Interest* m, Pin* pin) noexcept nogil:
     for which in range(5):
         if which == <int> LIST_ALL:
             continue
-        state = (
-            INTERESTED if which == <int> LIST_INTERESTED else NOTIFIED if which == <int> LIST_NOTIFIED
-            else NOT_INTERESTED if which == <int> LIST_NOT_INTERESTED else NON_ACQUIRING
-        )
         interestwalk_init(&w, m, pin, <InterestList> which)
         while interestwalk_has_next(&w):
             node = interestwalk_next(&w)
             # A node knows one entry: if each list's entries are their nodes' own, no node is in two lists.
-            if node.state.load() != state or <NodeEntry*> node.entry.load() != w.nodes.last:
+            if not node.state.load() & interestwalk_states(<InterestList> which):
+                return False
+            if <NodeEntry*> node.entry.load() != w.nodes.last:
                 return False
             listed += 1
     return listed == interest_count(m) and listed == interest_size(m, pin, LIST_ALL)
