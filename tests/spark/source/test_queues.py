@@ -17,7 +17,8 @@ from support.rabbitmq import Node, eventually
 from support.spark.running import QUANTA, Driver, bodies, counts, fill, no_larger_files, options_of, unique
 
 from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError, QueueNotFound
-from fairsched.spark.source import partition
+from fairsched.spark.source import batch, partition
+from fairsched.spark.source.options import source_options
 from fairsched.spark.source.queues import QueuesReader
 from fairsched.spark.source.spool import BatchGone, Spool, SpoolLost, SpoolNotWritable
 
@@ -74,6 +75,40 @@ def test_memory_is_bounded_by_bytes_too(
     [part] = one.reader.partitions(one.offset, end)
     sizes = [batch.num_rows for batch in one.reader.read(part)]
     assert sizes == ([3, 1, 2, 2, 2] if body == 150_000 else [10])
+
+
+def test_memory_is_bounded_by_headers_too(
+    broker: Node, queues: Declare, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition, "SEGMENT_BYTES", 250_000)
+    [name] = queues(1)
+    broker.publish(name, [b"%d" % number for number in range(10)], delivery_mode=2, headers={"a": "x" * 100_000})
+    one = driver([name], maxBytesPerTrigger=500_000)
+    [part] = one.reader.partitions(one.offset, one.plan())
+    sizes = [batch.num_rows for batch in one.reader.read(part)]
+    assert sizes == [3, 1]
+    assert broker.count(name) == 6
+
+
+@pytest.mark.parametrize(("body", "pieces"), [(0, [10]), (1000, [10]), (150_000, [3, 3, 3, 1])])
+def test_a_batch_query_holds_a_piece_at_a_time(
+    body: int, pieces: list[int], broker: Node, queues: Declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "SEGMENT_BYTES", 400_000)
+    [name] = queues(1)
+    sent = [b"%d" % number + b"x" * body for number in range(10)]
+    broker.publish(name, sent, delivery_mode=2)
+    options = source_options(options_of(broker, {name: 1}, tmp_path))
+    found = list(batch.browse(options, ["body"], {name: 10}))
+    assert [piece.num_rows for piece in found] == pieces
+    assert [row for piece in found for row in piece.column("body").to_pylist()] == sent
+    assert broker.count(name) == 10
+    # In pieces of messages, too, and no more than there is.
+    monkeypatch.setattr(batch, "SEGMENT_MESSAGES", 4)
+    found = list(batch.browse(options, ["body"], {name: 12}))
+    assert [row for piece in found for row in piece.column("body").to_pylist()] == sent
+    assert max(piece.num_rows for piece in found) <= 4
+    eventually(lambda: broker.count(name) == 10)
 
 
 def test_large_messages_of_a_quorum_queue_do_not_reach_its_delivery_limit(
