@@ -110,7 +110,7 @@ def dead_letter(df: DataFrame, reason: Column | str, **options: str) -> DataFram
 
 def _frame(options: Mapping[str, str]) -> int:
     """Return the bytes of a frame, as the URLs say."""
-    return min(parameters(url.strip()).frame_max for url in options.get("url", "amqp://").split(","))
+    return min(int(parameters(url.strip()).frame_max) for url in options.get("url", "amqp://").split(","))
 
 
 def _message(df: DataFrame, why: Column, *, own_key: bool, frame: int) -> list[Column]:

@@ -27,7 +27,12 @@ def test_a_worker_holds_a_segment_however_large_its_share(
         broker.publish(name, [b"x" * 200] * (count // 2), headers=headers)
     small = options_of(broker, {few: 1}, tmp_path / "few", numPartitions=1)
     large = options_of(
-        broker, dict.fromkeys(names, 1), tmp_path / "spool", maxMessagesPerTrigger=COUNT, maxBytesPerTrigger=0, numPartitions=1
+        broker,
+        dict.fromkeys(names, 1),
+        tmp_path / "spool",
+        maxMessagesPerTrigger=COUNT,
+        maxBytesPerTrigger=0,
+        numPartitions=1,
     )
     driver = launch("measured", json.dumps(small), json.dumps(large), str(tmp_path))
     said, _ = driver.communicate(timeout=280)

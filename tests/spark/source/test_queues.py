@@ -10,14 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from support.rabbitmq import Node, eventually
 from support.spark.running import QUANTA, Driver, bodies, counts, fill, no_larger_files, options_of, unique
 
 from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError, QueueNotFound
-from fairsched.spark.source import batch, partition
+from fairsched.spark.source import batch as batches
+from fairsched.spark.source import partition
 from fairsched.spark.source.options import source_options
 from fairsched.spark.source.queues import QueuesReader
 from fairsched.spark.source.spool import BatchGone, Spool, SpoolLost, SpoolNotWritable
@@ -94,18 +94,18 @@ def test_memory_is_bounded_by_headers_too(
 def test_a_batch_query_holds_a_piece_at_a_time(
     body: int, pieces: list[int], broker: Node, queues: Declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch, "SEGMENT_BYTES", 400_000)
+    monkeypatch.setattr(batches, "SEGMENT_BYTES", 400_000)
     [name] = queues(1)
     sent = [b"%d" % number + b"x" * body for number in range(10)]
     broker.publish(name, sent, delivery_mode=2)
     options = source_options(options_of(broker, {name: 1}, tmp_path))
-    found = list(batch.browse(options, ["body"], {name: 10}))
+    found = list(batches.browse(options, ["body"], {name: 10}))
     assert [piece.num_rows for piece in found] == pieces
     assert [row for piece in found for row in piece.column("body").to_pylist()] == sent
     assert broker.count(name) == 10
     # In pieces of messages, too, and no more than there is.
-    monkeypatch.setattr(batch, "SEGMENT_MESSAGES", 4)
-    found = list(batch.browse(options, ["body"], {name: 12}))
+    monkeypatch.setattr(batches, "SEGMENT_MESSAGES", 4)
+    found = list(batches.browse(options, ["body"], {name: 12}))
     assert [row for piece in found for row in piece.column("body").to_pylist()] == sent
     assert max(piece.num_rows for piece in found) <= 4
     eventually(lambda: broker.count(name) == 10)
@@ -471,7 +471,7 @@ def test_a_replay_that_lacks_columns_fails_and_loses_nothing(
     plain = driver([name])
     end = plain.plan()
     first = plain.read(end)
-    with pytest.raises(FairschedError, match="was stored without the column headers, .*with the options it had"):
+    with pytest.raises(FairschedError, match=r"was stored without the column headers, .*with the options it had"):
         driver([name], includeHeaders="true").read(end)
     assert plain.read(end) == first
 

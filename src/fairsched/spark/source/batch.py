@@ -56,7 +56,8 @@ def _browsed(
 ) -> Iterator[pa.RecordBatch]:
     """Yield what is browsed, settling nothing."""
     decoder = Decoder(names, options.fair_key, options.enqueue_time_header, timed=options.shedding is not None)
-    left, laws = dict(shares), {}
+    left = dict(shares)
+    laws: dict[str, Sequence[int]] = {}
     while channel.remaining or any(left.values()):
         resumed = channel.remaining > 0
         channel.begin(SEGMENT_MESSAGES, SEGMENT_BYTES)
@@ -78,8 +79,8 @@ def _warn_of_count(channel: QueuesChannel) -> None:
     count = int(channel.returns().max(initial=0))
     if count:
         _log.warning(
-            "queues %s have messages that came back %d times: a quorum queue before RabbitMQ 4.3 counts each batch query, "
-            "and drops or dead-letters a message at its delivery limit, which is 20 by default from RabbitMQ 4.0 on",
+            "queues %s have messages that came back %d times: a quorum queue before RabbitMQ 4.3 counts each batch "
+            "query, and drops or dead-letters a message at its delivery limit, 20 by default from RabbitMQ 4.0 on",
             ", ".join(dict.fromkeys(channel.queues.values())), count,
         )  # fmt: skip
 

@@ -295,8 +295,8 @@ def _warn_of_returns(known: Known, kept: NDArray[np.bool_]) -> None:
 @functools.cache
 def _tell(queue: str) -> None:
     _log.warning(
-        "queue %r counts messages that fairLookahead returns, and drops a message at its delivery limit. Those that came "
-        "back as often as maxReturns allows are read in the order of the queue now, without looking ahead", queue
+        "queue %r counts messages that fairLookahead returns, and drops a message at its delivery limit. Those that "
+        "came back as often as maxReturns allows are read in the order of the queue, without looking ahead", queue
     )  # fmt: skip
 
 

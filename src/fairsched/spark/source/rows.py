@@ -121,8 +121,8 @@ class Decoder:
     def look(self, deliveries: CollectedDeliveries, queues: Mapping[bytes, str]) -> Known:
         """Return what chooses and orders rows; `queues` says which queue a consumer tag belongs to.
 
-        These are "queue", "size" (with all headers), "redelivered", "enqueued_at" and "received_at" (in microseconds); "key"
-        and "sent_by" where they were asked for. "shed" is for others to say.
+        These are "queue", "size" (with all headers), "redelivered", "enqueued_at" and "received_at" (in microseconds);
+        "key" and "sent_by" where they were asked for. "shed" is for others to say.
         """
         rows = deliveries.count
         names = list(dict.fromkeys(queues.values()))

@@ -63,7 +63,9 @@ class Seen:
             most = max(KNOWN if name in self.largest else FIRST, _GROWTH * self.came.get(name, 0))
             found[name] = min(left, most)
             largest = self.largest.get(name, 0)
-            expected[name] = max(1, min(largest, max(_TIMES_MEAN * self.mean.get(name, 0), largest // _PART_OF_LARGEST)))
+            expected[name] = max(
+                1, min(largest, max(_TIMES_MEAN * self.mean.get(name, 0), largest // _PART_OF_LARGEST))
+            )
         total = sum(window * expected[name] for name, window in found.items())
         if total > space:
             found = {name: window * max(0, space) // total for name, window in found.items()}
