@@ -3050,7 +3050,8 @@ cdef class CollectedDeliveries:
     count : int
         Deliveries of this part, which are the rows of its columns.
     room, space : int
-        Deliveries, and octets of bodies, that this part still wants; the last one may exceed `space`.
+        Deliveries, and octets of these, names, properties, headers and bodies, that this part still wants; the last one
+        may exceed `space`.
     came : int
         Deliveries so far, of this part and those before it, what was dropped left out: the last delivery tag.
 
@@ -3083,7 +3084,7 @@ cdef class CollectedDeliveries:
         """want($self, room, space)
         --
 
-        Forget this part and begin the next one, of at most so many deliveries, and octets of bodies.
+        Forget this part and begin the next one, of at most so many deliveries, and octets of these.
         """
         cdef int64_t i, first = 0
         self.held -= self.count
@@ -3122,7 +3123,7 @@ cdef class CollectedDeliveries:
     cdef void counted(self) noexcept:
         """Count the next delivery to this part."""
         self.room -= 1
-        self.space -= self.rows[self.count].end - self.rows[self.count].body
+        self.space -= self.rows[self.count].end - self.rows[self.count].method
         self.count += 1
 
     cdef int reserve(self, int64_t size) except -1:
@@ -3253,13 +3254,13 @@ cdef class CollectedDeliveries:
         """sizes($self)
         --
 
-        The octets of each body.
+        The octets of each delivery: names, properties, headers and body.
         """
         cdef bytes found = PyBytes_FromStringAndSize(NULL, self.count * sizeof(int64_t))
         cdef int64_t* to = <int64_t*> PyBytes_AS_STRING(found)
         cdef int64_t i
         for i in range(self.count):
-            to[i] = self.rows[i].end - self.rows[i].body
+            to[i] = self.rows[i].end - self.rows[i].method
         return found
 
     def received(self):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import struct
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from pika.data import decode_table, encode_table
 from support.wiretables import LATE, LATIN, field, nested, table
 
-from fairsched.amqp.fieldtables import MAX_DEPTH, read_table
+from fairsched.amqp.fieldtables import MAX_DEPTH, as_text, read_table, write_table
 
 text = st.text(max_size=20)
 values = st.recursive(
@@ -24,6 +26,36 @@ values = st.recursive(
     ),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(text, inner, max_size=3)),
 )  # fmt: skip
+
+
+def refuse(name: str) -> None:
+    raise AssertionError(f"{name} is not JSON")
+
+
+@given(st.recursive(
+    st.one_of(values, st.floats()),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(text, inner, max_size=3)),
+))  # fmt: skip
+def test_any_value_is_text_or_json(value: Any) -> None:
+    """Of what a table holds after it was sent."""
+    sent = read_table(write_table({"a": value}), 0)[0]["a"]
+    found = as_text(sent)
+    if isinstance(sent, str):
+        assert found == sent
+    else:
+        again = json.loads(found, parse_constant=refuse)
+        if isinstance(sent, float):
+            assert float(again) == sent or math.isnan(sent)
+
+
+def test_what_json_has_no_number_for_is_text() -> None:
+    deep: Any = math.inf
+    for _ in range(MAX_DEPTH - 2):
+        deep = [deep]
+    assert as_text([math.nan, math.inf, {"a": -math.inf}, 1.5]) == '["NaN", "Infinity", {"a": "-Infinity"}, 1.5]'
+    assert json.loads(as_text(deep), parse_constant=refuse)
+    # A byte that is no UTF-8 does not become six.
+    assert len(as_text(b"\xff" * 1000).encode()) == 3002
 
 
 @given(st.dictionaries(text, values, max_size=5))

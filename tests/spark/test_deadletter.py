@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from support.spark.queries import drain, load
 from support.spark.recipes import blocks_of
 from support.spark.running import options_of
 
+from fairsched.amqp.fieldtables import write_table
 from fairsched.errors import ConfigurationError
 from fairsched.spark import dead_letter, register
 
@@ -158,3 +161,59 @@ def test_without_a_reason_nothing_is_published(spark: Any, broker: Node, queues:
     good = dead_letter(rows, F.lit(None), url=broker.url, routingKey=dead)
     assert [bytes(row.body) for row in good.collect()] == [b"a"]
     assert broker.count(dead) == 0
+
+
+def test_messages_that_are_bad_in_every_way(spark: Any, broker: Node, queues: Declare, tmp_path: Path) -> None:
+    """All kinds and sizes of headers, and text that is no UTF-8: the tool for bad messages does not fail of them."""
+    [source, dead] = queues(2)
+    noise = bytes(range(256)) * 235
+    deep: Any = "inner"
+    for _ in range(40):
+        deep = {"t": [deep]}
+    headers = {
+        b"noise": {"blob": noise, "small": "kept"},
+        b"many": {f"h{number}": noise[:2000] for number in range(25)},
+        b"long": {"text": "t" * 100_000, "other": "u" * 20_000},
+        b"numbers": {"float": 1.5, "nested": [2**63 - 1, {"d": Decimal("1.5"), "bytes": b"\xff"}]},
+        b"deep": {"deep": deep, "none": None, "when": datetime(2020, 1, 1, tzinfo=UTC), "bool": True},
+    }
+    for body, table in headers.items():
+        publish_raw(broker, source, body, write_table(table))
+    # A name and a text of bytes that are no UTF-8: each becomes three.
+    entry = bytes([200]) + b"\xff" * 200 + b"S" + (300).to_bytes(4, "big") + b"\xfe" * 300
+    publish_raw(broker, source, b"bytes", len(entry).to_bytes(4, "big") + entry, message_id=b"\xff" * 255)
+    frame = load(spark, options_of(
+        broker, {source: 1}, tmp_path / "spool", includeHeaders="true", includeProperties="true"
+    ))  # fmt: skip
+
+    def process(batch: Any, _number: int) -> None:
+        assert dead_letter(batch, F.lit("x" * 2000), url=broker.url, routingKey=dead).count() == 0
+
+    drain(frame, tmp_path / "checkpoint", process)
+    found = letters(broker, dead)
+    assert set(found) == {*headers, b"bytes"}
+    assert found[b"noise"].headers["small"] == "kept"
+    assert found[b"noise"].headers["x-left-out"] == "blob"
+    kept = {name for name in found[b"many"].headers if name.startswith("h")}
+    left_out = set(found[b"many"].headers["x-left-out"].split(", "))
+    assert kept
+    assert kept | left_out == set(headers[b"many"])
+    assert not kept & left_out
+    assert found[b"long"].headers["other"] == "u" * 20_000
+    assert found[b"long"].headers["x-left-out"] == "text"
+    assert found[b"numbers"].headers["nested"] == '[9223372036854775807, {"d": "1.5", "bytes": "\ufffd"}]'
+    assert found[b"deep"].headers["none"] == "null"
+    assert found[b"bytes"].headers["x-left-out"] == "\ufffd" * 200
+    assert broker.count(source) == 0
+
+
+def publish_raw(node: Node, queue: str, body: bytes, table: bytes, message_id: bytes = b"id") -> None:
+    """Publish a message with headers, and an id, that pika would not send."""
+
+    class Properties(pika.BasicProperties):
+        def encode(self) -> list[bytes]:
+            return [b"\x20\x80" + table + bytes([len(message_id)]) + message_id]
+
+    with node.connect() as channel:
+        channel.confirm_delivery()
+        channel.basic_publish("", queue, body, Properties())

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import calendar
 import json
+import math
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -141,10 +142,26 @@ def _text(data: bytes) -> str | bytes:
 
 
 def as_text(value: object) -> str:
-    """Return a value of a table as text: text as it is, anything else as JSON."""
+    """Return a value of a table as text: text as it is, anything else as JSON.
+
+    JSON has no number for NaN and the infinities: they are the texts "NaN", "Infinity" and "-Infinity", which Spark and
+    others read as numbers.
+    """
     if isinstance(value, str):
         return value
-    return json.dumps(value, default=_jsonable)
+    try:
+        return json.dumps(value, default=_jsonable, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), default=_jsonable, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: object) -> object:
+    """Return the same with texts in place of numbers that JSON does not have."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {name: _finite(one) for name, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _jsonable(value: object) -> object:

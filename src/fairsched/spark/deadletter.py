@@ -6,8 +6,10 @@ job reads it, and a message of a stream cannot be rejected.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from fairsched.amqp.urls import parameters
 from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -15,11 +17,17 @@ if TYPE_CHECKING:
 
 __all__ = ["dead_letter"]
 
-#: Maximum length of a reason in characters, since all headers together must fit in one frame.
+#: Maximum length of a reason in characters, and bytes that everything but the message's own headers may have, since all
+#: properties of a message must fit into one frame.
 _LONGEST_REASON = 1000
+_RESERVED = 12_000
+#: Bytes of a header beside name and value, and of the longest name, property or routing key that AMQP has.
+_AROUND, _SHORT = 6, 255
 #: Headers added to a copy: where the message was.
 _ORIGIN = {"queue": "x-original-queue", "exchange": "x-original-exchange", "routing_key": "x-original-routing-key"}
 _REASON = "x-reason"
+#: Header with the names of those that did not fit.
+_LEFT_OUT = "x-left-out"
 #: The temporary column with the reason of a row.
 _WHY = "_fairsched_reason"
 #: Headers removed from a copy: some would route it to other queues; with others the broker would detect a cycle of dead
@@ -64,7 +72,8 @@ def dead_letter(df: DataFrame, reason: Column | str, **options: str) -> DataFram
     again, with the same ``message_id`` if a message has one. `df` is read once, by this call, into the storage of the
     executors (``localCheckpoint``). If rows are lost there with an executor, the batch fails; they are not read again,
     because with ``ackMode=auto`` a second reading returns other messages. To copy a message's headers, set
-    ``includeHeaders``; for its other properties ``includeProperties``. O(rows). For one thread.
+    ``includeHeaders``; for its other properties ``includeProperties``. Headers are copied as text, the smallest first,
+    as many as fit into a frame; the header ``x-left-out`` names the others. O(rows). For one thread.
 
     Examples
     --------
@@ -92,33 +101,86 @@ def dead_letter(df: DataFrame, reason: Column | str, **options: str) -> DataFram
     # Read once: with acknowledged messages a second reading would return others, and a reason that differs the second
     # time would put a row on both sides, or on none.
     rows = df.withColumn(_WHY, why).localCheckpoint(eager=True)
-    columns = _message(rows, F.col(_WHY), own_key=not given.get("routingkey"))
+    columns = _message(rows, F.col(_WHY), own_key=not given.get("routingkey"), frame=_frame(given))
     rows.where(F.col(_WHY).isNotNull()).select(*columns).write.format("rabbitmq").mode("append").options(
         **options
     ).save()
     return rows.where(F.col(_WHY).isNull()).drop(_WHY)
 
 
-def _message(df: DataFrame, why: Column, *, own_key: bool) -> list[Column]:
-    """Return the columns for the sink; without the expiration, so that the message stays in the queue."""
+def _frame(options: Mapping[str, str]) -> int:
+    """Return the bytes of a frame, as the URLs say."""
+    return min(int(parameters(url.strip()).frame_max) for url in options.get("url", "amqp://").split(","))
+
+
+def _message(df: DataFrame, why: Column, *, own_key: bool, frame: int) -> list[Column]:
+    """Return the columns for the sink; without the expiration, so that the message stays in the queue.
+
+    Text that is no UTF-8 has grown three times, and bytes as JSON even more: what AMQP has no room for is cut, or left
+    out, because a message that cannot be sent would stop the query for ever.
+    """
     from pyspark.sql import functions as F
 
-    origin = {header: F.col(name) for name, header in _ORIGIN.items() if name in df.columns}
-    added = {**origin, _REASON: F.substring(why, 1, _LONGEST_REASON)}
+    longest = min(_LONGEST_REASON, frame // 16)
+    added = {header: F.col(name) for name, header in _ORIGIN.items() if name in df.columns}
+    added[_REASON] = F.substring(why, 1, longest)
     headers = F.create_map(*[part for header, value in added.items() for part in (F.lit(header), value)])
     if "headers" in df.columns:
-        dropped = [*added, *_WITHOUT]
-        kept = F.map_filter(F.coalesce("headers", F.create_map().cast("map<string,string>")),
-                            lambda name, _: ~name.isin(dropped))  # fmt: skip
-        headers = F.map_concat(kept, headers)
+        dropped = [*added, _LEFT_OUT, *_WITHOUT]
+        own = F.map_filter(F.coalesce("headers", F.create_map().cast("map<string,string>")),
+                           lambda name, _: ~name.isin(dropped))  # fmt: skip
+        headers = F.map_concat(*_fitting(own, max(0, frame - _RESERVED), longest), headers)
     columns = [F.col("body"), headers.alias("headers")]
-    columns += [F.col("message_id")] if "message_id" in df.columns else []
-    columns += [F.col("routing_key")] if own_key else []
+    columns += [_short(F.col("message_id")).alias("message_id")] if "message_id" in df.columns else []
+    columns += [_short(F.col("routing_key")).alias("routing_key")] if own_key else []
     if "properties" in df.columns:
         found: Any = df.schema["properties"].dataType
+        of = F.col("properties").getField
         columns += [
-            F.col("properties").getField(name).alias(name)
+            (of(name) if name == "priority" else _short(of(name))).alias(name)
             for name in ("content_type", "correlation_id", "priority")
             if name in found.fieldNames()
         ]
     return columns
+
+
+def _short(text: Column) -> Column:
+    """Cut a text that AMQP would refuse; a character has at most four bytes."""
+    from pyspark.sql import functions as F
+
+    return F.when(F.octet_length(text) > _SHORT, F.substring(text, 1, _SHORT // 4)).otherwise(text)
+
+
+def _fitting(headers: Column, room: int, longest: int) -> tuple[Column, Column]:
+    """Return the smallest headers, as many as fit, and a map with the names of the others, if there are any.
+
+    Each entry gets a number, its size with its place behind it, so that no two are equal.
+    """
+    from pyspark.sql import functions as F
+
+    def number(entry: Column, place: Column) -> Column:
+        size = F.octet_length(entry["key"]) + F.coalesce(F.octet_length(entry["value"]), F.lit(0)) + _AROUND
+        size = F.when(F.octet_length(entry["key"]) > _SHORT, F.lit(1 << 30)).otherwise(size)
+        return F.struct(
+            (size.cast("bigint") * (1 << 30) + place).alias("number"), entry["key"].alias("key"),
+            entry["value"].alias("value"),
+        )  # fmt: skip
+
+    entries = F.transform(F.map_entries(headers), number)
+    room_left = F.aggregate(
+        F.array_sort(entries["number"]),
+        F.struct(F.lit(room).cast("bigint").alias("room"), F.lit(-1).cast("bigint").alias("last")),
+        lambda so_far, one: F.when(
+            F.shiftright(one, 30) <= so_far["room"],
+            F.struct((so_far["room"] - F.shiftright(one, 30)).alias("room"), one.alias("last")),
+        ).otherwise(F.struct(F.lit(-1).cast("bigint").alias("room"), so_far["last"].alias("last"))),
+    )
+    last = room_left["last"]
+    kept = F.filter(entries, lambda entry: entry["number"] <= last)
+    names = F.transform(F.filter(entries, lambda entry: entry["number"] > last), lambda entry: entry["key"])
+    none = F.create_map().cast("map<string,string>")
+    return (
+        F.map_from_entries(F.transform(kept, lambda entry: F.struct(entry["key"], entry["value"]))),
+        F.when(F.size(names) > 0, F.create_map(F.lit(_LEFT_OUT), F.substring(F.concat_ws(", ", names), 1, longest)))
+        .otherwise(none),
+    )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pika
 import pytest
 from hypothesis import given
@@ -149,13 +150,17 @@ def test_no_more_is_taken_than_was_wanted_and_the_surplus_is_for_the_next_part(r
 
 
 def test_bytes_bound_what_is_taken() -> None:
-    wire = Wire(100, 25, surplus=True)
-    wire._on_data_available(b"".join(delivery(number, b"x" * 10) for number in range(1, 9)))
+    """Of whole messages, as they were sent: names, properties and headers, too."""
+    data = [delivery(number, b"x" * 10) for number in range(1, 9)]
+    size = len(data[0]) - 8
+    wire = Wire(100, 2 * size + 1, surplus=True)
+    wire._on_data_available(b"".join(data))
     assert len(wire.bodies) == 3
+    assert set(np.frombuffer(wire.consuming.deliveries.sizes(), np.int64)) == {size}
     assert wire.consuming.full
     wire.consuming.deliveries.want(100, 5)
     assert len(wire.bodies) == 1
-    wire.consuming.deliveries.want(100, 41)
+    wire.consuming.deliveries.want(100, 4 * size + 1)
     assert len(wire.bodies) == 4
     assert not wire.consuming.full
 

@@ -25,7 +25,7 @@ from fairsched.spark.sink.options import sink_options
 from fairsched.spark.sink.writers import BatchWriter
 from fairsched.spark.source import partition, streams
 from fairsched.spark.source.batch import BatchReader
-from fairsched.spark.source.consuming import ConsumingChannel
+from fairsched.spark.source.consuming import ConsumingChannel, QueuesChannel
 from fairsched.spark.source.options import source_options
 from fairsched.spark.source.streamrange import bounds
 from fairsched.spark.source.streams import StreamsReader
@@ -33,7 +33,8 @@ from fairsched.spark.source.streams import StreamsReader
 #: What is done with the broker; the broker may stand still before each of these.
 STAGES = [
     (Session, ("open", "channel", "call", "close", "drop")),
-    (ConsumingChannel, ("consume", "fill", "took", "counts", "acknowledge", "settle", "cancel", "close")),
+    (ConsumingChannel, ("consume", "fill", "took", "counts", "acknowledge", "close")),
+    (QueuesChannel, ("ask", "take", "settle", "give_back")),
     (Publisher, ("open", "publish", "check", "flush", "close")),
 ]
 MESSAGES = 60

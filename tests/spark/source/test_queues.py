@@ -10,14 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from support.rabbitmq import Node, eventually
 from support.spark.running import QUANTA, Driver, bodies, counts, fill, no_larger_files, options_of, unique
 
-from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
+from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError, QueueNotFound
+from fairsched.spark.source import batch as batches
 from fairsched.spark.source import partition
+from fairsched.spark.source.options import source_options
 from fairsched.spark.source.queues import QueuesReader
 from fairsched.spark.source.spool import BatchGone, Spool, SpoolLost, SpoolNotWritable
 
@@ -73,7 +74,41 @@ def test_memory_is_bounded_by_bytes_too(
     end = one.plan()
     [part] = one.reader.partitions(one.offset, end)
     sizes = [batch.num_rows for batch in one.reader.read(part)]
-    assert sizes == ([3, 3, 3, 1] if body == 150_000 else [10])
+    assert sizes == ([3, 1, 2, 2, 2] if body == 150_000 else [10])
+
+
+def test_memory_is_bounded_by_headers_too(
+    broker: Node, queues: Declare, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition, "SEGMENT_BYTES", 250_000)
+    [name] = queues(1)
+    broker.publish(name, [b"%d" % number for number in range(10)], delivery_mode=2, headers={"a": "x" * 100_000})
+    one = driver([name], maxBytesPerTrigger=500_000)
+    [part] = one.reader.partitions(one.offset, one.plan())
+    sizes = [batch.num_rows for batch in one.reader.read(part)]
+    assert sizes == [3, 1]
+    assert broker.count(name) == 6
+
+
+@pytest.mark.parametrize(("body", "pieces"), [(0, [10]), (1000, [10]), (150_000, [3, 3, 3, 1])])
+def test_a_batch_query_holds_a_piece_at_a_time(
+    body: int, pieces: list[int], broker: Node, queues: Declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "SEGMENT_BYTES", 400_000)
+    [name] = queues(1)
+    sent = [b"%d" % number + b"x" * body for number in range(10)]
+    broker.publish(name, sent, delivery_mode=2)
+    options = source_options(options_of(broker, {name: 1}, tmp_path))
+    found = list(batches.browse(options, ["body"], {name: 10}))
+    assert [piece.num_rows for piece in found] == pieces
+    assert [row for piece in found for row in piece.column("body").to_pylist()] == sent
+    assert broker.count(name) == 10
+    # In pieces of messages, too, and no more than there is.
+    monkeypatch.setattr(batches, "SEGMENT_MESSAGES", 4)
+    found = list(batches.browse(options, ["body"], {name: 12}))
+    assert [row for piece in found for row in piece.column("body").to_pylist()] == sent
+    assert max(piece.num_rows for piece in found) <= 4
+    eventually(lambda: broker.count(name) == 10)
 
 
 def test_large_messages_of_a_quorum_queue_do_not_reach_its_delivery_limit(
@@ -114,9 +149,12 @@ def test_bytes_of_a_batch_are_bounded_once_sizes_are_known(
     one = driver([small, large], numPartitions=2, maxBytesPerTrigger=20_000)
     found = [sum(map(len, bodies(rows))) for rows in one.batches()]
     assert sum(found) == 300_000
-    # A partition ends with the message that reaches its part of the bound.
-    assert max(found) <= 20_000 + 900 + 100
-    assert one.offset["sizes"] == {small: 100, large: 900}
+    # Of the first batch nothing is known. Names and properties count, too.
+    assert max(found) <= 20_000
+    sizes = one.offset["sizes"]
+    assert sizes == one.offset["largest"]
+    assert 100 < sizes[small] < 200
+    assert sizes[large] == sizes[small] + 800
 
 
 @pytest.mark.slow
@@ -128,8 +166,8 @@ def test_bytes_of_a_batch_are_bounded_by_default(broker: Node, queues: Declare, 
     one = driver([name])
     found = [len(rows) for rows in one.batches()]
     assert sum(found) == 20
-    # A batch ends with the message that reaches the bound.
-    assert found == [18, 2]
+    # A batch ends before the message that would exceed the bound.
+    assert found == [17, 3]
     assert one.offset["budget"] == 256 << 20
 
 
@@ -174,16 +212,16 @@ def test_looking_ahead_asks_an_empty_queue_for_nothing(
         channel.queue_purge(names[1])
 
     class Watched(partition.PartitionReader):
-        def _windows(self, session: Any) -> Any:
-            found = super()._windows(session)
-            windows.append(found[1])
-            return found
+        def _ask(self, found: Any, wanted: Any) -> None:
+            asked.append(dict(wanted))
+            super()._ask(found, wanted)
 
-    windows: list[dict[str, int]] = []
+    asked: list[dict[str, int]] = []
     [part] = one.reader.partitions(one.offset, end)
     rows = [row for batch in Watched(one.options, ["body", "queue"], part.value).read() for row in batch.to_pylist()]
     assert counts(rows) == {names[0]: 10}
-    assert windows == [{names[0]: 20}, {}]
+    # First the share, then as much again; the second segment is to have the share of the other queue.
+    assert asked == [{names[0]: 10, names[1]: 0}, {names[0]: 10, names[1]: 0}, {names[1]: 0}, {names[1]: 0}]
     eventually(lambda: broker.count(names[0]) == 20)
 
 
@@ -425,15 +463,17 @@ def test_ten_queues_share_exactly(broker: Node, queues: Declare, driver: Callabl
     assert counts(next(one.batches())) == dict(zip(names, range(20, 201, 20), strict=True))
 
 
-def test_a_replay_may_lack_columns(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+def test_a_replay_that_lacks_columns_fails_and_loses_nothing(
+    broker: Node, queues: Declare, driver: Callable[..., Driver]
+) -> None:
     [name] = queues(1)
     fill(broker, [name], 3, headers={"a": "b"})
     plain = driver([name])
     end = plain.plan()
-    plain.read(end)
-    [rows] = driver([name], includeHeaders="true").read(end)
-    assert [row["headers"] for row in rows] == [None] * 3
-    assert isinstance(pa.array(bodies(rows)), pa.BinaryArray)
+    first = plain.read(end)
+    with pytest.raises(FairschedError, match=r"was stored without the column headers, .*with the options it had"):
+        driver([name], includeHeaders="true").read(end)
+    assert plain.read(end) == first
 
 
 def test_consumers_have_the_arguments_that_are_given(

@@ -165,6 +165,32 @@ def test_what_retention_took_is_an_error_unless_it_may_be_lost(broker: Node, que
 
 
 @pytest.mark.rabbitmq("streams")
+def test_a_gap_is_crossed_at_once(broker: Node, queues: Declare) -> None:
+    """However few messages a batch may have."""
+    arguments = {**STREAM, "x-max-length-bytes": 20_000, "x-stream-max-segment-size-bytes": 10_000}
+    names = queues(1, arguments=arguments)
+    options = options_of(
+        broker, names, startingOffsets="earliest", failOnDataLoss="false", maxMessagesPerTrigger=1, pollTimeoutMs=500
+    )
+    one = StreamDriver(options)
+    one.offset = one.plan()
+    assert one.offset["streams"] == {names[0]: 0}
+
+    def truncated() -> bool:
+        broker.publish(names[0], [b"x" * 500] * 50, commit=True)
+        return bounds(one.options.broker, names, "first")[names[0]] > 20
+
+    eventually(truncated, 60, "retention removes a segment")
+    end = one.plan()
+    assert end["from"][names[0]] > 20
+    assert [len(rows) for rows in one.read(end)] == [1]
+    strict = StreamDriver({**options, "failOnDataLoss": "true"})
+    strict.offset = {**end, "streams": {names[0]: 0}}
+    with pytest.raises(StreamTruncated, match=r"offsets 0 to .* are gone"):
+        strict.read(strict.plan())
+
+
+@pytest.mark.rabbitmq("streams")
 @pytest.mark.parametrize("strict", ["true", "false"])
 def test_silence_is_no_loss(strict: str, broker: Node, queues: Declare) -> None:
     names = queues(1, arguments=STREAM)

@@ -3,56 +3,86 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from fairsched._amqp import AckLedger
 from fairsched.amqp.session import Session
 from fairsched.errors import ConfigurationError, ConnectionFailed
 from fairsched.spark.broker import over_session
-from fairsched.spark.source.consuming import ConsumingChannel, collect
+from fairsched.spark.source.consuming import QueuesChannel
 from fairsched.spark.source.depths import DepthProbe
 from fairsched.spark.source.options import SourceOptions
-from fairsched.spark.source.partition import SEGMENT_MESSAGES
+from fairsched.spark.source.partition import SEGMENT_BYTES, SEGMENT_MESSAGES
 from fairsched.spark.source.plan import allocate, assign
 from fairsched.spark.source.roworder import row_order
 from fairsched.spark.source.rows import Decoder
 from fairsched.spark.source.schema import RequestedSchema
 from fairsched.spark.source.shedding import judge_known
+from fairsched.spark.source.spill import Spill
 from fairsched.spark.source.streamrange import as_offsets
 from fairsched.spark.source.streams import Range, ranges, read_rows
 
+_log = logging.getLogger(__name__)
+
 
 def browse(options: SourceOptions, names: Sequence[str], shares: dict[str, int]) -> Iterator[pa.RecordBatch]:
-    """Yield the first messages of queues, in `row_order`; they are requeued, marked as redelivered.
+    """Yield the first messages of queues, some thousand at a time in `row_order`; they are requeued as redelivered.
 
-    No message is requeued until all have arrived: the queue would deliver it again.
+    No message is requeued until all have arrived: the queue would deliver it again. Until then the rows wait in a file,
+    not in memory, since the broker would wait for whoever takes them.
 
     They are requeued by basic.nack, which RabbitMQ 4.3 and newer does not count as a failed delivery. Older versions
     count it in quorum queues, as they count the unacknowledged messages of a closed connection.
     """
-    decoder = Decoder(names, options.fair_key, options.enqueue_time_header, timed=options.shedding is not None)
 
-    def look(session: Session) -> ConsumingChannel:
-        found = collect(
-            session, shares, arguments=options.consumer_arguments, idle=options.poll_timeout, most_bytes=None
-        )
+    def look(session: Session) -> Spill:
+        channel, kept = QueuesChannel(session), Spill()
+        for rows in _browsed(options, names, channel, shares):
+            kept.append(rows)
         # They are requeued in any case, at the latest when the connection closes.
         with contextlib.suppress(ConnectionFailed):
-            if found.deliveries.came:
-                found.settle([(AckLedger.REQUEUE, found.deliveries.came, True)])
-            found.close(1 + options.broker.retries)
-        return found
+            channel.give_back(1 + options.broker.retries)
+        return kept
 
-    found = over_session(options.broker, look, Session.close)
-    known = decoder.look(found.deliveries, found.queues)
-    _, known = judge_known(options.shedding, {}, known, ())
-    rows = decoder.batch(found.deliveries, known, row_order(options, known))
-    for start in range(0, rows.num_rows, SEGMENT_MESSAGES):
-        yield rows.slice(start, SEGMENT_MESSAGES)
+    return over_session(options.broker, look, Session.close).taken()
+
+
+def _browsed(
+    options: SourceOptions, names: Sequence[str], channel: QueuesChannel, shares: Mapping[str, int]
+) -> Iterator[pa.RecordBatch]:
+    """Yield what is browsed, settling nothing."""
+    decoder = Decoder(names, options.fair_key, options.enqueue_time_header, timed=options.shedding is not None)
+    left = dict(shares)
+    laws: dict[str, Sequence[int]] = {}
+    while channel.remaining or any(left.values()):
+        resumed = channel.remaining > 0
+        channel.begin(SEGMENT_MESSAGES, SEGMENT_BYTES)
+        if resumed:
+            channel.take(options.poll_timeout)
+        else:
+            windows, _ = allocate(left, shares, SEGMENT_MESSAGES, {})
+            channel.ask(windows, options.consumer_arguments, options.poll_timeout)
+            left = {name: count - windows.get(name, 0) for name, count in left.items() if name not in channel.exhausted}
+        _warn_of_count(channel)
+        known = decoder.look(channel.deliveries, channel.queues)
+        found, known = judge_known(options.shedding, laws, known, ())
+        laws = dict(found.laws)
+        yield decoder.batch(channel.deliveries, known, row_order(options, known))
+        channel.judge(None)
+
+
+def _warn_of_count(channel: QueuesChannel) -> None:
+    count = int(channel.returns().max(initial=0))
+    if count:
+        _log.warning(
+            "queues %s have messages that came back %d times: a quorum queue before RabbitMQ 4.3 counts each batch "
+            "query, and drops or dead-letters a message at its delivery limit, 20 by default from RabbitMQ 4.0 on",
+            ", ".join(dict.fromkeys(channel.queues.values())), count,
+        )  # fmt: skip
 
 
 class BatchReader(DataSourceReader):

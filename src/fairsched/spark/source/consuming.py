@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
 from pika import spec
 
 from fairsched._amqp import AckLedger
@@ -16,6 +19,7 @@ from fairsched.amqp.session import Session
 from fairsched.prefetch import LARGEST_PREFETCH
 from fairsched.spark.broker import close_channel
 from fairsched.spark.source.depths import message_counts
+from fairsched.spark.source.rows import headers_of
 
 if TYPE_CHECKING:
     from pika.spec import Basic, BasicProperties
@@ -30,6 +34,13 @@ _DELIVER = spec.Basic.Deliver.INDEX.to_bytes(4, "big")
 #: Stands for what comes before the properties in a content header: class, weight, size of the body.
 _BEFORE = bytes(12)
 
+#: Header of what came back to a quorum queue.
+_COUNT = "x-delivery-count"
+#: Commands to a quorum queue that may be under way; RabbitMQ keeps back what is more than 32.
+UNDER_WAY = 24
+#: Seconds after which messages that went back are elsewhere, though the queue does not have them.
+_LONGEST_SETTLING = 1.0
+
 
 class ConsumingChannel:
     """A channel with consumers, and its deliveries, unacknowledged and undecoded, in the order of arrival.
@@ -41,7 +52,7 @@ class ConsumingChannel:
     wanted : int
         Messages.
     most_bytes : int or None
-        Bytes of bodies; the message that reaches them is the last one.
+        Bytes of messages, headers included; the message that reaches them is the last one.
     surplus : bool
         Whether what comes when all that is wanted is here is kept, not dropped: nobody asked for it, and the broker
         takes it back with the channel.
@@ -76,7 +87,7 @@ class ConsumingChannel:
         transport.after_read = self._after_read
         requests: list[Callable[..., Any]] = []
         before = -1
-        for number, (name, window) in enumerate(windows.items()):
+        for number, (name, window) in enumerate(windows.items(), len(self.queues)):
             tag = f"fairsched-{number}"
             self.queues[tag.encode()] = name
             count = window if window <= LARGEST_PREFETCH else 0
@@ -140,27 +151,10 @@ class ConsumingChannel:
             self.counts(self.queues.values())
         return self.deliveries.came == before and not self.full
 
-    def cancel(self) -> None:
-        """Stop all consumers; what still comes goes back with the channel."""
-        self.deliveries.close()
-        with self._session.transport:
-            for tag in self.queues:
-                # Without a callback nobody waits for the answer: the broker reads this before any acknowledgement.
-                self._channel.basic_cancel(tag.decode())
-
     def acknowledge(self, count: int) -> None:
         """Acknowledge the first `count` deliveries."""
         if count:
             self._channel.basic_ack(count, multiple=True)
-
-    def settle(self, verdicts: Iterable[tuple[int, int, bool]]) -> None:
-        """Settle deliveries as `AckLedger.flush` says; by basic.nack, which no queue counts as a failure."""
-        with self._session.transport:
-            for verdict, tag, multiple in verdicts:
-                if verdict == AckLedger.ACK:
-                    self._channel.basic_ack(tag, multiple)
-                else:
-                    self._channel.basic_nack(tag, multiple, requeue=verdict == AckLedger.REQUEUE)
 
     def close(self, patience: int = 1) -> None:
         """Close the channel and return when the broker has handled all that was sent on it; see `Session.call`."""
@@ -170,21 +164,178 @@ class ConsumingChannel:
         self._session.transport.after_read = lambda: None
 
 
-def collect(
-    session: Session,
-    windows: Mapping[str, int],
-    *,
-    arguments: Mapping[str, Any],
-    idle: float,
-    most_bytes: int | None,
-) -> ConsumingChannel:
-    """Consume up to `windows` messages of each queue, with these `arguments` of consumers, acknowledging none.
+class QueuesChannel(ConsumingChannel):
+    """Messages of queues, asked for in windows, settled together.
 
-    Ends when all windows are full, when `most_bytes` of bodies are here, or as `ConsumingChannel.fill` says.
-    Consumers are cancelled before it returns: an acknowledgement must not make the broker send more.
+    A quorum queue counts each message that comes back, and drops it at its delivery limit; before RabbitMQ 4.3 it
+    counts basic.nack, too. So nothing goes back that nobody chose to return: all that was asked for is taken, in as
+    many parts as fit into memory. What does not fit waits at the broker and in the socket.
+
+    Nothing is settled before all that was asked for is here: a settlement would make the broker send more, and a queue
+    takes back what is on its way to a consumer that is cancelled.
+
+    Attributes
+    ----------
+    exhausted : set of str
+        Queues that had less than was asked for.
     """
-    found = ConsumingChannel(session, sum(windows.values()), most_bytes)
-    found.consume(windows, dict.fromkeys(windows, arguments))
-    found.fill(idle)
-    found.cancel()
-    return found
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session, 0, 0, surplus=True)
+        self.exhausted: set[str] = set()
+        #: Messages of each queue that were asked for and are of no earlier part.
+        self._due: Counter[str] = Counter()
+        #: Since the channel was opened: messages that were asked for, and deliveries of the parts before this one.
+        self._asked = self._before = 0
+        #: Deliveries of this part, also when its rows are fewer (see `CollectedDeliveries.arrange`).
+        self.part = 0
+        self._consuming: dict[str, str] = {}
+        #: Windows of this part.
+        self.windows = 0
+        #: Of all deliveries: the verdicts on those that are not settled yet (None: acknowledge), and how many are.
+        self._verdicts: list[tuple[int, Sequence[int] | None]] = []
+        self._judged = self._settled = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether all that was asked for is here, or as much as fits."""
+        return self.deliveries.full or self.deliveries.came >= self._asked
+
+    @property
+    def remaining(self) -> int:
+        """Messages that were asked for and are of no part yet."""
+        return self._asked - self._before - self.part
+
+    def begin(self, most: int, most_bytes: int) -> None:
+        """Begin the next part, of at most so many messages and bytes."""
+        self._before, self.part, self.windows = self._judged, 0, 0
+        self.deliveries.want(most, most_bytes)
+
+    def ask(self, windows: Mapping[str, int], arguments: Mapping[str, Any], idle: float) -> None:
+        """Ask for so many messages of each queue, and take what comes; returns as `take` does."""
+        first = len(self.queues)
+        self.windows += 1
+        self._asked += sum(windows.values())
+        self._due.update(windows)
+        self.consume(windows, dict.fromkeys(windows, arguments))
+        self._consuming |= {tag.decode(): name for tag, name in [*self.queues.items()][first:]}
+        self.take(idle)
+
+    def take(self, idle: float) -> None:
+        """Take what was asked for until the part is full, all is here, or the queues have no more (`exhausted`)."""
+        self.fill(idle)
+        if self.deliveries.came >= self._asked:
+            # Without a callback nobody waits for the answer: the broker reads this before any settlement.
+            with self._session.transport:
+                for tag in self._consuming:
+                    self._channel.basic_cancel(tag)
+            self._consuming = {}
+        elif not self.deliveries.full:
+            requests = [partial(self._channel.basic_cancel, tag) for tag in self._consuming]
+            self._session.call(requests, "basic.cancel")
+            # What came before the answer is taken, too.
+            self._consuming, self._asked = {}, self.deliveries.came
+            counts, _, _ = self.sizes()
+            self.exhausted |= {name for name, due in self._due.items() if counts.get(name, 0) < due}
+        self.part = self.deliveries.count
+        self._counts = Counter(self.sizes()[0])
+
+    def is_silent(self) -> bool:
+        """Ask the queues whose messages are still to come; see `ConsumingChannel.is_silent`."""
+        before = self.deliveries.came
+        for _ in range(2):
+            self.counts(dict.fromkeys(self._consuming.values()))
+        return self.deliveries.came == before and not self.full
+
+    def judge(self, verdicts: Sequence[int] | None) -> None:
+        """Note a verdict (of `AckLedger`) on each delivery of this part, in the order of arrival; None: acknowledge."""
+        self._verdicts.append((self.part, verdicts))
+        self._due -= self._counts
+        self._judged += self.part
+
+    def settle(self, patience: int = 1) -> None:
+        """Tell the broker all verdicts, and return when the queues have taken them; see `Session.call`.
+
+        By basic.nack, which a quorum queue does not count from RabbitMQ 4.3 on.
+
+        RabbitMQ makes a command of each settlement for each consumer. While many commands to a quorum queue are under
+        way, it keeps further ones back, and drops these with the channel. So a few are sent at a time, and in the end
+        the queues are asked for their messages until those that went back are among them.
+        """
+        if self._judged == self._settled:
+            return
+        frames, queues = self._frames(), dict.fromkeys(self.queues.values())
+
+        def ready() -> int:
+            return sum(message_counts(self._session, self._channel, queues, patience=patience).values())
+
+        back = sum(verdicts.count(AckLedger.REQUEUE) for _, verdicts in self._verdicts if verdicts is not None)
+        back = back if len(frames) > 1 else 0
+        before = ready() if back else 0
+        self._settled, self._verdicts = self._judged, []
+        for start in range(0, len(frames), UNDER_WAY):
+            with self._session.transport:
+                for verdict, tag, multiple in frames[start : start + UNDER_WAY]:
+                    if verdict == AckLedger.ACK:
+                        self._channel.basic_ack(tag, multiple)
+                    else:
+                        self._channel.basic_nack(tag, multiple, requeue=verdict == AckLedger.REQUEUE)
+            after = ready()
+        # Other consumers may take them at once.
+        until = time.monotonic() + _LONGEST_SETTLING
+        while after - before < back and time.monotonic() < until:
+            after = ready()
+
+    def _frames(self) -> list[tuple[int, int, bool]]:
+        """Verdict, delivery tag and "multiple" of the fewest frames that settle what was judged."""
+        if all(verdicts is None for _, verdicts in self._verdicts):
+            return [(AckLedger.ACK, self._judged, True)]
+        ledger, tag = AckLedger(), 0
+        for count, verdicts in self._verdicts:
+            for verdict in [AckLedger.ACK] * count if verdicts is None else verdicts:
+                tag += 1
+                ledger.deliver(tag)
+                ledger.settle(tag, verdict)
+        return [(verdict, self._settled + tag, multiple) for verdict, tag, multiple in ledger.flush()]
+
+    def ready(self, queues: Iterable[str]) -> dict[str, int]:
+        """Messages that are ready, by queue."""
+        return message_counts(self._session, self._channel, queues)
+
+    def sizes(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+        """Messages of this part, their bytes, and the largest of them, by queue."""
+        names = list(dict.fromkeys(self.queues.values()))
+        places = np.frombuffer(
+            self.deliveries.queues({tag: names.index(name) for tag, name in self.queues.items()}), np.int32
+        )
+        return figures(names, places, np.frombuffer(self.deliveries.sizes(), np.int64))
+
+    def returns(self) -> NDArray[Any]:
+        """How often a queue has counted that each message of this part came back; 0 where it does not count."""
+
+        def whole(header: bytes) -> int | None:
+            found = headers_of(header).get(_COUNT)
+            return found if type(found) is int else None
+
+        _, values = self.deliveries.numbers(_COUNT.encode(), whole)
+        return np.frombuffer(values, np.int64)
+
+    def give_back(self, patience: int = 1) -> None:
+        """Return all that is not settled, in whatever state it is, and close the channel; see `Session.call`."""
+        if self.deliveries.came > self._settled:
+            self._channel.basic_nack(self.deliveries.came, multiple=True)
+            self._settled = self.deliveries.came
+            message_counts(self._session, self._channel, dict.fromkeys(self.queues.values()), patience=patience)
+        self.close(patience)
+
+
+def figures(
+    names: Sequence[str], places: NDArray[Any], sizes: NDArray[Any]
+) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+    """Count rows, their bytes, and the largest, by queue; `places` says which of the names each row has."""
+    counts, total, largest = (np.zeros(len(names), np.int64) for _ in range(3))
+    np.add.at(counts, places, 1)
+    np.add.at(total, places, sizes)
+    np.maximum.at(largest, places, sizes)
+    there = np.flatnonzero(counts).tolist()
+    return tuple({names[k]: int(column[k]) for k in there} for column in (counts, total, largest))  # type: ignore[return-value]

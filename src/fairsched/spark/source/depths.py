@@ -13,12 +13,13 @@ from fairsched.spark.broker import Broker, Retries, close_channel, open_session
 
 
 def message_counts(
-    session: Session, channel: Any, queues: Iterable[str], *, unless: Callable[[], object] = lambda: False
-) -> dict[str, int]:
-    """Messages that are ready, by queue, asked on a channel; see `Session.call` for `unless`."""
+    session: Session, channel: Any, queues: Iterable[str], *, patience: int = 1,
+    unless: Callable[[], object] = lambda: False,
+) -> dict[str, int]:  # fmt: skip
+    """Messages that are ready, by queue, asked on a channel; see `Session.call` for `patience` and `unless`."""
     names = list(queues)
     requests = [partial(channel.queue_declare, name, passive=True) for name in names]
-    answers = session.call(requests, "queue.declare", unless=unless)
+    answers = session.call(requests, "queue.declare", patience=patience, unless=unless)
     return {name: int(answer.method.message_count) for name, answer in zip(names, answers, strict=False)}
 
 

@@ -29,7 +29,9 @@ class QueueOffset:
     carried : dict
         What rounding still owes each queue (see `plan.allocate`).
     sizes : dict
-        Mean size of each queue's messages, in bytes, as far as it was known.
+        Mean size of each queue's messages, in bytes with all headers, as far as it was known.
+    largest : dict
+        Size of the largest recent message of each queue, likewise.
     budget : int
         Most bytes that the batch may read; 0 for no bound.
     """
@@ -39,6 +41,7 @@ class QueueOffset:
     parts: tuple[Mapping[str, int], ...] = ()
     carried: Mapping[str, int] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
+    largest: Mapping[str, int] = field(default_factory=dict)
     budget: int = 0
 
     @property
@@ -62,6 +65,7 @@ class QueueOffset:
             "parts": [dict(part) for part in self.parts],
             "carried": dict(self.carried),
             "sizes": dict(self.sizes),
+            "largest": dict(self.largest),
             "budget": self.budget,
         }
 
@@ -75,6 +79,7 @@ class QueueOffset:
             parts=tuple(found.get("parts", ())),
             carried=found.get("carried", {}),
             sizes=found.get("sizes", {}),
+            largest=found.get("largest", {}),
             budget=int(found.get("budget", 0)),
         )
 

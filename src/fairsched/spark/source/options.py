@@ -50,6 +50,7 @@ class SourceOptions:
     fair_key: str | None
     key_quanta: Mapping[str, int]
     fair_lookahead: int
+    max_returns: int
     poll_timeout: float
     planning_interval: float
     consumer_arguments: Mapping[str, Any]
@@ -224,6 +225,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         fair_key=_key(reader),
         key_quanta=reader.weights("keyQuanta", listed=False),
         fair_lookahead=reader.number("fairLookahead", 1, 1, 100),
+        max_returns=reader.number("maxReturns", 1, 0),
         poll_timeout=reader.seconds("pollTimeoutMs", "2000"),
         planning_interval=reader.seconds("planningIntervalMs", "200"),
         consumer_arguments=_consumer_arguments(reader, streams),
@@ -241,4 +243,6 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
     reader.refuse_unknown()
     if found.fair_key is None and (found.key_quanta or found.fair_lookahead > 1):
         raise ConfigurationError("options keyQuanta and fairLookahead are valid only together with fairKey")
+    if found.fair_lookahead == 1 and reader.given("maxReturns"):
+        raise ConfigurationError("option maxReturns is valid only together with fairLookahead")
     return found

@@ -1,31 +1,35 @@
 """A task's part of a batch of queues: replay what is published, consume the rest, publish it, acknowledge it.
 
 The order of things is what nothing is lost by: collect unacknowledged, cancel, publish, and only then acknowledge, and
-only what this attempt has published. One task, one thread.
+only what this attempt has published. What was asked for and does not fit into a segment begins the next one, and rows
+are passed on when nothing is under way: the broker would wait for whoever reads them. One task, one thread.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from fairsched._amqp import AckLedger
 from fairsched.amqp.session import Session
 from fairsched.errors import ConnectionFailed
-from fairsched.prefetch import LARGEST_PREFETCH
 from fairsched.spark.broker import Retries, open_session
-from fairsched.spark.source.consuming import ConsumingChannel, collect
-from fairsched.spark.source.depths import depths
+from fairsched.spark.source.consuming import UNDER_WAY, QueuesChannel, figures
 from fairsched.spark.source.options import SourceOptions
 from fairsched.spark.source.plan import allocate
 from fairsched.spark.source.roworder import choose, row_order
 from fairsched.spark.source.rows import Decoder, Known, taken
 from fairsched.spark.source.shedding import judge_known
+from fairsched.spark.source.spill import Spill
 from fairsched.spark.source.spool import Segment, open_spool
+from fairsched.spark.source.windows import Seen
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +49,7 @@ class PartitionPlan:
     epoch: str
     shares: Mapping[str, int]
     sizes: Mapping[str, int] = field(default_factory=dict)
+    largest: Mapping[str, int] = field(default_factory=dict)
     budget: int = 0
     laws: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
@@ -70,34 +75,33 @@ class PartitionReader:
             names, options.fair_key, options.enqueue_time_header, timed=options.shedding is not None
         )
         self._left = dict(part.shares)
-        #: Mean size of a queue's messages, from earlier batches, and then from the segment before.
-        self._sizes = dict(part.sizes)
+        #: From earlier batches, and then from the segments before.
+        self._seen = Seen(dict(part.sizes), dict(part.largest))
         self._laws = part.laws
         dead = options.shedding is not None and options.shedding.action == "dead-letter"
         self._returns = AckLedger.REJECT if dead else AckLedger.REQUEUE
         self._bytes = 0
         self._session: Session | None = None
+        self._channel: QueuesChannel | None = None
 
     def reached(self, stage: str) -> None:
         """Note that a segment was "collected", "published" or "acknowledged"; for subclasses that watch."""
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of each segment once it is published and acknowledged."""
-        part, number = self._part, 1
+        part, number, held = self._part, 1, Spill()
         try:
             while True:
                 segment = self._spool.published(part.seq, part.index, number) or self._make(number)
                 if segment is None:
                     continue  # Another attempt was first: its segment is there now.
                 if segment.batch.num_rows:
-                    yield segment.batch
+                    held.append(segment.batch)
+                if self._channel is None or not self._channel.remaining or segment.last:
+                    yield from held.taken()
                 if segment.last:
                     return
-                for name, count in segment.counts.items():
-                    self._left[name] = max(0, self._left.get(name, 0) - count)
-                    self._sizes[name] = segment.sizes.get(name, 0) // max(1, count)
-                self._bytes += sum(segment.sizes.values())
-                self._laws = segment.laws
+                self._note(segment)
                 number += 1
         finally:
             self._close()
@@ -111,93 +115,156 @@ class PartitionReader:
         segment, verdicts = self._segment(shares, collected)
         self.reached("collected")
         if not self._spool.publish(part.seq, part.index, number, segment):
-            self._settle(collected, [AckLedger.REQUEUE] * collected.deliveries.came)
+            self._give_back(collected)
             return None
         self.reached("published")
-        self._settle(collected, verdicts)
+        collected.judge(verdicts)
+        if not collected.remaining:
+            self._settle(collected)
         self.reached("acknowledged")
         return segment
 
-    def _collect(self) -> tuple[dict[str, int], ConsumingChannel]:
-        """Collect what the next segment is made of; over a new connection, should one be lost."""
+    def _note(self, segment: Segment) -> None:
+        """Go on behind a segment."""
+        for name, count in segment.counts.items():
+            self._left[name] = max(0, self._left.get(name, 0) - count)
+        if self._channel is not None:
+            self._left |= dict.fromkeys(self._channel.exhausted, 0)
+        self._seen = self._seen.add(segment.counts, segment.sizes, segment.largest)
+        self._bytes += sum(segment.sizes.values())
+        self._laws = segment.laws
+
+    def _collect(self) -> tuple[dict[str, int] | None, QueuesChannel]:
+        """Collect what the next segment is made of; over a new connection, should one be lost.
+
+        The first result is how much of each queue it takes; None for all that is here.
+        """
         retries = Retries(self._options.broker)
         while True:
             session = self._connected()
             try:
-                shares, windows = self._windows(session)
-                arguments, idle = self._options.consumer_arguments, self._options.poll_timeout
-                return shares, collect(session, windows, arguments=arguments, idle=idle, most_bytes=self._most_bytes())
+                if self._channel is None:
+                    self._channel = QueuesChannel(session)
+                return self._fill(self._channel), self._channel
             except ConnectionFailed as error:
                 self._close()
                 retries.failed(error)
 
-    def _windows(self, session: Session) -> tuple[dict[str, int], dict[str, int]]:
-        """How much of each queue the next segment takes, and how much of it is looked at.
+    def _fill(self, found: QueuesChannel) -> dict[str, int] | None:
+        if found.remaining:
+            found.begin(SEGMENT_MESSAGES, SEGMENT_BYTES)
+            found.take(self._options.poll_timeout)
+            return None
+        found.begin(SEGMENT_MESSAGES, self._most_bytes())
+        shares, ahead = self._shares(), self._options.fair_lookahead
+        if ahead == 1:
+            self._ask(found, shares)
+            return shares
+        ready = found.ready(shares)
+        self._ask(found, {name: min(share, ready[name]) for name, share in shares.items()})
+        # What the queue counts is at its head, and does not go back again: to look beyond it would be no choice.
+        counted = self._counted(found)
+        counts, _, _ = found.sizes()
+        more = {name: min(share * ahead, ready[name]) - counts.get(name, 0) for name, share in shares.items()}
+        self._ask(found, {name: left for name, left in more.items() if name not in counted | found.exhausted})
+        return shares
 
-        What does not fit into the segment goes back, and a quorum queue counts that: at its delivery limit it drops a
-        message. So no more is asked for than is expected to fit.
-        """
+    def _shares(self) -> dict[str, int]:
+        """How much of each queue the next segment takes."""
         ahead = self._options.fair_lookahead
         room = max(1, SEGMENT_MESSAGES // ahead)
-        known = {name: size for name, size in self._sizes.items() if self._left.get(name)}
+        known = {name: size for name, size in self._seen.mean.items() if self._left.get(name)}
         if known:
             total = sum(self._left[name] for name in known)
             mean = max(1, sum(self._left[name] * size for name, size in known.items()) // total)
             room = min(room, -(-SEGMENT_BYTES // (ahead * mean)))
-        shares, _ = allocate(self._left, self._part.shares, room, {})
-        if ahead == 1:
-            return shares, shares
-        ready = depths(session, shares)
-        windows = {name: min(share * ahead, ready[name], LARGEST_PREFETCH) for name, share in shares.items()}
-        # As a prefetch, 0 would mean no limit.
-        return shares, {name: window for name, window in windows.items() if window}
+        return allocate(self._left, self._part.shares, room, {})[0]
+
+    def _ask(self, found: QueuesChannel, wanted: Mapping[str, int]) -> None:
+        """Ask for messages until all are here, the segment is full, or the queues have no more.
+
+        Each window is a consumer, whose messages RabbitMQ settles apart, and not too many at a time.
+        """
+        left = {name: count for name, count in wanted.items() if count > 0}
+        while left and not found.deliveries.full and found.windows < UNDER_WAY:
+            windows = self._seen.add(*found.sizes()).windows(left, found.deliveries.space)
+            if not windows:
+                if found.part:
+                    return
+                windows = dict.fromkeys([*left][:1], 1)
+            found.ask(windows, self._options.consumer_arguments, self._options.poll_timeout)
+            left = {name: count - windows.get(name, 0) for name, count in left.items()}
+            left = {name: count for name, count in left.items() if count and name not in found.exhausted}
+
+    def _counted(self, found: QueuesChannel) -> set[str]:
+        """Queues that have counted as often as is allowed that a message of this part came back."""
+        tags = found.deliveries.queues({tag: place for place, tag in enumerate(found.queues)})
+        names, places = list(found.queues.values()), np.frombuffer(tags, np.int32)
+        return {names[place] for place in np.unique(places[found.returns() >= self._options.max_returns])}
 
     def _most_bytes(self) -> int:
         budget = self._part.budget
         return min(SEGMENT_BYTES, budget - self._bytes) if budget else SEGMENT_BYTES
 
-    def _segment(self, shares: Mapping[str, int], collected: ConsumingChannel) -> tuple[Segment, list[int] | None]:
+    def _segment(self, shares: Mapping[str, int] | None, collected: QueuesChannel) -> tuple[Segment, list[int] | None]:
         """Decode, choose, judge and order; the second result is a verdict on each delivery, None to acknowledge all."""
         deliveries = collected.deliveries
         known = self._decoder.look(deliveries, collected.queues)
         places = np.arange(deliveries.count)
-        if self._options.fair_lookahead > 1:
+        if self._options.fair_lookahead > 1 and shares is not None:
+            kept = collected.returns() >= self._options.max_returns
+            _warn_of_returns(known, kept)
             keys = known["key"].to_pylist()
-            places = np.array(choose(known["queue"].to_pylist(), keys, self._options.key_quanta, shares), np.int64)
+            chosen = choose(known["queue"].to_pylist(), keys, self._options.key_quanta, shares, kept.tolist())
+            places = np.array(chosen, np.int64)
             known = taken(deliveries, known, places)
-        counts, sizes, ages = _figures(known)
-        left = sum(self._left.values()) - sum(counts.values())
-        size = self._bytes + sum(sizes.values())
-        last = left <= 0 or not collected.full or not counts or 0 < self._part.budget <= size
-        emptied = [] if collected.full else [name for name in shares if counts.get(name, 0) < shares[name]]
+        counts, sizes, largest, ages = _figures(known)
+        emptied = [name for name in shares or () if name in collected.exhausted]
         found, known = judge_known(self._options.shedding, self._laws, known, emptied)
         if found.returned:
             known = taken(deliveries, known, found.shown)
         batch = self._decoder.batch(deliveries, known, row_order(self._options, known))
-        segment = Segment(batch, counts, sizes, ages, last, shed=found.shed, laws=found.laws)
-        if len(found.shown) == deliveries.came:
+        segment = Segment(batch, counts, sizes, ages, shed=found.shed, laws=found.laws, largest=largest)
+        segment = replace(segment, last=self._is_last(segment, collected))
+        if len(found.shown) == collected.part:
             return segment, None
-        verdicts = [AckLedger.REQUEUE] * deliveries.came
+        verdicts = [AckLedger.REQUEUE] * collected.part
         for verdict, rows in ((AckLedger.ACK, found.shown), (self._returns, found.returned)):
             for row in rows:
                 verdicts[places[row]] = verdict
         return segment, verdicts
 
-    def _settle(self, collected: ConsumingChannel, verdicts: Sequence[int] | None) -> None:
-        """Tell the broker the verdicts, None for an acknowledgement of everything."""
+    def _is_last(self, segment: Segment, collected: QueuesChannel) -> bool:
+        """Whether the partition ends with a segment: nothing is under way, and no more is wanted, there, or fits."""
+        if collected.remaining:
+            return False
+        left = {name: count - segment.counts.get(name, 0) for name, count in self._left.items()}
+        left = {name: count for name, count in left.items() if count > 0 and name not in collected.exhausted}
+        if not left or not segment.counts:
+            return True
+        seen = self._seen.add(segment.counts, segment.sizes, segment.largest)
+        space = self._part.budget - self._bytes - sum(segment.sizes.values())
+        return self._part.budget > 0 and not seen.windows(left, space)
+
+    def _settle(self, collected: QueuesChannel) -> None:
+        """Tell the broker the verdicts."""
         try:
-            if verdicts is None:
-                collected.acknowledge(collected.deliveries.came)
-            else:
-                collected.settle(_frames(verdicts))
             # To be answered late is better than to have it all again.
-            collected.close(1 + self._options.broker.retries)
+            collected.settle(1 + self._options.broker.retries)
         except ConnectionFailed as error:
             if self._options.at_most_once:
                 raise  # What the broker did not hear of comes again, so it must not be shown now.
             # Published is published: what the broker did not hear of comes a second time.
             _log.warning("published messages may come again, redelivered: %s", error)
             self._close()
+
+    def _give_back(self, collected: QueuesChannel) -> None:
+        """Return what another attempt has published a segment instead of."""
+        self._channel = None
+        try:
+            collected.give_back()
+        except ConnectionFailed:
+            self._close()  # Then they come back with it.
 
     # The connection ----------------------------------------------------------------------------------------------
 
@@ -209,25 +276,35 @@ class PartitionReader:
 
     def _close(self) -> None:
         session, self._session = self._session, None
-        if session is not None:
-            session.close()
+        channel, self._channel = self._channel, None
+        if session is None:
+            return
+        if channel is not None and session.is_open:
+            # What was published while more was under way.
+            with contextlib.suppress(ConnectionFailed):
+                channel.settle()
+        session.close()
 
 
-def _frames(verdicts: Sequence[int]) -> list[tuple[int, int, bool]]:
-    """Verdict, delivery tag and "multiple" of the fewest frames that settle tags 1, 2, 3, … so."""
-    ledger = AckLedger()
-    for tag, verdict in enumerate(verdicts, 1):
-        ledger.deliver(tag)
-        ledger.settle(tag, verdict)
-    return ledger.flush()
+def _warn_of_returns(known: Known, kept: NDArray[np.bool_]) -> None:
+    """Say once in this process that a queue counts what goes back."""
+    for queue in known["queue"].filter(pa.array(kept)).unique().to_pylist():
+        _tell(queue)
 
 
-def _figures(known: Known) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-    """Messages, bytes, and the age of the last message in milliseconds, by queue."""
+@functools.cache
+def _tell(queue: str) -> None:
+    _log.warning(
+        "queue %r counts messages that fairLookahead returns, and drops a message at its delivery limit. Those that "
+        "came back as often as maxReturns allows are read in the order of the queue, without looking ahead", queue
+    )  # fmt: skip
+
+
+def _figures(known: Known) -> tuple[dict[str, int], dict[str, int], dict[str, int], dict[str, int]]:
+    """Messages, bytes, the largest message, and the age of the last one in milliseconds, by queue."""
     encoded = known["queue"].dictionary_encode()
     names, places = encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False)
-    counts, sizes = np.bincount(places, minlength=len(names)), np.zeros(len(names), np.int64)
-    np.add.at(sizes, places, known["size"].to_numpy())
+    counts, sizes, largest = figures(names, places, known["size"].to_numpy())
     dated = np.flatnonzero(known["enqueued_at"].is_valid().to_numpy(zero_copy_only=False))
     last = np.full(len(names), -1)
     last[places[dated]] = dated  # of several rows the last one stays
@@ -235,4 +312,4 @@ def _figures(known: Known) -> tuple[dict[str, int], dict[str, int], dict[str, in
     for name, row in zip(names, last.tolist(), strict=True):
         if row >= 0:
             ages[name] = max(0, (known["received_at"][row].as_py() - known["enqueued_at"][row].as_py()) // 1000)
-    return dict(zip(names, counts.tolist(), strict=True)), dict(zip(names, sizes.tolist(), strict=True)), ages
+    return counts, sizes, largest, ages

@@ -64,6 +64,7 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, int] | None = None
         self._planned = self._settled = 0
         self._sizes: dict[str, int] = {}
+        self._largest: dict[str, int] = {}
         self._ages: dict[str, int] = {}
         self._shed: dict[str, int] = {}
         self._laws: dict[str, Sequence[int]] = {}
@@ -142,8 +143,9 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._behind = {name: depth - shares.get(name, 0) for name, depth in ready.items()}
         parts = assign(shares, options.num_partitions, options.queue_assignment, options.max_records_per_partition)
         epoch = begin.epoch or uuid.uuid4().hex
-        known = {name: sizes[name] for name in options.quanta if name in sizes}
-        return QueueOffset(begin.seq + 1, epoch, tuple(parts), carried, known, most_bytes or 0)
+        largest = {**begin.largest, **self._largest}
+        known, most_known = ({name: of[name] for name in options.quanta if name in of} for of in (sizes, largest))
+        return QueueOffset(begin.seq + 1, epoch, tuple(parts), carried, known, most_known, most_bytes or 0)
 
     def _plan_target(self, shares: Mapping[str, int]) -> None:
         if self._target is not None:
@@ -183,7 +185,9 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         budgets = divided(found.budget, found.parts, found.sizes)
         return [
             InputPartition(
-                PartitionPlan(index, found.seq, found.epoch, shares, found.sizes, budget, self._laws_of(shares))
+                PartitionPlan(
+                    index, found.seq, found.epoch, shares, found.sizes, found.largest, budget, self._laws_of(shares)
+                )
             )
             for index, (shares, budget) in enumerate(zip(found.parts, budgets, strict=True))
         ]
@@ -210,6 +214,10 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             count = sum(one.counts.get(name, 0) for one in segments)
             if count:
                 self._sizes[name] = sum(one.sizes.get(name, 0) for one in segments) // count
+                # A large one is remembered for some batches.
+                self._largest[name] = max(
+                    self._largest.get(name, 0) // 2, *(one.largest.get(name, 0) for one in segments), 0
+                )
             ages = [one.ages[name] for one in segments if name in one.ages]
             if ages:
                 self._ages[name] = ages[-1]

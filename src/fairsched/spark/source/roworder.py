@@ -14,7 +14,11 @@ from fairsched.spark.source.rows import Known
 
 
 def choose(
-    queues: Sequence[str], keys: Sequence[str], quanta: Mapping[str, int], shares: Mapping[str, int]
+    queues: Sequence[str],
+    keys: Sequence[str],
+    quanta: Mapping[str, int],
+    shares: Mapping[str, int],
+    kept: Sequence[bool] = (),
 ) -> list[int]:
     """Choose from every queue as many rows as its share, fairly among keys.
 
@@ -26,6 +30,8 @@ def choose(
         Weights of the keys.
     shares : mapping of str to int
         Rows by queue.
+    kept : sequence of bool
+        Rows that are chosen in any case, also beyond the share; none if it is empty.
 
     Returns
     -------
@@ -41,8 +47,11 @@ def choose(
         rows.setdefault(queue, []).append(position)
     chosen: list[int] = []
     for queue, positions in rows.items():
-        order = fair_positions([keys[position] for position in positions], quanta)[: shares.get(queue, 0)]
-        chosen += [positions[int(place)] for place in order]
+        first = [position for position in positions if kept and kept[position]]
+        others = [position for position in positions if not (kept and kept[position])]
+        room = max(0, shares.get(queue, 0) - len(first))
+        order = fair_positions([keys[position] for position in others], quanta)[:room]
+        chosen += first + [others[int(place)] for place in order]
     return sorted(chosen)
 
 

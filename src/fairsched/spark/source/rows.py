@@ -121,8 +121,8 @@ class Decoder:
     def look(self, deliveries: CollectedDeliveries, queues: Mapping[bytes, str]) -> Known:
         """Return what chooses and orders rows; `queues` says which queue a consumer tag belongs to.
 
-        These are "queue", "size" (of the body), "redelivered", "enqueued_at" and "received_at" (in microseconds); "key"
-        and "sent_by" where they were asked for. "shed" is for others to say.
+        These are "queue", "size" (with all headers), "redelivered", "enqueued_at" and "received_at" (in microseconds);
+        "key" and "sent_by" where they were asked for. "shed" is for others to say.
         """
         rows = deliveries.count
         names = list(dict.fromkeys(queues.values()))
@@ -193,7 +193,7 @@ class Decoder:
         latest = LATEST_SECOND * 1000
 
         def whole(header: bytes) -> int | None:
-            found = (_table(header) or {}).get(name)
+            found = headers_of(header).get(name)
             return found if type(found) is int and 0 <= found <= latest else None
 
         there, values = deliveries.numbers(name.encode(), whole)
@@ -212,7 +212,7 @@ class Decoder:
         else:
 
             def text(header: bytes) -> list[str | None]:
-                value = (_table(header) or {}).get(name)
+                value = headers_of(header).get(name)
                 return [None if value is None else as_text(value)]
 
             [column], _ = deliveries.properties((), [name.encode()], text, LATEST_SECOND)
@@ -268,6 +268,11 @@ def _readable(header: bytes, wanted: tuple[int, ...]) -> dict[str, Any]:
 def _table(header: bytes) -> dict[str, Any] | None:
     """Decode headers; those that cannot be are null, since an error would end every attempt at the batch."""
     return _readable(header, _HEADERS).get("headers")
+
+
+def headers_of(header: bytes) -> dict[str, Any]:
+    """Decode the headers in a content header; none where there are none that can be decoded."""
+    return _table(header) or {}
 
 
 def _headers(header: bytes) -> list[tuple[str, str]] | None:

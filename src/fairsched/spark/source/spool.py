@@ -55,7 +55,7 @@ class Segment:
     batch : pyarrow.RecordBatch
         The rows in their order.
     counts, sizes : dict of str to int
-        Messages, and bytes of their bodies, by queue; those that went back are counted, too.
+        Messages, and their bytes with all headers, by queue; those that went back are counted, too.
     ages : dict of str to int
         Milliseconds that the last message of a queue had waited, where messages say when they were sent.
     last : bool
@@ -66,6 +66,8 @@ class Segment:
         Messages that had waited too long, by queue.
     laws : dict of str to list of int
         Where each queue's law stands after them (`CoDel.state`).
+    largest : dict of str to int
+        Bytes of the largest message of each queue.
     """
 
     batch: pa.RecordBatch
@@ -76,6 +78,7 @@ class Segment:
     attempt: str = ""
     shed: Mapping[str, int] = field(default_factory=dict)
     laws: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    largest: Mapping[str, int] = field(default_factory=dict)
 
     def to_buffer(self) -> pa.Buffer:
         """Return the bytes of an Arrow IPC stream."""

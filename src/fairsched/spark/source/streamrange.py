@@ -256,7 +256,7 @@ def _checked(broker: Broker, piece: _RangeChannel, position: int, end: int, stri
     # Other things than messages take up offsets, too: what consumers store there over the stream protocol. Retention
     # takes a stream's beginning, so while that is not after the gap, there was never a message in it.
     if gap is not None and (first := bounds(broker, [piece.stream], "first")[piece.stream]) > gap[0]:
-        _missing(piece.stream, gap[0], min(first, gap[1]), strict)
+        missing(piece.stream, gap[0], min(first, gap[1]), strict)
     if kept < len(offsets):
         deliveries.arrange(np.arange(kept))
     return position
@@ -266,7 +266,8 @@ def _no_stream(name: str) -> FairschedError:
     return FairschedError(f"{name!r} is not a stream: its messages have no offset")
 
 
-def _missing(stream: str, start: int, end: int, strict: bool) -> None:
+def missing(stream: str, start: int, end: int, strict: bool) -> None:
+    """Say that offsets from `start` up to, not including, `end` are gone: by `StreamTruncated` if `strict`."""
     text = f"offsets {start} to {end - 1} of stream {stream!r} are gone"
     if strict:
         raise StreamTruncated(
@@ -283,7 +284,7 @@ def check_known(ends: Mapping[str, int], starts: Mapping[str, int], strict: bool
     """
     for name, start in starts.items():
         if ends.get(name, start) < start:
-            _missing(name, ends[name], start, strict)
+            missing(name, ends[name], start, strict)
 
 
 def as_offsets(given: Any, broker: Broker, streams: Sequence[str], idle: float) -> dict[str, int]:

@@ -19,7 +19,10 @@ from fairsched.spark.source.partition import SEGMENT_BYTES, SEGMENT_MESSAGES
 from fairsched.spark.source.plan import allocate
 from fairsched.spark.source.rows import Decoder
 from fairsched.spark.source.schema import RequestedSchema
-from fairsched.spark.source.streamrange import as_offsets, bounds, check_known, read_range, seen_bounds
+from fairsched.spark.source.streamrange import as_offsets, bounds, check_known, missing, read_range, seen_bounds
+
+#: Seconds after which the planner looks again where streams begin, and for which it watches one that is empty.
+_FIRST_INTERVAL, _QUIET = 10.0, 0.25
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = RequestedSchema(schema, options)
         self._ends: dict[str, int] = {}
         self._left: dict[str, int] = {}
-        self._looked = float("-inf")
+        self._looked = self._look_again = float("-inf")
         self._since = time.monotonic()
         self._target: dict[str, int] | None = None
 
@@ -109,6 +112,7 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         new = [name for name in options.quanta if name not in starts]
         if new:
             starts.update(bounds(options.broker, new, "first", options.poll_timeout))
+        self._skip_gaps(starts)
         ready = self._ready(starts, limit)
         least = options.min_messages_per_trigger if self._target is None else 1
         total = sum(ready.values())
@@ -120,6 +124,22 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._left = {name: self._ends[name] - end for name, end in ends.items()}
         self._since = time.monotonic()
         return StreamOffset(ends, {name: starts[name] for name in ends}, carried).to_json()
+
+    def _skip_gaps(self, starts: dict[str, int]) -> None:
+        """Let streams begin with their first message, if that may be; asked once in a while.
+
+        What retention took could be millions of offsets, of which a batch crosses as many as it may have messages. That
+        it is an error otherwise, the task says that finds the gap.
+        """
+        options, now = self._options, time.monotonic()
+        if options.fail_on_data_loss or now < self._look_again:
+            return
+        firsts = seen_bounds(options.broker, list(starts), "first", _QUIET)
+        for name, first in firsts.items():
+            if first > starts[name]:
+                missing(name, starts[name], first, strict=False)
+                starts[name] = first
+        self._look_again = time.monotonic() + _FIRST_INTERVAL
 
     def _ready(self, starts: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """How far the streams go on beyond `starts`; ends are only looked for when the known ones are too near."""
