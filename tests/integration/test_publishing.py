@@ -150,6 +150,27 @@ def test_one_message_that_ends_the_channel_costs_no_other(broker: Node, new_queu
     assert first_seen(bodies(broker, queue)) == [b"%d" % number for number in range(200) if number % 50] + [b"after"]
 
 
+@pytest.mark.rabbitmq("the embedded one reads any float")
+def test_one_message_that_ends_the_connection_costs_no_other(
+    broker: Node, new_queue: Declare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = new_queue("scores")
+    # RabbitMQ cannot read a float that is no number; nothing that `publish` accepts holds one.
+    table = b"\0\0\0\x0b\1xd\x7f\xf8" + bytes(6)
+    monkeypatch.setattr("fairsched.publisher.contents.write_table", lambda _headers: table)
+    with Publisher(broker.url) as publisher:
+        ones = [publisher.publish(b"%d" % number, queue) for number in range(5)]
+        bad = publisher.publish(b"bad", queue, headers={})
+        ones += [publisher.publish(b"%d" % number, queue) for number in range(5, 10)]
+        with pytest.raises(PublishFailed, match="the broker closed the connection: 5"):
+            bad.wait(60)
+        for one in ones:
+            one.wait(60)
+    arrived = bodies(broker, queue)
+    assert first_seen(arrived) == [b"%d" % number for number in range(10)]
+    assert len(arrived) <= 30
+
+
 @pytest.mark.chaos
 @pytest.mark.parametrize("cuts", [1, 5])
 def test_no_message_is_lost_when_the_connection_is_cut(
@@ -453,6 +474,20 @@ def test_handlers_publish_and_answer(broker: Node, new_queue: Declare) -> None:
     assert bodies(broker, copies) == [b"again"]
     assert "has no reply_to, so a reply cannot be routed" in str(problems[0])
     assert broker.count(questions) == 0
+
+
+def test_a_direct_reply_is_not_returned(broker: Node, new_queue: Declare) -> None:
+    questions = new_queue("direct")
+    with broker.connect() as channel, Publisher(broker.url) as publisher:
+        answers: list[bytes] = []
+        channel.basic_consume(
+            "amq.rabbitmq.reply-to", lambda _channel, _method, _properties, body: answers.append(body), auto_ack=True
+        )
+        properties = pika.BasicProperties(reply_to="amq.rabbitmq.reply-to")
+        channel.basic_publish("", questions, b"question", properties)
+        [(asked, _body)] = messages(broker, questions)
+        publisher.publish(b"answer", asked.reply_to, mandatory=True).wait(30)
+        eventually(lambda: channel.connection.process_data_events(0.05) or answers == [b"answer"])
 
 
 def test_only_an_app_has_a_publisher_for_answers(broker: Node, new_queue: Declare) -> None:
