@@ -6,6 +6,7 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from fairsched.consumer import Consumer
 from fairsched.publisher.transport import PublisherTransport
 
 Declare = Callable[..., str]
+#: What a broker begins with.
+START = pika.frame.Method(0, pika.spec.Connection.Start(0, 9, {}, b"PLAIN", b"en_US")).marshal()
 
 
 def bodies(node: Node, queue: str) -> list[bytes]:
@@ -419,6 +422,33 @@ def test_a_refused_connection_is_an_error_without_the_password(broker: Node) -> 
     with pytest.raises(ConnectionFailed, match="refused") as why:
         Publisher(url).open()
     assert "s3cret" not in str(why.value)
+
+
+@pytest.mark.parametrize("kind", [Publisher, lambda urls, **options: Consumer(urls, ["q"], **options)])
+@pytest.mark.parametrize("sent", [b"", START])
+def test_a_port_that_accepts_and_closes_is_no_refusal(kind: Callable[..., Any], sent: bytes) -> None:
+    accepted = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    one, _ = server.accept()
+                except OSError:
+                    return
+                with one:
+                    accepted.append(one.recv(8))
+                    if sent:
+                        one.sendall(sent)
+                        one.recv(4096)
+
+        threading.Thread(target=serve, daemon=True).start()
+        url = "amqp://guest:guest@127.0.0.1:%d/" % server.getsockname()[1]
+        with pytest.raises(ConnectionFailed) as caught, kind([url, url], connect_timeout=1):
+            pass
+        server.shutdown(socket.SHUT_RDWR)
+    assert "refused the connection" not in str(caught.value)
+    assert len(accepted) > 2
 
 
 def test_no_broker_is_an_error_in_time() -> None:
