@@ -201,3 +201,8 @@ def test_equal_properties_are_encoded_once_and_those_of_their_own_are_not_kept()
     before = contents.encode(None, {"headers": headers})
     headers["x"] = 2
     assert contents.encode(None, {"headers": headers}) != before
+
+
+def test_properties_of_another_type_are_named() -> None:
+    with pytest.raises(TypeError, match="properties must be pika's BasicProperties, got 5"):
+        Contents().encode(5, {})  # type: ignore[arg-type]
