@@ -6,6 +6,7 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from fairsched.consumer import Consumer
 from fairsched.publisher.transport import PublisherTransport
 
 Declare = Callable[..., str]
+#: What a broker begins with.
+START = pika.frame.Method(0, pika.spec.Connection.Start(0, 9, {}, b"PLAIN", b"en_US")).marshal()
 
 
 def bodies(node: Node, queue: str) -> list[bytes]:
@@ -148,6 +151,27 @@ def test_one_message_that_ends_the_channel_costs_no_other(broker: Node, new_queu
         assert [number for number, one in enumerate(ones) if one.error is not None] == [0, 50, 100, 150]
         publisher.publish(b"after", queue).wait(30)
     assert first_seen(bodies(broker, queue)) == [b"%d" % number for number in range(200) if number % 50] + [b"after"]
+
+
+@pytest.mark.rabbitmq("the embedded one reads any float")
+def test_one_message_that_ends_the_connection_costs_no_other(
+    broker: Node, new_queue: Declare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = new_queue("scores")
+    # RabbitMQ cannot read a float that is no number; nothing that `publish` accepts holds one.
+    table = b"\0\0\0\x0b\1xd\x7f\xf8" + bytes(6)
+    monkeypatch.setattr("fairsched.publisher.contents.write_table", lambda _headers: table)
+    with Publisher(broker.url) as publisher:
+        ones = [publisher.publish(b"%d" % number, queue) for number in range(5)]
+        bad = publisher.publish(b"bad", queue, headers={})
+        ones += [publisher.publish(b"%d" % number, queue) for number in range(5, 10)]
+        with pytest.raises(PublishFailed, match="the broker closed the connection: 5"):
+            bad.wait(60)
+        for one in ones:
+            one.wait(60)
+    arrived = bodies(broker, queue)
+    assert first_seen(arrived) == [b"%d" % number for number in range(10)]
+    assert len(arrived) <= 30
 
 
 @pytest.mark.chaos
@@ -400,6 +424,33 @@ def test_a_refused_connection_is_an_error_without_the_password(broker: Node) -> 
     assert "s3cret" not in str(why.value)
 
 
+@pytest.mark.parametrize("kind", [Publisher, lambda urls, **options: Consumer(urls, ["q"], **options)])
+@pytest.mark.parametrize("sent", [b"", START])
+def test_a_port_that_accepts_and_closes_is_no_refusal(kind: Callable[..., Any], sent: bytes) -> None:
+    accepted = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    one, _ = server.accept()
+                except OSError:
+                    return
+                with one:
+                    accepted.append(one.recv(8))
+                    if sent:
+                        one.sendall(sent)
+                        one.recv(4096)
+
+        threading.Thread(target=serve, daemon=True).start()
+        url = "amqp://guest:guest@127.0.0.1:%d/" % server.getsockname()[1]
+        with pytest.raises(ConnectionFailed) as caught, kind([url, url], connect_timeout=1):
+            pass
+        server.shutdown(socket.SHUT_RDWR)
+    assert "refused the connection" not in str(caught.value)
+    assert len(accepted) > 2
+
+
 def test_no_broker_is_an_error_in_time() -> None:
     with pytest.raises(ConnectionFailed, match=r"no connection to 127\.0\.0\.1:1 within 0\.3 s; last error"):
         Publisher("amqp://guest:s3cret@127.0.0.1:1", connect_timeout=0.3).open()
@@ -453,6 +504,20 @@ def test_handlers_publish_and_answer(broker: Node, new_queue: Declare) -> None:
     assert bodies(broker, copies) == [b"again"]
     assert "has no reply_to, so a reply cannot be routed" in str(problems[0])
     assert broker.count(questions) == 0
+
+
+def test_a_direct_reply_is_not_returned(broker: Node, new_queue: Declare) -> None:
+    questions = new_queue("direct")
+    with broker.connect() as channel, Publisher(broker.url) as publisher:
+        answers: list[bytes] = []
+        channel.basic_consume(
+            "amq.rabbitmq.reply-to", lambda _channel, _method, _properties, body: answers.append(body), auto_ack=True
+        )
+        properties = pika.BasicProperties(reply_to="amq.rabbitmq.reply-to")
+        channel.basic_publish("", questions, b"question", properties)
+        [(asked, _body)] = messages(broker, questions)
+        publisher.publish(b"answer", asked.reply_to, mandatory=True).wait(30)
+        eventually(lambda: channel.connection.process_data_events(0.05) or answers == [b"answer"])
 
 
 def test_only_an_app_has_a_publisher_for_answers(broker: Node, new_queue: Declare) -> None:

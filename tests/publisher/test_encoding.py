@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pamqp.decode
 import pamqp.frame
 import pytest
@@ -104,7 +105,7 @@ def test_headers_are_what_pika_makes_of_them_and_are_read_back(table: dict[str, 
     assert read_table(encoded, 0) == (table, len(encoded))
 
 
-@given(st.floats(allow_nan=False))
+@given(st.floats(allow_nan=False, allow_infinity=False))
 def test_floats_are_doubles(number: float) -> None:
     encoded = write_table({"f": number, "l": (number,)})
     assert pamqp.decode.field_table(encoded)[1] == {"f": number, "l": [number]}
@@ -124,6 +125,10 @@ def nested(depth: int) -> dict[str, Any]:
         ({"x": [1, {"y": {1}}]}, TypeError, r"header 'y' must be .*, got {1}"),
         ({1: 2}, TypeError, "name must be a str, got 1"),
         ({"x": 2**63}, ValueError, "header 'x' must be a number .* got 9223372036854775808"),
+        ({"x": float("nan")}, ValueError, "header 'x' must be a number .* got nan"),
+        ({"x": float("inf")}, ValueError, "header 'x' must be a number .* got inf"),
+        ({"x": np.float64("nan")}, ValueError, "header 'x' must be a number .* got .*nan"),
+        ({"x": [1, {"y": [float("-inf")]}]}, ValueError, "header 'y' must be a number .* got -inf"),
         ({"x": Decimal("NaN")}, ValueError, "header 'x' .* got Decimal"),
         ({"x": Decimal("1e999999999")}, ValueError, "header 'x' .* got Decimal"),
         ({"x": datetime(1960, 1, 1)}, ValueError, "header 'x' .* got datetime"),
@@ -196,3 +201,8 @@ def test_equal_properties_are_encoded_once_and_those_of_their_own_are_not_kept()
     before = contents.encode(None, {"headers": headers})
     headers["x"] = 2
     assert contents.encode(None, {"headers": headers}) != before
+
+
+def test_properties_of_another_type_are_named() -> None:
+    with pytest.raises(TypeError, match="properties must be pika's BasicProperties, got 5"):
+        Contents().encode(5, {})  # type: ignore[arg-type]

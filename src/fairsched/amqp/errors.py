@@ -9,13 +9,15 @@ from collections.abc import Iterator
 import pika.exceptions
 
 #: Answers that no retry will change.
-_REFUSALS = (
-    pika.exceptions.AuthenticationError,
+_REFUSALS = (pika.exceptions.AuthenticationError, ssl.SSLCertVerificationError)
+#: What pika concludes from an end of the connection while it opens, whose `repr` it quotes.
+_CONCLUSIONS = (
     pika.exceptions.ProbableAuthenticationError,
     pika.exceptions.ProbableAccessDeniedError,
     pika.exceptions.IncompatibleProtocolError,
-    ssl.SSLCertVerificationError,
 )
+#: Ends by which the broker says nothing of this client: a cut, and the close of a broker that stops (320).
+_SAYS_NOTHING = re.compile(r"StreamLostError|ConnectionClosedByBroker: \(320\)")
 #: What OpenSSL says of an answer that is none of TLS, such as that of a broker's port for amqp://.
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
 
@@ -42,8 +44,11 @@ def describe(error: BaseException) -> str:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Tell whether the broker refused the connection, so that no retry will change its answer."""
-    return any(isinstance(one, _REFUSALS) or _met_no_tls(one) for one in _causes(error))
+    """Tell whether the broker refused the connection, so that no retry will change its answer.
+
+    A port that accepts and closes is no refusal: so does a load balancer whose brokers are away.
+    """
+    return any(isinstance(one, _REFUSALS) or _concluded(one) or _met_no_tls(one) for one in _causes(error))
 
 
 def is_missing(error: BaseException) -> bool:
@@ -60,6 +65,10 @@ def refusing_stream(error: BaseException) -> str | None:
         return None
     found = re.search(r"not supported by stream queues.* queue '(.*)' in vhost", error.reply_text, re.DOTALL)
     return found and found[1]
+
+
+def _concluded(error: BaseException) -> bool:
+    return isinstance(error, _CONCLUSIONS) and _SAYS_NOTHING.match(str(error.args[0]) if error.args else "") is None
 
 
 def _met_no_tls(error: BaseException) -> bool:

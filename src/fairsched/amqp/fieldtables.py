@@ -176,7 +176,7 @@ def write_table(table: Mapping[str, Any]) -> bytes:
     Parameters
     ----------
     table : mapping of str to object
-        Values may be None, bool, int of 64 bits, float, str, bytes, `Decimal` with up to 255 decimals and 31 bits,
+        Values may be None, bool, int of 64 bits, finite float, str, bytes, `Decimal` with up to 255 decimals and 31 bits,
         `datetime` (without a time zone: UTC), and mappings, lists and tuples of such.
 
     Returns
@@ -253,6 +253,8 @@ def _scalar(value: Any, name: str) -> bytes:
             kind = b"I" if -(2**31) <= value < 2**31 else b"l"
             return kind + _NUMBERS[kind[0]].pack(value)
         if isinstance(value, float):
+            if not math.isfinite(value):  # RabbitMQ closes the connection
+                raise ValueError
             return b"d" + _NUMBERS[ord("d")].pack(value)
         if isinstance(value, Decimal):
             return b"D" + _decimal(value)

@@ -18,6 +18,9 @@ from fairsched.errors import ConfigurationError, ConnectionFailed, PublishFailed
 from fairsched.publisher.contents import Contents
 from fairsched.publisher.io_thread import IOThread, Listener
 
+#: Begins the routing keys of direct reply-to, which RabbitMQ answers *and* returns if the message is mandatory.
+_DIRECT_REPLY = "amq.rabbitmq.reply-to"
+
 if TYPE_CHECKING:
     from pika.spec import BasicProperties
     from typing_extensions import Buffer
@@ -226,7 +229,11 @@ class Client(Listener):
         if not self.is_open:
             self.check_open()
         encoded = self.contents.encode(properties, values) if values or properties is not None else self.contents.plain
-        return exchange, routing_key, encoded, body, self.settings.mandatory if mandatory is None else mandatory
+        if mandatory is None:
+            mandatory = self.settings.mandatory
+        if not exchange and isinstance(routing_key, str) and routing_key.startswith(_DIRECT_REPLY):
+            mandatory = False
+        return exchange, routing_key, encoded, body, mandatory
 
     def answer(self, question: Message, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """Return the routing key of a reply, and its properties."""

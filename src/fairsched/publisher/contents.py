@@ -52,6 +52,8 @@ class Contents:
             A property does not exist, or has a value that is not allowed; the message names both.
         """
         if properties is not None:
+            if not isinstance(properties, BasicProperties):
+                raise TypeError(f"properties must be pika's BasicProperties, got {properties!r}")
             named = {name: getattr(properties, name) for name in PROPERTY_NAMES}
             return encode_properties(_checked({**named, **given}))
         key = None

@@ -22,6 +22,8 @@ _log = logging.getLogger(__name__)
 
 #: The one channel of the connection.
 _CHANNEL = 1
+#: Code with which a broker that is stopped, or an operator, closes a connection.
+_FORCED = 320
 #: Bytes around a frame's payload.
 _AROUND = 8
 #: Bytes that are given to the connection at once.
@@ -66,7 +68,8 @@ class IOThread:
 
     The broker closes a channel because of a message it cannot accept, such as one for an exchange that does not exist,
     and does not say which. What was under way is then sent again one message at a time: the one with which the channel
-    is closed again fails, and the others arrive.
+    is closed again fails, and the others arrive. The same holds if it closes the connection, by an error of its own,
+    twice without a confirm in between; a connection that is merely cut, or closed by an operator, accuses no message.
     """
 
     def __init__(self, urls: Sequence[str], messages: int, size: int, listener: Listener) -> None:
@@ -93,6 +96,10 @@ class IOThread:
         #: The transport of a channel in confirm mode.
         self._transport: PublisherTransport | None = None
         self._begun = self._closing = False
+        #: Connections in a row that the broker closed by an error before it confirmed anything.
+        self._fruitless = 0
+        #: Whether the window is going out on the present connection.
+        self._sending = False
         self._launched, self._ended = False, threading.Event()
         self._thread = threading.Thread(target=self._run, name="fairsched-publisher", daemon=True)
 
@@ -184,8 +191,15 @@ class IOThread:
         self.reconnects += again
         self._open_channel(transport)
 
-    def _on_disconnected(self, _error: BaseException) -> None:
+    def _on_disconnected(self, error: BaseException) -> None:
         self._transport = None
+        sending, self._sending = self._sending, False
+        if sending and isinstance(error, pika.exceptions.ConnectionClosedByBroker) and error.reply_code != _FORCED:
+            self._fruitless += 1
+            if self._fruitless > 1:
+                self.window.suspect(
+                    PublishFailed(f"the broker closed the connection: {error.reply_code} {error.reply_text}")
+                )
         self._on_blocked(None)
 
     def _on_blocked(self, reason: str | None) -> None:
@@ -213,6 +227,7 @@ class IOThread:
         transport.window = self.window
         transport.confirmed = self._on_progress
         self._transport = transport
+        self._sending = True
         if not self._begun:
             self._begun = True
             self._listener.ready()
@@ -248,6 +263,7 @@ class IOThread:
     def _on_progress(self) -> None:
         """Go on after confirms."""
         self._connection.useful()
+        self._fruitless = 0
         if self.window.singly:
             self._send()
         self._listener.progressed()

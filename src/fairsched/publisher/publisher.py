@@ -152,7 +152,8 @@ class Publisher:
         exchange : str
             By default the default exchange. At most 255 bytes.
         mandatory : bool, optional
-            Whether the message fails if it is routed to no queue; by default the publisher's setting.
+            Whether the message fails if it is routed to no queue; by default the publisher's setting. A direct
+            reply (``amq.rabbitmq.reply-to``) never is mandatory: the broker would deliver and return it.
         properties : BasicProperties, optional
             Properties to start from, for example those of a message that is forwarded; `values` replace individual
             ones.
