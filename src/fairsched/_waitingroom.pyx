@@ -18,8 +18,8 @@ one step, so a claimed waiter stays notified until it takes or leaves.
     What a waiter finds out before `leave` or `stay` may be over after them, unless it has the permit or is interested.
     A seat in a waker's chain stays in the room: its thread cannot leave before it has the permit. A waiter with a
     callback can; then the seat is left to the waker (`telling`, `left`), which puts it among the idle before it calls.
-    Where gevent or eventlet has made greenlets of threads, nobody sleeps on a semaphore: `let_others_run` sleeps as they
-    do, for a millisecond at a time. Between its end and the look at the semaphore nobody else runs.
+    Where gevent or eventlet has made greenlets of threads, none of them sleeps on a semaphore: `let_others_run` sleeps
+    as they do, for a millisecond at a time. No other runs between its end and the look at the semaphore.
     Each list of seats has a link of its own. Seats are freed with the room only, since a waker may still be inside
     unpark when the woken thread has left.
 

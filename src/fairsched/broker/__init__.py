@@ -136,8 +136,8 @@ class Broker:
     OSError
         `start`: the broker cannot listen on the address, or cannot write to the data directory.
     RuntimeError
-        `start`: the data directory is in use by another broker; or gevent or eventlet has replaced threads by greenlets,
-        which the broker would block.
+        `start`: the data directory is in use by another broker; or gevent or eventlet has replaced threads by
+        greenlets, which the broker would block.
 
     Notes
     -----
