@@ -47,10 +47,14 @@ from fairsched.core.waiting.walk cimport (
     LIST_INTERESTED, LIST_NOTIFIED, InterestWalk, interestwalk_init, interestwalk_next,
 )
 
+import sys
 import threading
 import time
 
 from fairsched.greenlets import patched_by
+
+# A call of `patched_by` for each wait would be a twentieth of it: first these are looked up.
+cdef dict modules = sys.modules
 
 cdef extern from "Python.h":
     PyObject* PyObject_CallNoArgs(PyObject* function) noexcept
@@ -366,7 +370,7 @@ cdef class WaitingRoom:
         Where threads are greenlets, which no other wakes while one sleeps on a semaphore, the others run in here.
         """
         cdef int64_t slice_ns = -1
-        if patched_by() is not None:
+        if ("gevent.monkey" in modules or "eventlet.patcher" in modules) and patched_by() is not None:
             return self.let_others_run(deadline)
         if threading.current_thread() is threading.main_thread():
             slice_ns = SIGNAL_CHECK_NS
