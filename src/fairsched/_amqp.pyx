@@ -12,10 +12,12 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
+from libc.math cimport INFINITY
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
+from fairsched._numbers cimport as_timeout
 from fairsched.core.amqp.ackledger cimport (
     VERDICT_ACK, VERDICT_REJECT, VERDICT_REQUEUE, Frame, ackledger_clear, ackledger_deliver, ackledger_flush,
     ackledger_init, ackledger_settle, ackledger_unsettled,
@@ -31,7 +33,8 @@ from fairsched.core.amqp.publish cimport (
 )
 from fairsched.core.amqp.settlements cimport SETTLEMENT_SIZE, settlements_encode
 
-from _thread import allocate_lock
+import _thread
+from _thread import TIMEOUT_MAX
 
 from fairsched.errors import PublishFailed
 
@@ -660,6 +663,8 @@ cdef class Confirmation:
             If the message failed: it was returned or refused, or its publisher was closed.
         TimeoutError
             If the message was neither confirmed nor failed in time; it may still be confirmed.
+        TypeError, ValueError
+            If the timeout is not a number, or is negative or NaN.
         RuntimeError
             In a child process that was forked after the message was published.
 
@@ -667,18 +672,19 @@ cdef class Confirmation:
         -----
         Safe from any thread.
         """
-        if not self._wait(timeout):
-            raise TimeoutError(f"the broker has not confirmed the message within {timeout:g} s")
+        cdef double seconds = as_timeout(timeout, "timeout")
+        if not self._wait(seconds):
+            raise TimeoutError(f"the broker has not confirmed the message within {seconds:g} s")
         self.check()
 
-    def _wait(self, timeout=None):
+    def _wait(self, double seconds=INFINITY):
         """Wait until the confirmation is done; return False after a timeout."""
         if self.state == UNCONFIRMED:
             check_process(self.failures)
-            lock = allocate_lock()
+            lock = _thread.allocate_lock()  # by its name: where threads are greenlets, that is their lock
             lock.acquire()
             self._call_when_done(lock.release)
-            if not lock.acquire(True, -1 if timeout is None else max(0.0, timeout)):
+            if not lock.acquire(True, -1 if seconds > <double> TIMEOUT_MAX else seconds):
                 self._forget(lock.release)
         return self.state != UNCONFIRMED
 

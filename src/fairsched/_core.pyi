@@ -8,6 +8,7 @@ from typing_extensions import disjoint_base
 from fairsched.stats import SlotStats
 
 def checked_quanta(quanta: Mapping[Hashable, SupportsIndex]) -> list[tuple[Hashable, int]]: ...
+def checked_timeout(value: float | None, what: str = "timeout") -> float: ...
 
 @disjoint_base
 class NamedSlots:

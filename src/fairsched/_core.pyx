@@ -10,7 +10,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from fairsched._buffers cimport array_data
-from fairsched._numbers cimport as_amount, as_count, as_int64, as_token
+from fairsched._numbers cimport as_amount, as_count, as_int64, as_timeout, as_token
 from fairsched.core.memory cimport prefetch
 from fairsched.core.schedule.dwrr cimport (
     dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_turn,
@@ -36,6 +36,11 @@ def checked_quanta(quanta):
     if not hasattr(quanta, "items"):
         raise ValueError(f"quanta must map slot names to quanta, got {quanta!r}")
     return [(name, as_amount(quantum, f"quantum of slot {name!r}")) for name, quantum in quanta.items()]
+
+
+def checked_timeout(value, str what="timeout"):
+    """Convert a timeout in seconds to a float; without one (None) it is infinite."""
+    return as_timeout(value, what)
 
 
 cdef object slot_figures(const Slot* slot):

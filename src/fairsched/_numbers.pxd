@@ -2,6 +2,7 @@
 
 from cpython.exc cimport PyErr_Clear, PyErr_Occurred
 from cpython.long cimport PyLong_CheckExact
+from libc.math cimport INFINITY
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from fairsched.core.schedule.amount cimport AMOUNT_MAX
@@ -92,3 +93,21 @@ cdef inline uint64_t as_token(object value) except? 0:
         PyErr_Clear()
         raise OverflowError(f"token must be an integer from 0 to 2**64 - 1, got {value!r}")
     return result
+
+
+cdef inline double as_timeout(object value, str what) except -1:
+    """Convert a timeout in seconds; what is beyond all floats is infinite, as None is."""
+    cdef double seconds = INFINITY
+    if value is None:
+        return INFINITY
+    try:
+        seconds = value
+    except TypeError:
+        raise TypeError(f"{what} must be a number of seconds, 0 or more, got {value!r}") from None
+    except ValueError:  # a signaling NaN
+        seconds = -1
+    except OverflowError:  # a whole number
+        seconds = INFINITY if value > 0 else -1
+    if not seconds >= 0:  # NaN too
+        raise ValueError(f"{what} must be a number of seconds, 0 or more, got {value!r}")
+    return seconds

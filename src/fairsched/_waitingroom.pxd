@@ -52,3 +52,4 @@ cdef class WaitingRoom:
     cdef bint register(self, Seat* seat, int32_t priority) noexcept
     cdef int64_t promised(self, Pin* pin, int64_t enough) noexcept
     cdef int64_t look_around_ns(self, object deadline) except -2
+    cdef int64_t let_others_run(self, object deadline) except -2

@@ -18,6 +18,8 @@ one step, so a claimed waiter stays notified until it takes or leaves.
     What a waiter finds out before `leave` or `stay` may be over after them, unless it has the permit or is interested.
     A seat in a waker's chain stays in the room: its thread cannot leave before it has the permit. A waiter with a
     callback can; then the seat is left to the waker (`telling`, `left`), which puts it among the idle before it calls.
+    Where gevent or eventlet has made greenlets of threads, none of them sleeps on a semaphore: `let_others_run` sleeps
+    as they do, for a millisecond at a time. No other runs between its end and the look at the semaphore.
     Each list of seats has a link of its own. Seats are freed with the room only, since a waker may still be inside
     unpark when the woken thread has left.
 
@@ -31,6 +33,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.stdlib cimport free, malloc
 
+from fairsched._numbers cimport as_timeout
 from fairsched.core.waiting.interest cimport (
     MOVED, NO_MEMORY, interest_clear, interest_done, interest_enter, interest_first, interest_init, interest_leave,
     interest_notify, interest_set,
@@ -44,8 +47,14 @@ from fairsched.core.waiting.walk cimport (
     LIST_INTERESTED, LIST_NOTIFIED, InterestWalk, interestwalk_init, interestwalk_next,
 )
 
+import sys
 import threading
 import time
+
+from fairsched.greenlets import patched_by
+
+# A call of `patched_by` for each wait would be a twentieth of it: first these are looked up.
+cdef dict modules = sys.modules
 
 cdef extern from "Python.h":
     PyObject* PyObject_CallNoArgs(PyObject* function) noexcept
@@ -56,7 +65,7 @@ cdef extern from "Python.h":
 cdef enum:
     # The main thread looks for signals this often while it waits: only it can run their handlers.
     SIGNAL_CHECK_NS = 50_000_000
-    # A clock of the caller's own is looked at this often while a thread waits by it.
+    # A clock of the caller's own is looked at this often while a thread waits by it, and a seat while a greenlet waits.
     CLOCK_CHECK_NS = 1_000_000
     # Idle seats that are kept before one of them is given to a waiter of another priority.
     SPARE = 16
@@ -126,17 +135,10 @@ cdef class WaitingRoom:
 
     cdef object deadline(self, object block, object timeout):
         """When a wait ends, by the clock: a float, whose end runs no Python code; None: never."""
-        cdef double seconds = -1
+        cdef double seconds
         if not block or timeout is None:
             return None
-        try:
-            seconds = timeout
-        except TypeError:
-            raise TypeError(f"timeout must be a number of seconds, 0 or more, or None, got {timeout!r}") from None
-        except OverflowError:
-            pass
-        if not seconds >= 0:  # NaN too
-            raise ValueError(f"timeout must be a number of seconds, 0 or more, got {timeout!r}")
+        seconds = as_timeout(timeout, "timeout")
         return <double> self.clock() + seconds
 
     cdef void tell(self, Told* told) noexcept:
@@ -371,8 +373,13 @@ cdef class WaitingRoom:
         return moved == MOVED
 
     cdef int64_t look_around_ns(self, object deadline) except -2:
-        """Nanoseconds until the next look around; 0: the deadline has passed, -1: as long as it takes."""
+        """Nanoseconds until the next look around; 0: the deadline has passed, -1: as long as it takes.
+
+        Where threads are greenlets, which no other wakes while one sleeps on a semaphore, the others run in here.
+        """
         cdef int64_t slice_ns = -1
+        if ("gevent.monkey" in modules or "eventlet.patcher" in modules) and patched_by() is not None:
+            return self.let_others_run(deadline)
         if threading.current_thread() is threading.main_thread():
             slice_ns = SIGNAL_CHECK_NS
         if deadline is None:
@@ -385,3 +392,15 @@ cdef class WaitingRoom:
         if slice_ns < 0 or remaining * 1e9 < slice_ns:
             slice_ns = <int64_t> max(1, min(remaining * 1e9, 3.6e12))
         return slice_ns
+
+    cdef int64_t let_others_run(self, object deadline) except -2:
+        """Sleep as a greenlet does; then only a look at the semaphore is left, or 0: the deadline has passed."""
+        cdef double seconds = CLOCK_CHECK_NS * 1e-9
+        if deadline is not None:
+            remaining = deadline - self.clock()
+            if not remaining > 0:
+                return 0
+            if not self.own_clock:
+                seconds = min(seconds, <double> remaining)
+        time.sleep(seconds)
+        return 1

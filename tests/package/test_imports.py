@@ -91,7 +91,7 @@ def test_a_circle_is_found(tmp_path: Path, first: tuple[str, str], second: tuple
         (r"fairsched\.core\.", r"(?!fairsched\.core\.)"),
         (
             r"fairsched\._(?!delivery\b)",
-            r"fairsched\.(?!_|core\b|errors$|batch$|stats$|frozenmapping$|ringarcs$|limit$|bands$)",
+            r"fairsched\.(?!_|core\b|errors$|batch$|stats$|frozenmapping$|ringarcs$|limit$|bands$|greenlets$)",
         ),
         (r"fairsched\._delivery\b", r"fairsched\.(publisher|consumer|spark|cli|config|simulator)\b"),
         (r"fairsched\.amqp\b", r"fairsched\.(publisher|consumer|spark|cli|config)\b"),

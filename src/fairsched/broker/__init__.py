@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import importlib.metadata
 import logging
+import math
 import os
 import platform
 import sys
@@ -22,7 +23,9 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
+from fairsched._core import checked_timeout
 from fairsched.amqp.fieldtables import write_table
+from fairsched.greenlets import refuse
 
 try:
     from fairsched._broker import Server
@@ -82,6 +85,12 @@ class _Passwords:
         return hmac.compare_digest(self._hash(password, salt), expected)
 
 
+def _nanoseconds(name: str, seconds: float | None) -> int:
+    """Convert a timeout; 0: none, as is one of more than 146 years."""
+    nanoseconds = checked_timeout(seconds, name) * 1e9
+    return math.ceil(nanoseconds) if nanoseconds < 2**62 else 0
+
+
 class Broker:
     """An AMQP 0-9-1 broker that runs from `start` to `close`, or within a with statement.
 
@@ -106,7 +115,7 @@ class Broker:
     memory_limit : int
         Bytes of messages above which publishers are blocked; 0: no limit. The attribute may be set at any time.
     consumer_timeout : float, optional
-        Seconds within which deliveries must be acknowledged; None: no limit. A queue's `x-consumer-timeout` takes
+        Seconds within which deliveries must be acknowledged; None or 0: no limit. A queue's `x-consumer-timeout` takes
         precedence.
     data_dir : str or path, optional
         A directory that only this broker uses, created if it does not exist. Durable exchanges and queues, and
@@ -127,7 +136,8 @@ class Broker:
     OSError
         `start`: the broker cannot listen on the address, or cannot write to the data directory.
     RuntimeError
-        `start`: the data directory is in use by another broker.
+        `start`: the data directory is in use by another broker; or gevent or eventlet has replaced threads by
+        greenlets, which the broker would block.
 
     Notes
     -----
@@ -190,7 +200,7 @@ class Broker:
             "message_size": max_message_size,
             "memory": memory_limit,
             "handshake": 10_000_000_000,
-            "ack_timeout": round((consumer_timeout or 0) * 1e9),
+            "ack_timeout": _nanoseconds("consumer_timeout", consumer_timeout),
         }
         self._data_dir = data_dir
         self._store: Store | None = None
@@ -199,6 +209,7 @@ class Broker:
 
     def start(self) -> Broker:
         """Restore the contents of the data directory, listen, and serve connections from now on."""
+        refuse("the embedded broker needs", "run it in a process of its own, by `fairsched broker`")
         if self._server is not None:
             raise RuntimeError("the broker has started")
         store = Store(self._data_dir) if self._data_dir is not None else None

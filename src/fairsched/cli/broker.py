@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple, Self
 from fairsched.amqp import session
 from fairsched.consumer.signals import graceful
 from fairsched.errors import ConnectionFailed
+from fairsched.greenlets import in_main_thread
 
 #: Messages published before their confirmations are waited for.
 _BATCH = 1000
@@ -160,7 +160,7 @@ def _delete(url: str, names: Iterable[str]) -> None:
 
 def _heeding(interrupt: Callable[[bool], object]) -> AbstractContextManager[None]:
     """Report SIGINT instead of raising it, if it would raise: in the main thread, without another handler."""
-    here = threading.current_thread() is threading.main_thread()
+    here = in_main_thread()
     if here and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         return graceful(interrupt, (signal.SIGINT,))
     return nullcontext()

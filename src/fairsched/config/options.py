@@ -183,7 +183,7 @@ class ConsumerOptions:
         Maximum duration of a stop in seconds. A fifth of it, at most 2 s, is reserved for closing the connection; the
         rest is for messages that are buffered, running or deferred.
     connect_timeout : float
-        Seconds to wait for the first connection; then the start fails.
+        Seconds to wait for the first connection, which may be infinite; then the start fails.
     connection_name : str, optional
         Name of the connection in the broker's management interface.
     decode : "json" or callable, optional
@@ -396,7 +396,7 @@ class ConsumerOptions:
     shutdown_timeout: float = field(
         default=25.0,
         metadata=_row(
-            values.duration(),
+            values.timeout(),
             "DURATION",
             "Maximum duration of a shutdown; keep it below the supervisor's limit.",
         ),
@@ -404,7 +404,7 @@ class ConsumerOptions:
     connect_timeout: float = field(
         default=30.0,
         metadata=_row(
-            values.duration(limit="positive: ", positive=True), "DURATION", "How long to wait for the first connection."
+            values.timeout(limit="positive: ", positive=True), "DURATION", "How long to wait for the first connection."
         ),
     )
     connection_name: str | None = field(

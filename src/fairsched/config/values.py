@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from fairsched._core import checked_timeout
 from fairsched.bands import LAST_BAND, check_band
 from fairsched.durations import RULE as DURATION
 from fairsched.durations import parse_duration
@@ -417,6 +419,25 @@ def duration(most: float = math.inf, limit: str = "", positive: bool = False) ->
 
     bounds = "more than 0" if positive else "0 or more" if math.isinf(most) else f"0 to {most:g}"
     return Kind(read, limit + DURATION, check, f"a number of seconds, {bounds}")
+
+
+def timeout(limit: str = "", positive: bool = False) -> Kind:
+    """Timeouts: durations that may be infinite, or longer than any wait can be."""
+
+    def read(value: Any) -> float:
+        return within(parse_duration(value)) if isinstance(value, str) else check(value)
+
+    def check(value: Any) -> float:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise ValueError
+        return within(checked_timeout(value))
+
+    def within(seconds: float) -> float:
+        if positive and not seconds:
+            raise ValueError
+        return min(seconds, threading.TIMEOUT_MAX)
+
+    return Kind(read, limit + DURATION, check, f"a number of seconds, {'more than 0' if positive else '0 or more'}")
 
 
 def flag() -> Kind:

@@ -16,6 +16,7 @@ from fairsched.consumer.explanation import Explanation
 from fairsched.consumer.signals import graceful
 from fairsched.consumer.state import ConsumerState
 from fairsched.errors import ConfigurationError
+from fairsched.greenlets import in_main_thread
 from fairsched.handlers import check_plain
 from fairsched.publisher import Publisher
 from fairsched.queues import Queue
@@ -236,7 +237,7 @@ class App:
         handlers are not installed.
         """
         consumer = self._consumer = self.make_consumer(url, **overrides)
-        in_main = threading.current_thread() is threading.main_thread()
+        in_main = in_main_thread()
         try:
             with graceful(consumer.stop, reload=self._reload) if in_main else nullcontext():
                 consumer.run(self.dispatch)

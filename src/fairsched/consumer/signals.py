@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import selectors
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator
 from types import FrameType
 from typing import Any
+
+from fairsched.greenlets import patched_by
 
 _log = logging.getLogger(__name__)
 
@@ -133,17 +136,22 @@ class _Obeying:
 
     def _read(self) -> None:
         now = False
-        while not self._ended.is_set():
-            numbers = os.read(self._reader, _ROOM)
-            for number in numbers:
-                if number in self._signals:
-                    _log.info(
-                        "%s: %s", signal.Signals(number).name, "leaving as soon as can be" if now else "finishing"
-                    )
-                    self._stop(now)
-                    now = True
-            if RELOAD is not None and RELOAD in numbers:
-                self._reload_wanted.set()
+        with selectors.DefaultSelector() if patched_by() else contextlib.nullcontext() as selector:
+            if selector is not None:
+                selector.register(self._reader, selectors.EVENT_READ)
+            while not self._ended.is_set():
+                if selector is not None:  # where threads are greenlets, a read would keep the others from running
+                    selector.select()
+                numbers = os.read(self._reader, _ROOM)
+                for number in numbers:
+                    if number in self._signals:
+                        _log.info(
+                            "%s: %s", signal.Signals(number).name, "leaving as soon as can be" if now else "finishing"
+                        )
+                        self._stop(now)
+                        now = True
+                if RELOAD is not None and RELOAD in numbers:
+                    self._reload_wanted.set()
 
     def _reload_each(self) -> None:
         while self._reload_wanted.wait() and not self._ended.is_set():

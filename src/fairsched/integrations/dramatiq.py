@@ -9,6 +9,7 @@ from typing import Any
 
 from dramatiq import Broker, Middleware, Worker
 
+from fairsched._core import checked_timeout
 from fairsched.integrations.waiting_jobs import Job, Key, WaitingJobs
 
 __all__ = ["FairShares"]
@@ -107,7 +108,8 @@ class FairWorkQueue:
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Take the item whose turn it is; `queue.Empty` is raised if there is none in time."""
         with self._filled:
-            if not self._filled.wait_for(self.qsize, timeout if block else 0):
+            seconds = min(checked_timeout(timeout), threading.TIMEOUT_MAX) if block else 0
+            if not self._filled.wait_for(self.qsize, seconds):
                 raise Empty
             job = self._own.job = self._jobs.take()
         return job.work

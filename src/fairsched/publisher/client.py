@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
 import time
@@ -13,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairsched._amqp import Confirmation, PublishWindow
+from fairsched._core import checked_timeout
 from fairsched.amqp.urls import check_urls, endpoint
 from fairsched.errors import ConfigurationError, ConnectionFailed, PublishFailed
 from fairsched.publisher.contents import Contents
@@ -98,9 +98,9 @@ def _whole(name: str, value: object) -> int:
 
 
 def _seconds(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise ConfigurationError(f"{name} must be a positive number of seconds, got {value!r}")
-    return min(float(value), threading.TIMEOUT_MAX)
+    return min(checked_timeout(value, name), threading.TIMEOUT_MAX)
 
 
 class Client(Listener):
@@ -321,10 +321,10 @@ class Patience:
 
     def __init__(self, client: Client, timeout: float | None) -> None:
         self._client = client
-        self._timeout = timeout
+        self._timeout = checked_timeout(timeout)
         self._most = client.settings.confirm_timeout
         self._since = time.monotonic()
-        self._deadline = math.inf if timeout is None else self._since + timeout
+        self._deadline = self._since + self._timeout
         self._before = self._answers()
 
     def _answers(self) -> int:

@@ -250,6 +250,8 @@ class Publisher:
         PublishFailed
             Messages failed, and their `Confirmation` was not asked; or messages are still unconfirmed. These remain in
             flight, and another call may wait for them.
+        TypeError, ValueError
+            The timeout is not a number, or is negative or NaN.
         RuntimeError
             As for `publish`.
         """

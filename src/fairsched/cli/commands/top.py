@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +57,7 @@ def _views(path: str, interval: float) -> Iterator[dict[str, Any]]:
             row["rate"] = None if old is None else max(0, row["served"] - old["served"]) / max(now - looked, 1e-9)
         yield {"kind": found["kind"], "state": found["state"], "known": found["known"], "rows": rows}
         before, looked = {why["name"]: why for why in found["shown"]}, now
-        time.sleep(interval)
+        time.sleep(min(interval, threading.TIMEOUT_MAX))
 
 
 def _progress(why: dict[str, Any], old: dict[str, Any] | None) -> int | None:

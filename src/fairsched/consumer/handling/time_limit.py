@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from fairsched.errors import TimeLimitExceeded
+from fairsched.greenlets import refuse
 
 if TYPE_CHECKING:
     from fairsched._delivery import Counters, Message
@@ -63,6 +64,7 @@ class TimeLimits:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
+        refuse("the time limit of a plain handler interrupts", "leave it out, and limit what the handler waits for")
         self._ended.clear()
         self._thread = threading.Thread(target=self._watch, name="fairsched-time-limit", daemon=True)
         self._thread.start()
