@@ -76,28 +76,37 @@ cdef inline QueueMemory* memory_create(Kind kind, uint32_t levels, Grouping grou
     return memory
 
 
-cdef inline list memory_take_items(QueueMemory* memory):
-    """Take everything out: the items, with their references."""
-    cdef list items = []
+cdef inline void memory_close(QueueMemory* memory) noexcept:
+    """Let no more messages in."""
+    memory.queue.closed.store(1)
+
+
+cdef inline void memory_drop_items(QueueMemory* memory) noexcept:
+    """Delete the messages of a closed queue, and let go of their items, one by one: this needs no memory.
+
+    A finalizer finds a queue that is closed, and consistent. O(messages), but for those that calls under way refer to.
+    """
     cdef Queue* q = &memory.queue
     cdef Message* m
-    cdef Message* following
-    q.closed.store(1)
-    queue_lock(q)
-    m = order_after(&q.order, NULL)
-    while m != NULL:
-        m.references += 1
-        if m.token != 0:
-            item = <object> <PyObject*> <uintptr_t> m.token
-            items.append(item)
+    cdef uint64_t token
+    while True:
+        token = 0
+        queue_lock(q)
+        m = order_after(&q.order, NULL)
+        while m != NULL and token == 0:
+            m.references += 1
+            token = m.token
             m.token = 0
-            Py_DECREF(item)
-        queue_delete(q, m)
-        following = order_after(&q.order, m)
-        queue_unref(q, m)
-        m = following
-    queue_unlock(q)
-    return items
+            queue_delete(q, m)
+            following = order_after(&q.order, m)
+            queue_unref(q, m)
+            m = following
+        queue_unlock(q)
+        if token == 0:
+            return
+        item = <object> <PyObject*> <uintptr_t> token
+        Py_DECREF(item)
+        item = None
 
 
 cdef inline void memory_free(QueueMemory* memory) noexcept:

@@ -298,22 +298,20 @@ cdef class PullQueue:
         return 0
 
     def __dealloc__(self):
-        cdef list items
         if self.memory == NULL:
             return
-        items = memory_take_items(self.memory)
+        memory_close(self.memory)
+        memory_drop_items(self.memory)
         memory_free(self.memory)
         self.memory = NULL
-        items.clear()
 
     cdef void tear_down(self) noexcept:
         """The queue is garbage: let go of items and subscriptions."""
-        cdef list items
         if self.memory == NULL:
             return
-        items = memory_take_items(self.memory)
+        memory_close(self.memory)
         subscriptions_end(self)
-        items.clear()  # whatever their finalizers do
+        memory_drop_items(self.memory)  # whatever their finalizers do
 
     cdef int64_t now(self) except? -1:
         return clock_ns(self.clock())

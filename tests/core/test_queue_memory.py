@@ -146,3 +146,19 @@ def test_a_queue_that_is_garbage_leaves_no_subscription() -> None:
         queue.put(1)
         del queue
     assert subscriptions() == before
+
+
+def test_a_browser_that_goes_leaves_no_notes() -> None:
+    queue = PullQueue()
+    only = queue.subscribe("A")
+    for item in range(9):
+        queue.put(item)
+    entries = only.pull_many(8)
+    browser = queue.subscribe("B", acquires=False)
+    assert [entry.item for entry in browser.pull_many(9)] == [8]
+    assert _probe_queue.kept(queue)["late"] == 8
+    entries.pop().ack()
+    assert _probe_queue.kept(queue)["late"] == 7
+    browser.cancel()
+    assert _probe_queue.kept(queue)["late"] == 0
+    assert [entry.release() for entry in entries] == [True] * 7

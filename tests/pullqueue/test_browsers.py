@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.queue_engines import Engine, compiled_queue, drain, items, lists_of, on_both, pulled
-
-from fairsched import _probe_queue
+from support.queue_engines import Engine, drain, items, lists_of, on_both, pulled
 
 
 @on_both
@@ -120,22 +118,6 @@ def test_a_browser_sees_what_is_acquired_again_before_it_has_looked(engine: Engi
         assert browser.pull() is None
     entry.release()
     assert items(drain(browser)) == [0]
-
-
-def test_a_browser_that_goes_leaves_no_notes() -> None:
-    queue = compiled_queue()
-    only = queue.subscribe("A")
-    for item in range(9):
-        queue.put(item)
-    entries = only.pull_many(8)
-    browser = queue.subscribe("B", acquires=False)
-    assert items(drain(browser)) == [8]
-    assert _probe_queue.kept(queue)["late"] == 8
-    entries.pop().ack()
-    assert _probe_queue.kept(queue)["late"] == 7
-    browser.cancel()
-    assert _probe_queue.kept(queue)["late"] == 0
-    assert [entry.release() for entry in entries] == [True] * 7
 
 
 @on_both
