@@ -26,7 +26,7 @@ from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.state import ConsumerState
 from fairsched.errors import ShutDown
 from fairsched.handlers import is_coroutine_handler
-from fairsched.publisher.asynchronous import Publisher
+from fairsched.publisher.asynchronous import Publisher, check_loop
 
 if TYPE_CHECKING:
     from fairsched._delivery import Message
@@ -98,6 +98,7 @@ class Consumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        check_loop(self._loop, "an aio.Consumer")
         await self._close(error)
 
     async def _close(self, reason: BaseException | None) -> None:
@@ -189,6 +190,7 @@ class Consumer:
             raise RuntimeError("consume inside 'async with consumer:', which connects and closes")
         self._client.check_process()
         self._client.check_open()
+        check_loop(self._loop, "an aio.Consumer")
 
     async def _next(self, lane: FairQueue, priority: int = 0) -> Message:
         """Return the next message of a lane, waiting for it."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pika.data import decode_table, encode_table
 from support.wiretables import LATE, LATIN, field, nested, table
 
-from fairsched.amqp.fieldtables import MAX_DEPTH, as_text, read_table, write_table
+from fairsched.amqp.fieldtables import MAX_DEPTH, as_text, read_table
 
 text = st.text(max_size=20)
 values = st.recursive(

@@ -443,7 +443,7 @@ def test_a_port_that_accepts_and_closes_is_no_refusal(kind: Callable[..., Any], 
                         one.recv(4096)
 
         threading.Thread(target=serve, daemon=True).start()
-        url = "amqp://guest:guest@127.0.0.1:%d/" % server.getsockname()[1]
+        url = f"amqp://guest:guest@127.0.0.1:{server.getsockname()[1]}/"
         with pytest.raises(ConnectionFailed) as caught, kind([url, url], connect_timeout=1):
             pass
         server.shutdown(socket.SHUT_RDWR)

@@ -19,7 +19,11 @@ def test_no_message_is_gone_past_for_ever(program: tuple[str, ...], messages: tu
 @pytest.mark.parametrize("guard", YieldingModel.GUARDS)
 def test_without_a_guard_a_message_waits_beside_who_sleeps(guard: str) -> None:
     kept = frozenset(YieldingModel.GUARDS) - {guard}
-    with pytest.raises(Fault, match="low sleeps"):
+
+    def search() -> None:
         for program in PROGRAMS:
             for messages in MESSAGES:
                 list(schedules(lambda p=program, m=messages: YieldingModel(p, m, kept), 4))  # type: ignore[misc]
+
+    with pytest.raises(Fault, match="low sleeps"):
+        search()

@@ -266,7 +266,7 @@ def test_threads_that_never_come_back(credit: int | None) -> None:
             ready.wait()
             return consumer.get(timeout=SOON).item
 
-        def put(first: int, queue: PullQueue = queue, ready: threading.Barrier = ready) -> None:
+        def put(first: int, queue: PullQueue = queue, count: int = count, ready: threading.Barrier = ready) -> None:
             ready.wait()
             for item in range(first, count, 2):
                 queue.put(item)

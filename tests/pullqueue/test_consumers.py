@@ -79,7 +79,7 @@ def test_the_next_live_one_is_the_first_that_joined(engine: Engine) -> None:
 def test_a_browser_takes_no_live_one_s_place(engine: Engine) -> None:
     queue = engine(live_consumers=1)
     browser = queue.subscribe("browser", acquires=False)
-    worker, spare = queue.subscribe("worker"), queue.subscribe("spare")
+    worker, _spare = queue.subscribe("worker"), queue.subscribe("spare")
     queue.put(1)
     assert lists_of(queue) == "N[worker] X[spare] B[browser]"
     assert (items(drain(browser)), items(drain(worker))) == ([1], [1])

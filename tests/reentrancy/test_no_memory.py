@@ -65,7 +65,8 @@ for kind in KINDS:
             failures += failed
             check(f"{kind} {name}", number, drained(lambda: queue.get(False)) + (0 if failed else size(found)), 12)
         for name, call, size in (
-            ("put", lambda: queue.put("new", 99), 1), ("put_many", lambda: queue.put_many(["new", "a", "x"], [1, 2, 3]), 3),
+            ("put", lambda: queue.put("new", 99), 1), 
+            ("put_many", lambda: queue.put_many(["new", "a", "x"], [1, 2, 3]), 3),
         ):
             queue = fair(kind)
             _, failed = failing(number, call)
@@ -104,7 +105,8 @@ def pulled(queue):
 failures = 0
 for number in range(60):
     for name, call in (
-        ("pull", lambda: worker.pull()), ("pull_many", lambda: worker.pull_many(4)), ("get", lambda: worker.get(timeout=1)),
+        ("pull", lambda: worker.pull()), ("pull_many", lambda: worker.pull_many(4)),
+        ("get", lambda: worker.get(timeout=1)),
         ("Target.pull", lambda: target.pull()), ("Target.get", lambda: target.get(timeout=1)),
     ):
         queue = PullQueue()

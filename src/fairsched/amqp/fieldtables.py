@@ -176,8 +176,8 @@ def write_table(table: Mapping[str, Any]) -> bytes:
     Parameters
     ----------
     table : mapping of str to object
-        Values may be None, bool, int of 64 bits, finite float, str, bytes, `Decimal` with up to 255 decimals and 31 bits,
-        `datetime` (without a time zone: UTC), and mappings, lists and tuples of such.
+        Values may be None, bool, int of 64 bits, finite float, str, bytes, `Decimal` with up to 255 decimals and
+        31 bits, `datetime` (without a time zone: UTC), and mappings, lists and tuples of such.
 
     Returns
     -------
@@ -237,6 +237,13 @@ def _write_value(parts: list[bytes], value: Any, name: str, depth: int) -> None:
         parts.append(_scalar(value, name))
 
 
+def _checked_float(value: float) -> float:
+    """Return a number; raise ValueError for NaN and infinities, at which RabbitMQ closes the connection."""
+    if not math.isfinite(value):
+        raise ValueError
+    return value
+
+
 def _scalar(value: Any, name: str) -> bytes:
     """Encode a value that has no others in it, after the letter of its kind."""
     if value is None:
@@ -253,9 +260,7 @@ def _scalar(value: Any, name: str) -> bytes:
             kind = b"I" if -(2**31) <= value < 2**31 else b"l"
             return kind + _NUMBERS[kind[0]].pack(value)
         if isinstance(value, float):
-            if not math.isfinite(value):  # RabbitMQ closes the connection
-                raise ValueError
-            return b"d" + _NUMBERS[ord("d")].pack(value)
+            return b"d" + _NUMBERS[ord("d")].pack(_checked_float(value))
         if isinstance(value, Decimal):
             return b"D" + _decimal(value)
         if isinstance(value, datetime):

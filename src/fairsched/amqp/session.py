@@ -9,9 +9,9 @@ from typing import Any
 
 import pika
 import pika.exceptions
-from pika.adapters.select_connection import IOLoop
 
 from fairsched.amqp.errors import describe, is_missing
+from fairsched.amqp.ioloop import Loop
 from fairsched.amqp.transport import Transport
 from fairsched.amqp.urls import endpoint, mask_url, parameters
 from fairsched.errors import ConnectionFailed, FairschedError, QueueNotFound
@@ -61,7 +61,7 @@ class Session:
         if heartbeat is not None:
             self._parameters.heartbeat = heartbeat
         self._timeout = timeout
-        self._loop = IOLoop()
+        self._loop = Loop()
         self._error: BaseException | None = None
         self._open = self._leaving = self._hurried = False
 

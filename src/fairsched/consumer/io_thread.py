@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from pika.adapters.select_connection import IOLoop
-
 from fairsched._delivery import AckPolicy, HeaderKey, Intake, LentConnection, Settlements
 from fairsched.amqp import lending
 from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.connection import Connection
 from fairsched.amqp.errors import describe, is_missing, refusing_stream
+from fairsched.amqp.ioloop import Loop
 from fairsched.amqp.urls import mask_url
 from fairsched.consumer.channel import ChannelCallbacks, ConsumerChannel
 from fairsched.consumer.consumer_counts import ConsumerCounts
@@ -134,7 +133,7 @@ class IOThread:
         self.measurements = Measurements()
         self._settings = settings
         self._listener = listener
-        self._loop = IOLoop()
+        self._loop = Loop()
         self._connection = Connection(
             self._loop,
             settings.urls,

@@ -41,7 +41,8 @@ class Publisher:
 
     Notes
     -----
-    The publisher belongs to the event loop in which it is entered. Otherwise it works as `fairsched.Publisher`:
+    The publisher belongs to the event loop in which it is entered; in another one, its methods raise RuntimeError.
+    Otherwise it works as `fairsched.Publisher`:
     `publish` awaits room in the confirm window and returns a `Confirmation` that can be awaited. Cancelling that wait,
     or `flush`, cancels no message.
 
@@ -68,8 +69,10 @@ class Publisher:
 
     async def open(self) -> None:
         """Connect, as `fairsched.Publisher.open` does. Entering the ``async with`` block calls it."""
-        self._loop = asyncio.get_running_loop()
         client = self._client
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        check_loop(self._loop, "an aio.Publisher")
         client.start()
         try:
             await self._wait(client.settings.connect_timeout)
@@ -91,7 +94,14 @@ class Publisher:
         return True
 
     async def close(self) -> None:
-        """Wait until all messages are confirmed, then close the connection, as `fairsched.Publisher.close` does."""
+        """Wait until all messages are confirmed, then close the connection, as `fairsched.Publisher.close` does.
+
+        Raises RuntimeError in another event loop than that of `open`.
+        """
+        if self._loop is None:
+            self._client.end()  # it was never opened
+            return
+        check_loop(self._loop, "an aio.Publisher")
         try:
             if self._client.is_open:
                 await self.flush()
@@ -183,6 +193,7 @@ class Publisher:
         If the call is cancelled while it waits for room, the message is not published.
         """
         message = self._client.message(body, routing_key, exchange, mandatory, properties, values)
+        check_loop(self._loop, "an aio.Publisher")
         found: Confirmation | None = self._client.window.put(*message)
         return await self._put_in_turn(message) if found is None else found
 
@@ -218,6 +229,7 @@ class Publisher:
         """
         client = self._client
         client.check_open()
+        check_loop(self._loop, "an aio.Publisher")
         patience = client.patience()
         for one in confirmations(client.window.outstanding()):
             while not await settled(one, patience.left()):
@@ -233,6 +245,12 @@ class Publisher:
     def stats(self) -> dict[str, Any]:
         """Return counters, as `fairsched.Publisher.stats` does."""
         return self._client.stats()
+
+
+def check_loop(loop: asyncio.AbstractEventLoop | None, what: str) -> None:
+    """Raise RuntimeError outside the event loop to which something belongs."""
+    if asyncio.get_running_loop() is not loop:
+        raise RuntimeError(f"{what} belongs to the event loop in which it was opened, and this is another one")
 
 
 def _is_orphaned(publisher: Publisher | None) -> bool:

@@ -133,7 +133,8 @@ class Client(Listener):
         #: The window of the I/O thread.
         self.window: PublishWindow
         self._started = self._closed = self._forked = False
-        self._guard = threading.Lock()
+        #: Re-entrant: a handler of a signal may close the publisher while its thread is inside.
+        self._guard = threading.RLock()
 
     # Start -------------------------------------------------------------------------------------------------------
 
@@ -147,6 +148,8 @@ class Client(Listener):
                 self.settings.urls, self.settings.confirm_window, self.settings.confirm_bytes, self
             )
             self.window = self.io_thread.window
+            if self._closed or self._started:  # by a handler of a signal, in between
+                raise RuntimeError("this publisher was opened or closed meanwhile; create another")
             self._started = self.is_open = True
             _opened.add(self)
             self.io_thread.start()
@@ -200,7 +203,7 @@ class Client(Listener):
         self._forked = True
         self.is_open = False
         # The thread that held the lock does not exist in the child.
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
         if self._started:
             self.window.forked(_FORKED)
 

@@ -7,11 +7,11 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pika.exceptions
-from pika.adapters.select_connection import IOLoop
 
 from fairsched._amqp import PublishWindow, encode_message
 from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.connection import Connection
+from fairsched.amqp.ioloop import Loop
 from fairsched.errors import ConnectionFailed, MessageReturned, PublishFailed
 from fairsched.publisher.transport import PublisherTransport
 
@@ -77,7 +77,7 @@ class IOThread:
         self.reconnects = 0
         #: Whether the broker takes no messages for now, and why.
         self.blocked: str | None = None
-        self._loop = IOLoop()
+        self._loop = Loop()
         self.window = PublishWindow(messages, size, self.wake)
         self._listener = listener
         #: Bytes of the longest payload of a frame.

@@ -61,8 +61,8 @@ class Publisher:
         client.orphaned = lambda: alive() is None
         changed = self._changed = threading.Event()
         client.on_change = changed.set
-        #: Held by the one thread that waits for room.
-        self._turn = threading.Lock()
+        #: Held by the one thread that waits for room; a handler of a signal may publish meanwhile, in that thread.
+        self._turn = threading.RLock()
 
     # Beginning and end -------------------------------------------------------------------------------------------
 
@@ -214,7 +214,10 @@ class Publisher:
         return self.publish(body, routing_key, **values)
 
     def _put_in_turn(self, message: Outgoing) -> Confirmation:
-        """Wait for room: one thread at a time, the others for their turn."""
+        """Wait for room: one thread at a time, the others for their turn.
+
+        A call from a handler of a signal, in the thread that waits, has its turn within the one that it interrupts.
+        """
         client = self._client
         client.check_open()
         patience = client.patience()
@@ -222,6 +225,7 @@ class Publisher:
             client.check_open()
             if patience.left() == 0:
                 raise client.no_room(client.settings.confirm_timeout)
+        interrupts = client.window.queueing
         try:
             client.window.queueing = True
             while True:
@@ -233,7 +237,9 @@ class Publisher:
                 if not self._changed.wait(patience.left()) and patience.left() == 0:
                     raise client.no_room(client.settings.confirm_timeout)
         finally:
-            client.window.queueing = False
+            client.window.queueing = interrupts
+            if interrupts:
+                self._changed.set()  # the interrupted call looks again: its change may have been cleared here
             self._turn.release()
 
     def flush(self, timeout: float | None = None) -> None:

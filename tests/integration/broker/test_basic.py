@@ -471,7 +471,9 @@ def test_the_consumer_of_higher_priority_is_served_first(channel: WireChannel, q
     assert high.bodies(1) == [b"4"]
 
 
-def test_consumers_that_never_acknowledge_leave_the_rest_to_others(dial: Dial, channel: WireChannel, queue: str) -> None:
+def test_consumers_that_never_acknowledge_leave_the_rest_to_others(
+    dial: Dial, channel: WireChannel, queue: str
+) -> None:
     """Each has a window of its own, and a connection of its own; the last one gets what no other can take."""
     ranks = [10, 10, 5, 5, 1]
     consumers = [dial().open().channel() for _ in [*ranks, 0]]

@@ -1,0 +1,89 @@
+"""Handlers of signals that publish, flush and close while their thread publishes, on the embedded broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from fairsched import Broker, Consumer, Publisher
+from fairsched.cli.broker import Session
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with Broker() as broker:
+        with Session(broker.url) as session:
+            session.declare("q", {})
+        yield broker.url
+
+
+def send_signals(over: threading.Event) -> None:
+    """Signal this process every millisecond."""
+    while not over.wait(0.001):
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+
+@pytest.mark.parametrize("window", [1, 10])
+def test_a_handler_publishes_while_its_thread_waits_for_room(url: str, window: int) -> None:
+    published, longest, busy = [0, 0], 0.0, False
+
+    def publish(*_: object) -> None:
+        nonlocal longest, busy
+        if not busy:
+            busy, begin = True, time.monotonic()
+            publisher.publish(b"handler", "q")
+            published[1] += 1
+            longest, busy = max(longest, time.monotonic() - begin), False
+
+    with Publisher(url, confirm_window=window, confirm_timeout=10) as publisher:
+        before = signal.signal(signal.SIGUSR1, publish)
+        over = threading.Event()
+        sender = threading.Thread(target=send_signals, args=(over,))
+        sender.start()
+        try:
+            while published[1] < 200:
+                publisher.publish(b"main", "q")
+                published[0] += 1
+        finally:
+            over.set()
+            sender.join()
+            signal.signal(signal.SIGUSR1, before)
+    assert longest < 5
+    with Consumer(url, ["q"]) as consumer:
+        found = [0, 0]
+        for message in consumer:
+            found[message.body == b"handler"] += 1
+            message.ack()
+            if found == published:
+                break
+    assert found == published
+
+
+def test_a_handler_closes_while_its_thread_publishes(url: str) -> None:
+    """In a process of its own: a lock that is held would hold the test, too."""
+    code = """
+    import signal, sys, threading, time
+    from fairsched import Publisher
+    publisher = Publisher(sys.argv[1], confirm_window=2)
+    publisher.open()
+    signal.signal(signal.SIGALRM, lambda *_: publisher.close())
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        while True:
+            publisher.publish(b"x", "q")
+    except RuntimeError as error:
+        print(error)
+    print(publisher.stats()["unconfirmed"])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), url], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "this publisher is closed; create another\n0\n", done.stderr
