@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pika.data import decode_table, encode_table
 from support.wiretables import LATE, LATIN, field, nested, table
 
-from fairsched.amqp.fieldtables import MAX_DEPTH, as_text, read_table
+from fairsched.amqp.fieldtables import MAX_DEPTH, as_text, read_table, write_table
 
 text = st.text(max_size=20)
 values = st.recursive(
@@ -37,10 +37,11 @@ def refuse(name: str) -> None:
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(text, inner, max_size=3)),
 ))  # fmt: skip
 def test_any_value_is_text_or_json(value: Any) -> None:
-    """Of what a table holds after it was sent, by others than us: we refuse what no JSON number stands for."""
-    pieces: list[bytes] = []
-    encode_table(pieces, {"a": value})
-    sent = read_table(b"".join(pieces), 0)[0]["a"]
+    """Of what a table holds after it was sent; what we refuse to send, other clients may."""
+    try:
+        sent = read_table(write_table({"a": value}), 0)[0]["a"]
+    except ValueError:
+        sent = value
     found = as_text(sent)
     if isinstance(sent, str):
         assert found == sent

@@ -65,7 +65,7 @@ for kind in KINDS:
             failures += failed
             check(f"{kind} {name}", number, drained(lambda: queue.get(False)) + (0 if failed else size(found)), 12)
         for name, call, size in (
-            ("put", lambda: queue.put("new", 99), 1), 
+            ("put", lambda: queue.put("new", 99), 1),
             ("put_many", lambda: queue.put_many(["new", "a", "x"], [1, 2, 3]), 3),
         ):
             queue = fair(kind)

@@ -1,8 +1,9 @@
 """Random operations on a pull queue whose consumers may take a message and not come back.
 
-Who is notified pulls once after that, at some time: then it goes on, or is busy for ever, without saying that it is not
-interested (it may still become so, or have credit again, and then is notified again). When no notified consumer is
-still to pull, no interested one may find anything: it would sleep beside a message that it could take. Wake-ups are counted, and what each message has cost.
+A notified consumer pulls once after that, at some time: then it goes on, or is busy for ever, without saying that it is
+not interested (it may still become so, or have credit again, and then is notified again). When no notified consumer is
+still to pull, no interested one may find anything: it would sleep beside a message that it could take. Wake-ups are
+counted, and what each message has cost.
 """
 
 from __future__ import annotations
