@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import re
 import ssl
 from collections.abc import Iterator
@@ -37,10 +39,26 @@ def describe(error: BaseException) -> str:
         see `urls.mask_url`.
     """
     causes = [one for one in _causes(error) if str(one)]
-    text = f"{type(causes[-1]).__name__}: {causes[-1]}" if causes else repr(error)
+    text = f"{type(causes[-1]).__name__}: {_said(causes[-1])}" if causes else repr(error)
     if any(_met_no_tls(one) for one in causes):
         text += "; this port does not speak TLS: use amqp://, or the port for amqps://, by default 5671"
     return text
+
+
+def broker_text(text: str | bytes) -> str:
+    """Return a text of the broker, such as a reply text, that pika could not decode, since it is not UTF-8.
+
+    pika leaves it as bytes, and its exceptions have the `repr` of these.
+    """
+    if isinstance(text, str) and text[:2] in ("b'", 'b"'):
+        with contextlib.suppress(ValueError, SyntaxError):
+            text = ast.literal_eval(text)
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+
+
+def _said(error: BaseException) -> str:
+    text = getattr(error, "reply_text", None)
+    return str(error) if text is None else f"({getattr(error, 'reply_code', None)}, {broker_text(text)!r})"
 
 
 def is_refusal(error: BaseException) -> bool:

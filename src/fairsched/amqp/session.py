@@ -10,7 +10,7 @@ from typing import Any
 import pika
 import pika.exceptions
 
-from fairsched.amqp.errors import describe, is_missing
+from fairsched.amqp.errors import broker_text, describe, is_missing
 from fairsched.amqp.ioloop import Loop
 from fairsched.amqp.transport import Transport
 from fairsched.amqp.urls import endpoint, mask_url, parameters
@@ -169,7 +169,7 @@ class Session:
         if isinstance(error, FairschedError):
             return error
         if is_missing(error):
-            return QueueNotFound(f"{self.address}: {error.reply_text}")  # type: ignore[attr-defined]
+            return QueueNotFound(f"{self.address}: {broker_text(error.reply_text)}")  # type: ignore[attr-defined]
         return ConnectionFailed(f"{self.address}: {mask_url(describe(error))}")
 
     # Asking ------------------------------------------------------------------------------------------------------

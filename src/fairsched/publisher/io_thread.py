@@ -11,6 +11,7 @@ import pika.exceptions
 from fairsched._amqp import PublishWindow, encode_message
 from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.connection import Connection
+from fairsched.amqp.errors import broker_text
 from fairsched.amqp.ioloop import Loop
 from fairsched.errors import ConnectionFailed, MessageReturned, PublishFailed
 from fairsched.publisher.transport import PublisherTransport
@@ -198,7 +199,9 @@ class IOThread:
             self._fruitless += 1
             if self._fruitless > 1:
                 self.window.suspect(
-                    PublishFailed(f"the broker closed the connection: {error.reply_code} {error.reply_text}")
+                    PublishFailed(
+                        f"the broker closed the connection: {error.reply_code} {broker_text(error.reply_text)}"
+                    )
                 )
         self._on_blocked(None)
 
@@ -238,7 +241,7 @@ class IOThread:
         self._transport = transport.window = None
         if not isinstance(reason, pika.exceptions.ChannelClosedByBroker):
             return
-        what = f"the broker closed the channel: {reason.reply_code} {reason.reply_text}"
+        what = f"the broker closed the channel: {reason.reply_code} {broker_text(reason.reply_text)}"
         if not self._begun:
             self._fail(ConnectionFailed(f"{self._connection.address}: {what}"))
             return
@@ -276,7 +279,11 @@ class IOThread:
 
     def _on_return(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
         problem = MessageReturned(
-            method.reply_code, method.reply_text, method.exchange, method.routing_key, properties.message_id
+            method.reply_code,
+            broker_text(method.reply_text),
+            method.exchange,
+            method.routing_key,
+            properties.message_id,
         )
         encoded = encode_message(
             method.exchange, method.routing_key, b"".join(properties.encode()), body, True, _CHANNEL, self._longest
