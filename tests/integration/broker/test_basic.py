@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from pamqp.commands import Basic, Channel, Queue
+from pamqp.commands import Basic, Channel, Exchange, Queue
 from support.rabbitmq import eventually, numbered
 from support.wireclient import CAPABILITIES, Dial, Name, WireChannel, WireClient, raw_method
 
@@ -597,6 +597,51 @@ def test_direct_reply_to(client: WireClient, other: WireChannel, name: Name) -> 
     assert address.startswith("amq.rabbitmq.reply-to.")
     other.publish(b"answer", address)
     assert asking.bodies(1) == [b"answer"]
+
+
+def test_a_mandatory_direct_reply_is_delivered_and_returned(client: WireClient, other: WireChannel) -> None:
+    """It goes to no queue: so RabbitMQ says that it could not be routed, too."""
+    asking = client.channel()
+    asking.consume("amq.rabbitmq.reply-to", no_ack=True)
+    requests = other.declare()
+    asking.publish(b"question", requests, reply_to="amq.rabbitmq.reply-to")
+    other.consume(requests, no_ack=True)
+    [question] = other.deliveries(1)
+    other.confirming()
+    other.publish(b"answer", question.properties.reply_to, mandatory=True)
+    returned = other.take(Basic.Return)
+    assert (returned.method.reply_code, returned.method.reply_text) == (312, "NO_ROUTE")
+    other.take(Basic.Ack)
+    assert asking.bodies(1) == [b"answer"]
+
+
+def _with_name(method: Any, **names: str) -> Any:
+    """Return a method with names that pamqp would not send."""
+    for name, value in names.items():
+        setattr(method, name, value)
+    method.validate = lambda: None
+    return method
+
+
+def test_breaks_of_lines_are_left_out_of_names(channel: WireChannel, name: Name) -> None:
+    """Where a name is declared, bound or deleted; elsewhere it is taken as it is."""
+    queue, exchange = name(), name()
+    odd, odd_exchange = f"{queue[:3]}\r\n{queue[3:]}\n", f"\n{exchange[:3]}\r{exchange[3:]}"
+    assert channel.call(_with_name(Queue.Declare(), queue=odd)).queue == queue
+    assert channel.call(_with_name(Queue.Declare(passive=True), queue=odd)).queue == queue
+    channel.call(_with_name(Exchange.Declare(exchange_type="direct"), exchange=odd_exchange))
+    channel.call(Exchange.Declare(exchange=exchange, passive=True))
+    channel.call(_with_name(Queue.Bind(routing_key="k"), queue=odd, exchange=odd_exchange))
+    channel.call(_with_name(Exchange.Bind(source="amq.direct", routing_key="k"), destination=odd_exchange))
+    channel.publish(b"x", "k", exchange="amq.direct")
+    assert channel.drain(queue) == [b"x"]
+    for method in (Queue.Purge(), Basic.Get(), Basic.Consume()):
+        code, text = channel.refused(_with_name(method, queue=odd))
+        assert (code, text) == (404, f"NOT_FOUND - no queue '{odd}' in vhost '/'")
+    channel.call(_with_name(Queue.Unbind(routing_key="k"), queue=odd, exchange=odd_exchange))
+    channel.call(_with_name(Queue.Delete(), queue=odd))
+    channel.call(_with_name(Exchange.Delete(), exchange=odd_exchange))
+    assert channel.refused(Queue.Declare(queue=queue, passive=True))[0] == 404
 
 
 def test_direct_reply_to_needs_no_ack(channel: WireChannel) -> None:

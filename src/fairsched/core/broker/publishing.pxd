@@ -17,7 +17,8 @@ from fairsched.core.amqp.contents cimport (
 )
 from fairsched.core.amqp.methods cimport basic_ack_write, basic_nack_write, basic_return_write
 from fairsched.core.amqp.octets cimport (
-    Bytes, Text, bytes_append, bytes_clear, bytes_init, bytes_size, bytes_take, text_equal, text_of,
+    Bytes, Text, bytes_append, bytes_clear, bytes_init, bytes_size, bytes_take, text_begins, text_equal,
+    text_of,
 )
 from fairsched.core.amqp.tables cimport Field, table_begin, table_copy, table_end, tables_get
 from fairsched.core.broker.arguments cimport TIME_MAX
@@ -104,6 +105,10 @@ cdef inline void publication_return(Channel* ch, const Payload* p) noexcept nogi
         &ch.client.output, ch.number, <int64_t> ch.client.frame_max - 8, NO_ROUTE, text_of(b"NO_ROUTE"), &content
     )
 
+cdef inline bint publication_answers(const Payload* p) noexcept nogil:
+    """Return whether a message is a direct reply, which RabbitMQ delivers to no queue, and so returns as well."""
+    return p.exchange_size == 0 and text_begins(Text(payload_key(p), p.key_size), b"amq.rabbitmq.reply-to.")
+
 cdef inline bint publication_hide(Publication* p) noexcept nogil:
     """Take the header BCC out of a message and keep its keys, by which a dead letter goes, too."""
     cdef Payload* old = p.payload
@@ -147,7 +152,7 @@ cdef inline bint publication_route(Channel* ch, Publication* p, bint* taken, Ref
         return False
     if client.route.bcc and not publication_hide(p):
         return refuse_memory(refusal)
-    if client.route.count == 0 and p.mandatory:
+    if p.mandatory and (client.route.count == 0 or client.route.count == 1 and publication_answers(p.payload)):
         publication_return(ch, p.payload)
     if not message_keep(
         client.server, p.payload, client.route.queues, client.route.count, p.expiration, &p.batch

@@ -35,6 +35,20 @@ from fairsched.core.broker.queues cimport (
 )
 from fairsched.core.broker.state cimport Arguments, BrokerQueue, Channel, Client, Host, Server
 
+# Names ----------------------------------------------------------------------------------------------------------------
+
+cdef inline void strip_breaks(Text* name, uint8_t* room) noexcept nogil:
+    """Take CR and LF out of a name that is declared, bound or deleted, as RabbitMQ does; `room` has 255 octets.
+
+    Names to purge, get and consume are taken as they are, there as well.
+    """
+    cdef uint32_t i, length = 0
+    for i in range(name.length):
+        room[length] = name.data[i]
+        length += name.data[i] != 10 and name.data[i] != 13
+    if length < name.length:
+        name[0] = Text(room, length)
+
 # Finding a queue ------------------------------------------------------------------------------------------------------
 
 cdef inline bint queue_name(Channel* ch, Text* name, Refusal* refusal) noexcept nogil:
@@ -171,9 +185,11 @@ cdef inline bint on_queue_declare(Channel* ch, Reader* r, Refusal* refusal) noex
     cdef QueueDeclare m
     cdef BrokerQueue* b
     cdef uint8_t generated[32]
+    cdef uint8_t room[256]
     cdef bint named
     if not queue_declare_read(r, &m):
         return refuse_syntax(refusal)
+    strip_breaks(&m.queue, room)
     if m.passive and m.queue.length == 0:  # which is not the queue that was declared last, as it is elsewhere
         return refuse_missing(refusal, False, m.queue, ch.client.host.name)
     if m.passive:
@@ -197,7 +213,10 @@ cdef inline bint on_queue_declare(Channel* ch, Reader* r, Refusal* refusal) noex
 cdef inline bint queue_bind_change(Channel* ch, QueueBind* m, bint binds, Refusal* refusal) noexcept nogil:
     cdef Client* client = ch.client
     cdef BrokerQueue* b
+    cdef uint8_t room[2][256]
     cdef bint created, done
+    strip_breaks(&m.queue, room[0])
+    strip_breaks(&m.exchange, room[1])
     if m.queue.length == 0 and m.routing_key.length == 0:
         m.routing_key = ch.last_queue
     if not queue_name(ch, &m.queue, refusal):
@@ -269,10 +288,12 @@ cdef inline bint on_queue_delete(Channel* ch, Reader* r, Refusal* refusal) noexc
     cdef QueueDelete m
     cdef Client* client = ch.client
     cdef BrokerQueue* b
+    cdef uint8_t room[256]
     cdef int64_t purged = 0
     cdef bint done = True
     if not queue_delete_read(r, &m):
         return refuse_syntax(refusal)
+    strip_breaks(&m.queue, room)
     if not queue_name(ch, &m.queue, refusal):
         return False
     client.server.lock.lock()
@@ -294,10 +315,12 @@ cdef inline bint on_queue_delete(Channel* ch, Reader* r, Refusal* refusal) noexc
 
 cdef inline bint on_exchange_declare(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
     cdef ExchangeDeclare m
+    cdef uint8_t room[256]
     cdef Client* client = ch.client
     cdef bint created, done
     if not exchange_declare_read(r, &m):
         return refuse_syntax(refusal)
+    strip_breaks(&m.exchange, room)
     client.server.lock.lock()
     done = exchange_declare(
         &client.host.topology, m.exchange, m.type, m.passive, m.durable, m.auto_delete, m.internal, m.arguments,
@@ -310,10 +333,12 @@ cdef inline bint on_exchange_declare(Channel* ch, Reader* r, Refusal* refusal) n
 
 cdef inline bint on_exchange_delete(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
     cdef ExchangeDelete m
+    cdef uint8_t room[256]
     cdef Client* client = ch.client
     cdef bint done
     if not exchange_delete_read(r, &m):
         return refuse_syntax(refusal)
+    strip_breaks(&m.exchange, room)
     client.server.lock.lock()
     done = exchange_delete(&client.host.topology, m.exchange, m.if_unused, refusal)
     client.server.lock.unlock()
@@ -324,10 +349,13 @@ cdef inline bint on_exchange_delete(Channel* ch, Reader* r, Refusal* refusal) no
 cdef inline bint on_exchange_bind(Channel* ch, Reader* r, bint binds, Refusal* refusal) noexcept nogil:
     """exchange.bind and exchange.unbind."""
     cdef ExchangeBind m
+    cdef uint8_t room[2][256]
     cdef Client* client = ch.client
     cdef bint created, done
     if not exchange_bind_read(r, &m):
         return refuse_syntax(refusal)
+    strip_breaks(&m.source, room[0])
+    strip_breaks(&m.destination, room[1])
     client.server.lock.lock()
     if binds:
         done = topology_bind(
