@@ -34,7 +34,6 @@ from fairsched.core.amqp.publish cimport (
 from fairsched.core.amqp.settlements cimport SETTLEMENT_SIZE, settlements_encode
 
 import _thread
-from _thread import TIMEOUT_MAX
 
 from fairsched.errors import PublishFailed
 
@@ -684,7 +683,7 @@ cdef class Confirmation:
             lock = _thread.allocate_lock()  # by its name: where threads are greenlets, that is their lock
             lock.acquire()
             self._call_when_done(lock.release)
-            if not lock.acquire(True, -1 if seconds > <double> TIMEOUT_MAX else seconds):
+            if not lock.acquire(True, -1 if seconds > <double> _thread.TIMEOUT_MAX else seconds):
                 self._forget(lock.release)
         return self.state != UNCONFIRMED
 

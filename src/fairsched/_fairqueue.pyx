@@ -527,7 +527,8 @@ sparse_boost=False, subkey_quantum=None)
                     hand_over(self)
                 if self.limits.rated:  # so that what is due counts among what may be taken
                     limits_tell(&self.limits, &self.table, as_nanoseconds(self.getters.clock()))
-                # The result is complete before an item is taken: an allocation may fail, or run finalizers that use this
+                # The result is complete before an item is taken: an allocation may fail, or run finalizers that use
+                # this
                 # queue, and a signal may arrive.
                 size = min(limit, max(takeable(self), 1))
                 names = PyList_New(size)

@@ -8,7 +8,7 @@ import pytest
 from fairsched.amqp.errors import broker_text, describe
 
 
-@pytest.mark.parametrize(("text", "shown"), [("café", "café"), (b"caf\xe9", "caf\ufffd"), (b"", "")])
+@pytest.mark.parametrize(("text", "shown"), [("f\xfcr", "f\xfcr"), (b"f\xfcr", "f\ufffdr"), (b"", "")])
 def test_a_text_is_shown_as_text(text: str | bytes, shown: str) -> None:
     assert broker_text(text) == shown
     for kind in (pika.exceptions.ConnectionClosedByBroker, pika.exceptions.ChannelClosedByBroker):

@@ -1,7 +1,8 @@
 """Messages that a browser must still see although its cursor is past them: inserted or returned behind the cursor.
 
 Those that another consumer had when the cursor came by, or when the browser looked here, are in a heap of their own
-(`missed`) until they are given back. Each browser has a heap of the others, in the order of service (heap.pxd; a message may be in those of several browsers). Each
+(`missed`) until they are given back. Each browser has a heap of the others, in the order of service (heap.pxd; a
+message may be in those of several browsers). Each
 message knows its entries, and removes them when it leaves the queue. So an idle browser has at most as many entries as
 there are messages, and keeps no message alive.
 

@@ -1,14 +1,17 @@
 """Take messages from a queue: a notified consumer pulls until it gets none.
 
-A pull that succeeds leaves the consumer notified, at the tail of that list: a steady stream costs no wake-ups. The first
+A pull that succeeds leaves the consumer notified, at the tail of that list: a steady stream costs no wake-ups. The
+first
 one after a notification also offers the rest to another: the consumer may be busy from then on, and not come back. One
-that fails leaves it interested, and passes the work on, if there is some that it may not take. Different from the source: a
+that fails leaves it interested, and passes the work on, if there is some that it may not take. Different from the
+source: a
 notified consumer looks first where it is, and moves to Interested only before the look that may be its last. So a
 success costs one move instead of two, and none if there is no other to let past; to others it looks as though it had
 been interested for no time.
 
 Where cursors matter, filters are asked, and who outranks this consumer, without the lock; a candidate is taken only if
-it still comes first (queue_stands). What those above are to have is gone past (work.pxd). In a fair queue turns are granted there, and only then.
+it still comes first (queue_stands). What those above are to have is gone past (work.pxd). In a fair queue turns are
+granted there, and only then.
 
 Thread safety: any, pinned, without the queue's lock; one thread at a time pulls for a consumer.
 Complexity: O(1) a message where nobody has a cursor; else O(messages gone past), and a look at the consumers of higher
@@ -213,7 +216,10 @@ cdef inline int64_t pull_once(
 
 cdef inline bint pull_is_last(QueueConsumer* c) noexcept nogil:
     """Whether the node is the served one at the tail of its priority: then there is nowhere to move."""
-    return node_state(&c.node) == <uint32_t> SERVED and c.node.level.lists[<int> LEVEL_NOTIFIED].tail.load() == c.node.entry.load()
+    return (
+        node_state(&c.node) == <uint32_t> SERVED
+        and c.node.level.lists[<int> LEVEL_NOTIFIED].tail.load() == c.node.entry.load()
+    )
 
 cdef inline int64_t queue_pull(
     Call* call, QueueConsumer* c, int64_t limit, Pulled* out, Question* question

@@ -20,7 +20,8 @@ from fairsched.core.queue.message cimport Message
 from fairsched.core.queue.state cimport Call, QueueConsumer, queue_accepts
 from fairsched.core.queue.wake cimport queue_wants
 from fairsched.core.queue.work cimport (
-    Question, WORK_ASK, WORK_FOUND, Work, queue_drop, queue_takes, queue_unknown, queue_unknown_above, queue_work, work_walk,
+    Question, WORK_ASK, WORK_FOUND, Work, queue_drop, queue_takes, queue_unknown, queue_unknown_above, queue_work,
+    work_walk,
 )
 from fairsched.core.waiting.node cimport ConsumerNode
 from fairsched.core.waiting.walk cimport LIST_INTERESTED, LIST_NON_ACQUIRING, InterestWalk, interestwalk_next

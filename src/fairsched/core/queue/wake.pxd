@@ -1,4 +1,5 @@
-"""Which consumer a queue notifies: at most one for each message that becomes available, of the highest priority, the one
+"""Which consumer a queue notifies: at most one for each message that becomes available, of the highest priority, the
+one
 that has waited longest. Source: Qpid Broker-J's AbstractQueue.
 
 A consumer without a cursor could take whatever is available; if there are no others, nobody is asked anything, and

@@ -2,7 +2,8 @@
 have. A consumer of a higher priority is to have a message if it is ready (interested, or notified), could take it, and
 its filter accepts it. What is for those above is gone past (yields.pxd); if one of them takes anything, that is all.
 
-With a question to fill in, filters that have not been asked are asked about first: outside, by the owner (question.pxd).
+With a question to fill in, filters that have not been asked are asked about first: outside, by the owner
+(question.pxd).
 Without one, a filter that was not asked counts so that somebody is told rather than nobody: of who may be told, as
 though it accepted; of those above, as though it did not.
 

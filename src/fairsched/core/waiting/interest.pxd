@@ -2,7 +2,8 @@
 
 Source: Qpid Broker-J's QueueConsumerManagerImpl. A node is in one state, and in the list of that state:
 INTERESTED and NOTIFIED (a list for each priority), NOT_INTERESTED, NON_ACQUIRING (browsers). SERVED nodes are in the
-list of the notified ones: their consumers have got something since they were notified. Every registered node is in All (a list for each priority) besides, since a node between two lists would be missed by who walks these. Every
+list of the notified ones: their consumers have got something since they were notified. Every registered node is in All
+(a list for each priority) besides, since a node between two lists would be missed by who walks these. Every
 move is a test and a move to the tail of the new list, one step for others: it is under a lock that belongs to the node
 only (node.pxd).
 

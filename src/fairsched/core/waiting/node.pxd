@@ -1,6 +1,7 @@
 """A consumer as its queue sees it: its state, and what makes a move between two lists one step for others.
 
-The states are those of Broker-J's QueueConsumerNode, and SERVED; interest.pxd has the moves. The lock of a node is its entry: who
+The states are those of Broker-J's QueueConsumerNode, and SERVED; interest.pxd has the moves. The lock of a node is its
+entry: who
 marks the entry as dead, which one thread can, has the node to itself until it writes the next entry there. So locking
 costs nothing beside the delete that a move begins with anyway.
   The state belongs to the entry it was read after. A mover writes the state, then the entry (R6). Who reads an entry
