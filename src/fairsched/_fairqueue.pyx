@@ -519,8 +519,7 @@ sparse_boost=False, subkey_quantum=None)
         cdef Verdict verdict = READY
         cdef list names = []
         cdef list items = []
-        found = Batch(names, items)
-        deadline = None
+        found = deadline = None
         with cython.critical_section(self):
             while limit and taken == 0:
                 if verdict == READY_AFTER_WAIT:  # and somebody else was quicker
@@ -548,7 +547,7 @@ sparse_boost=False, subkey_quantum=None)
                 hand_room_over(self)
             if self.table.idle_count:
                 self.forget_idle()
-        return found
+        return Batch(names, items) if found is None else found  # None: nothing was asked for
 
     def call_when_ready(self, callback, *, priority=0):
         """call_when_ready($self, callback, *, priority=0)
