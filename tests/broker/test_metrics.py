@@ -17,7 +17,7 @@ from fairsched.broker.metrics import BrokerCollector
 from fairsched.cli.broker import Session
 from fairsched.cli.statuspage import StatusPage
 
-ODD = 'odd "name"\\ with\nnew line'
+ODD = 'odd "name"\\ with {braces}'
 
 
 def samples(text: str) -> dict[tuple[str, str], float]:
