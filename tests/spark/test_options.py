@@ -20,9 +20,9 @@ QUEUES = {"url": URL, "queues": '{"gold": 10, "free": 1}'}
 def test_names_are_found_in_any_case_and_defaults_are_finite():
     found = source_options({"URL": URL, "QUEUES": '{"gold": 10, "free": 1}', "SpoolLocation": "/s"})
     assert found.quanta == {"gold": 10, "free": 1}
-    assert (found.max_messages_per_trigger, found.min_messages_per_trigger) == (10_000, 1)
+    assert (found.max_messages_per_trigger, found.min_messages_per_trigger) == (100_000, 1)
     assert (found.max_trigger_delay, found.poll_timeout, found.planning_interval) == (900.0, 2.0, 0.2)
-    assert (found.num_partitions, found.fail_on_data_loss, found.spool_location) == (2, True, "/s")
+    assert (found.num_partitions, found.fail_on_data_loss, found.spool_location) == (None, True, "/s")
     assert (found.row_order, found.queue_assignment) == ("fair", "affinity")
     assert found.max_bytes_per_trigger == 256 << 20
     # Only what is kept needs room.

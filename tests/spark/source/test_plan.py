@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.spark.source.plan import SCALE, allocate, assign, bounded_by_bytes, divided
+from fairsched.spark.source.plan import SCALE, allocate, assign, bounded_by_bytes, divided, partitions_worth
 
 QUANTA = {f"q{number}": 4 * (number + 1) for number in range(10)}
 names = st.lists(st.sampled_from("abcdefgh"), min_size=1, unique=True)
@@ -144,3 +144,11 @@ def test_bytes_are_divided_by_what_is_expected():
     assert divided(900, [{"a": 10}, {"b": 10}], {"a": 100, "b": 200}) == [300, 600]
     assert divided(900, [{"a": 10}, {"b": 20}], {}) == [300, 600]
     assert divided(0, [{"a": 10}], {}) == [0]
+
+
+def test_a_batch_has_as_many_partitions_as_pay():
+    assert partitions_worth({}, {}) == 1
+    assert partitions_worth({"a": 25_000}, {"a": 200}) == 1
+    assert partitions_worth({"a": 25_000, "b": 1}, {}) == 2
+    assert partitions_worth({"a": 65, "b": 5}, {"a": 1 << 20}) == 3
+    assert partitions_worth({"a": 10_000_000}, {}) == 8

@@ -140,6 +140,24 @@ def test_available_now_reads_what_a_batch_had_no_bytes_for(
     assert broker.count(names[0]) == 1
 
 
+def test_a_partition_that_lasts_too_long_ends_with_a_segment(
+    broker: Node, queues: Declare, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition, "SEGMENT_MESSAGES", 50)
+    monkeypatch.setattr(partition, "LONGEST", 0.0)
+    names = queues(2)
+    expected = fill(broker, names, 100)
+    one = driver(names, numPartitions=1)
+    end = one.plan()
+    [first] = one.read(end)
+    assert counts(first, "queue") == dict.fromkeys(names, 25)
+    assert [first] == one.read(end)
+    one.offset = end
+    batches = [first, *one.batches()]
+    assert [len(rows) for rows in batches] == [50, 50, 50, 50]
+    assert {body for rows in batches for body in bodies(rows)} == expected
+
+
 def test_bytes_of_a_batch_are_bounded_once_sizes_are_known(
     broker: Node, queues: Declare, driver: Callable[..., Driver]
 ) -> None:
@@ -252,7 +270,9 @@ def test_two_attempts_at_a_partition_give_the_same_rows(broker: Node, queues: De
         for trial in range(20):
             names = queues(2)
             expected = fill(broker, names, 150)
-            options = options_of(broker, dict.fromkeys(names, 1), tmp_path / str(trial), pollTimeoutMs=300)
+            options = options_of(
+                broker, dict.fromkeys(names, 1), tmp_path / str(trial), pollTimeoutMs=300, numPartitions=2
+            )
             one = Driver(options)
             end = one.plan()
             [part, _] = one.reader.partitions(one.offset, end)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import fsspec
@@ -139,6 +141,18 @@ def test_a_spool_that_vanished_is_refused(place: str):
     # Nothing can be missing before the first batch, nor once the epoch is there.
     Spool(place, "f").open_batch(1, strict=True)
     Spool(place, "e").open_batch(6, strict=True)
+
+
+def test_a_planner_needs_no_pandas(tmp_path: Path):
+    spool = Spool(str(tmp_path), "e")
+    spool.open_batch(1, strict=True)
+    assert spool.publish(1, 0, 1, Segment(pa.RecordBatch.from_pydict({"a": [1]}), {"q": 1}, {"q": 8}))
+    program = (
+        "import sys; from fairsched.spark.source.spool import Spool; import fairsched.spark.source.queues; "
+        f"assert Spool({str(tmp_path)!r}, 'e').counts(1, 0) == {{'q': 1}}; "
+        f"assert Spool({str(tmp_path)!r}, 'e').close_until(1); assert 'pandas' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_segment_of_very_many_queues(place: str, monkeypatch: pytest.MonkeyPatch):

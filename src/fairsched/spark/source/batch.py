@@ -17,7 +17,7 @@ from fairsched.spark.source.consuming import QueuesChannel
 from fairsched.spark.source.depths import DepthProbe
 from fairsched.spark.source.options import SourceOptions
 from fairsched.spark.source.partition import SEGMENT_BYTES, SEGMENT_MESSAGES
-from fairsched.spark.source.plan import allocate, assign
+from fairsched.spark.source.plan import allocate, assign, partitions_worth
 from fairsched.spark.source.roworder import row_order
 from fairsched.spark.source.rows import Decoder
 from fairsched.spark.source.schema import RequestedSchema
@@ -127,7 +127,8 @@ class BatchReader(DataSourceReader):
             shares, _ = allocate(probe.depths(), options.quanta, options.max_messages, {})
         finally:
             probe.close()
-        parts = assign(shares, options.num_partitions, options.queue_assignment, options.max_records_per_partition)
+        count = options.num_partitions or partitions_worth(shares, {})
+        parts = assign(shares, count, options.queue_assignment, options.max_records_per_partition)
         return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

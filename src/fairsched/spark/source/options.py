@@ -42,7 +42,7 @@ class SourceOptions:
     min_messages_per_trigger: int
     max_trigger_delay: float
     max_bytes_per_trigger: int | None
-    num_partitions: int
+    num_partitions: int | None
     min_partitions: int | None
     max_records_per_partition: int | None
     queue_assignment: str
@@ -213,11 +213,11 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         quanta=queues or streams,
         streams=bool(streams),
         spool_location=spool,
-        max_messages_per_trigger=reader.number("maxMessagesPerTrigger", 10_000),
+        max_messages_per_trigger=reader.number("maxMessagesPerTrigger", 100_000),
         min_messages_per_trigger=reader.number("minMessagesPerTrigger", 1),
         max_trigger_delay=reader.seconds("maxTriggerDelay", "15m"),
         max_bytes_per_trigger=_most_bytes(reader, spool, streams),
-        num_partitions=reader.number("numPartitions", min(len(queues or streams), 8), 1, 10_000),
+        num_partitions=reader.number("numPartitions", 0, 1, 10_000) or None,
         min_partitions=_min_partitions(reader, streams),
         max_records_per_partition=reader.number("maxRecordsPerPartition", 0, 1) or None,
         queue_assignment=reader.choice("queueAssignment", "affinity", "split-large", "split"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -36,6 +37,9 @@ _log = logging.getLogger(__name__)
 #: Bounds of a segment: what a task holds in memory, and what one failure can repeat.
 SEGMENT_MESSAGES = 10_000
 SEGMENT_BYTES = 32 << 20
+#: Seconds after which a partition of a batch that is bounded asks for no more: what makes rows slow makes the batch
+#: small, since a queue that was quiet when the batch was planned waits for its end.
+LONGEST = 10.0
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,7 @@ class PartitionReader:
         dead = options.shedding is not None and options.shedding.action == "dead-letter"
         self._returns = AckLedger.REJECT if dead else AckLedger.REQUEUE
         self._bytes = 0
+        self._until = time.monotonic() + LONGEST
         self._session: Session | None = None
         self._channel: QueuesChannel | None = None
 
@@ -235,7 +240,10 @@ class PartitionReader:
         return segment, verdicts
 
     def _is_last(self, segment: Segment, collected: QueuesChannel) -> bool:
-        """Whether the partition ends with a segment: nothing is under way, and no more is wanted, there, or fits."""
+        """Whether the partition ends with a segment: nothing is under way, and no more is wanted, there, or fits.
+
+        Or it has lasted long enough.
+        """
         if collected.remaining:
             return False
         left = {name: count - segment.counts.get(name, 0) for name, count in self._left.items()}
@@ -244,7 +252,7 @@ class PartitionReader:
             return True
         seen = self._seen.add(segment.counts, segment.sizes, segment.largest)
         space = self._part.budget - self._bytes - sum(segment.sizes.values())
-        return self._part.budget > 0 and not seen.windows(left, space)
+        return self._part.budget > 0 and (time.monotonic() > self._until or not seen.windows(left, space))
 
     def _settle(self, collected: QueuesChannel) -> None:
         """Tell the broker the verdicts."""

@@ -22,7 +22,7 @@ from fairsched.spark.source.depths import DepthProbe
 from fairsched.spark.source.offsets import QueueOffset
 from fairsched.spark.source.options import SourceOptions
 from fairsched.spark.source.partition import PartitionPlan, PartitionReader
-from fairsched.spark.source.plan import allocate, assign, bounded_by_bytes, divided
+from fairsched.spark.source.plan import allocate, assign, bounded_by_bytes, divided, partitions_worth
 from fairsched.spark.source.schema import RequestedSchema
 from fairsched.spark.source.spool import NoSpool, Segment, Spool, open_spool
 
@@ -141,7 +141,8 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = bounded_by_bytes(most, most_bytes, sizes, options.quanta, [name for name in ready if ready[name]])
         shares, carried = allocate(ready, options.quanta, most, begin.carried)
         self._behind = {name: depth - shares.get(name, 0) for name, depth in ready.items()}
-        parts = assign(shares, options.num_partitions, options.queue_assignment, options.max_records_per_partition)
+        count = options.num_partitions or partitions_worth(shares, sizes)
+        parts = assign(shares, count, options.queue_assignment, options.max_records_per_partition)
         epoch = begin.epoch or uuid.uuid4().hex
         largest = {**begin.largest, **self._largest}
         known, most_known = ({name: of[name] for name in options.quanta if name in of} for of in (sizes, largest))

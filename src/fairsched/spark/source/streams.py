@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from fairsched.spark.source.offsets import StreamOffset
 from fairsched.spark.source.options import SourceOptions
 from fairsched.spark.source.partition import SEGMENT_BYTES, SEGMENT_MESSAGES
-from fairsched.spark.source.plan import allocate
+from fairsched.spark.source.plan import allocate, partitions_worth
 from fairsched.spark.source.rows import Decoder
 from fairsched.spark.source.schema import RequestedSchema
 from fairsched.spark.source.streamrange import as_offsets, bounds, check_known, missing, read_range, seen_bounds
@@ -40,9 +40,12 @@ def ranges(starts: dict[str, int], ends: dict[str, int], options: SourceOptions)
     No range is longer than maxRecordsPerPartition.
     """
     found = []
-    wanted = options.min_partitions or (0 if options.queue_assignment == "affinity" else options.num_partitions)
+    lengths = {name: max(0, ends[name] - start) for name, start in starts.items()}
+    wanted = options.min_partitions or 0
+    if not wanted and options.queue_assignment != "affinity":
+        wanted = options.num_partitions or partitions_worth(lengths, {})
     most = options.max_records_per_partition
-    total = sum(max(0, ends[name] - start) for name, start in starts.items())
+    total = sum(lengths.values())
     for name, start in starts.items():
         length = ends[name] - start
         pieces = max(1, round(wanted * length / max(1, total)), -(-length // most) if most else 1)
