@@ -95,7 +95,7 @@ class Segment:
         with pa.ipc.open_stream(data) as reader:
             info = json.loads(reader.schema.metadata[_INFO])
             schema = reader.schema.remove_metadata()
-            # Without rows, but not by from_pylist or empty_table: these import pandas, which takes the planner a second.
+            # Not by from_pylist or empty_table: these import pandas, which takes the planner a second.
             none = [pa.nulls(0, field.type) for field in schema]
             batch = reader.read_next_batch().cast(schema) if rows else pa.RecordBatch.from_arrays(none, schema=schema)
         return cls(batch, **info)
