@@ -76,7 +76,13 @@ class ConnectionFailed(FairschedError):
     """No broker was reachable, or it refused the connection; the message names host and port, never a password."""
 
 
-class QueueNotFound(ConnectionFailed):
+class RequestRefused(ConnectionFailed):
+    """The broker refused the login or a request, and will again: no permission, a queue that another connection has
+    declared for itself, arguments that do not fit.
+    """
+
+
+class QueueNotFound(RequestRefused):
     """A queue to consume does not exist."""
 
 

@@ -93,7 +93,7 @@ def test_durations_are_milliseconds_or_carry_a_unit():
         ({"rowOrder": "random"}, "rowOrder must be fair or queue"),
         ({"queueAssignment": "even"}, "queueAssignment must be affinity or split-large or split, got 'even'"),
         ({"allowSplit": "true"}, "no such option: allowsplit; there are"),
-        ({"readMode": "browse"}, "no such option: readmode; there are"),
+        ({"readMode": "browse"}, r"no such option: readmode.*; there are"),
         ({"fairKey": "tenant"}, "fairKey must be header:NAME or property:NAME"),
         ({"fairKey": "property:colour"}, "unknown property 'colour'"),
         ({"keyQuanta": '{"a": 2}'}, "only together with fairKey"),
@@ -107,13 +107,22 @@ def test_durations_are_milliseconds_or_carry_a_unit():
         ({"codelTargetMs": "5", "codelIntervalMs": "48h"}, "interval must be positive and at most 86400"),
         ({"codelTargetMs": "5", "codelAction": "drop"}, "codelAction must be flag or requeue or dead-letter"),
         ({"codelTargetMs": "5", "queues": "", "streams": "s"}, "codelTargetMs is for queues"),
-        ({"maxMesagesPerTrigger": "5"}, "no such option: maxmesagespertrigger; there are .*maxMessagesPerTrigger"),
+        (
+            {"maxMesagesPerTrigger": "5"},
+            r"maxmesagespertrigger \(did you mean maxMessagesPerTrigger\?\); there",
+        ),
         ({"path": "/x"}, "no such option: path; there are"),
+        ({"queues": None, "queue": "q"}, r"no such option: queue \(did you mean queues\?\)$"),
+        ({"queues": None, "topic": "q"}, "exactly one of the options queues and streams must be given"),
+        ({"url": None, "uri": "amqp://h"}, r"no such option: uri \(did you mean url\?\)$"),
+        ({"startingOffsets": "earliest"}, "startingOffsets is for streams only: a queue is read from its head"),
+        ({"endingOffsets": "latest"}, "endingOffsets is for streams only"),
+        ({"rowOrder": "fair", "queues": "", "streams": "s"}, "rowOrder is for queues only"),
     ],
 )
 def test_what_is_wrong_is_named(wrong, named):
     with pytest.raises(ConfigurationError, match=named) as caught:
-        source_options({**QUEUES, **wrong})
+        source_options({name: value for name, value in {**QUEUES, **wrong}.items() if value is not None})
     assert "hush" not in str(caught.value)
     assert "hush" not in repr(caught.value.__cause__)
 

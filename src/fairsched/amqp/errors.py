@@ -74,6 +74,18 @@ def is_missing(error: BaseException) -> bool:
     return isinstance(error, pika.exceptions.ChannelClosedByBroker) and error.reply_code == 404
 
 
+def is_final(error: BaseException) -> bool:
+    """Tell whether a channel was closed by an answer that no retry will change.
+
+    403: no permission, or another's exclusive consumer. 404: no such queue. 405: another connection's exclusive queue.
+    406: arguments that do not fit; but also an acknowledgement that came too late, after which a retry helps.
+    """
+    if not isinstance(error, pika.exceptions.ChannelClosedByBroker):
+        return False
+    late = re.search(r"timed out|unknown delivery tag", broker_text(error.reply_text))
+    return error.reply_code in (403, 404, 405) or (error.reply_code == 406 and late is None)
+
+
 def refusing_stream(error: BaseException) -> str | None:
     """Return the name of the stream for which a connection was closed, since a message of it was not acknowledged.
 

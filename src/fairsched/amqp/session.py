@@ -10,11 +10,11 @@ from typing import Any
 import pika
 import pika.exceptions
 
-from fairsched.amqp.errors import broker_text, describe, is_missing
+from fairsched.amqp.errors import broker_text, describe, is_final, is_missing, is_refusal
 from fairsched.amqp.ioloop import Loop
 from fairsched.amqp.transport import Transport
 from fairsched.amqp.urls import endpoint, mask_url, parameters
-from fairsched.errors import ConnectionFailed, FairschedError, QueueNotFound
+from fairsched.errors import ConnectionFailed, FairschedError, QueueNotFound, RequestRefused
 
 #: pika gives up a connection that takes too long, too; it is told to wait this much longer, in seconds, so that the
 #: deadline that the caller gave is the one that counts.
@@ -39,7 +39,8 @@ class Session:
     ------
     ConnectionFailed
         By any call, if the broker cannot be reached, refuses, goes away, or does not answer in time. The message
-        names host and port, never a password. It is `QueueNotFound` if a queue does not exist.
+        names host and port, never a password. It is `RequestRefused` if no retry will help, such as
+        `QueueNotFound` if a queue does not exist.
     KeyboardInterrupt
         By the call under way, or the next one, after `interrupt`.
 
@@ -82,7 +83,7 @@ class Session:
         except Exception as error:
             # pika reports some refusals by raising, and its text may quote what must not be shown.
             self.drop()
-            raise ConnectionFailed(f"{self.address}: {mask_url(describe(error))}") from None
+            raise self._failure(error) from None
 
     def _on_open(self, connection: Transport) -> None:
         connection.receive = _RECEIVE
@@ -170,7 +171,8 @@ class Session:
             return error
         if is_missing(error):
             return QueueNotFound(f"{self.address}: {broker_text(error.reply_text)}")  # type: ignore[attr-defined]
-        return ConnectionFailed(f"{self.address}: {mask_url(describe(error))}")
+        kind = RequestRefused if is_final(error) or (not self._open and is_refusal(error)) else ConnectionFailed
+        return kind(f"{self.address}: {mask_url(describe(error))}")
 
     # Asking ------------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ Spark finds the format "rabbitmq" by its name. pyspark and pyarrow are imported 
 Start with `datasource`, which Spark calls first. It leads to `source` and `sink`, which connect with `broker` and read
 their options with `optionreader`. `pipeline` is a prebuilt job made of both. Each public function has a file of its
 own: `fairorder`, `shedding` (CoDel), `ringpartition`, `deadletter`, `fairnessreport`, `queryprogress`,
-`scenariosweep`. `metrics` has the Prometheus collector.
+`scenariosweep`. `columnnames` and `quanta` read their arguments. `metrics` has the Prometheus collector.
 """
 
 from __future__ import annotations

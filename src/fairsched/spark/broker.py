@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.session import Session
-from fairsched.errors import ConnectionFailed, QueueNotFound
+from fairsched.errors import ConnectionFailed, RequestRefused
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class Retries:
 
     def failed(self, error: ConnectionFailed) -> None:
         """Wait, and return if it is to be tried again; else raise the error."""
-        if self._left == 0 or isinstance(error, QueueNotFound):
+        if self._left == 0 or isinstance(error, RequestRefused):
             raise error
         self._left -= 1
         _log.warning("trying again: %s", error)
@@ -127,22 +127,26 @@ def open_session(broker: Broker, *, wait: Callable[[float], None] = time.sleep) 
     Raises
     ------
     ConnectionFailed
-        None answered in ``1 + broker.retries`` rounds; the message names hosts and ports only.
+        None answered in ``1 + broker.retries`` rounds; the message names hosts and ports only. `RequestRefused` at once
+        if all refused the login.
     """
     backoff = Backoff(*_BACKOFF)
-    problems: dict[str, str] = {}
+    problems: dict[str, ConnectionFailed] = {}
     for attempt in range(1 + broker.retries):
         for url in broker.urls:
             session = Session(url, timeout=broker.timeout, heartbeat=broker.heartbeat)
             try:
                 session.open()
             except ConnectionFailed as error:
-                problems[session.address] = str(error)
+                problems[session.address] = error
             else:
                 return session
+        refused = all(isinstance(error, RequestRefused) for error in problems.values())
+        if refused:
+            break
         if attempt < broker.retries:
             wait(backoff.failed())
-    raise ConnectionFailed("; ".join(problems.values()))
+    raise (RequestRefused if refused else ConnectionFailed)("; ".join(map(str, problems.values())))
 
 
 def with_heartbeat(url: str, seconds: int) -> str:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from fairsched.spark.columnnames import column_name, quoted
 from fairsched.spark.quanta import checked, cost_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 __all__ = ["fairness_report", "observe_fairness"]
+
+#: Columns of a report beside the key.
+_REPORTED = frozenset({"quantum", "rows", "cost", "share", "expected", "ratio", "jain"})
 
 
 def fairness_report(
@@ -27,7 +31,7 @@ def fairness_report(
     quanta : mapping of key to int
         The weight of each key. Other keys are ignored.
     cost : Column or str, optional
-        The cost of a row; 1 by default.
+        The cost of a row, a number of at least 0; 1 by default. Any other cost, such as null or NaN, fails the query.
 
     Returns
     -------
@@ -40,7 +44,9 @@ def fairness_report(
     Raises
     ------
     ValueError
-        If `quanta` is invalid.
+        If `quanta` is invalid, there is no such column, or it has the name of another column of the report.
+    TypeError
+        If `key` is not a text.
 
     Notes
     -----
@@ -51,22 +57,30 @@ def fairness_report(
     from pyspark.sql import functions as F
 
     weights = checked(quanta)
+    key = column_name(df, key, "key")
+    if key.lower() in _REPORTED:
+        raise ValueError(
+            f"key must not be {key!r}, since the report has a column of that name: rename yours by withColumnRenamed"
+        )
     table = F.create_map(*[F.lit(part) for pair in weights.items() for part in pair])
-    wanted = df.sparkSession.range(1).select(F.explode(table).alias(key, "quantum"))
-    received = df.groupBy(key).agg(F.count(F.lit(1)).alias("rows"), F.sum(cost_column(cost)).alias("cost"))
-    joined = wanted.join(F.broadcast(received), key, "left").select(
-        key, F.col("quantum").cast("long").alias("quantum"),
+    wanted = df.sparkSession.range(1).select(F.explode(table).alias("key", "quantum"))
+    received = df.groupBy(F.col(quoted(key)).alias("key")).agg(
+        F.count(F.lit(1)).alias("rows"), F.sum(cost_column(df, cost)).alias("cost")
+    )
+    joined = wanted.join(F.broadcast(received), "key", "left").select(
+        "key", F.col("quantum").cast("long").alias("quantum"),
         F.coalesce("rows", F.lit(0)).cast("long").alias("rows"), F.coalesce("cost", F.lit(0)).alias("cost"),
     )  # fmt: skip
     each = F.col("cost").cast("double") / F.col("quantum")
     # Collect all rows into one and explode it: a join with totals would read the input a second time, and a source that
     # consumes messages would return others.
     whole = joined.agg(
-        F.explode(F.collect_list(F.struct(key, "quantum", "rows", "cost"))).alias("row"),
+        F.explode(F.collect_list(F.struct("key", "quantum", "rows", "cost"))).alias("row"),
         F.sum("cost").cast("double").alias("cost"), F.sum("quantum").cast("double").alias("quantum"),
         F.sum(each).alias("sum"), F.sum(each * each).alias("squares"), F.count(F.lit(1)).alias("count"),
     )  # fmt: skip
-    row = {name: F.col("row").getField(name).alias(name) for name in (key, "quantum", "rows", "cost")}
+    names = {"key": key, "quantum": "quantum", "rows": "rows", "cost": "cost"}
+    row = {field: F.col("row").getField(field).alias(name) for field, name in names.items()}
     none = F.col("cost") == 0
     share = F.when(none, F.lit(0.0)).otherwise(F.try_divide(row["cost"], F.col("cost")))
     expected = row["quantum"] / F.col("quantum")
@@ -99,7 +113,9 @@ def observe_fairness(df: DataFrame, queues: Iterable[str], *, key: str = "queue"
     Raises
     ------
     ValueError
-        If no queue is named, or one is named twice.
+        If no queue is named, one is named twice, or there is no such column.
+    TypeError
+        If `key` is not a text.
 
     Notes
     -----
@@ -113,9 +129,10 @@ def observe_fairness(df: DataFrame, queues: Iterable[str], *, key: str = "queue"
     names = list(queues)
     if not names or len(set(names)) < len(names):
         raise ValueError(f"queues must be one or more different names, got {names!r}")
+    rows = quoted(column_name(df, key, "key"))
     rest = "_other"
     while rest in names:
         rest = f"_{rest}"
-    counts = [F.count(F.when(F.col(key) == queue, True)).alias(queue) for queue in names]
-    other = F.count(F.when(~F.coalesce(F.col(key).isin(names), F.lit(False)), True)).alias(rest)
+    counts = [F.count(F.when(F.col(rows) == queue, True)).alias(queue) for queue in names]
+    other = F.count(F.when(~F.coalesce(F.col(rows).isin(names), F.lit(False)), True)).alias(rest)
     return df.observe(name, *counts, other)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fairsched._core import Dwrr
+from fairsched.spark.columnnames import column, column_name, map_in_arrow
 from fairsched.spark.quanta import checked, cost_column, quantum_column
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ def fair_order(
     Raises
     ------
     ValueError
-        If `quanta` or `window` is invalid.
+        If `quanta` or `window` is invalid, or there is no such column.
+    TypeError
+        If `key` or `cost` is not a text, such as a Column.
 
     Notes
     -----
@@ -69,7 +72,8 @@ def fair_order(
     weights = checked({} if quanta is None else quanta)
     if window is not None and (not isinstance(window, int) or isinstance(window, bool) or window < 1):
         raise ValueError(f"window must be a positive number of rows, got {window!r}")
-    return df.mapInArrow(_ordering(key, weights, cost, window), df.schema)
+    key, cost = column_name(df, key, "key"), None if cost is None else column_name(df, cost, "cost")
+    return map_in_arrow(df, _ordering(key, weights, cost, window), df.schema)
 
 
 def _ordering(
@@ -134,10 +138,13 @@ class Orderer:
         slots = self._slots(batch.column(self._key))
         costs = None
         if self._cost is not None:
-            column = batch.column(self._cost)
-            if column.null_count:
+            given = batch.column(self._cost)
+            if given.null_count:
                 raise ValueError(f"column {self._cost!r} must have a cost in every row, got null")
-            costs = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+            try:
+                costs = given.cast(pa.int64()).to_numpy(zero_copy_only=False)
+            except pa.ArrowInvalid as error:
+                raise ValueError(f"column {self._cost!r} must have positive integers: {error}") from None
         self._engine.push_many(slots, np.zeros(batch.num_rows, np.uint64), costs)
         rows = np.argsort(slots, kind="stable").astype(np.int32)
         ends = np.cumsum(np.bincount(slots, minlength=len(self._pieces)))
@@ -243,7 +250,7 @@ def virtual_finish(
     order_by : Column or str
         The order of the rows of one key, such as an offset or a time. The order of equal values is undefined.
     cost : Column or str, optional
-        The cost of a row; 1 by default. A cost that is null or negative fails the query.
+        The cost of a row, a number of at least 0; 1 by default. Any other cost, such as null or NaN, fails the query.
 
     Returns
     -------
@@ -267,11 +274,7 @@ def virtual_finish(
     from pyspark.sql import functions as F
 
     weights = checked(quanta)
-    price = cost_column(cost)
-    got = F.coalesce(price.cast("string"), F.lit("null"))
-    # A sum ignores nulls: the row would be free, and come before all others if it is the first of its key.
-    refused = F.raise_error(F.concat(F.lit("a cost must be a number of at least 0, got "), got))
-    price = F.coalesce(F.when(price >= 0, price), refused)
-    before = Window.partitionBy(key).orderBy(order_by).rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    finish = F.sum(price).over(before) / quantum_column(key, weights)
+    keys, order = column(df, key), column(df, order_by)
+    before = Window.partitionBy(keys).orderBy(order).rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    finish = F.sum(cost_column(df, cost)).over(before) / quantum_column(keys, weights)
     return df.withColumn("vft", finish.cast("double"))

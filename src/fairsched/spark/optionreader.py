@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -44,6 +45,11 @@ def _is_weight(value: object) -> bool:
 
 def _is_argument(value: object) -> bool:
     return isinstance(value, str | bool | int) and not (type(value) is int and not -(2**63) <= value < 2**63)
+
+
+def _own(names: Iterable[str]) -> list[str]:
+    """Leave out options of tables, which Spark puts a word in front of."""
+    return sorted(name for name in names if not name.startswith("option."))
 
 
 class OptionReader:
@@ -114,6 +120,7 @@ class OptionReader:
         """Read the options of the connection: URL, login, heartbeat, timeout and retries."""
         text = self.text("url", "")
         if not text:
+            self.refuse_alike("url")
             # A managed table has a path, which Spark passes.
             unused = f". {_NO_TABLES}" if self._given <= {"path"} else ""
             raise ConfigurationError(
@@ -161,4 +168,18 @@ class OptionReader:
         if any(name.startswith("option.") for name in left):
             raise ConfigurationError(_NO_TABLES)
         if left:
-            raise ConfigurationError(f"no such option: {', '.join(left)}; there are {', '.join(sorted(self.known))}")
+            meant = {name.lower(): name for name in self.known}
+            found = [f"{name}{self._guess(name, meant)}" for name in left]
+            raise ConfigurationError(f"no such option: {', '.join(found)}; there are {', '.join(sorted(self.known))}")
+
+    def refuse_alike(self, *names: str) -> None:
+        """Raise ConfigurationError if an option that was not read is a misspelling of one of these."""
+        for name in names:
+            for given in difflib.get_close_matches(name.lower(), _own(self._left), 1):
+                raise ConfigurationError(f"no such option: {given} (did you mean {name}?)")
+
+    @staticmethod
+    def _guess(given: str, known: Mapping[str, str]) -> str:
+        """Return a question whether a known option was meant; empty if none is alike."""
+        alike = difflib.get_close_matches(given, known, 1)
+        return f" (did you mean {known[alike[0]]}?)" if alike else ""

@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fairsched._codel import CoDel
+from fairsched.spark.columnnames import column, column_name, map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,7 +47,9 @@ def codel(
     Raises
     ------
     ValueError
-        If `target_ms` or `interval_ms` is invalid.
+        If `target_ms` or `interval_ms` is invalid, or there is no column `key`.
+    TypeError
+        If `key` is not a text.
 
     Notes
     -----
@@ -60,7 +63,8 @@ def codel(
     from pyspark.sql.types import BooleanType, StructField, StructType
 
     CoDel(target_ms / 1000, interval_ms / 1000)  # raises before the query runs
-    moment = F.col(at)
+    key, waiting = column_name(df, key, "key"), column(df, sojourn_ms)
+    moment = column(df, at)
     if df.select(moment).schema[0].dataType.typeName().startswith("timestamp"):
         moment = F.unix_micros(moment) * 1000
     else:
@@ -68,10 +72,10 @@ def codel(
     kept = df.drop("shed")
     taken, waited = _unused("_at", kept.columns), _unused("_waited", kept.columns)
     timed = df.withColumns(
-        {taken: moment.cast("long"), waited: (F.coalesce(sojourn_ms, F.lit(0)) * 1e6).cast("long")}
+        {taken: moment.cast("long"), waited: (F.coalesce(waiting, F.lit(0)) * 1e6).cast("long")}
     ).drop("shed")
     marked = StructType([*kept.schema.fields, StructField("shed", BooleanType())])
-    return timed.mapInArrow(_marking(key, at, target_ms / 1000, interval_ms / 1000), marked)
+    return map_in_arrow(timed, _marking(key, at, target_ms / 1000, interval_ms / 1000), marked)
 
 
 def _unused(name: str, names: list[str]) -> str:

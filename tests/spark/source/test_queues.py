@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -11,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from support.rabbitmq import Node, eventually
 from support.spark.running import QUANTA, Driver, bodies, counts, fill, no_larger_files, options_of, unique
 
-from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError, QueueNotFound
+from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError, QueueNotFound, RequestRefused
 from fairsched.spark.source import batch as batches
 from fairsched.spark.source import partition
 from fairsched.spark.source.options import source_options
@@ -156,6 +157,79 @@ def test_a_partition_that_lasts_too_long_ends_with_a_segment(
     batches = [first, *one.batches()]
     assert [len(rows) for rows in batches] == [50, 50, 50, 50]
     assert {body for rows in batches for body in bodies(rows)} == expected
+
+
+def test_what_the_broker_refuses_for_good_is_not_tried_again(
+    broker: Node, queues: Declare, driver: Callable[..., Driver], caplog: pytest.LogCaptureFixture
+) -> None:
+    [name] = queues(1)
+    with broker.connect() as owner:
+        owner.queue_declare(f"{name}-own", exclusive=True)
+        with pytest.raises(RequestRefused, match="RESOURCE_LOCKED"):
+            driver([f"{name}-own"], connectRetries=3).plan()
+    with pytest.raises(QueueNotFound, match=r"no queue .*the source creates no queues: declare it, or remove it"):
+        driver([f"{name}-none"], connectRetries=3).plan()
+    stranger = broker.url.replace("//", "//nobody:wrong@", 1) if "@" not in broker.url else None
+    stranger = stranger or re.sub("//[^@]*@", "//nobody:wrong@", broker.url)
+    with pytest.raises(RequestRefused, match="ACCESS_REFUSED"):
+        driver([name], connectRetries=3, url=stranger).plan()
+    assert "trying again" not in caplog.text
+
+
+def test_a_batch_of_a_deleted_queue_names_the_remedy(
+    broker: Node, queues: Declare, driver: Callable[..., Driver]
+) -> None:
+    gone, kept = queues(2)
+    expected = fill(broker, [kept], 10)
+    fill(broker, [gone], 10)
+    one = driver([gone, kept], numPartitions=1)
+    end = one.plan()
+    broker.delete(gone)
+    with pytest.raises(QueueNotFound, match=r"checkpoint has a batch \(number 1\).*Declare it again.*failOnDataLoss"):
+        one.read(end)
+    broker.declare(gone)
+    [rows] = one.read(end)
+    assert set(bodies(rows)) == expected
+
+
+def test_where_data_may_be_lost_a_deleted_queue_stops_no_batch(
+    broker: Node, queues: Declare, driver: Callable[..., Driver], caplog: pytest.LogCaptureFixture
+) -> None:
+    gone, kept, empty = queues(3)
+    expected = fill(broker, [kept], 10)
+    fill(broker, [gone, empty], 10)
+    one = driver([gone, kept, empty], numPartitions=1, failOnDataLoss="false")
+    end = one.plan()
+    broker.delete(gone, empty)
+    [rows] = one.read(end)
+    assert set(bodies(rows)) == expected
+    assert {record.args[0] for record in caplog.records if "was deleted" in record.message} == {gone, empty}
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_single_active_consumer_elsewhere_is_named(
+    broker: Node, queues: Declare, driver: Callable[..., Driver], caplog: pytest.LogCaptureFixture, ends: bool
+) -> None:
+    [free] = queues(1)
+    held = f"{free}-held"
+    broker.declare(held, arguments={"x-single-active-consumer": True})
+    expected = fill(broker, [free], 10)
+    with broker.connect() as channel:
+        channel.basic_qos(prefetch_count=1)
+        channel.basic_consume(held, lambda *_: None)
+        fill(broker, [held], 10)
+        one = driver([free, held], numPartitions=2, pollTimeoutMs=300)
+        if ends:
+            one.reader.prepareForTriggerAvailableNow()
+            end = one.plan(ReadMaxRows(1000))
+            with pytest.raises(RequestRefused, match=rf"queue '{held}' has 9 messages and delivers none: another"):
+                one.read(end)
+        else:
+            end = one.plan()
+            rows = [row for part in one.read(end) for row in part]
+            assert set(bodies(rows)) == expected
+            assert "another consumer is its single active consumer; the query reads it when" in caplog.text
+    broker.delete(held)
 
 
 def test_bytes_of_a_batch_are_bounded_once_sizes_are_known(

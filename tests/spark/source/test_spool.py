@@ -143,6 +143,23 @@ def test_a_spool_that_vanished_is_refused(place: str):
     Spool(place, "e").open_batch(6, strict=True)
 
 
+def test_of_two_queries_that_start_together_one_at_most_goes_on(place: str):
+    first, second = Spool(place, "e"), Spool(place, "f")
+    first.refuse_foreign(strict=True)
+    second.refuse_foreign(strict=True)
+    first.open_batch(1, strict=True)
+    with pytest.raises(SpoolLost, match=r"another query has begun to use spoolLocation .* \(epoch e\)"):
+        second.open_batch(1, strict=True)
+    # What the first one has is left alone, and nothing of the second one stays.
+    assert first.publish(1, 0, 1, segment(b"a"))
+    first.open_batch(1, strict=True)
+    Spool(place, "e").refuse_foreign(strict=True)
+    second.open_batch(1, strict=False)
+    # A query that goes on keeps what it has, whoever came meanwhile.
+    first.open_batch(1, strict=True)
+    assert first.counts(1, 0) == {"q": 1}
+
+
 def test_a_planner_needs_no_pandas(tmp_path: Path):
     spool = Spool(str(tmp_path), "e")
     spool.open_batch(1, strict=True)

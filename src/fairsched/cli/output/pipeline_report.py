@@ -40,23 +40,28 @@ def write_report(path: Path, title: str, report: PipelineReport, ages: Sequence[
     ages : sequence of BatchAges
         One for each batch, in order.
     """
-    picture = _picture(report, ages)
-    path.write_bytes(picture if path.suffix == ".png" else _page(title, report, ages, picture).encode())
+    if path.suffix == ".png":
+        path.write_bytes(_picture(report, ages, summary(report)))
+    else:
+        # The page has the summary as text.
+        path.write_text(_page(title, report, ages, _picture(report, ages, [])), encoding="utf-8")
 
 
-def _picture(report: PipelineReport, ages: Sequence[BatchAges]) -> bytes:
+def _picture(report: PipelineReport, ages: Sequence[BatchAges], lines: Sequence[str]) -> bytes:
     figure = Figure(figsize=(9, 8), dpi=150, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    shares, old = figure.subplots(2, 1, height_ratios=[3, 2])
-    _draw_shares(shares, report)
-    _draw_ages(old, ages)
+    if report["jain"] is None and not lines:
+        _draw_ages(figure.add_subplot(), ages)
+    else:
+        shares, old = figure.subplots(2, 1, height_ratios=[3, 2])
+        _draw_shares(shares, report, lines)
+        _draw_ages(old, ages)
     out = io.BytesIO()
     figure.savefig(out, format="png")
     return out.getvalue()
 
 
-def _draw_shares(axes: Axes, report: PipelineReport) -> None:
-    lines = summary(report)
+def _draw_shares(axes: Axes, report: PipelineReport, lines: Sequence[str]) -> None:
     if report["jain"] is None:
         axes.text(0.5, 0.5, "\n".join(lines), ha="center", va="center", transform=axes.transAxes, color="#555555")
         axes.set_axis_off()

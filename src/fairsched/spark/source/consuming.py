@@ -178,11 +178,17 @@ class QueuesChannel(ConsumingChannel):
     ----------
     exhausted : set of str
         Queues that had less than was asked for.
+    withheld : dict of str to int
+        Messages that are ready in queues that have not delivered a single one: another consumer is their single active
+        one.
     """
 
     def __init__(self, session: Session) -> None:
         super().__init__(session, 0, 0, surplus=True)
         self.exhausted: set[str] = set()
+        self.withheld: dict[str, int] = {}
+        #: Messages that were ready when the queues were asked last, by queue.
+        self._ready: dict[str, int] = {}
         #: Messages of each queue that were asked for and are of no earlier part.
         self._due: Counter[str] = Counter()
         #: Since the channel was opened: messages that were asked for, and deliveries of the parts before this one.
@@ -237,6 +243,9 @@ class QueuesChannel(ConsumingChannel):
             self._consuming, self._asked = {}, self.deliveries.came
             counts, _, _ = self.sizes()
             self.exhausted |= {name for name, due in self._due.items() if counts.get(name, 0) < due}
+            # What had come when they were asked is no measure: of these queues nothing has come at all.
+            silent = {name for name in self._ready if not counts.get(name) and not self._judged}
+            self.withheld = {name: self._ready[name] for name in silent if self._ready[name]}
         self.part = self.deliveries.count
         self._counts = Counter(self.sizes()[0])
 
@@ -244,7 +253,7 @@ class QueuesChannel(ConsumingChannel):
         """Ask the queues whose messages are still to come; see `ConsumingChannel.is_silent`."""
         before = self.deliveries.came
         for _ in range(2):
-            self.counts(dict.fromkeys(self._consuming.values()))
+            self._ready = self.counts(dict.fromkeys(self._consuming.values()))
         return self.deliveries.came == before and not self.full
 
     def judge(self, verdicts: Sequence[int] | None) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from fairsched.amqp.session import Session
-from fairsched.errors import ConnectionFailed
+from fairsched.errors import ConnectionFailed, QueueNotFound
 from fairsched.spark.broker import Broker, Retries, close_channel, open_session
 
 
@@ -76,6 +76,10 @@ class DepthProbe:
             session = self._connected()
             try:
                 return depths(session, self._queues)
+            except QueueNotFound as error:
+                self.close()
+                remedy = "the source creates no queues: declare it, or remove it from option queues"
+                raise QueueNotFound(f"{error}; {remedy}") from None
             except ConnectionFailed as error:
                 self.close()
                 retries.failed(error)

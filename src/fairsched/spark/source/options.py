@@ -179,6 +179,19 @@ def _consumer_arguments(reader: OptionReader, streams: Mapping[str, int]) -> Map
     return found
 
 
+def _refuse_other_kind(reader: OptionReader, streams: Mapping[str, int]) -> None:
+    """Raise ConfigurationError if an option is given that has no effect on what is read."""
+    if not streams and (given := reader.given("startingOffsets", "endingOffsets")):
+        raise ConfigurationError(
+            f"option {given[0]} is for streams only: a queue is read from its head. To read a stream, name it in "
+            "option streams instead of queues"
+        )
+    if streams and (given := reader.given("fairLookahead", "maxReturns", "rowOrder")):
+        raise ConfigurationError(
+            f"option {given[0]} is for queues only: the rows of a stream are in the order of their offsets"
+        )
+
+
 def source_options(options: Mapping[str, str]) -> SourceOptions:
     """Check the options of a reader.
 
@@ -207,6 +220,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
     spool = reader.text("spoolLocation", None)
     shedding = _shedding(reader, streams)
     if bool(queues) == bool(streams):
+        reader.refuse_alike("queues", "streams")
         raise ConfigurationError("exactly one of the options queues and streams must be given")
     found = SourceOptions(
         broker=broker,
@@ -241,6 +255,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         at_most_once=_at_most_once(reader, spool, streams),
     )
     reader.refuse_unknown()
+    _refuse_other_kind(reader, streams)
     if found.fair_key is None and (found.key_quanta or found.fair_lookahead > 1):
         raise ConfigurationError("options keyQuanta and fairLookahead are valid only together with fairKey")
     if found.fair_lookahead == 1 and reader.given("maxReturns"):

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from fairsched._amqp import AckLedger
 from fairsched.amqp.session import Session
-from fairsched.errors import ConnectionFailed
+from fairsched.errors import ConnectionFailed, QueueNotFound, RequestRefused
 from fairsched.spark.broker import Retries, open_session
 from fairsched.spark.source.consuming import UNDER_WAY, QueuesChannel, figures
+from fairsched.spark.source.depths import depths
 from fairsched.spark.source.options import SourceOptions
 from fairsched.spark.source.plan import allocate
 from fairsched.spark.source.roworder import choose, row_order
@@ -45,7 +46,7 @@ LONGEST = 10.0
 @dataclass(frozen=True)
 class PartitionPlan:
     """One partition of a batch: where it is published, how much it reads of what (see `offsets.QueueOffset`), and where
-    the law of each queue stands (see `shedding`).
+    the law of each queue stands (see `shedding`). `ends`: the query ends with what it has (`availableNow`).
     """
 
     index: int
@@ -56,6 +57,7 @@ class PartitionPlan:
     largest: Mapping[str, int] = field(default_factory=dict)
     budget: int = 0
     laws: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    ends: bool = False
 
 
 class PartitionReader:
@@ -150,10 +152,40 @@ class PartitionReader:
             try:
                 if self._channel is None:
                     self._channel = QueuesChannel(session)
-                return self._fill(self._channel), self._channel
+                shares = self._fill(self._channel)
+                self._tell_withheld(self._channel.withheld)
+                return shares, self._channel
+            except QueueNotFound as error:
+                self._close()
+                self._missing(error)
             except ConnectionFailed as error:
                 self._close()
                 retries.failed(error)
+
+    def _tell_withheld(self, withheld: Mapping[str, int]) -> None:
+        """Say which queues have messages and deliver none; an error if the query would end without them."""
+        for name, count in withheld.items():
+            text = (
+                f"queue {name!r} has {count} messages and delivers none: another consumer is its single active consumer"
+            )
+            if self._part.ends:
+                raise RequestRefused(f"{text}; stop that one, and start the query again")
+            _log.warning("%s; the query reads it when that one is gone", text)
+
+    def _missing(self, error: QueueNotFound) -> None:
+        """Go on without queues that were deleted, if data may be lost; otherwise raise an error with the remedy."""
+        if self._options.fail_on_data_loss:
+            raise QueueNotFound(
+                f"{error}; the checkpoint has a batch (number {self._part.seq}) that reads it. Declare it again, empty "
+                "if need be, until that batch is done; or start the query with failOnDataLoss=false"
+            ) from None
+        for name in [name for name, left in self._left.items() if left]:
+            try:
+                depths(self._connected(), [name])
+            except QueueNotFound:
+                self._close()
+                self._left[name] = 0
+                _log.warning("queue %r was deleted: its messages in batch %d are lost", name, self._part.seq)
 
     def _fill(self, found: QueuesChannel) -> dict[str, int] | None:
         if found.remaining:

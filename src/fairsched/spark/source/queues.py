@@ -187,7 +187,15 @@ class QueuesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [
             InputPartition(
                 PartitionPlan(
-                    index, found.seq, found.epoch, shares, found.sizes, found.largest, budget, self._laws_of(shares)
+                    index,
+                    found.seq,
+                    found.epoch,
+                    shares,
+                    found.sizes,
+                    found.largest,
+                    budget,
+                    self._laws_of(shares),
+                    self._target is not None,
                 )
             )
             for index, (shares, budget) in enumerate(zip(found.parts, budgets, strict=True))

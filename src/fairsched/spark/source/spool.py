@@ -129,8 +129,7 @@ class Spool:
         With `strict` false, foreign batches are left alone.
         """
         check(self._store, self._location)
-        others = [name for name in self._store.listed() if name != self._epoch and not name.startswith("check-")]
-        foreign = [name for name in others if set(self._store.listed(name)) - {"epoch"}]
+        foreign = self._foreign()
         if not foreign:
             return
         text = (
@@ -143,9 +142,15 @@ class Spool:
             raise SpoolLost(text)
         _log.warning("%s", text)
 
+    def _foreign(self) -> list[str]:
+        """Return epochs that others have begun here."""
+        others = [name for name in self._store.listed() if name != self._epoch and not name.startswith("check-")]
+        return [name for name in others if set(self._store.listed(name)) - {"epoch"}]
+
     def open_batch(self, seq: int, strict: bool) -> None:
         """Let a batch be written to; again after a restart. Raises `SpoolLost` if the epoch is gone."""
-        if not self._store.exists(f"{self._epoch}/epoch"):
+        begins = not self._store.exists(f"{self._epoch}/epoch")
+        if begins:
             if seq > 1:
                 text = f"spoolLocation {self._location!r} lost epoch {self._epoch}, to which the checkpoint refers"
                 if strict:
@@ -153,6 +158,13 @@ class Spool:
                 _log.warning("%s; starting with an empty epoch", text)
             self._create(f"{self._epoch}/epoch", b"")
         self._create(f"{self._folder(seq)}/open", b"")
+        if begins and strict and (foreign := self._foreign()):
+            # They were started together: neither had begun when the other one looked. Nothing is in this epoch yet.
+            self._store.remove(self._epoch)
+            raise SpoolLost(
+                f"another query has begun to use spoolLocation {self._location!r} (epoch {', '.join(foreign)}): "
+                "use a separate spoolLocation for each query"
+            )
 
     def close_until(self, seq: int) -> list[Segment]:
         """Remove all batches up to `seq` and return the segments of that one, without their rows."""
