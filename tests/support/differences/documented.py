@@ -1,0 +1,104 @@
+"""The documented differences of the embedded broker that sessions can show; docs/reference/differences.md has them, too.
+
+Some are of no consequence for what follows: observations are equated. After others the brokers are in different states: the
+comparison of a session ends there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from support.differences.operations import DeclareQueue, Publish, Qos, Session
+from support.differences.runner import Observation
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One after which no more can be compared."""
+
+    name: str
+    sentence: str
+    #: Whether it explains that at this place of the session RabbitMQ and the embedded broker were observed to do this.
+    explains: Callable[[Session, int, Observation, Observation], bool]
+
+
+@dataclass(frozen=True)
+class Equated:
+    """One of no consequence; `same` makes such observations equal."""
+
+    name: str
+    sentence: str
+    same: Callable[[Observation], Observation]
+
+
+def each_table(value: Any, change: Callable[[dict[Any, Any]], dict[Any, Any]]) -> Any:
+    """Change every table in an observation."""
+    if isinstance(value, dict):
+        return change({key: each_table(one, change) for key, one in value.items()})
+    if isinstance(value, list | tuple):
+        return type(value)(each_table(one, change) for one in value)
+    return value
+
+
+def older_deaths_sorted(found: Observation) -> Observation:
+    def change(table: dict[Any, Any]) -> dict[Any, Any]:
+        deaths = table.get("x-death")
+        if not isinstance(deaths, list):
+            return table
+        return {**table, "x-death": [*deaths[:1], *sorted(deaths[1:], key=repr)]}
+
+    return each_table(found, change)  # type: ignore[no-any-return]
+
+
+EQUATING = [
+    Equated(
+        "older deaths",
+        "RabbitMQ 3.10 reverses the older deaths of `x-death` with every further death; the embedded broker has the latest first.",
+        older_deaths_sorted,
+    ),
+]
+
+
+def merged(found: Observation) -> list[str]:
+    """All that was delivered, to whomever."""
+    return sorted(
+        repr(sorted(one.items(), key=str))
+        for channel in found.values()
+        if isinstance(channel, dict)
+        for consumer in channel.get("delivered", {}).values()
+        for message in consumer
+        for one in [{key: value for key, value in message.items()}]
+    )
+
+
+def turns_of_consumers(_session: Session, _place: int, left: Observation, right: Observation) -> bool:
+    counts = left.get("counts") == right.get("counts")
+    return counts and bool(merged(left)) and merged(left) == merged(right)
+
+
+def dead_at_once(session: Session, place: int, _left: Observation, _right: Observation) -> bool:
+    return any(
+        (isinstance(one, DeclareQueue) and one.arguments.get("x-message-ttl") == 0)
+        or (isinstance(one, Publish) and one.properties.get("expiration") == "0")
+        for one in session[: place + 1]
+    )
+
+
+def channel_limit(session: Session, place: int, _left: Observation, _right: Observation) -> bool:
+    return any(isinstance(one, Qos) and one.everywhere for one in session[: place + 1])
+
+
+ENDING = [
+    Difference(
+        "turns of consumers",
+        "Which of several consumers of one priority gets a message: RabbitMQ serves them strictly in turn; with the embedded "
+        "broker each takes one message at a time, whichever thread comes first.",
+        turns_of_consumers,
+    ),
+    # To be removed when TTLs of 0, limits of channels beside consumers without acknowledgements, frames larger than
+    # agreed, and NaN and infinite headers are as in RabbitMQ.
+    Difference("TTL 0", "A TTL of 0 is still being repaired.", dead_at_once),
+    Difference("limits of channels", "`basic.qos` of a whole channel is still being repaired.", channel_limit),
+]
