@@ -69,6 +69,51 @@ def test_arguments_are_compared_by_value(channel: WireChannel, name: Name) -> No
     assert "received none but current is the value '5'" in text
 
 
+def test_a_queue_that_says_that_it_is_classic_is_one_that_says_nothing(channel: WireChannel, name: Name) -> None:
+    quiet, outspoken = channel.declare(name()), channel.declare(name(), {"x-queue-type": "classic"})
+    channel.declare(quiet, {"x-queue-type": "classic"})
+    channel.declare(outspoken)
+    for queue, value, reason in [
+        (quiet, "grand", "received the value 'grand' of type 'longstr' but current is none"),
+        (outspoken, "grand", "received 'grand' but current is 'classic'"),
+        (outspoken, None, "received none but current is 'classic'"),
+    ]:
+        refusal = channel.refused(Queue.Declare(queue=queue, arguments={"x-queue-type": value}))
+        reason = f"inequivalent arg 'x-queue-type' for queue '{queue}' in vhost '/': {reason}"
+        assert refusal == (406, f"PRECONDITION_FAILED - {reason}")
+
+
+@pytest.mark.parametrize(
+    ("declared", "reason"),
+    [
+        ({"x-max-length": 5}, "received none but current is '5'"),
+        ({}, "received the value 'undefined' of type 'void' but current is none"),
+    ],
+)
+def test_an_argument_without_a_value(
+    channel: WireChannel, name: Name, declared: dict[str, Any], reason: str
+) -> None:
+    queue = channel.declare(name(), declared)
+    refusal = channel.refused(Queue.Declare(queue=queue, arguments={"x-max-length": None}))
+    assert refusal == (
+        406, f"PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue '{queue}' in vhost '/': {reason}",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [1.0, -2.0, 0.125, 100.25, 123456.5])
+def test_a_float_is_told_with_its_point(channel: WireChannel, queue: str, value: float) -> None:
+    code, text = channel.refused(Queue.Declare(queue=queue, arguments={"x-max-length": value}))
+    assert (code, text.rpartition(": ")[2].split(" of type")[0]) == (406, f"received the value '{value!r}'")
+
+
+def test_the_first_wrong_argument_is_named(channel: WireChannel, name: Name) -> None:
+    queue = name()
+    arguments = {"x-dead-letter-routing-key": "k", "x-max-length": "long"}
+    assert channel.refused(Queue.Declare(queue=queue, arguments=arguments)).text.endswith(
+        f"invalid arg 'x-dead-letter-routing-key' for queue '{queue}' in vhost '/': routing_key_but_no_dlx_defined"
+    )
+
+
 def test_a_name_that_the_broker_made_is_asked_for_passively_only(channel: WireChannel) -> None:
     queue = channel.declare(exclusive=True)
     assert channel.counts(queue) == (0, 0)
@@ -259,6 +304,11 @@ def test_an_exclusive_queue_is_everybodys_on_its_connection(channel: WireChannel
     assert second.get(queue).body == b"x"
     second.close()
     assert channel.ready(queue) == 0
+
+
+def test_an_exclusive_queue_is_never_durable(channel: WireChannel, name: Name) -> None:
+    queue = channel.declare(name(), durable=True, exclusive=True)
+    assert channel.declare(queue, exclusive=True) == queue
 
 
 def test_exclusive_queues_go_in_any_order(dial: Dial, other: WireChannel, name: Name) -> None:

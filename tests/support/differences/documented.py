@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from support.differences.operations import DeclareQueue, Publish, Qos, Session
+from support.differences.operations import (
+    CloseConnection, Commit, Consume, DeclareQueue, Publish, Qos, Session,
+)  # fmt: skip
 from support.differences.runner import Observation
 
 
@@ -78,6 +80,36 @@ def turns_of_consumers(_session: Session, _place: int, left: Observation, right:
     return counts and bool(merged(left)) and merged(left) == merged(right)
 
 
+def arrays_and_tables(_session: Session, _place: int, left: Observation, right: Observation) -> bool:
+    def shown(found: Observation) -> Observation:
+        return {
+            key: {inner: one for inner, one in value.items() if inner != "closed"} if "closed" in value else value
+            for key, value in found.items()
+        }
+
+    return " octets'" in str(right) and shown(left) == shown(right)
+
+
+def last_deliveries(session: Session, place: int, left: Observation, right: Observation) -> bool:
+    """Whether a connection was closed, for one reason, and what comes back from its channels went elsewhere."""
+    closed = place < len(session) and isinstance(session[place], CloseConnection)
+    same = left.get("connections") == right.get("connections")
+    return same and (closed or "connections" in left) and merged(left) != merged(right)
+
+
+def rejections_beside_consumers(session: Session, place: int, left: Observation, right: Observation) -> bool:
+    """Whether more messages than fit were sent together to a queue that rejects, and has consumers."""
+    return (
+        any(isinstance(one, Publish) and one.count > 1 or isinstance(one, Commit) for one in session[place : place + 1])
+        and any(
+            isinstance(one, DeclareQueue) and str(one.arguments.get("x-overflow")).startswith("reject-publish")
+            for one in session[:place]
+        )
+        and any(isinstance(one, Consume) for one in session[:place])
+        and merged(left) != merged(right)
+    )
+
+
 def dead_at_once(session: Session, place: int, _left: Observation, _right: Observation) -> bool:
     return any(
         (isinstance(one, DeclareQueue) and one.arguments.get("x-message-ttl") == 0)
@@ -96,6 +128,23 @@ ENDING = [
         "Which of several consumers of one priority gets a message: RabbitMQ serves them strictly in turn; with the embedded "
         "broker each takes one message at a time, whichever thread comes first.",
         turns_of_consumers,
+    ),
+    Difference(
+        "arrays and tables in errors",
+        "An argument that is an array or a table: RabbitMQ's error shows it as Erlang writes it, the embedded broker's its length.",
+        arrays_and_tables,
+    ),
+    Difference(
+        "last deliveries",
+        "A connection that closes: with RabbitMQ, channels that end later may still be sent what those before them had; with "
+        "the embedded broker all channels end together.",
+        last_deliveries,
+    ),
+    Difference(
+        "rejections beside consumers",
+        "More messages at once than a queue that rejects may have: RabbitMQ first gives its consumers all that they may have; with "
+        "the embedded broker messages count until a consumer has taken them.",
+        rejections_beside_consumers,
     ),
     # To be removed when TTLs of 0, limits of channels beside consumers without acknowledgements, frames larger than
     # agreed, and NaN and infinite headers are as in RabbitMQ.

@@ -644,6 +644,10 @@ class SessionRun:
     def end(self) -> Observation:
         """Give back what the session has; note what is left in its queues; remove everything."""
         self.seen = {}
+        # First its consumers, so that nothing that comes back is delivered again.
+        for on, state in enumerate(self.channels):
+            for tag in [*state.consumers]:
+                self.guarded(lambda on=on, tag=tag: self.perform(ops.Cancel(on, tag)))  # type: ignore[misc]
         for link in self.runner.links:
             for channel in CHANNELS:
                 if channel not in link.fresh:
