@@ -17,6 +17,7 @@ from support.differences.shrinker import shrink
 from support.rabbitmq import Node
 
 import fairsched
+
 #: How many sessions are shrunk of those that differ in the same place.
 SHRUNK = 3
 

@@ -1,8 +1,8 @@
 """Waits until the queues of a RabbitMQ node have done everything that they were told.
 
-A queue of RabbitMQ answers a passive declaration before it takes the messages that came earlier. What has no such priority is
-the question whether a channel is gone: a process on the node asks it of every queue, as often as a message can be passed on
-from one queue to the next.
+A queue of RabbitMQ answers a passive declaration before it takes the messages that came earlier. What has no such
+priority is the note that a channel is gone: a process on the node calls every queue with it, as often as a message can
+be passed on from one queue to the next.
 """
 
 from __future__ import annotations

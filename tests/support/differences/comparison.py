@@ -9,17 +9,17 @@ from typing import Any
 from support.differences.barrier import Barrier
 from support.differences.documented import ENDING, EQUATING, Difference
 from support.differences.operations import Session, printed
-from support.differences.runner import Observation, Runner, is_brief
+from support.differences.runner import Observation, Runner, is_timed
 from support.rabbitmq import Node
 
-#: How often a session in which something expires must differ to be believed: the machine may have stood still for as long as a
-#: message lives.
+#: How often a session in which something expires must differ to be believed: the machine may have stood still for as
+#: long as a message lives.
 TIMES = 3
 
 
 @dataclass(frozen=True)
 class Found:
-    """Two observations that differ; `session` ends with the operation that they are of, `known` says by what if it is known."""
+    """Two observations that differ: of the last operation of `session`, or of its end. `known`: why, if known."""
 
     session: Session
     place: int
@@ -32,9 +32,7 @@ class Found:
         """Of equal kinds are differences that probably have one cause."""
         operation = type(self.session[self.place]) if self.place < len(self.session) else None
         keys = sorted(
-            str(key)
-            for key in {*self.rabbitmq, *self.embedded}
-            if self.rabbitmq.get(key) != self.embedded.get(key)
+            str(key) for key in {*self.rabbitmq, *self.embedded} if self.rabbitmq.get(key) != self.embedded.get(key)
         )
         return (operation, self.known and self.known.name, *keys)
 
@@ -59,13 +57,17 @@ def different_lines(one: str, left: Any, other: str, right: Any, path: str = "")
     return [f"  {path}", f"    {one}: {left!r}", f"    {other}: {right!r}"]
 
 
+def equated(found: Observation) -> Observation:
+    """Return an observation without the differences that are of no consequence."""
+    for equating in EQUATING:
+        found = equating.same(found)
+    return found
+
+
 def compare(session: Session, rabbitmq: list[Observation], embedded: list[Observation]) -> Found | None:
     """Return the first difference, None if there is none."""
-    for place, (left, right) in enumerate(zip(rabbitmq, embedded, strict=True)):
-        if left == right:
-            continue
-        for equating in EQUATING:
-            left, right = equating.same(left), equating.same(right)
+    for place, found in enumerate(zip(rabbitmq, embedded, strict=True)):
+        left, right = (equated(one) for one in found) if found[0] != found[1] else found
         if left == right:
             continue
         known = next((one for one in ENDING if one.explains(session, place, left, right)), None)
@@ -91,7 +93,7 @@ class Pair:
 
     def believed(self, session: Session) -> Found | None:
         """Return where a session differs, for a reason that is not documented, every time."""
-        for _ in range(TIMES if any(map(is_brief, session)) else 1):
+        for _ in range(TIMES if any(map(is_timed, session)) else 1):
             found = self.differ(session)
             if found is None or found.known:
                 return None

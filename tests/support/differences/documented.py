@@ -1,7 +1,7 @@
-"""The documented differences of the embedded broker that sessions can show; docs/reference/differences.md has them, too.
+"""The documented differences of the embedded broker that sessions can show, as in docs/reference/differences.md.
 
-Some are of no consequence for what follows: observations are equated. After others the brokers are in different states: the
-comparison of a session ends there.
+Some are of no consequence for what follows: observations are equated. After others the brokers are in different states:
+the comparison of a session ends there.
 """
 
 from __future__ import annotations
@@ -11,9 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from support.differences.operations import (
-    CloseConnection, Commit, Consume, DeclareQueue, Publish, Qos, Session,
+    CloseConnection,
+    Commit,
+    Consume,
+    DeclareQueue,
+    Publish,
+    Qos,
+    Session,
 )  # fmt: skip
-from support.differences.runner import Observation
+from support.differences.runner import Observation, is_brief
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,8 @@ def older_deaths_sorted(found: Observation) -> Observation:
 EQUATING = [
     Equated(
         "older deaths",
-        "RabbitMQ 3.10 reverses the older deaths of `x-death` with every further death; the embedded broker has the latest first.",
+        "RabbitMQ 3.10 reverses the older deaths of `x-death` with every further death; the embedded broker has the "
+        "latest first.",
         older_deaths_sorted,
     ),
 ]
@@ -66,12 +73,11 @@ EQUATING = [
 def merged(found: Observation) -> list[str]:
     """All that was delivered, to whomever."""
     return sorted(
-        repr(sorted(one.items(), key=str))
+        repr(sorted(message.items(), key=str))
         for channel in found.values()
         if isinstance(channel, dict)
         for consumer in channel.get("delivered", {}).values()
         for message in consumer
-        for one in [{key: value for key, value in message.items()}]
     )
 
 
@@ -100,14 +106,29 @@ def last_deliveries(session: Session, place: int, left: Observation, right: Obse
 def rejections_beside_consumers(session: Session, place: int, left: Observation, right: Observation) -> bool:
     """Whether more messages than fit were sent together to a queue that rejects, and has consumers."""
     return (
-        any(isinstance(one, Publish) and one.count > 1 or isinstance(one, Commit) for one in session[place : place + 1])
+        any(isinstance(one, Publish | Commit) for one in session[place : place + 1])
         and any(
             isinstance(one, DeclareQueue) and str(one.arguments.get("x-overflow")).startswith("reject-publish")
             for one in session[:place]
         )
         and any(isinstance(one, Consume) for one in session[:place])
-        and merged(left) != merged(right)
     )
+
+
+def expiration_of_lazy(session: Session, _place: int, left: Observation, right: Observation) -> bool:
+    """Whether only the expiration that a dead letter had is missing, where a queue is lazy."""
+
+    def change(table: dict[Any, Any]) -> dict[Any, Any]:
+        return {key: value for key, value in table.items() if key != "original-expiration"}
+
+    lazy = any(isinstance(one, DeclareQueue) and one.arguments.get("x-queue-mode") == "lazy" for one in session)
+    return lazy and bool(each_table(left, change) == each_table(right, change))
+
+
+def expiry_in_priority_queues(session: Session, place: int, _left: Observation, _right: Observation) -> bool:
+    done = session[: place + 1]
+    levels = any(isinstance(one, DeclareQueue) and "x-max-priority" in one.arguments for one in done)
+    return levels and any(map(is_brief, done))
 
 
 def dead_at_once(session: Session, place: int, _left: Observation, _right: Observation) -> bool:
@@ -125,26 +146,39 @@ def channel_limit(session: Session, place: int, _left: Observation, _right: Obse
 ENDING = [
     Difference(
         "turns of consumers",
-        "Which of several consumers of one priority gets a message: RabbitMQ serves them strictly in turn; with the embedded "
-        "broker each takes one message at a time, whichever thread comes first.",
+        "Which of several consumers of one priority gets a message: RabbitMQ serves them strictly in turn; with the "
+        "embedded broker each takes one message at a time, whichever thread comes first.",
         turns_of_consumers,
     ),
     Difference(
         "arrays and tables in errors",
-        "An argument that is an array or a table: RabbitMQ's error shows it as Erlang writes it, the embedded broker's its length.",
+        "An argument that is an array or a table: RabbitMQ's error shows it as Erlang writes it, the embedded broker's "
+        "its length.",
         arrays_and_tables,
     ),
     Difference(
         "last deliveries",
-        "A connection that closes: with RabbitMQ, channels that end later may still be sent what those before them had; with "
-        "the embedded broker all channels end together.",
+        "A connection that closes: with RabbitMQ, channels that end later may still be sent what those before them "
+        "had; with the embedded broker all channels end together.",
         last_deliveries,
     ),
     Difference(
         "rejections beside consumers",
-        "More messages at once than a queue that rejects may have: RabbitMQ first gives its consumers all that they may have; with "
-        "the embedded broker messages count until a consumer has taken them.",
+        "More messages at once than a queue that rejects may have: RabbitMQ first gives its consumers all that they "
+        "may have; with the embedded broker messages count until a consumer has taken them.",
         rejections_beside_consumers,
+    ),
+    Difference(
+        "expiration of lazy queues",
+        "The `original-expiration` in `x-death`: RabbitMQ 3.10 leaves it out when the message expired in a lazy "
+        "queue; the embedded broker has it.",
+        expiration_of_lazy,
+    ),
+    Difference(
+        "expiry in priority queues",
+        "A message that overtakes others in a queue with priorities, and expires: RabbitMQ notices that with the next "
+        "change of the queue, the embedded broker at once.",
+        expiry_in_priority_queues,
     ),
     # To be removed when TTLs of 0, limits of channels beside consumers without acknowledgements, frames larger than
     # agreed, and NaN and infinite headers are as in RabbitMQ.

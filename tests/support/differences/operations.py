@@ -1,8 +1,8 @@
 """The operations of a session, printed as they are written.
 
-`on` is the channel: 0 and 1 belong to the first connection, 2 and 3 to the second. In every string `~` stands for what the
-names of one run of a session begin with, so that each run has its own queues and exchanges: `~a`. `~gen0`, `~gen1`, …
-are the names that the server made, in the order of their making.
+`on` is the channel: 0 and 1 belong to the first connection, 2 and 3 to the second. In every string `~` stands for what
+the names of one run of a session begin with, so that each run has its own queues and exchanges: `~a`. `~gen0`, `~gen1`,
+… are the names that the server made, in the order of their making.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class DeclareQueue(Operation):
     exclusive: bool = False
     auto_delete: bool = False
     passive: bool = False
+    nowait: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,11 +49,13 @@ class DeleteQueue(Operation):
     queue: str = ""
     if_unused: bool = False
     if_empty: bool = False
+    nowait: bool = False
 
 
 @dataclass(frozen=True, repr=False)
 class Purge(Operation):
     queue: str = ""
+    nowait: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,12 +74,14 @@ class DeclareExchange(Operation):
     auto_delete: bool = False
     internal: bool = False
     passive: bool = False
+    nowait: bool = False
 
 
 @dataclass(frozen=True, repr=False)
 class DeleteExchange(Operation):
     exchange: str = ""
     if_unused: bool = False
+    nowait: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,6 +90,7 @@ class Bind(Operation):
     exchange: str = ""
     key: str = ""
     arguments: Table = field(default_factory=dict)
+    nowait: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,6 +104,7 @@ class BindExchange(Operation):
     source: str = ""
     key: str = ""
     arguments: Table = field(default_factory=dict)
+    nowait: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,11 +138,13 @@ class Consume(Operation):
     no_ack: bool = False
     exclusive: bool = False
     arguments: Table = field(default_factory=dict)
+    nowait: bool = False
 
 
 @dataclass(frozen=True, repr=False)
 class Cancel(Operation):
     tag: str = ""
+    nowait: bool = False
 
 
 @dataclass(frozen=True, repr=False)

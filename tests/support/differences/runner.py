@@ -1,8 +1,9 @@
 """Runs sessions on one broker, and notes everything that a client can observe.
 
-After each operation the runner waits until the broker is at rest: it asks every channel for an answer and every queue for
-its counts, until two rounds in a row have observed the same. What expires within a session does so within milliseconds: the
-runner waits until a message that it has published afterwards, into a queue of its own, has expired as well.
+After each operation the runner waits until the broker is at rest: it asks every channel for an answer and every queue
+for its counts, until two rounds in a row have observed the same. What expires within a session does so within
+milliseconds: the runner waits until a message that it has published afterwards, into a queue of its own, has expired as
+well.
 """
 
 from __future__ import annotations
@@ -154,6 +155,7 @@ class Link:
     def open(self, channel: int) -> None:
         self.cast(channel, Channel.Open())
         assert self.wait(channel, Channel.OpenOk)
+        self.client.take(channel, Channel.OpenOk)
         self.fresh.add(channel)
 
     def renew(self) -> list[Any]:
@@ -182,8 +184,8 @@ class ChannelState:
         self.confirming = False
         self.published = 0
         self.unconfirmed: set[int] = set()
-        #: Whether each consumer needs no acknowledgements, and its queue.
-        self.consumers: dict[str, tuple[bool, str]] = {}
+        #: Whether each consumer needs no acknowledgements.
+        self.consumers: dict[str, bool] = {}
 
     def settled(self, nth: int | None, multiple: bool) -> int:
         """Return the tag that an operation settles, and forget what it stands for."""
@@ -335,7 +337,6 @@ class SessionRun:
         while not self.ask(link, queue):
             [closed] = [one for one in link.client.take_all(ASKING) if isinstance(one, Channel.Close)]
             link.reopen(ASKING)
-            link.client.take_all(ASKING)
             if closed.reply_code == 404:
                 del self.queues[queue]
                 return
@@ -380,29 +381,31 @@ class SessionRun:
         self.collect(link, channel)
 
     def call(self, link: Link, channel: int, state: ChannelState, operation: ops.Operation) -> None:
-        link.cast(channel, method_of(operation, self.real))
+        """Send a method, and wait for its answer, or until it is done if there is none."""
+        method = method_of(operation, self.real)
+        link.cast(channel, method)
         answers = ANSWERS[type(operation)]
-        if not link.wait(channel, *answers):
-            return
-        [answer] = [
-            method
-            for one in link.client.waiting(channel)
-            if isinstance(method := one.method if isinstance(one, Delivered) else one, answers)
-        ]
+        quiet = getattr(method, "nowait", False)
+        if quiet:
+            link.send(BARRIER[channel])
+            answers = (Channel.FlowOk,)
+        if link.wait(channel, *answers):
+            methods = (one.method if isinstance(one, Delivered) else one for one in link.client.waiting(channel))
+            [answer] = [one for one in methods if isinstance(one, answers)]
+            # A method without an answer has the names that the answer would have.
+            self.learn(link, state, operation, method if quiet else answer)
+
+    def learn(self, link: Link, state: ChannelState, operation: ops.Operation, answer: Any) -> None:
+        """Note what an operation has changed."""
         match operation:
             case ops.DeclareQueue():
-                name = answer.queue
-                self.named(name, "gen")
-                if not operation.passive:
-                    owner = self.queues.get(name, link.number)
-                    self.queues[name] = link.number if operation.exclusive else owner
-                elif name not in self.queues:
-                    self.queues[name] = link.number
+                self.named(answer.queue, "gen")
+                owner = self.queues.get(answer.queue, link.number)
+                self.queues[answer.queue] = link.number if operation.exclusive else owner
             case ops.DeclareExchange(passive=False):
                 self.exchanges.add(self.real(operation.exchange))
             case ops.Consume():
-                tag = self.named(answer.consumer_tag, "ctag")
-                state.consumers[tag] = (operation.no_ack, self.real(operation.queue))
+                state.consumers[self.named(answer.consumer_tag, "ctag")] = operation.no_ack
             case ops.Cancel():
                 state.consumers.pop(operation.tag, None)
             case ops.SelectConfirms():
@@ -434,9 +437,7 @@ class SessionRun:
         link.send(b"".join(data) + BARRIER[channel])
         link.wait(channel, Channel.FlowOk)
 
-    def settle(
-        self, link: Link, channel: int, state: ChannelState, operation: ops.Ack | ops.Nack | ops.Reject
-    ) -> None:
+    def settle(self, link: Link, channel: int, state: ChannelState, operation: ops.Ack | ops.Nack | ops.Reject) -> None:
         tag = state.settled(operation.nth, not isinstance(operation, ops.Reject) and operation.multiple)
         if not state.transactional:
             state.pending = []
@@ -472,7 +473,7 @@ class SessionRun:
         self.seen["expired"] = False
 
     def outlives(self, link: Link, bind: Any) -> bool:
-        """Whether a queue, which is asked for in a way that is no use of it, is there longer than one of the runner's."""
+        """Whether a queue, which is bound, since that is no use of it, is there longer than one of the runner's."""
         witness = built(Queue.Bind, queue=f"{WITNESS} of queues", exchange="amq.direct", routing_key="of nobody")
         pause = 0.0
         while True:
@@ -490,7 +491,6 @@ class SessionRun:
         locked = [one for one in link.client.take_all(ASKING) if isinstance(one, Channel.Close)]
         if locked:
             link.reopen(ASKING)
-            link.client.take_all(ASKING)
         return done or locked[0].reply_code == 405
 
     # Waiting --------------------------------------------------------------------------------------------------------
@@ -538,29 +538,22 @@ class SessionRun:
 
     def count(self, link: Link, queues: list[str], counts: dict[str, tuple[int, int]]) -> None:
         """Ask for the counts of queues; forget those that are gone."""
+        asked: list[str] = []
         while queues:
-            asked = b"".join(frame.marshal(built(Queue.Declare, queue=one, passive=True), ASKING) for one in queues)
-            link.send(asked)
-            while queues and link.wait(ASKING, Queue.DeclareOk):
-                for one in link.client.take_all(ASKING):
-                    if isinstance(one, Channel.Close):
-                        self.lose(link, queues, one)
-                        break
-                    assert one.queue == queues.pop(0)
-                    counts[one.queue] = (one.message_count, one.consumer_count)
-                else:
-                    continue
-                break
-            else:
-                for one in link.client.take_all(ASKING):
-                    self.lose(link, queues, one)
-
-    def lose(self, link: Link, queues: list[str], closed: Channel.Close) -> None:
-        """Forget the queue that the broker closed the channel for."""
-        assert closed.reply_code == 404, closed.reply_text
-        del self.queues[queues.pop(0)]
-        link.reopen(ASKING)
-        link.client.take_all(ASKING)
+            if not asked:
+                asked = [*queues]
+                for one in asked:
+                    link.cast(ASKING, built(Queue.Declare, queue=one, passive=True))
+            link.wait(ASKING, Queue.DeclareOk)
+            answer = link.client.take(ASKING, Queue.DeclareOk, Channel.Close)
+            queue = queues.pop(0)
+            if isinstance(answer, Queue.DeclareOk):
+                counts[queue] = (answer.message_count, answer.consumer_count)
+                continue
+            assert answer.reply_code == 404, answer.reply_text
+            del self.queues[queue]
+            link.reopen(ASKING)
+            asked = []  # since the broker has read no further
 
     # What comes -----------------------------------------------------------------------------------------------------
 
@@ -603,7 +596,6 @@ class SessionRun:
                 self.note(on, "closed", self.told((one.reply_code, one.reply_text, one.class_id, one.method_id)))
                 self.channels[on] = ChannelState()
                 link.reopen(channel)
-                link.client.take_all(channel)
             case Basic.Cancel():
                 state.consumers.pop(self.told(one.consumer_tag), None)
                 self.note(on, "cancelled", self.told(one.consumer_tag))
@@ -629,7 +621,7 @@ class SessionRun:
             return
         consumer = message.pop("consumer_tag")
         self.note(on, "delivered", consumer, message)
-        if not state.consumers.get(consumer, (False, ""))[0]:
+        if not state.consumers.get(consumer, False):
             batch.setdefault(consumer, []).append(tag)
 
     def properties_of(self, one: Delivered) -> dict[str, Any]:
@@ -665,7 +657,6 @@ class SessionRun:
         if link.wait(channel, Channel.CloseOk):
             link.client.take_all(channel)
             link.open(channel)
-            link.client.take_all(channel)
             self.channels[link.number * 2 + channel - 1] = ChannelState()
 
     def drain(self, link: Link, queue: str) -> None:
@@ -677,7 +668,6 @@ class SessionRun:
                 left.append("gone")
                 link.client.take_all(ASKING)
                 link.reopen(ASKING)
-                link.client.take_all(ASKING)
                 return
             [one] = link.client.take_all(ASKING)
             if isinstance(one, Basic.GetEmpty):
@@ -698,10 +688,16 @@ class SessionRun:
 
 
 def is_brief(operation: ops.Operation) -> bool:
-    """Whether an operation makes something that expires within a session."""
+    """Whether an operation makes messages that expire within a session."""
     match operation:
         case ops.DeclareQueue():
             return operation.arguments.get("x-message-ttl") in (0, BRIEF)
         case ops.Publish():
             return operation.properties.get("expiration") in ("0", str(BRIEF))
     return False
+
+
+def is_timed(operation: ops.Operation) -> bool:
+    """Whether an operation makes messages, or a queue, that expire within a session."""
+    queue = isinstance(operation, ops.DeclareQueue) and operation.arguments.get("x-expires") == EXPIRES
+    return queue or is_brief(operation)

@@ -273,7 +273,8 @@ cdef inline bint queue_delete_check(
         return refuse_locked(refusal, m.queue, client.host.name)
     if brokerqueue_close(b, m.if_unused, m.if_empty):
         return True
-    if m.if_unused and b.queue.consumers.load() != 0:
+    # What is in it comes first, as with RabbitMQ.
+    if m.if_unused and b.queue.consumers.load() != 0 and not (m.if_empty and b.queue.available.load() != 0):
         return refuse_resource(refusal, PRECONDITION_FAILED, b"", False, m.queue, client.host.name, b" in use")
     return refuse_resource(refusal, PRECONDITION_FAILED, b"", False, m.queue, client.host.name, b" not empty")
 
