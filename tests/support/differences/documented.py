@@ -131,6 +131,10 @@ def expiry_in_priority_queues(session: Session, place: int, _left: Observation, 
     return levels and any(map(is_brief, done))
 
 
+def internal_error(_session: Session, _place: int, left: Observation, right: Observation) -> bool:
+    return "(541, 'INTERNAL_ERROR'" in str(left.get("connections")) and "541" not in str(right.get("connections"))
+
+
 def dead_at_once(session: Session, place: int, _left: Observation, _right: Observation) -> bool:
     return any(
         (isinstance(one, DeclareQueue) and one.arguments.get("x-message-ttl") == 0)
@@ -179,6 +183,12 @@ ENDING = [
         "A message that overtakes others in a queue with priorities, and expires: RabbitMQ notices that with the next "
         "change of the queue, the embedded broker at once.",
         expiry_in_priority_queues,
+    ),
+    Difference(
+        "internal errors",
+        "RabbitMQ ends the connection with an internal error (541), as for a queue type that does not exist if the server "
+        "is to name the queue; the embedded broker says what is wrong.",
+        internal_error,
     ),
     # To be removed when TTLs of 0, limits of channels beside consumers without acknowledgements, frames larger than
     # agreed, and NaN and infinite headers are as in RabbitMQ.

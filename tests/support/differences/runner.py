@@ -184,7 +184,8 @@ class ChannelState:
         self.confirming = False
         self.published = 0
         self.unconfirmed: set[int] = set()
-        #: Whether each consumer needs no acknowledgements.
+        #: Whether what it gets needs no acknowledgement, and whether each consumer needs none.
+        self.takes = False
         self.consumers: dict[str, bool] = {}
 
     def settled(self, nth: int | None, multiple: bool) -> int:
@@ -254,6 +255,8 @@ class SessionRun:
         self.bodies = itertools.count()
         #: Whether something may expire.
         self.brief = False
+        #: Whether a channel may hold something that has yet to expire.
+        self.young = False
         self.seen: Observation = {}
         self.counts: dict[str, tuple[int, int]] = {}
         self.arrived = 0
@@ -377,6 +380,7 @@ class SessionRun:
                     self.channels[operation.on] = ChannelState()
                     link.open(channel)
             case _:
+                state.takes = isinstance(operation, ops.Get) and operation.no_ack
                 self.call(link, channel, state, operation)
         self.collect(link, channel)
 
@@ -506,10 +510,12 @@ class SessionRun:
         """Wait until nothing moves, nor will without a further operation."""
         while True:
             self.look_until_steady()
-            if not self.brief or not any(ready for ready, _consumers in self.counts.values()):
+            ready = any(ready for ready, _consumers in self.counts.values())
+            if not self.brief or not (ready or self.young):
                 return
             before = (self.counts, self.arrived)
             self.runner.expire_witness()
+            self.young = False
             self.look_until_steady()
             if before == (self.counts, self.arrived):
                 return
@@ -575,6 +581,7 @@ class SessionRun:
             self.arrived += 1
             self.notice(link, channel, on, one, batch)
         state = self.channels[on]
+        self.young = self.young or bool(batch)
         highest = max((tag for tags in batch.values() for tag in tags), default=0)
         for _consumer, tags in sorted(batch.items()):
             state.unsettled += [(tag, tag if len(batch) == 1 else highest) for tag in tags]
@@ -618,6 +625,8 @@ class SessionRun:
         self.seen[on]["tags"].sort()
         if isinstance(one.method, Basic.GetOk):
             self.note(on, "got", message)
+            if not state.takes:
+                batch.setdefault("", []).append(tag)
             return
         consumer = message.pop("consumer_tag")
         self.note(on, "delivered", consumer, message)
