@@ -186,8 +186,8 @@ ENDING = [
     ),
     Difference(
         "internal errors",
-        "RabbitMQ ends the connection with an internal error (541), as for a queue type that does not exist if the server "
-        "is to name the queue; the embedded broker says what is wrong.",
+        "RabbitMQ ends the connection with an internal error (541), as for a queue type that does not exist if the "
+        "server is to name the queue; the embedded broker says what is wrong.",
         internal_error,
     ),
     # To be removed when TTLs of 0, limits of channels beside consumers without acknowledgements, frames larger than
