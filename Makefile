@@ -41,7 +41,7 @@ PYTEST := $(PY) -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 in_two_crowds = status=0; $(PYTEST) $(WORKERS) -m "$(1)not steady" tests || status=$$?; test $$status -le 1; \
 	$(PYTEST) $(STEADY_WORKERS) -m "$(1)steady" $(STEADY); exit $$status
 
-.PHONY: help demo test test-quick test-embedded test-brokers test-versions chaos soak accounting peer-suites bench lint sanitize fuzz coverage wheel wheel-elsewhere docs build venv servers format clean distclean
+.PHONY: help demo test test-quick test-embedded test-brokers test-versions chaos soak accounting peer-suites differences bench lint sanitize fuzz coverage wheel wheel-elsewhere docs build venv servers format clean distclean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -78,6 +78,9 @@ test-brokers: build servers  ## the tests of the consumer and of Spark's queues 
 
 peer-suites: build servers  ## the tests of other AMQP clients, on RabbitMQ and on the embedded broker
 	$(PY) tools/peer-suites
+
+differences: build servers  ## ten thousand random sessions that RabbitMQ and the embedded broker must answer alike
+	PYTHONPATH=tests $(PY) -m support.differences --sessions $${SESSIONS:-10000} --seed $${SEED:-0}
 
 bench: build servers $(STAMPS)/group-bench  ## the benchmarks beside their peers; numbers to build/benchmarks.json
 	tools/install-servers librabbitmq

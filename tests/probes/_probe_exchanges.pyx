@@ -11,7 +11,9 @@ from fairsched.core.broker.exchanges.exchanges cimport (
     exchange_delete, exchange_first, exchange_name, exchange_next, exchange_type_name, queue_add, queue_find,
     queue_remove, topology_bind, topology_clear, topology_init, topology_unbind,
 )
-from fairsched.core.broker.exchanges.routing cimport Route, route_clear, route_dead_letter, route_init, route_publish
+from fairsched.core.broker.exchanges.routing cimport (
+    Route, route_clear, route_dead_letter, route_exchange, route_init, route_publish,
+)
 
 cdef extern from "Python.h":
     char* PyBytes_AS_STRING(object o) noexcept
@@ -107,14 +109,15 @@ cdef class ProbeTopology:
         cdef Refusal refusal
         cdef bint created = False
         cdef bint done = topology_bind(
-            &self.topology, text(source), text(destination), to_exchange, text(key), text(arguments), &created, &refusal
+            &self.topology, text(source), text(destination), to_exchange, False, text(key), text(arguments), &created,
+            &refusal
         )
         return self.answer(done, &refusal, created)
 
     def unbind(self, bytes source, bytes destination, bytes key=b"", bytes arguments=b"", *, bint to_exchange=False):
         cdef Refusal refusal
         cdef bint done = topology_unbind(
-            &self.topology, text(source), text(destination), to_exchange, text(key), text(arguments), &refusal
+            &self.topology, text(source), text(destination), to_exchange, False, text(key), text(arguments), &refusal
         )
         self.answer(done, &refusal, False)
 
@@ -127,10 +130,11 @@ cdef class ProbeTopology:
         cdef Refusal refusal
         if not contents_find(<const uint8_t*> PyBytes_AS_STRING(header), PyBytes_GET_SIZE(header), &properties):
             raise ValueError("no content header")
+        cdef Exchange* x = route_exchange(&self.topology, text(exchange), &refusal)
         self.answer(
-            route_publish(
-                &self.route, &self.topology, text(exchange), text(key), <const uint8_t*> PyBytes_AS_STRING(header),
-                &properties, &refusal,
+            x != NULL and route_publish(
+                &self.route, &self.topology, x, text(key), <const uint8_t*> PyBytes_AS_STRING(header), &properties,
+                &refusal,
             ),
             &refusal, False,
         )

@@ -70,6 +70,7 @@ class WireClient:
 
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self.socket = socket.create_connection((host, port), PATIENCE)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.frame_max = 131072
         self.tune: Connection.Tune | None = None
         self.start: Connection.Start | None = None
@@ -121,7 +122,7 @@ class WireClient:
 
     # Frames ---------------------------------------------------------------------------------------------------------
 
-    def _sort(self, timeout: float) -> None:
+    def sort(self, timeout: float) -> None:
         """Put the next method, with its content if it has one, where its channel finds it."""
         channel, found = self.read(timeout)
         if isinstance(found, heartbeat.Heartbeat):
@@ -167,11 +168,17 @@ class WireClient:
                 raise Refused(f"{method.reply_code} {method.reply_text}")
             left = deadline - time.monotonic()
             assert left > 0, f"none of {kinds} on channel {channel}: {[*self._inbox[channel]]}"
-            self._sort(left)
+            self.sort(left)
 
     def waiting(self, channel: int) -> list[Any]:
         """What came on a channel, and nobody took."""
         return list(self._inbox[channel])
+
+    def take_all(self, channel: int) -> list[Any]:
+        """Return what came on a channel, and forget it."""
+        found = self.waiting(channel)
+        self._inbox[channel].clear()
+        return found
 
     # A connection ---------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,18 @@ def test_getting_from_what_is_not_there(channel: WireChannel) -> None:
     assert channel.refused(Basic.Get(queue="nothing")) == (404, "NOT_FOUND - no queue 'nothing' in vhost '/'")
 
 
+def test_what_has_expired_behind_a_message_is_not_left(channel: WireChannel, queue: str, name: Name) -> None:
+    graveyard = channel.declare(name())
+    witness = channel.declare(name(), {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": graveyard})
+    channel.published(b"stays", routing_key=queue)
+    channel.published(b"goes", routing_key=queue, expiration="10")
+    channel.published(b"goes", routing_key=witness, expiration="10")
+    eventually(lambda: channel.ready(graveyard) == 1)
+    assert channel.ready(queue) == 2
+    got = channel.get(queue)
+    assert (got.body, got.method.message_count) == (b"stays", 0)
+
+
 PROPERTIES: dict[str, Any] = {
     "content_type": "application/json",
     "content_encoding": "gzip",
@@ -91,6 +103,26 @@ def test_a_mandatory_message_without_a_way_is_returned(channel: WireChannel) -> 
     assert (returned.method.reply_code, returned.method.reply_text) == (312, "NO_ROUTE")
     assert (returned.method.exchange, returned.method.routing_key) == ("amq.direct", "nowhere")
     assert (returned.body, returned.properties.message_id) == (b"body", "7")
+
+
+@pytest.mark.parametrize(
+    ("exchange", "properties", "reason"),
+    [
+        ("nothing", {"user_id": "somebody"}, "NOT_FOUND - no exchange 'nothing'"),
+        ("nothing", {"expiration": "soon"}, "NOT_FOUND - no exchange 'nothing'"),
+        ("amq.rabbitmq.trace", {"user_id": "somebody"}, "ACCESS_REFUSED - cannot publish to internal exchange"),
+        ("", {"user_id": "somebody", "expiration": "soon"}, "PRECONDITION_FAILED - user_id property set to 'somebody'"),
+        ("", {"expiration": "soon", "headers": {"CC": 1}}, "PRECONDITION_FAILED - invalid expiration 'soon'"),
+    ],
+)
+@pytest.mark.parametrize("transactional", [False, True])
+def test_the_first_wrong_thing_is_named(
+    channel: WireChannel, exchange: str, properties: dict[str, Any], reason: str, transactional: bool
+) -> None:
+    if transactional:
+        channel.transactional()
+    channel.publish(b"x", "k", exchange, **properties)
+    assert channel.refused().text.startswith(reason)
 
 
 def test_another_ones_name_is_refused(channel: WireChannel, queue: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pamqp.commands import Basic, Channel, Confirm, Exchange, Tx
+from pamqp.commands import Basic, Channel, Confirm, Exchange, Queue, Tx
 from support.rabbitmq import eventually, numbered
 from support.wireclient import Name, WireChannel
 
@@ -229,6 +229,48 @@ def test_a_missing_exchange_is_told_at_once(channel: WireChannel, queue: str) ->
     channel.publish(b"2", "", "missing-exchange")
     assert channel.refused().code == 404
     assert channel.ready(queue) == 0
+
+
+def test_an_internal_exchange_is_told_at_once(channel: WireChannel, name: Name) -> None:
+    inside = channel.exchange(name(), internal=True)
+    channel.transactional().publish(b"1", "k", inside)
+    assert channel.refused() == (403, f"ACCESS_REFUSED - cannot publish to internal exchange '{inside}' in vhost '/'")
+
+
+def test_a_message_is_routed_when_it_is_published(
+    channel: WireChannel, other: WireChannel, name: Name, queue: str
+) -> None:
+    exchange = other.exchange(name())
+    channel.transactional().publish(b"early", "k", exchange, mandatory=True)
+    channel.round_trip()
+    other.bind(queue, exchange, "k")
+    channel.published(b"in time", routing_key="k", exchange=exchange, mandatory=True)
+    other.call(Queue.Unbind(queue=queue, exchange=exchange, routing_key="k"))
+    other.call(Exchange.Delete(exchange=exchange))
+    channel.call(Tx.Commit())
+    assert [one.body for one in channel.waiting] == [b"early"]
+    assert other.drain(queue) == [b"in time"]
+
+
+def test_the_queues_of_a_message_are_those_of_their_names_at_the_commit(
+    channel: WireChannel, other: WireChannel, name: Name
+) -> None:
+    later, again, gone, copied = name(), other.declare(name()), other.declare(name()), other.declare(name())
+    channel.transactional()
+    for queue in (later, again, gone):
+        channel.publish(queue.encode(), queue, mandatory=True, headers={"BCC": [copied, copied]})
+    channel.round_trip()
+    for queue in (again, gone):
+        other.call(Queue.Delete(queue=queue))
+    for queue in (later, again):
+        other.declare(queue)
+    channel.call(Tx.Commit())
+    assert [other.drain(queue) for queue in (later, again)] == [[later.encode()], [again.encode()]]
+    assert other.drain(copied) == [later.encode(), again.encode(), gone.encode()]
+    assert channel.waiting == []
+    channel.publish(b"", gone, mandatory=True)
+    channel.call(Tx.Commit())
+    assert channel.take(Basic.Return).method.routing_key == gone
 
 
 def test_declarations_are_not_part_of_it(channel: WireChannel, other: WireChannel, name: Name) -> None:

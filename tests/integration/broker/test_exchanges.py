@@ -138,6 +138,21 @@ def test_the_default_exchange_cannot_be_bound(channel: WireChannel, queue: str) 
         assert channel.refused(method) == (403, "ACCESS_REFUSED - operation not permitted on the default exchange")
 
 
+def test_what_is_wrong_with_a_binding_comes_before_the_lock_of_its_queue(
+    channel: WireChannel, other: WireChannel, name: Name
+) -> None:
+    queue, exchange = channel.declare(name(), exclusive=True), channel.exchange(name(), "headers")
+    for source, arguments, code in [("", {}, 403), ("nothing", {}, 404), (exchange, {"x-match": "some"}, 406)]:
+        refusal = other.refused(Queue.Bind(queue=queue, exchange=source, arguments=arguments))
+        assert refusal.code == code
+    assert other.refused(Queue.Bind(queue=queue, exchange=exchange)).code == 405
+    assert other.refused(Queue.Unbind(queue=queue, exchange="")).code == 403
+    for source in ("nothing", exchange):
+        other.call(Queue.Unbind(queue=queue, exchange=source))  # which is not bound
+    channel.bind(queue, exchange)
+    assert other.refused(Queue.Unbind(queue=queue, exchange=exchange)).code == 405
+
+
 def test_unbinding_what_is_not_bound_is_no_error(channel: WireChannel, queue: str) -> None:
     channel.call(Queue.Unbind(queue=queue, exchange="amq.direct", routing_key="k"))
 

@@ -72,6 +72,23 @@ def test_what_somebody_has_does_not_expire(channel: WireChannel, name: Name, gra
     eventually(lambda: channel.ready(graveyard) == 1)
 
 
+def test_what_expired_while_somebody_had_it_goes_when_it_is_next(
+    channel: WireChannel, name: Name, graveyard: str
+) -> None:
+    queue, witness = (channel.declare(name(), dead_to(graveyard)) for _ in range(2))
+    channel.published(b"first", routing_key=queue)
+    channel.published(b"brief", routing_key=queue, expiration="10")
+    held = [channel.get(queue, no_ack=False) for _ in range(2)]
+    channel.published(b"witness", routing_key=witness, expiration="10")
+    eventually(lambda: channel.ready(graveyard) == 1)
+    channel.nack(held[1].tag, multiple=True)
+    channel.round_trip()
+    assert (channel.ready(queue), channel.ready(graveyard)) == (2, 1)
+    assert channel.get(queue).body == b"first"
+    eventually(lambda: channel.ready(graveyard) == 2)
+    assert channel.ready(queue) == 0
+
+
 def test_an_unused_queue_expires(channel: WireChannel, name: Name) -> None:
     queue = channel.declare(name(), {"x-expires": 100})
     channel.published(b"x", routing_key=queue)  # which is no use of it
@@ -227,6 +244,17 @@ def test_a_limit_in_bytes(channel: WireChannel, name: Name) -> None:
     assert channel.drain(queue) == [b"bbbb", b"cccc"]
     channel.published(b"d" * 11, routing_key=queue)
     assert channel.drain(queue) == []
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-max-priority": 3}])
+def test_a_message_larger_than_the_queue_takes_the_others_along(
+    channel: WireChannel, name: Name, graveyard: str, arguments: dict[str, Any]
+) -> None:
+    queue = channel.declare(name(), {**dead_to(graveyard, max_length_bytes=3), **arguments})
+    channel.published(b"1", b"2", b"large", b"3", routing_key=queue)
+    eventually(lambda: channel.ready(graveyard) == 3)
+    assert channel.drain(graveyard) == [b"1", b"2", b"large"]
+    assert channel.drain(queue) == [b"3"]
 
 
 def test_a_full_queue_that_refuses(channel: WireChannel, name: Name, graveyard: str) -> None:

@@ -69,6 +69,61 @@ def test_arguments_are_compared_by_value(channel: WireChannel, name: Name) -> No
     assert "received none but current is the value '5'" in text
 
 
+def test_a_queue_that_says_that_it_is_classic_is_one_that_says_nothing(channel: WireChannel, name: Name) -> None:
+    quiet, outspoken = channel.declare(name()), channel.declare(name(), {"x-queue-type": "classic"})
+    channel.declare(quiet, {"x-queue-type": "classic"})
+    channel.declare(outspoken)
+    for queue, value, reason in [
+        (quiet, "grand", "received the value 'grand' of type 'longstr' but current is none"),
+        (outspoken, "grand", "received 'grand' but current is 'classic'"),
+        (outspoken, None, "received none but current is 'classic'"),
+    ]:
+        refusal = channel.refused(Queue.Declare(queue=queue, arguments={"x-queue-type": value}))
+        text = f"PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue '{queue}' in vhost '/': {reason}"
+        assert refusal == (406, text)
+
+
+@pytest.mark.parametrize(
+    ("declared", "reason"),
+    [
+        ({"x-max-length": 5}, "received none but current is '5'"),
+        ({}, "received the value 'undefined' of type 'void' but current is none"),
+    ],
+)
+def test_an_argument_without_a_value(channel: WireChannel, name: Name, declared: dict[str, Any], reason: str) -> None:
+    queue = channel.declare(name(), declared)
+    refusal = channel.refused(Queue.Declare(queue=queue, arguments={"x-max-length": None}))
+    assert refusal == (
+        406, f"PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue '{queue}' in vhost '/': {reason}",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [1.0, -2.0, 0.125, 100.25, 123456.5])
+def test_a_float_is_told_with_its_point(channel: WireChannel, queue: str, value: float) -> None:
+    code, text = channel.refused(Queue.Declare(queue=queue, arguments={"x-max-length": value}))
+    assert (code, text.rpartition(": ")[2].split(" of type")[0]) == (406, f"received the value '{value!r}'")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"x-dead-letter-exchange": 1}, {"x-queue-type": 1}),
+        ({"x-queue-type": 1}, {"x-expires": "soon"}),
+        ({"x-dead-letter-routing-key": "k"}, {"x-max-length": "long"}),
+        ({"x-queue-mode": "eager"}, {"x-single-active-consumer": 1}),
+        ({"x-single-active-consumer": 1}, {"x-max-age": "1D"}),
+        ({"x-max-age": "1D"}, {"x-max-in-memory-length": 1}),
+        ({"x-initial-cluster-size": 1}, {"x-max-age": "1D"}),
+    ],
+)
+def test_the_first_wrong_argument_is_named(
+    channel: WireChannel, name: Name, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    code, text = channel.refused(Queue.Declare(queue=name(), arguments={**first, **second}))
+    [named] = first
+    assert (code, f"arg '{named}'" in text) == (406, True)
+
+
 def test_a_name_that_the_broker_made_is_asked_for_passively_only(channel: WireChannel) -> None:
     queue = channel.declare(exclusive=True)
     assert channel.counts(queue) == (0, 0)
@@ -261,6 +316,11 @@ def test_an_exclusive_queue_is_everybodys_on_its_connection(channel: WireChannel
     assert channel.ready(queue) == 0
 
 
+def test_an_exclusive_queue_is_never_durable(channel: WireChannel, name: Name) -> None:
+    queue = channel.declare(name(), durable=True, exclusive=True)
+    assert channel.declare(queue, exclusive=True) == queue
+
+
 def test_exclusive_queues_go_in_any_order(dial: Dial, other: WireChannel, name: Name) -> None:
     client = dial().open()
     channel = client.channel()
@@ -319,6 +379,16 @@ def test_deleting_if_unused_and_if_empty(channel: WireChannel, queue: str) -> No
     assert refusal == (406, f"PRECONDITION_FAILED - queue '{queue}' in vhost '/' not empty")
     channel.drain(queue)
     channel.call(Queue.Delete(queue=queue, if_empty=True, if_unused=True))
+
+
+def test_a_queue_that_is_in_use_and_not_empty(channel: WireChannel, queue: str) -> None:
+    channel.qos(1)
+    channel.consume(queue)
+    channel.published(b"1", b"2", routing_key=queue)
+    channel.deliveries(1)
+    assert channel.counts(queue) == (1, 1)
+    refusal = channel.refused(Queue.Delete(queue=queue, if_unused=True, if_empty=True))
+    assert refusal == (406, f"PRECONDITION_FAILED - queue '{queue}' in vhost '/' not empty")
 
 
 def test_what_was_delivered_dies_with_the_queue(channel: WireChannel, name: Name) -> None:

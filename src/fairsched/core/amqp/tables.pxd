@@ -10,7 +10,8 @@ Thread safety: pure functions; a buffer is its owner's. Complexity: O(octets).
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.string cimport memcpy
+from libc.stdlib cimport strtod
+from libc.string cimport memcpy, strcspn
 
 from fairsched.core.amqp.frames cimport frames_number
 from fairsched.core.amqp.octets cimport (
@@ -271,6 +272,16 @@ cdef inline const char* field_type(const Field* f) noexcept nogil:
         return b"binary"
     return b"void"
 
+cdef inline int real_write(char* digits, size_t room, double value) noexcept nogil:
+    """Write a number with the fewest digits that tell it from others, and a point, as Erlang does; return how many."""
+    cdef int precision = 1, length = snprintf(digits, room, "%.1g", value)
+    while precision < 17 and strtod(digits, NULL) != value:
+        precision += 1
+        length = snprintf(digits, room, "%.*g", precision, value)
+    if strcspn(digits, ".en") == <size_t> length:
+        length += snprintf(digits + length, room - <size_t> length, ".0")
+    return length
+
 cdef inline void field_value_describe(Bytes* out, const Field* f) noexcept nogil:
     """Append a value as RabbitMQ's messages have it; of what is nested, how many octets."""
     cdef char digits[48]
@@ -284,7 +295,7 @@ cdef inline void field_value_describe(Bytes* out, const Field* f) noexcept nogil
     elif f.kind == b'T':
         length = snprintf(digits, sizeof(digits), "%llu", <unsigned long long> frames_number(f.value.data, 8))
     elif f.kind in (b'f', b'd'):
-        length = snprintf(digits, sizeof(digits), "%.17g", field_real(f))
+        length = real_write(digits, sizeof(digits), field_real(f))
     elif f.kind == b't':
         length = snprintf(digits, sizeof(digits), "true" if f.value.data[0] else "false")
     elif f.kind == b'V':

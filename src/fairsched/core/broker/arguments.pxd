@@ -186,8 +186,15 @@ cdef inline bint argument_exchange(Reading* r, Arguments* a) noexcept nogil:
     refusal_resource(r.refusal, False, r.queue, r.vhost)
     return False
 
+cdef inline bint argument_letter_key(Reading* r, Arguments* a) noexcept nogil:
+    """Read the routing key of dead letters."""
+    cdef const char* name = b"x-dead-letter-routing-key"
+    return argument_text(r, name, &a.has_dlk, &a.dlk) and (
+        a.has_dlx or not a.has_dlk or argument_refuse(r, name, b"routing_key_but_no_dlx_defined")
+    )
+
 cdef inline bint arguments_read(Text table, Text queue, Text vhost, Arguments* a, Refusal* refusal) noexcept nogil:
-    """Read and check the arguments of queue.declare; False: refused."""
+    """Read and check the arguments of queue.declare, in RabbitMQ's order; False: refused."""
     cdef Reading r
     cdef Field f
     r.table = table
@@ -198,24 +205,20 @@ cdef inline bint arguments_read(Text table, Text queue, Text vhost, Arguments* a
     a.consumer_timeout = -1
     a.single_active = a.has_dlx = a.has_dlk = False
     a.dlx = a.dlk = a.key = a.fair_key = a.weights = Text(NULL, 0)
-    if argument_find(&r, b"x-single-active-consumer", &f) and not field_bool(&f, &a.single_active):
-        return argument_refuse_type(&r, b"x-single-active-consumer", &f)
-    if not (
-        argument_exchange(&r, a)
+    if argument_find(&r, b"x-single-active-consumer", &f):
+        field_bool(&f, &a.single_active)  # if it is none, arguments_suit refuses it, as the last one
+    return (
+        argument_exchange(&r, a) and argument_type(&r)
         and argument_time(&r, b"x-expires", 1, &a.expires)
         and argument_time(&r, b"x-message-ttl", 0, &a.message_ttl)
-        and argument_text(&r, b"x-dead-letter-routing-key", &a.has_dlk, &a.dlk)
+        and argument_letter_key(&r, a)
         and argument_number(&r, b"x-max-length", 0, INT64_MAX, &a.max_length)
         and argument_number(&r, b"x-max-length-bytes", 0, INT64_MAX, &a.max_bytes)
         and argument_number(&r, b"x-max-priority", 0, PRIORITIES_MAX, &a.max_priority)
         and argument_number(&r, b"x-delivery-limit", 0, TIMEOUT_MAX, &a.delivery_limit)
         and argument_number(&r, b"x-consumer-timeout", 1, TIMEOUT_MAX, &a.consumer_timeout)
-        and argument_overflow(&r, a) and argument_type(&r) and argument_kind(&r, a)
-    ):
-        return False
-    if a.has_dlk and not a.has_dlx:
-        return argument_refuse(&r, b"x-dead-letter-routing-key", b"routing_key_but_no_dlx_defined")
-    return True
+        and argument_overflow(&r, a) and argument_kind(&r, a)
+    )
 
 cdef inline bint argument_mode(Reading* r) noexcept nogil:
     cdef Text value
@@ -225,6 +228,12 @@ cdef inline bint argument_mode(Reading* r) noexcept nogil:
     if there and not text_is(value, b"default") and not text_is(value, b"lazy"):
         return argument_refuse_word(r, b"x-queue-mode", b"queue mode", value)
     return True
+
+cdef inline bint argument_single_active(Reading* r) noexcept nogil:
+    cdef const char* name = b"x-single-active-consumer"
+    cdef Field f
+    cdef bint flag
+    return not argument_find(r, name, &f) or field_bool(&f, &flag) or argument_refuse_type(r, name, &f)
 
 cdef inline bint argument_version(Reading* r) noexcept nogil:
     cdef int64_t version = 1
@@ -289,21 +298,23 @@ cdef inline bint arguments_suit(Text table, Text queue, Text vhost, Refusal* ref
     What a journal holds is not asked for this: it stays readable.
     """
     cdef Reading r = Reading(table, queue, vhost, refusal)
-    cdef const char* streams[3]
-    cdef const char* classic[4]
-    cdef const char* quorum[4]
-    streams[0:3] = [b"x-max-age", b"x-stream-max-segment-size-bytes", b"x-initial-cluster-size"]
-    classic[0:4] = [b"x-max-priority", b"x-queue-mode", b"x-queue-version", b"x-queue-master-locator"]
-    quorum[0:4] = [
-        b"x-dead-letter-strategy", b"x-max-in-memory-length", b"x-max-in-memory-bytes", b"x-quorum-initial-group-size",
+    cdef const char* quorum[7]
+    cdef const char* classic[7]
+    quorum[0:7] = [  # that a quorum queue does not have, in the order of their names, as RabbitMQ looks
+        b"x-initial-cluster-size", b"x-max-age", b"x-max-priority", b"x-queue-master-locator", b"x-queue-mode",
+        b"x-queue-version", b"x-stream-max-segment-size-bytes",
+    ]
+    classic[0:7] = [
+        b"x-dead-letter-strategy", b"x-initial-cluster-size", b"x-max-age", b"x-max-in-memory-bytes",
+        b"x-max-in-memory-length", b"x-quorum-initial-group-size", b"x-stream-max-segment-size-bytes",
     ]
     if not argument_weights(&r):
         return False
     if type_quorum(table):
-        return argument_foreign(&r, True, classic, 4) and argument_foreign(&r, True, streams, 3)
+        return argument_single_active(&r) and argument_foreign(&r, True, quorum, 7)
     return (
-        argument_mode(&r) and argument_version(&r) and argument_foreign(&r, False, quorum, 4)
-        and argument_foreign(&r, False, streams, 3)
+        argument_mode(&r) and argument_version(&r) and argument_single_active(&r)
+        and argument_foreign(&r, False, classic, 7)
     )
 
 cdef inline bint consume_arguments_read(
@@ -323,17 +334,29 @@ cdef inline bint consume_arguments_read(
         return argument_refuse_type(&r, failover, &f)
     return argument_foreign(&r, quorum, &offset, 1) and (not quorum or argument_foreign(&r, True, &failover, 1))
 
+cdef inline bint type_agrees(Text declared, Text received) noexcept nogil:
+    """Return whether one of two declarations says what the other leaves out: that the queue is a classic one."""
+    cdef Field old, new
+    cdef Text name = text_of(b"x-queue-type")
+    cdef bint before = tables_get(declared, name, &old), now = tables_get(received, name, &new)
+    if before:
+        new = old
+    return before != now and new.kind == b'S' and text_is(new.value, b"classic")
+
 cdef inline bint arguments_agree(Text declared, Text received, Text queue, Text vhost, Refusal* refusal) noexcept nogil:
     """Whether a queue that is there was declared with these arguments; False: refused."""
     cdef const char* names[19]
+    cdef const char* kind = b"x-queue-type"
     cdef int i
     names[0:19] = [
         b"x-expires", b"x-message-ttl", b"x-dead-letter-exchange", b"x-dead-letter-routing-key", b"x-max-length",
         b"x-max-length-bytes", b"x-max-priority", b"x-overflow", b"x-queue-mode", b"x-queue-version",
-        b"x-queue-master-locator", b"x-queue-type", b"x-single-active-consumer", b"x-delivery-limit",
+        b"x-queue-master-locator", kind, b"x-single-active-consumer", b"x-delivery-limit",
         b"x-consumer-timeout", b"x-queue-kind", b"x-queue-key", b"x-fair-key", b"x-fair-weights",
     ]
     for i in range(19):
+        if names[i] == kind and type_agrees(declared, received):
+            continue
         if not same_argument(refusal, False, queue, vhost, names[i], declared, received):
             return False
     return True

@@ -24,19 +24,24 @@ from fairsched.core.broker.channels cimport (
     SettleVerb, Settling, VERB_ACK, VERB_REJECT, VERB_REQUEUE, channel_acknowledge, channel_drop_transaction,
     channel_relieve, channel_settle, channel_settle_all, settling_end,
 )
-from fairsched.core.broker.consumers cimport channel_cancel, channel_hinder, consumer_create, consumer_join
+from fairsched.core.broker.consumers cimport (
+    channel_cancel, channel_hinder, consumer_create, consumer_join, topology_share,
+)
 from fairsched.core.broker.durability.keeping cimport message_leave
 from fairsched.core.broker.errors cimport (
     Refusal, refuse, refuse_memory, refuse_missing, refuse_name, refuse_number, refuse_resource, refuse_syntax,
 )
 from fairsched.core.broker.exchanges.names cimport NameEntry, names_find
+from fairsched.core.broker.exchanges.routing cimport route_named
 from fairsched.core.broker.generated cimport name_generate
-from fairsched.core.broker.payload cimport payload_content
-from fairsched.core.broker.publishing cimport publication_route
+from fairsched.core.broker.payload cimport payload_content, payload_release
+from fairsched.core.broker.publishing cimport publication_deliver
 from fairsched.core.broker.queuemethods cimport queue_open
-from fairsched.core.broker.queues cimport brokerqueue_release
+from fairsched.core.broker.queues cimport brokerqueue_release, visit_expire
 from fairsched.core.broker.replies cimport replies_named, replies_open
-from fairsched.core.broker.state cimport BrokerQueue, Channel, Consumer, Payload, Publication, TxSettlement, Unacked
+from fairsched.core.broker.state cimport (
+    BrokerQueue, Channel, Client, Consumer, Payload, Publication, TxSettlement, Unacked,
+)
 from fairsched.core.broker.unacked cimport unacked_add, unacked_find, unacked_reserve, unacked_skip
 from fairsched.core.broker.visit cimport Visit, visit_begin, visit_end
 from fairsched.core.queue.members cimport (
@@ -178,6 +183,7 @@ cdef inline bint on_basic_get(Channel* ch, Reader* r, Refusal* refusal) noexcept
     visit_begin(&v, b, ch.client.now, &ch.client.dead)
     there = queue_take(&v.call, &b.getter, &pulled)
     if there:
+        visit_expire(&v)  # what has expired behind the message does not count
         get_send(ch, b, &v, &pulled, m.no_ack)
     visit_end(&v)
     brokerqueue_release(b)
@@ -277,15 +283,22 @@ cdef inline bint on_tx_select(Channel* ch, Reader* r, Refusal* refusal) noexcept
     return True
 
 cdef inline void transaction_publish_all(Channel* ch, Refusal* refusal) noexcept nogil:
-    """Put what was published; what cannot be routed any more, as its exchange is gone, goes nowhere."""
+    """Put what was published into the queues that it was routed to then, and that exist now."""
+    cdef Client* client = ch.client
     cdef Bytes kept = ch.transaction
+    cdef Publication* p
     cdef int64_t at = kept.begin
     cdef bint taken
     ch.transaction.data = NULL
     ch.transaction.begin = ch.transaction.end = ch.transaction.room = 0
     while at < kept.end:
-        publication_route(ch, <Publication*> (kept.data + at), &taken, refusal)
-        at += <int64_t> sizeof(Publication)
+        p = <Publication*> (kept.data + at)
+        at += <int64_t> sizeof(Publication) + p.names
+        topology_share(client)
+        if route_named(&client.route, &client.host.topology, Text(<uint8_t*> (p + 1), <uint32_t> p.names)):
+            publication_deliver(ch, p, &taken, refusal)
+        else:
+            payload_release(p.payload)
     bytes_clear(&kept)
 
 cdef inline void transaction_settle_all(Channel* ch) noexcept nogil:

@@ -15,7 +15,7 @@ from fairsched.core.broker.consumers cimport channel_hinder
 from fairsched.core.broker.durability.keeping cimport message_leave
 from fairsched.core.broker.exchanges.names cimport names_clear, names_init
 from fairsched.core.broker.payload cimport payload_release
-from fairsched.core.broker.queues cimport brokerqueue_release
+from fairsched.core.broker.queues cimport brokerqueue_release, visit_expire
 from fairsched.core.broker.state cimport (
     AWAIT_METHOD, BrokerQueue, Channel, Client, Consumer, Publication, TxSettlement, Unacked,
 )
@@ -36,9 +36,12 @@ cdef enum SettleVerb:
 cdef struct Settling:  # several deliveries: those of one queue, one after the other, in one visit
     Visit visit
     BrokerQueue* queue       # of the visit, referenced; NULL: there is none
+    bint requeued            # something has come back, and may have expired
 
 cdef inline void settling_end(Settling* s) noexcept nogil:
     if s.queue != NULL:
+        if s.requeued:
+            visit_expire(&s.visit)
         visit_end(&s.visit)
         brokerqueue_release(s.queue)
         s.queue = NULL
@@ -52,6 +55,7 @@ cdef inline void channel_settle(Channel* ch, Settling* s, Unacked* u, SettleVerb
         settling_end(s)
         visit_begin(&s.visit, b, ch.client.now, &ch.client.dead)
         s.queue = b  # with the reference of this delivery
+        s.requeued = False
     else:
         brokerqueue_release(b)
     if consumer != NULL:
@@ -62,6 +66,7 @@ cdef inline void channel_settle(Channel* ch, Settling* s, Unacked* u, SettleVerb
         ch.in_flight -= 1
     unacked_remove(&ch.unacked, u)
     if verb == VERB_REQUEUE:
+        s.requeued = True
         queue_settle(&s.visit.call, c, u.message, u.holder, u.lease, SETTLE_RELEASE)
         return
     queue_settle(&s.visit.call, c, u.message, u.holder, u.lease, SETTLE_ACK)
@@ -156,9 +161,11 @@ cdef inline void channel_unsettle(Channel* ch) noexcept nogil:
 cdef inline void channel_drop_transaction(Channel* ch) noexcept nogil:
     """Forget what was published in a transaction, and what was settled."""
     cdef int64_t at = ch.transaction.begin
+    cdef Publication* p
     while at < ch.transaction.end:
-        payload_release((<Publication*> (ch.transaction.data + at)).payload)
-        at += <int64_t> sizeof(Publication)
+        p = <Publication*> (ch.transaction.data + at)
+        payload_release(p.payload)
+        at += <int64_t> sizeof(Publication) + p.names
     bytes_clear(&ch.transaction)
     channel_unsettle(ch)
 

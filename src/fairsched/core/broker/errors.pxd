@@ -148,6 +148,14 @@ cdef inline bint refuse_resource(
 cdef inline bint refuse_missing(Refusal* r, bint exchange, Text name, Text vhost) noexcept nogil:
     return refuse_resource(r, NOT_FOUND, "no ", exchange, name, vhost, "")
 
+cdef inline bint refuse_locked(Refusal* r, Text queue, Text vhost) noexcept nogil:
+    """Explain that a queue is exclusive to another connection."""
+    return refuse_resource(
+        r, RESOURCE_LOCKED, b"cannot obtain exclusive access to locked ", False, queue, vhost,
+        b". It could be originally declared on another connection or the exclusive property value does not match that "
+        b"of the original declaration."
+    )
+
 cdef inline bint refuse_memory(Refusal* r) noexcept nogil:
     return refuse(r, INTERNAL_ERROR, "memory is exhausted")
 
@@ -187,6 +195,15 @@ cdef inline bint same_flag(
         r, exchange, name, vhost, argument, "true" if current else "false", "true" if received else "false"
     )
 
+cdef inline void value_describe(Bytes* out, const Field* f) noexcept nogil:
+    """Append a value beside another; for RabbitMQ a void one is none."""
+    if f.kind == b'V':
+        bytes_literal(out, "none")
+        return
+    bytes_literal(out, "'")
+    field_value_describe(out, f)
+    bytes_literal(out, "'")
+
 cdef inline bint same_argument(
     Refusal* r, bint exchange, Text name, Text vhost, const char* argument, Text current, Text received
 ) noexcept nogil:
@@ -199,11 +216,9 @@ cdef inline bint same_argument(
         return True
     bytes_init(&out)
     if before and now:
-        bytes_literal(&out, "'")
-        field_value_describe(&out, &new)
-        bytes_literal(&out, "' but current is '")
-        field_value_describe(&out, &old)
-        bytes_literal(&out, "'")
+        value_describe(&out, &new)
+        bytes_literal(&out, " but current is ")
+        value_describe(&out, &old)
     else:
         field_describe(&out, &new if now else NULL)
         bytes_literal(&out, " but current is ")

@@ -9,6 +9,7 @@ Thread safety: the connection's thread. Complexity: that of routing, and O(1) pe
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 from fairsched.core.amqp.constants cimport NO_ROUTE, PRECONDITION_FAILED
 from fairsched.core.amqp.contents cimport (
@@ -17,8 +18,8 @@ from fairsched.core.amqp.contents cimport (
 )
 from fairsched.core.amqp.methods cimport basic_ack_write, basic_nack_write, basic_return_write
 from fairsched.core.amqp.octets cimport (
-    Bytes, Text, bytes_append, bytes_clear, bytes_init, bytes_size, bytes_take, text_begins, text_equal,
-    text_of,
+    Bytes, Text, bytes_add, bytes_append, bytes_clear, bytes_init, bytes_number, bytes_room, bytes_short, bytes_size,
+    bytes_take, text_begins, text_equal, text_of,
 )
 from fairsched.core.amqp.tables cimport Field, table_begin, table_copy, table_end, tables_get
 from fairsched.core.broker.arguments cimport TIME_MAX
@@ -26,10 +27,10 @@ from fairsched.core.broker.consumers cimport topology_share
 from fairsched.core.broker.durability.journal cimport Journal, journal_is_durable
 from fairsched.core.broker.durability.keeping cimport message_keep, refuse_disk
 from fairsched.core.broker.errors cimport (
-    Refusal, refusal_quoted, refusal_say, refusal_text, refuse_memory, refuse_missing, refuse_name,
+    Refusal, refusal_quoted, refusal_say, refusal_text, refuse_memory, refuse_name,
 )
-from fairsched.core.broker.exchanges.exchanges cimport exchange_find
-from fairsched.core.broker.exchanges.routing cimport route_publish
+from fairsched.core.broker.exchanges.exchanges cimport Exchange
+from fairsched.core.broker.exchanges.routing cimport Route, route_exchange, route_publish
 from fairsched.core.broker.payload cimport (
     payload_again, payload_content, payload_exchange, payload_header, payload_key, payload_release, payload_retain,
 )
@@ -139,17 +140,26 @@ cdef inline bint publication_hide(Publication* p) noexcept nogil:
     p.properties = properties
     return p.payload != NULL
 
-cdef inline bint publication_route(Channel* ch, Publication* p, bint* taken, Refusal* refusal) noexcept nogil:
-    """Route a message and put it; False: refused. The reference is given up in any case."""
+cdef inline bint publication_route(Channel* ch, Publication* p, Refusal* refusal) noexcept nogil:
+    """Check a message in RabbitMQ's order, and find its queues; False: refused, and the reference is given up."""
     cdef Client* client = ch.client
     cdef Payload* payload = p.payload
+    cdef Exchange* x
     topology_share(client)
-    if not route_publish(
-        &client.route, &client.host.topology, Text(payload_exchange(payload), payload.exchange_size),
-        Text(payload_key(payload), payload.key_size), payload_header(payload), &p.properties, refusal
+    x = route_exchange(
+        &client.host.topology, Text(payload_exchange(payload), payload.exchange_size), refusal
+    )
+    if x != NULL and publication_check(ch, p, refusal) and route_publish(
+        &client.route, &client.host.topology, x, Text(payload_key(payload), payload.key_size), payload_header(payload),
+        &p.properties, refusal
     ):
-        payload_release(payload)
-        return False
+        return True
+    payload_release(payload)
+    return False
+
+cdef inline bint publication_deliver(Channel* ch, Publication* p, bint* taken, Refusal* refusal) noexcept nogil:
+    """Put a message into the queues that were found; False: refused. The reference is given up in any case."""
+    cdef Client* client = ch.client
     if client.route.bcc and not publication_hide(p):
         return refuse_memory(refusal)
     if p.mandatory and (client.route.count == 0 or client.route.count == 1 and publication_answers(p.payload)):
@@ -255,27 +265,56 @@ cdef inline bint channel_publish(Channel* ch, Refusal* refusal) noexcept nogil:
     cdef bint taken = True
     ch.incoming.payload = NULL
     p.mandatory = ch.mandatory
-    if not publication_check(ch, &p, refusal):
-        payload_release(p.payload)
+    if not publication_route(ch, &p, refusal):
         return False
     if ch.transactional:
         return transaction_publish(ch, &p, refusal)
-    if not publication_route(ch, &p, &taken, refusal):
+    if not publication_deliver(ch, &p, &taken, refusal):
         return False
     if ch.confirms:
         confirm_note(ch, taken, p.batch)
     return True
 
-cdef inline bint transaction_publish(Channel* ch, const Publication* p, Refusal* refusal) noexcept nogil:
-    """Keep a message until the transaction is committed."""
-    cdef Text exchange = Text(payload_exchange(p.payload), p.payload.exchange_size)
-    topology_share(ch.client)
-    if exchange_find(&ch.client.host.topology, exchange) == NULL:
-        refuse_missing(refusal, True, exchange, ch.client.host.name)
-        payload_release(p.payload)
+cdef inline void publication_names(const Route* r, const Payload* p, Bytes* names) noexcept nogil:
+    """Append the names of the queues that were found, for `route_named`.
+
+    With the default exchange they are the keys: it leads to a queue that is declared later as well.
+    """
+    cdef int64_t i
+    if p.exchange_size:
+        for i in range(r.count):
+            bytes_short(names, (<BrokerQueue*> r.queues[i]).name)
+    else:
+        for i in range(r.key_count):
+            if r.keys[i].length < 256:
+                bytes_short(names, r.keys[i])
+    while bytes_size(names) % 8:
+        bytes_number(names, 0, 1)  # an empty name, which no queue has
+
+cdef inline bint transaction_keep(Channel* ch, Publication* p, const Bytes* names) noexcept nogil:
+    """Append a message to its transaction; False: memory is exhausted."""
+    cdef uint8_t* room
+    p.names = bytes_size(names)
+    room = bytes_room(&ch.transaction, <int64_t> sizeof(Publication) + p.names)
+    if room == NULL:
         return False
-    bytes_append(&ch.transaction, <const uint8_t*> p, sizeof(Publication))
-    if ch.transaction.failed:
-        payload_release(p.payload)
-        return refuse_memory(refusal)
+    memcpy(room, p, sizeof(Publication))
+    memcpy(room + sizeof(Publication), names.data, <size_t> p.names)
+    bytes_add(&ch.transaction, <int64_t> sizeof(Publication) + p.names)
     return True
+
+cdef inline bint transaction_publish(Channel* ch, Publication* p, Refusal* refusal) noexcept nogil:
+    """Keep a message, and where it goes, until the transaction is committed."""
+    cdef Bytes names
+    cdef bint kept
+    bytes_init(&names)
+    publication_names(&ch.client.route, p.payload, &names)
+    if ch.client.route.bcc and not publication_hide(p):
+        bytes_clear(&names)
+        return refuse_memory(refusal)
+    kept = not names.failed and transaction_keep(ch, p, &names)
+    bytes_clear(&names)
+    if kept:
+        return True
+    payload_release(p.payload)
+    return refuse_memory(refusal)

@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from fairsched.core.amqp.constants cimport (
     ACCESS_REFUSED, EXCHANGE_BIND_OK, EXCHANGE_DECLARE_OK, EXCHANGE_DELETE_OK, EXCHANGE_UNBIND_OK, NOT_FOUND,
-    PRECONDITION_FAILED, QUEUE_BIND_OK, QUEUE_UNBIND_OK, RESOURCE_ERROR, RESOURCE_LOCKED,
+    PRECONDITION_FAILED, QUEUE_BIND_OK, QUEUE_UNBIND_OK, RESOURCE_ERROR,
 )
 from fairsched.core.amqp.methods cimport (
     ExchangeBind, ExchangeDeclare, ExchangeDelete, QueueBind, QueueDeclare, QueueDelete, QueuePurge,
@@ -22,8 +22,8 @@ from fairsched.core.broker.arguments cimport arguments_agree, arguments_read, ar
 from fairsched.core.broker.consumers cimport host_forget, topology_share, topology_unshare
 from fairsched.core.broker.durability.keeping cimport queue_record
 from fairsched.core.broker.errors cimport (
-    Refusal, refuse, refuse_memory, refuse_missing, refuse_name, refuse_number, refuse_resource, refuse_syntax,
-    same_flag,
+    Refusal, refuse, refuse_locked, refuse_memory, refuse_missing, refuse_name, refuse_number, refuse_resource,
+    refuse_syntax, same_flag,
 )
 from fairsched.core.broker.exchanges.exchanges cimport (
     exchange_declare, exchange_delete, queue_add, queue_find, topology_bind, topology_unbind,
@@ -62,13 +62,6 @@ cdef inline bint queue_name(Channel* ch, Text* name, Refusal* refusal) noexcept 
 cdef inline bint queue_locked(const BrokerQueue* b, const Client* client) noexcept nogil:
     """Whether it is another connection's."""
     return b.exclusive and b.owner != client
-
-cdef inline bint refuse_locked(Refusal* refusal, Text name, Text vhost) noexcept nogil:
-    return refuse_resource(
-        refusal, RESOURCE_LOCKED, b"cannot obtain exclusive access to locked ", False, name, vhost,
-        b". It could be originally declared on another connection or the exclusive property value does not match that "
-        b"of the original declaration."
-    )
 
 cdef inline BrokerQueue* queue_open(Channel* ch, Text* name, Refusal* refusal) noexcept nogil:
     """The queue of that name, referenced; NULL: refused."""
@@ -190,6 +183,7 @@ cdef inline bint on_queue_declare(Channel* ch, Reader* r, Refusal* refusal) noex
     if not queue_declare_read(r, &m):
         return refuse_syntax(refusal)
     strip_breaks(&m.queue, room)
+    m.durable = m.durable and not m.exclusive
     if m.passive and m.queue.length == 0:  # which is not the queue that was declared last, as it is elsewhere
         return refuse_missing(refusal, False, m.queue, ch.client.host.name)
     if m.passive:
@@ -214,7 +208,7 @@ cdef inline bint queue_bind_change(Channel* ch, QueueBind* m, bint binds, Refusa
     cdef Client* client = ch.client
     cdef BrokerQueue* b
     cdef uint8_t room[2][256]
-    cdef bint created, done
+    cdef bint locked, created, done
     strip_breaks(&m.queue, room[0])
     strip_breaks(&m.exchange, room[1])
     if m.queue.length == 0 and m.routing_key.length == 0:
@@ -223,15 +217,14 @@ cdef inline bint queue_bind_change(Channel* ch, QueueBind* m, bint binds, Refusa
         return False
     client.server.lock.lock()
     b = <BrokerQueue*> queue_find(&client.host.topology, m.queue)
-    if b != NULL and queue_locked(b, client):
-        done = refuse_locked(refusal, m.queue, client.host.name)
-    elif binds:
+    locked = b != NULL and queue_locked(b, client)
+    if binds:
         done = topology_bind(
-            &client.host.topology, m.exchange, m.queue, False, m.routing_key, m.arguments, &created, refusal
+            &client.host.topology, m.exchange, m.queue, False, locked, m.routing_key, m.arguments, &created, refusal
         )
     else:
         done = topology_unbind(
-            &client.host.topology, m.exchange, m.queue, False, m.routing_key, m.arguments, refusal
+            &client.host.topology, m.exchange, m.queue, False, locked, m.routing_key, m.arguments, refusal
         )
     client.server.lock.unlock()
     return done
@@ -280,7 +273,8 @@ cdef inline bint queue_delete_check(
         return refuse_locked(refusal, m.queue, client.host.name)
     if brokerqueue_close(b, m.if_unused, m.if_empty):
         return True
-    if m.if_unused and b.queue.consumers.load() != 0:
+    # What is in it comes first, as with RabbitMQ.
+    if m.if_unused and b.queue.consumers.load() != 0 and not (m.if_empty and b.queue.available.load() != 0):
         return refuse_resource(refusal, PRECONDITION_FAILED, b"", False, m.queue, client.host.name, b" in use")
     return refuse_resource(refusal, PRECONDITION_FAILED, b"", False, m.queue, client.host.name, b" not empty")
 
@@ -359,11 +353,12 @@ cdef inline bint on_exchange_bind(Channel* ch, Reader* r, bint binds, Refusal* r
     client.server.lock.lock()
     if binds:
         done = topology_bind(
-            &client.host.topology, m.source, m.destination, True, m.routing_key, m.arguments, &created, refusal
+            &client.host.topology, m.source, m.destination, True, False, m.routing_key, m.arguments, &created,
+            refusal
         )
     else:
         done = topology_unbind(
-            &client.host.topology, m.source, m.destination, True, m.routing_key, m.arguments, refusal
+            &client.host.topology, m.source, m.destination, True, False, m.routing_key, m.arguments, refusal
         )
     client.server.lock.unlock()
     if done and not m.no_wait:

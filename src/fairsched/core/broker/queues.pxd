@@ -57,7 +57,7 @@ cdef inline void brokerqueue_limit(BrokerQueue* b) noexcept nogil:
     cdef Queue* q = &b.queue
     q.overflow.max_depth = a.max_length
     q.overflow.max_bytes = a.max_bytes
-    q.overflow.ready = q.overflow.patient = True
+    q.overflow.ready = q.overflow.patient = q.expires_next = True
     if a.max_length >= 0 or a.max_bytes >= 0:
         q.overflow.policy = OVERFLOW_RING if a.overflow == DROP_HEAD else OVERFLOW_REJECT
     if a.delivery_limit >= 0:
@@ -291,16 +291,23 @@ cdef inline bint brokerqueue_restore(
 
 # Housekeeping ---------------------------------------------------------------------------------------------------------
 
-cdef inline void brokerqueue_expire(BrokerQueue* b, int64_t now, DeadLetters* dead) noexcept nogil:
+cdef inline void visit_expire(Visit* v) noexcept nogil:
     """Have what has expired leave: as with RabbitMQ, when nothing that lives is before it."""
+    cdef Queue* q = v.call.queue
+    if q.timed.load() == 0:
+        return
+    if q.order.kind == KIND_FAIR:
+        queue_sweep(q, &v.call)
+        return
+    queue_lock(q)
+    queue_next(&v.call, False)
+    queue_unlock(q)
+
+cdef inline void brokerqueue_expire(BrokerQueue* b, int64_t now, DeadLetters* dead) noexcept nogil:
+    """Have what has expired leave."""
     cdef Visit v
     visit_begin(&v, b, now, dead)
-    if b.arguments.kind == <uint32_t> KIND_FAIR:
-        queue_sweep(&b.queue, &v.call)
-    else:
-        queue_lock(&b.queue)
-        queue_next(&v.call, False)
-        queue_unlock(&b.queue)
+    visit_expire(&v)
     visit_end(&v)
 
 cdef inline int64_t brokerqueue_purge(BrokerQueue* b, int64_t now) noexcept nogil:

@@ -129,6 +129,7 @@ cdef struct Publication:  # a message as it was published, with what is read in 
     int64_t expiration       # milliseconds; -1: none
     bint mandatory
     uint64_t batch           # of the journal, with which it is on disk; 0: it need not be
+    int64_t names            # in a transaction: octets that follow, with the names of its queues; a multiple of 8
 
 # Queues ---------------------------------------------------------------------------------------------------------------
 
@@ -285,7 +286,7 @@ cdef struct Channel:
     Bytes waiting                # ConfirmRun after ConfirmRun: what the disk is awaited for
     bint awaits_confirm          # in the client's list
     Channel* next_confirm
-    Bytes transaction            # Publication after Publication
+    Bytes transaction            # Publication after Publication, each with the names of its queues
     Bytes settlements            # TxSettlement after TxSettlement
     uint64_t settled             # all deliveries before this tag are settled in the transaction, or for good
 

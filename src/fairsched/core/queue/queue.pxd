@@ -38,7 +38,7 @@ from fairsched.core.queue.message cimport (
     messagepool_clear, messagepool_give, messagepool_init, messagepool_take,
 )
 from fairsched.core.queue.order.order cimport (
-    KIND_LAST_VALUE, KIND_PRIORITY, KIND_SORTED, Kind, order_clear, order_init, order_level, order_link,
+    KIND_FAIR, KIND_LAST_VALUE, KIND_PRIORITY, KIND_SORTED, Kind, order_clear, order_init, order_level, order_link,
 )
 from fairsched.core.queue.overflow cimport OVERFLOW_NONE, OVERFLOW_RING, overflow_admits
 from fairsched.core.queue.ring cimport queue_awaited, queue_trim
@@ -89,7 +89,7 @@ cdef inline bint queue_init(
     q.live_limit = q.live = 0
     q.consumers.store(0)
     q.max_deliveries = 0
-    q.nondestructive = q.drains = False
+    q.nondestructive = q.drains = q.expires_next = False
     return (
         interest_init(&q.interest, threshold) & order_init(&q.order, kind, levels) & groups_init(&q.groups, grouping)
     )
@@ -143,6 +143,15 @@ cdef inline bint queue_wanted(Call* call) noexcept nogil:
     """Whether there are consumers that would take a message at once."""
     return wakeup_possible(&call.queue.interest) or queue_awaited(call)
 
+cdef inline bint queue_bears(Call* call) noexcept nogil:
+    """Return whether a ring takes a message that is larger than its limits.
+
+    With RabbitMQ's limits it does, and drops what is next, this message last. A fair queue never drops the newest: it
+    takes the message if consumers would take it at once.
+    """
+    cdef Queue* q = call.queue
+    return q.overflow.policy == OVERFLOW_RING and q.overflow.ready and (q.order.kind != KIND_FAIR or queue_wanted(call))
+
 cdef inline Admittance queue_link(Queue* q, Call* call, const Offer* offer, Message** linked) noexcept nogil:
     """Locked. Put a message in its place."""
     cdef Message* m
@@ -152,7 +161,7 @@ cdef inline Admittance queue_link(Queue* q, Call* call, const Offer* offer, Mess
         return PUT_FULL
     if q.overflow.policy != OVERFLOW_NONE and not overflow_admits(
         &q.overflow, queue_counted(q), queue_counted_bytes(q), offer.size
-    ) and not (q.overflow.patient and q.overflow.policy == OVERFLOW_RING and queue_wanted(call)):
+    ) and not queue_bears(call):
         return PUT_FULL
     m = queue_create(q, offer)
     if m == NULL:

@@ -23,7 +23,7 @@ from fairsched.core.queue.message cimport (
     MESSAGE_AVAILABLE, REASON_CLOSED, REASON_DELIVERIES, REASON_EXPIRED, REASON_SUPERSEDED, Message, message_expired,
     message_holder, message_reject, message_taken, message_unyield,
 )
-from fairsched.core.queue.order.order cimport order_after, order_available
+from fairsched.core.queue.order.order cimport KIND_FAIR, order_after, order_available
 from fairsched.core.queue.ring cimport queue_ring
 from fairsched.core.queue.state cimport (
     Call, Queue, QueueConsumer, queue_count, queue_delete_taken, queue_lock, queue_remove, queue_settled,
@@ -49,7 +49,7 @@ cdef inline bint settle_back(Queue* q, Call* call, Message* m, Verdict verdict) 
         queue_remove(q, call, m, REASON_DELIVERIES)
     elif m.superseded:
         queue_remove(q, call, m, REASON_SUPERSEDED)
-    elif message_expired(m, call.now):
+    elif message_expired(m, call.now) and (q.order.kind == KIND_FAIR or not q.expires_next):
         queue_remove(q, call, m, REASON_EXPIRED)
     else:
         m.holder = 0

@@ -121,7 +121,7 @@ cdef inline bint recover_binding(Recovery* r, Reader* octets) noexcept nogil:
     if host == NULL:
         return False
     # Source or destination may be gone: they are dropped before their bindings.
-    topology_bind(&host.topology, source, name, to_exchange, key, reader_rest(octets), &created, r.refusal)
+    topology_bind(&host.topology, source, name, to_exchange, False, key, reader_rest(octets), &created, r.refusal)
     return created or recovery_drop(r, r.id)
 
 cdef inline bint recover_queue(Recovery* r, Reader* octets) noexcept nogil:

@@ -24,8 +24,8 @@ from fairsched.core.amqp.octets cimport (
 )
 from fairsched.core.amqp.tables cimport Field, field_type, field_value_describe, tables_get
 from fairsched.core.broker.errors cimport (
-    Refusal, refusal_binary, refusal_resource, refusal_say, refusal_text, refuse, refuse_memory, refuse_missing,
-    refuse_name, refuse_resource, same_argument, same_flag, same_word,
+    Refusal, refusal_binary, refusal_resource, refusal_say, refusal_text, refuse, refuse_locked, refuse_memory,
+    refuse_missing, refuse_name, refuse_resource, same_argument, same_flag, same_word,
 )
 from fairsched.core.broker.exchanges.buckets cimport (
     BUCKETS_MAX, WEIGHT_NO_INTEGER, WEIGHT_OK, WEIGHT_TOO_SMALL, Buckets, Weight, buckets_add, buckets_clear,
@@ -645,13 +645,13 @@ cdef inline Destination* topology_place(const Topology* t, Text name, bint excha
     return &x.place if x != NULL else NULL
 
 cdef inline bint topology_bind(
-    Topology* t, Text source, Text destination, bint to_exchange, Text key, Text arguments, bint* created,
+    Topology* t, Text source, Text destination, bint to_exchange, bint locked, Text key, Text arguments, bint* created,
     Refusal* refusal
 ) noexcept nogil:
     """Bind a queue or an exchange. The same binding once more is no error. O(arguments).
 
-    False: refused (403 default exchange, 404 no exchange or queue, 406 this type of exchange takes no such binding, 541
-    memory exhausted).
+    False: refused (403 default exchange, 404 no exchange or queue, 406 this type of exchange takes no such binding, 405
+    the queue is `locked`, 541 memory exhausted), in this order, which is RabbitMQ's.
     """
     cdef Name from_name, to_name
     cdef Exchange* x
@@ -673,6 +673,8 @@ cdef inline bint topology_bind(
         return False
     if x.kind == EXCHANGE_HEADERS and not match_check(refusal, arguments):
         return False
+    if locked:
+        return refuse_locked(refusal, to_name.text, t.vhost)
     if binding_find(x, place, key, arguments, &identity) != NULL:
         bytes_clear(&identity)
         return True
@@ -687,11 +689,12 @@ cdef inline bint topology_bind(
     return True
 
 cdef inline bint topology_unbind(
-    Topology* t, Text source, Text destination, bint to_exchange, Text key, Text arguments, Refusal* refusal
+    Topology* t, Text source, Text destination, bint to_exchange, bint locked, Text key, Text arguments,
+    Refusal* refusal
 ) noexcept nogil:
     """Remove a binding, and an exchange that has to go with its last one. It is no error that there is none.
 
-    False: refused (403 default exchange, 541 memory exhausted).
+    False: refused (403 default exchange, 405 there is one and the queue is `locked`, 541 memory exhausted).
     """
     cdef Name from_name, to_name
     cdef Exchange* x
@@ -712,6 +715,8 @@ cdef inline bint topology_unbind(
     bytes_clear(&identity)
     if failed:
         return refuse_memory(refusal)
+    if found != NULL and locked:
+        return refuse_locked(refusal, to_name.text, t.vhost)
     if found != NULL:
         binding_remove(t, found)
         topology_sweep(t)

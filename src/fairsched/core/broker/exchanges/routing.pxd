@@ -12,7 +12,7 @@ Complexity: O(octets of keys and headers) and O(destinations); a topic exchange 
 O(bindings * fields).
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free
 
@@ -124,12 +124,14 @@ cdef inline bint route_read_keys(Route* r, Text key, Refusal* refusal) noexcept 
     cdef bint cc
     r.bcc = False
     r.key_count = 0
+    route_add_key(r, key)
+    if contents_has(r.properties, PROPERTY_HEADERS) and not (
+        route_add_keys(r, "CC", &cc, refusal) and route_add_keys(r, "BCC", &r.bcc, refusal)
+    ):
+        return False
     if mode != 1 and mode != 2:
         return refuse_number(refusal, 406, "invalid message: {delivery_mode_unknown,", <int64_t> mode, "}")
-    route_add_key(r, key)
-    if not contents_has(r.properties, PROPERTY_HEADERS):
-        return True
-    return route_add_keys(r, "CC", &cc, refusal) and route_add_keys(r, "BCC", &r.bcc, refusal)
+    return True
 
 
 # Destinations ---------------------------------------------------------------------------------------------------------
@@ -257,26 +259,47 @@ cdef inline bint route_from(Route* r, const Topology* t, Exchange* x) noexcept n
 
 # Publishing -----------------------------------------------------------------------------------------------------------
 
+cdef inline Exchange* route_exchange(const Topology* t, Text exchange, Refusal* refusal) noexcept nogil:
+    """Return the exchange that a client may publish to; NULL: refused (404 no exchange, 403 internal exchange)."""
+    cdef Exchange* x = exchange_find(t, exchange)
+    if x == NULL:
+        refuse_missing(refusal, True, exchange, t.vhost)
+        return NULL
+    if x.internal:
+        refuse_resource(refusal, 403, "cannot publish to internal ", True, exchange, t.vhost, "")
+        return NULL
+    return x
+
 cdef inline bint route_publish(
-    Route* r, const Topology* t, Text exchange, Text key, const uint8_t* header, const Properties* properties,
+    Route* r, const Topology* t, Exchange* x, Text key, const uint8_t* header, const Properties* properties,
     Refusal* refusal
 ) noexcept nogil:
     """Route what a client publishes.
 
-    `header` is the payload of the content header, `properties` what `contents_find` found in it. False: refused (404 no
-    exchange, 403 internal exchange, 406 a delivery mode that is none, or CC or BCC is no array; 541 memory exhausted).
-    That there is no queue is no refusal.
+    `header` is the payload of the content header, `properties` what `contents_find` found in it. False: refused (406 CC
+    or BCC is no array, or a delivery mode that is none; 541 memory exhausted). That there is no queue is no refusal.
     """
-    cdef Exchange* x = exchange_find(t, exchange)
     r.count = 0
     r.failed = False
     r.header = header
     r.properties = properties
-    if x == NULL:
-        return refuse_missing(refusal, True, exchange, t.vhost)
-    if x.internal:
-        return refuse_resource(refusal, 403, "cannot publish to internal ", True, exchange, t.vhost, "")
     return route_read_keys(r, key, refusal) and (route_from(r, t, x) or refuse_memory(refusal))
+
+cdef inline bint route_named(Route* r, const Topology* t, Text names) noexcept nogil:
+    """Fill `queues` with those of these names, short strings, that exist. False: memory is exhausted."""
+    cdef Destination* place
+    cdef uint32_t at = 0
+    r.found.count = 0
+    r.bcc = False
+    r.failed = not marks_begin(&r.places, t.numbers.next)
+    while at < names.length and not r.failed:
+        place = place_of_queue(t, Text(names.data + at + 1, names.data[at]))
+        if place != NULL:
+            route_reach(r, place)
+        at += 1 + names.data[at]
+    r.queues = r.found.at
+    r.count = r.found.count
+    return not r.failed
 
 cdef inline bint route_dead_letter(
     Route* r, const Topology* t, Text exchange, Text key, Text bcc, const uint8_t* header, const Properties* properties
