@@ -257,6 +257,23 @@ def test_a_message_larger_than_the_queue_takes_the_others_along(
     assert channel.drain(queue) == [b"3"]
 
 
+def test_what_comes_back_together_is_dropped_from_its_head(
+    channel: WireChannel, other: WireChannel, name: Name, graveyard: str
+) -> None:
+    queue = channel.declare(name(), dead_to(graveyard, max_length_bytes=2))
+    channel.published(b"12", routing_key=queue)
+    first = channel.get(queue, no_ack=False)
+    other.consume(queue, "its")
+    channel.published(b"345", routing_key=queue)
+    assert other.bodies(1) == [b"345"]
+    channel.reject(first.tag)
+    assert other.bodies(1) == [b"12"]  # later than what is behind it in the queue
+    other.call(Basic.Cancel("its"))
+    other.nack(multiple=True)
+    eventually(lambda: channel.ready(graveyard) == 2)
+    assert (channel.drain(graveyard), channel.drain(queue)) == ([b"12", b"345"], [])
+
+
 def test_a_full_queue_that_refuses(channel: WireChannel, name: Name, graveyard: str) -> None:
     quiet = channel.declare(name(), dead_to(graveyard, max_length=1, overflow="reject-publish"))
     channel.published(b"1", b"2", routing_key=quiet)

@@ -190,9 +190,9 @@ ENDING = [
         "server is to name the queue; the embedded broker says what is wrong.",
         internal_error,
     ),
-    # These two are to be removed when TTLs of 0, and limits of channels beside consumers without acknowledgements, are as
-    # in RabbitMQ; the generator then gets a TTL and an expiration of 0, and NaN and infinite headers. No session has a
-    # frame larger than agreed.
+    # These two are to be removed when TTLs of 0, and limits of channels beside consumers without acknowledgements, are
+    # as in RabbitMQ; the generator then gets a TTL and an expiration of 0, and NaN and infinite headers. No session has
+    # a frame larger than agreed.
     Difference("TTL 0", "A TTL of 0 is still being repaired.", dead_at_once),
     Difference("limits of channels", "`basic.qos` of a whole channel is still being repaired.", channel_limit),
 ]

@@ -15,7 +15,7 @@ from fairsched.core.broker.consumers cimport channel_hinder
 from fairsched.core.broker.durability.keeping cimport message_leave
 from fairsched.core.broker.exchanges.names cimport names_clear, names_init
 from fairsched.core.broker.payload cimport payload_release
-from fairsched.core.broker.queues cimport brokerqueue_release, visit_expire
+from fairsched.core.broker.queues cimport brokerqueue_release, visit_returned
 from fairsched.core.broker.state cimport (
     AWAIT_METHOD, BrokerQueue, Channel, Client, Consumer, Publication, TxSettlement, Unacked,
 )
@@ -41,7 +41,7 @@ cdef struct Settling:  # several deliveries: those of one queue, one after the o
 cdef inline void settling_end(Settling* s) noexcept nogil:
     if s.queue != NULL:
         if s.requeued:
-            visit_expire(&s.visit)
+            visit_returned(&s.visit)
         visit_end(&s.visit)
         brokerqueue_release(s.queue)
         s.queue = NULL

@@ -35,6 +35,7 @@ from fairsched.core.queue.overflow cimport OVERFLOW_NONE, OVERFLOW_REJECT, OVERF
 from fairsched.core.queue.queue cimport (
     Admittance, Offer, PUT_CLOSED, PUT_DONE, PUT_FULL, queue_clear, queue_init, queue_put,
 )
+from fairsched.core.queue.ring cimport queue_ring
 from fairsched.core.queue.state cimport (
     Queue, QueueWalk, queue_lock, queue_remove, queue_unlock, queue_unref, queuewalk_begin, queuewalk_end,
     queuewalk_next,
@@ -302,6 +303,13 @@ cdef inline void visit_expire(Visit* v) noexcept nogil:
     queue_lock(q)
     queue_next(&v.call, False)
     queue_unlock(q)
+
+cdef inline void visit_returned(Visit* v) noexcept nogil:
+    """Once all messages are back: drop what does not fit, then what has expired."""
+    queue_lock(v.call.queue)
+    queue_ring(v.call.queue, &v.call, <uint64_t> -1)
+    queue_unlock(v.call.queue)
+    visit_expire(v)
 
 cdef inline void brokerqueue_expire(BrokerQueue* b, int64_t now, DeadLetters* dead) noexcept nogil:
     """Have what has expired leave."""

@@ -60,7 +60,8 @@ cdef inline bint settle_back(Queue* q, Call* call, Message* m, Verdict verdict) 
             message_unyield(m)
         order_available(&q.order, m)
         cursors_recall(q, m, True)
-        queue_ring(q, call, <uint64_t> -1)
+        if not q.expires_next:  # else the caller trims the queue once all are back
+            queue_ring(q, call, <uint64_t> -1)
     return m.state == <uint32_t> MESSAGE_AVAILABLE
 
 cdef inline bint settle_locked(
