@@ -201,6 +201,17 @@ def test_a_channel_that_was_refused_counts_until_the_client_has_closed_it(dial: 
             assert client.ended() == TOO_MANY_CHANNELS
 
 
+@pytest.mark.parametrize(("size", "heard"), [(4000, True), (5000, False)])
+def test_a_frame_before_there_is_an_agreement(dial: Dial, size: int, heard: bool) -> None:
+    client = dial()
+    client.greet()
+    client.send(Connection.StartOk({"product": "x" * size}, "PLAIN", "\0guest\0guest", "en_US"))
+    if heard:
+        client.take(0, Connection.Tune)
+    else:
+        assert client.dropped() is None
+
+
 def test_a_frame_larger_than_agreed(dial: Dial) -> None:
     client = dial().open(frame_max=4096)
     client.channel()

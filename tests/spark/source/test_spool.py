@@ -139,7 +139,7 @@ def test_a_spool_that_vanished_is_refused(place: str):
         Spool(place, "e").open_batch(5, strict=True)
     Spool(place, "e").open_batch(5, strict=False)
     # Nothing can be missing before the first batch, nor once the epoch is there.
-    Spool(place, "f").open_batch(1, strict=True)
+    Spool(f"{place}-f", "f").open_batch(1, strict=True)
     Spool(place, "e").open_batch(6, strict=True)
 
 

@@ -135,14 +135,6 @@ def internal_error(_session: Session, _place: int, left: Observation, right: Obs
     return "(541, 'INTERNAL_ERROR'" in str(left.get("connections")) and "541" not in str(right.get("connections"))
 
 
-def dead_at_once(session: Session, place: int, _left: Observation, _right: Observation) -> bool:
-    return any(
-        (isinstance(one, DeclareQueue) and one.arguments.get("x-message-ttl") == 0)
-        or (isinstance(one, Publish) and one.properties.get("expiration") == "0")
-        for one in session[: place + 1]
-    )
-
-
 def channel_limit(session: Session, place: int, _left: Observation, _right: Observation) -> bool:
     return any(isinstance(one, Qos) and one.everywhere for one in session[: place + 1])
 
@@ -190,9 +182,10 @@ ENDING = [
         "server is to name the queue; the embedded broker says what is wrong.",
         internal_error,
     ),
-    # These two are to be removed when TTLs of 0, and limits of channels beside consumers without acknowledgements, are
-    # as in RabbitMQ; the generator then gets a TTL and an expiration of 0, and NaN and infinite headers. No session has
-    # a frame larger than agreed.
-    Difference("TTL 0", "A TTL of 0 is still being repaired.", dead_at_once),
-    Difference("limits of channels", "`basic.qos` of a whole channel is still being repaired.", channel_limit),
+    Difference(
+        "turns under a channel's limit",
+        "Which queue is served first when a limit of a whole channel has room again: RabbitMQ asks them in random "
+        "order, the embedded broker in turn.",
+        channel_limit,
+    ),
 ]

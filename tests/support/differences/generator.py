@@ -57,7 +57,7 @@ HEADERS: list[tuple[str, Any]] = [
 
 #: Of each argument of a queue, values that it may have, and values that it may not.
 ARGUMENTS: dict[str, tuple[list[Any], list[Any]]] = {
-    "x-message-ttl": ([BRIEF, BRIEF, 60_000, 315_360_000_000], [-1, "5", 1.5, True, None, 315_360_000_001, [5]]),
+    "x-message-ttl": ([0, BRIEF, BRIEF, 60_000, 315_360_000_000], [-1, "5", 1.5, True, None, 315_360_000_001, [5]]),
     "x-expires": ([EXPIRES, 60_000, 315_360_000_000], [0, -1, "x", False, 2**62, 1.0]),
     "x-max-length": ([0, 1, 2, 3, 5, 2**40], [-1, "3", 1.0, None, True]),
     "x-max-length-bytes": ([0, 2, 5, 10, 100], [-5, "3", {}]),
@@ -89,7 +89,7 @@ PROPERTIES: dict[str, list[Any]] = {
     "priority": [0, 1, 1, 2, 3, 4, 5, 9, 10, 200, 255],
     "correlation_id": ["c", ""],
     "reply_to": ["r"],
-    "expiration": [str(BRIEF), str(BRIEF), "60000", "+60000", "-1", "soon", "1.5", ""],
+    "expiration": ["0", str(BRIEF), str(BRIEF), "60000", "+60000", "-1", "soon", "1.5", ""],
     "message_id": ["m"],
     "message_type": ["t"],
     "user_id": ["guest", "guest", "guest", "root", ""],

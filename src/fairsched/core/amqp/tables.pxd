@@ -8,6 +8,7 @@ Source: AMQP 0-9-1, section 4.2.5.5, as RabbitMQ's errata have it; RabbitMQ, rab
 Thread safety: pure functions; a buffer is its owner's. Complexity: O(octets).
 """
 
+from libc.math cimport isfinite
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport strtod
@@ -217,6 +218,18 @@ cdef inline double field_real(const Field* f) noexcept nogil:
         return single
     memcpy(&real, &raw, sizeof(double))
     return real
+
+cdef inline bint tables_finite(Text table, bint named) noexcept nogil:
+    """Whether all floats of a table, or of an array, are numbers: Erlang has no others."""
+    cdef TableWalk w = tables_walk(table, named)
+    cdef Text name
+    cdef Field field
+    while tables_next(&w, &name, &field):
+        if field.kind in (b'd', b'f') and not isfinite(field_real(&field)):
+            return False
+        if field.kind in (b'F', b'A') and not tables_finite(field.value, field.kind == b'F'):
+            return False
+    return True
 
 cdef inline bint fields_equal(const Field* a, const Field* b) noexcept nogil:
     """Whether two values of an argument are equivalent for RabbitMQ: integers and strings of any kind by value."""

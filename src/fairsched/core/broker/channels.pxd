@@ -15,13 +15,13 @@ from fairsched.core.broker.consumers cimport channel_hinder
 from fairsched.core.broker.durability.keeping cimport message_leave
 from fairsched.core.broker.exchanges.names cimport names_clear, names_init
 from fairsched.core.broker.payload cimport payload_release
-from fairsched.core.broker.queues cimport brokerqueue_release, visit_returned
+from fairsched.core.broker.queues cimport brokerqueue_gives_at_once, brokerqueue_release, visit_returned
 from fairsched.core.broker.state cimport (
     AWAIT_METHOD, BrokerQueue, Channel, Client, Consumer, Publication, TxSettlement, Unacked,
 )
 from fairsched.core.broker.unacked cimport unacked_clear, unacked_find, unacked_init, unacked_remove
 from fairsched.core.broker.visit cimport (
-    DEAD_REJECTED, Visit, deadletters_add, visit_begin, visit_end,
+    DEAD_EXPIRED, DEAD_REJECTED, Visit, deadletters_add, visit_begin, visit_end,
 )
 from fairsched.core.connection.chain cimport Session
 from fairsched.core.connection.session cimport session_close, session_init
@@ -65,6 +65,10 @@ cdef inline void channel_settle(Channel* ch, Settling* s, Unacked* u, SettleVerb
     if u.counted:
         ch.in_flight -= 1
     unacked_remove(&ch.unacked, u)
+    if verb == VERB_REQUEUE and brokerqueue_gives_at_once(b, u.payload):
+        queue_settle(&s.visit.call, c, u.message, u.holder, u.lease, SETTLE_ACK)
+        deadletters_add(&ch.client.dead, b, u.payload, DEAD_EXPIRED)
+        return
     if verb == VERB_REQUEUE:
         s.requeued = True
         queue_settle(&s.visit.call, c, u.message, u.holder, u.lease, SETTLE_RELEASE)

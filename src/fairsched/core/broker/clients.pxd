@@ -78,7 +78,7 @@ cdef enum:
     READ_LEAST = 4096
     READ_MOST = 65536
     BODY_ROOM = 131072           # octets of a body that room is made for before they are there
-    FRAME_BEFORE_TUNE = 8192
+    FRAME_BEFORE_TUNE = 4096
     OUTPUT_MOST = 8388608        # octets of answers that a client leaves unread before nothing more is done for it
     ANSWER_SECONDS = 5           # that close-ok, or the end of the socket, is waited for
     CATCH_UP = 64                # targets that are served before an answer

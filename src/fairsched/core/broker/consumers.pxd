@@ -56,15 +56,16 @@ cdef inline int64_t consumer_limit(const Consumer* c) noexcept nogil:
     """How many messages it may pull now."""
     cdef BrokerQueue* b = c.queue
     cdef Channel* ch = c.channel
-    cdef int64_t depth, limit = DELIVERIES
+    cdef int64_t depth, left, limit = DELIVERIES
     if b.queue.consumers.load() > 1:
         limit = 1
     else:
         depth = b.queue.depth.load()
         if depth > 0:
             limit = min(limit, 1 + DELIVERY_OCTETS * depth // max(b.queue.bytes.load(), 1))
-    if ch.limit and not c.no_ack:
-        limit = min(limit, <int64_t> ch.limit - <int64_t> ch.in_flight)
+    if ch.limit:
+        left = <int64_t> ch.limit - <int64_t> ch.in_flight
+        limit = min(limit, left) if left <= 0 or not c.no_ack else limit
     return limit
 
 cdef inline void consumer_book(Consumer* c, const Pulled* pulled) noexcept nogil:
@@ -128,20 +129,40 @@ cdef inline bint consumer_pull(void* context, void* consumer) noexcept nogil:
         ch.client.connection.yields = True
     if ch.limit and ch.in_flight >= ch.limit:
         channel_hinder(ch, True)
+        channel_end_turn(c)
     return True
 
+cdef inline void channel_end_turn(Consumer* c) noexcept nogil:
+    """Put a consumer behind the others of its channel: the first is told first that there is room again."""
+    cdef Channel* ch = c.channel
+    cdef Consumer* last = c
+    while last.next != NULL:
+        last = last.next
+    if last == c:
+        return
+    c.next.previous = c.previous
+    if c.previous != NULL:
+        c.previous.next = c.next
+    else:
+        ch.consumers = c.next
+    last.next = c
+    c.previous = last
+    c.next = NULL
+
 cdef inline void channel_hinder(Channel* ch, bint full) noexcept nogil:
-    """The channel's prefetch is used up, or is not any more."""
+    """The channel's prefetch is used up, or is not any more.
+
+    As with RabbitMQ, consumers without acknowledgements do not use it, but wait for it.
+    """
     cdef Consumer* c = ch.consumers
     if ch.full == full:
         return
     ch.full = full
     while c != NULL:
-        if not c.no_ack:
-            if full:
-                target_hinder(&c.target, HINDRANCE_FULL)
-            else:
-                target_resume(&c.target, HINDRANCE_FULL)
+        if full:
+            target_hinder(&c.target, HINDRANCE_FULL)
+        else:
+            target_resume(&c.target, HINDRANCE_FULL)
         c = c.next
 
 cdef inline void consumer_interest(void* context, void* consumer, bint desired) noexcept nogil:
@@ -227,7 +248,7 @@ cdef inline Admission consumer_join(Consumer* c) noexcept nogil:
     cdef Visit v
     cdef Admission admission = ADMISSION_NO_MEMORY
     target_init(&c.target, &ch.session, &ch.client.server.target_actions, c)
-    if ch.full and not c.no_ack:
+    if ch.full:
         target_hinder(&c.target, HINDRANCE_FULL)
     target_start(&c.target)
     if target_attach(&c.target, c):

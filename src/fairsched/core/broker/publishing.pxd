@@ -11,7 +11,7 @@ Thread safety: the connection's thread. Complexity: that of routing, and O(1) pe
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from fairsched.core.amqp.constants cimport NO_ROUTE, PRECONDITION_FAILED
+from fairsched.core.amqp.constants cimport INTERNAL_ERROR, NO_ROUTE, PRECONDITION_FAILED
 from fairsched.core.amqp.contents cimport (
     Content, PROPERTY_EXPIRATION, PROPERTY_HEADERS, PROPERTY_USER_ID, Properties, contents_has, contents_rewrite,
     contents_text,
@@ -21,13 +21,13 @@ from fairsched.core.amqp.octets cimport (
     Bytes, Text, bytes_add, bytes_append, bytes_clear, bytes_init, bytes_number, bytes_room, bytes_short, bytes_size,
     bytes_take, text_begins, text_equal, text_of,
 )
-from fairsched.core.amqp.tables cimport Field, table_begin, table_copy, table_end, tables_get
+from fairsched.core.amqp.tables cimport Field, table_begin, table_copy, table_end, tables_finite, tables_get
 from fairsched.core.broker.arguments cimport TIME_MAX
 from fairsched.core.broker.consumers cimport topology_share
 from fairsched.core.broker.durability.journal cimport Journal, journal_is_durable
 from fairsched.core.broker.durability.keeping cimport message_keep, refuse_disk
 from fairsched.core.broker.errors cimport (
-    Refusal, refusal_quoted, refusal_say, refusal_text, refuse_memory, refuse_name,
+    Refusal, refusal_quoted, refusal_say, refusal_text, refuse, refuse_memory, refuse_name,
 )
 from fairsched.core.broker.exchanges.exchanges cimport Exchange
 from fairsched.core.broker.exchanges.routing cimport Route, route_exchange, route_publish
@@ -71,6 +71,10 @@ cdef inline bint publication_check(Channel* ch, Publication* p, Refusal* refusal
     cdef Text text
     p.expiration = -1
     p.batch = 0
+    if contents_has(&p.properties, PROPERTY_HEADERS) and not tables_finite(
+        contents_text(header, &p.properties, PROPERTY_HEADERS), True
+    ):
+        return refuse(refusal, INTERNAL_ERROR, b"a header is NaN or infinite")
     if contents_has(&p.properties, PROPERTY_USER_ID):
         text = contents_text(header, &p.properties, PROPERTY_USER_ID)
         if not text_equal(text, ch.client.user):

@@ -8,7 +8,9 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from fairsched.core.amqp.contents cimport PROPERTY_PRIORITY, contents_number
+from fairsched.core.amqp.contents cimport (
+    PROPERTY_EXPIRATION, PROPERTY_PRIORITY, Properties, contents_find, contents_number, contents_text,
+)
 from fairsched.core.amqp.octets cimport Text, text_copy, text_free
 from fairsched.core.amqp.tables cimport Field, field_integer, tables_get
 from fairsched.core.broker.durability.keeping cimport message_leave
@@ -37,8 +39,8 @@ from fairsched.core.queue.queue cimport (
 )
 from fairsched.core.queue.ring cimport queue_ring
 from fairsched.core.queue.state cimport (
-    Queue, QueueWalk, queue_lock, queue_remove, queue_unlock, queue_unref, queuewalk_begin, queuewalk_end,
-    queuewalk_next,
+    Queue, QueueWalk, consumer_desired, queue_lock, queue_remove, queue_unlock, queue_unref, queuewalk_begin,
+    queuewalk_end, queuewalk_next,
 )
 from fairsched.core.queue.time cimport queue_sweep
 from fairsched.core.schedule.slots cimport NO_SLOT, slots_add
@@ -186,6 +188,33 @@ cdef inline int64_t brokerqueue_life(const BrokerQueue* b, const Publication* p)
         return p.expiration
     return b.arguments.message_ttl
 
+cdef inline bint brokerqueue_gives_at_once(const BrokerQueue* b, Payload* p) noexcept nogil:
+    """Whether a message of a queue has a time to live of 0: it goes to a consumer at once, or expires."""
+    cdef const uint8_t* header = payload_header(p)
+    cdef Properties properties
+    cdef Text text
+    cdef uint32_t i
+    if b.arguments.message_ttl == 0:
+        return True
+    contents_find(header, p.header_size, &properties)
+    text = contents_text(header, &properties, PROPERTY_EXPIRATION)
+    for i in range(text.length):  # it was checked when it was published: a sign and digits
+        if b'1' <= text.data[i] <= b'9':
+            return False
+    return text.length > 0
+
+cdef inline bint brokerqueue_wanted(BrokerQueue* b) noexcept nogil:
+    """Whether a consumer is ready for a message."""
+    cdef Consumer* c
+    if b.queue.consumers.load() == 0:
+        return False
+    b.guard.lock()
+    c = b.consumers
+    while c != NULL and not consumer_desired(&c.base):
+        c = c.next_of_queue
+    b.guard.unlock()
+    return c != NULL
+
 cdef inline void timed_push(Server* server, BrokerQueue* b) noexcept nogil:
     """Put a queue, with a reference, among those that time concerns."""
     cdef uintptr_t head = server.timed.load()
@@ -236,12 +265,13 @@ cdef inline bint brokerqueue_put(
     cdef uint8_t room[KEY_ROOM]
     cdef Admittance done
     cdef int64_t life = brokerqueue_life(b, p)
+    cdef bint wanted = life == 0 and brokerqueue_wanted(b)
     brokerqueue_offer(b, p, now, &offer, &room[0])
-    if life == 0 and b.queue.consumers.load() == 0:
+    if life == 0 and not wanted and b.queue.available.load() == 0:
         deadletters_add(dead, b, p.payload, DEAD_EXPIRED)
         return True
-    if life >= 0:
-        offer.expiry = now + (life * MILLISECOND if life else LIFE_AT_ONCE)
+    if life >= 0:  # as with RabbitMQ, what is behind others does not expire before it is the first one
+        offer.expiry = now + (LIFE_AT_ONCE if wanted else life * MILLISECOND)
         brokerqueue_watch(b)
     visit_begin(&v, b, now, dead)
     done = queue_put(&v.call, &offer, NULL)
