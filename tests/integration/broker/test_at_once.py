@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pamqp.commands import Basic, Queue
 from support.rabbitmq import eventually
 from support.wireclient import Name, WireChannel
 
@@ -64,6 +65,34 @@ def test_what_comes_back_expires(channel: WireChannel, at_once: tuple[str, str, 
     eventually(lambda: channel.ready(dead) == 1)
     assert channel.waiting == []
     assert channel.ready(queue) == 0
+
+
+def test_what_comes_back_behind_others_waits_to_be_the_first(channel: WireChannel, name: Name) -> None:
+    queue = channel.declare(name())
+    channel.published(b"a", routing_key=queue)
+    channel.consume(queue, "c")
+    [first] = channel.deliveries(1)
+    channel.published(b"b", routing_key=queue, expiration="0")
+    [second] = channel.deliveries(1)
+    channel.call(Basic.Cancel(consumer_tag="c"))
+    channel.nack(second.tag, multiple=True)
+    assert first.tag < second.tag
+    eventually(lambda: channel.ready(queue) == 2)
+    assert channel.get(queue).body == b"a"
+    eventually(lambda: channel.ready(queue) == 0)
+
+
+def test_what_a_deleted_queue_had_is_no_dead_letter(
+    channel: WireChannel, at_once: tuple[str, str, dict[str, str]]
+) -> None:
+    queue, dead, properties = at_once
+    channel.consume(queue, "c")
+    channel.published(b"a", routing_key=queue, **properties)
+    [one] = channel.deliveries(1)
+    channel.call(Queue.Delete(queue=queue))
+    channel.nack(one.tag)
+    channel.round_trip()
+    assert channel.ready(dead) == 0
 
 
 def test_what_a_closed_channel_had_expires(

@@ -21,11 +21,11 @@ from fairsched.core.broker.state cimport (
 )
 from fairsched.core.broker.unacked cimport unacked_clear, unacked_find, unacked_init, unacked_remove
 from fairsched.core.broker.visit cimport (
-    DEAD_EXPIRED, DEAD_REJECTED, Visit, deadletters_add, visit_begin, visit_end,
+    DEAD_REJECTED, Visit, deadletters_add, visit_begin, visit_end,
 )
 from fairsched.core.connection.chain cimport Session
 from fairsched.core.connection.session cimport session_close, session_init
-from fairsched.core.queue.settle cimport SETTLE_ACK, SETTLE_RELEASE, queue_settle
+from fairsched.core.queue.settle cimport SETTLE_ACK, SETTLE_RELEASE, queue_expire_taken, queue_settle
 from fairsched.core.queue.state cimport QueueConsumer
 
 cdef enum SettleVerb:
@@ -65,12 +65,10 @@ cdef inline void channel_settle(Channel* ch, Settling* s, Unacked* u, SettleVerb
     if u.counted:
         ch.in_flight -= 1
     unacked_remove(&ch.unacked, u)
-    if verb == VERB_REQUEUE and brokerqueue_gives_at_once(b, u.payload):
-        queue_settle(&s.visit.call, c, u.message, u.holder, u.lease, SETTLE_ACK)
-        deadletters_add(&ch.client.dead, b, u.payload, DEAD_EXPIRED)
-        return
     if verb == VERB_REQUEUE:
         s.requeued = True
+        if brokerqueue_gives_at_once(b, u.payload):
+            queue_expire_taken(&b.queue, u.message, u.holder, u.lease)
         queue_settle(&s.visit.call, c, u.message, u.holder, u.lease, SETTLE_RELEASE)
         return
     queue_settle(&s.visit.call, c, u.message, u.holder, u.lease, SETTLE_ACK)

@@ -132,6 +132,13 @@ cdef inline bint queue_settle(
         queue_owe(call)
     return settled
 
+cdef inline void queue_expire_taken(Queue* q, Message* m, uint64_t holder, uint32_t lease) noexcept nogil:
+    """Have a message that `holder` pulled under `lease`, and that may expire, be expired when it comes back."""
+    queue_lock(q)
+    if message_taken(m) and m.holder == holder and m.lease == lease and m.expiry != 0:
+        m.expiry = 1
+    queue_unlock(q)
+
 cdef inline int64_t queue_release_all(Call* call, uint64_t holder) noexcept nogil:
     """Release all that a consumer has, whoever holds its leases; how many messages."""
     cdef Queue* q = call.queue

@@ -96,8 +96,9 @@ cdef struct Queue:
     int64_t max_deliveries     # 0: no limit
     bint nondestructive
     bint drains                # closed, and what comes back leaves
-    bint expires_next          # as with RabbitMQ: what has expired leaves when it is next (not of a fair queue), and the
-                               # owner trims a ring once all that it returns together is back
+    # As with RabbitMQ: what has expired leaves when it is next (not of a fair queue), and the owner trims a ring once
+    # all that it returns together is back.
+    bint expires_next
 
 cdef struct Pulled:  # a message as it was when it was pulled: it may be another's before anybody looks
     Message* message           # referenced
