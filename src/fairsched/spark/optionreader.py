@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -45,11 +45,6 @@ def _is_weight(value: object) -> bool:
 
 def _is_argument(value: object) -> bool:
     return isinstance(value, str | bool | int) and not (type(value) is int and not -(2**63) <= value < 2**63)
-
-
-def _own(names: Iterable[str]) -> list[str]:
-    """Leave out options of tables, which Spark puts a word in front of."""
-    return sorted(name for name in names if not name.startswith("option."))
 
 
 class OptionReader:
@@ -174,9 +169,11 @@ class OptionReader:
 
     def refuse_alike(self, *names: str) -> None:
         """Raise ConfigurationError if an option that was not read is a misspelling of one of these."""
-        for name in names:
-            for given in difflib.get_close_matches(name.lower(), _own(self._left), 1):
-                raise ConfigurationError(f"no such option: {given} (did you mean {name}?)")
+        meant = {name.lower(): name for name in names}
+        for given in sorted(self._left):
+            # Spark puts "option." in front of those of tables.
+            if not given.startswith("option.") and (guess := self._guess(given, meant)):
+                raise ConfigurationError(f"no such option: {given}{guess}")
 
     @staticmethod
     def _guess(given: str, known: Mapping[str, str]) -> str:
