@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import socket
 import struct
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
@@ -75,13 +76,25 @@ class WireClient:
         self.tune: Connection.Tune | None = None
         self.start: Connection.Start | None = None
         self._buffer = b""
+        self._held: list[bytes] | None = None
         self._inbox: dict[int, deque[Any]] = defaultdict(deque)
         self._numbers = itertools.count(1)
 
     # Bytes ----------------------------------------------------------------------------------------------------------
 
     def send_bytes(self, data: bytes) -> None:
-        self.socket.sendall(data)
+        if self._held is None:
+            self.socket.sendall(data)
+        else:
+            self._held.append(data)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Send what is sent in here at once, at the end."""
+        held = self._held = []
+        yield
+        self._held = None
+        self.send_bytes(b"".join(held))
 
     def send(self, method: Any, channel: int = 0) -> None:
         self.send_bytes(frame.marshal(method, channel))

@@ -221,6 +221,35 @@ def test_cancelling(channel: WireChannel, queue: str) -> None:
     assert channel.call(Basic.Cancel("unknown")).consumer_tag == "unknown"
 
 
+def test_what_is_published_before_a_cancel_is_for_the_consumer(
+    channel: WireChannel, other: WireChannel, queue: str
+) -> None:
+    """On one channel, though another consumer waits."""
+    channel.consume(queue, "high", arguments={"x-priority": 1}, no_ack=True)
+    other.consume(queue, "low", no_ack=True)
+    with channel.client.together():
+        for body in numbered(100):
+            channel.publish(body, queue)
+        channel.cast(Basic.Cancel("high"))
+        channel.publish(b"later", queue)
+    assert channel.bodies(100) == numbered(100)
+    assert other.bodies(1) == [b"later"]
+
+
+def test_a_cancelled_consumer_gets_no_more_than_its_prefetch(
+    channel: WireChannel, other: WireChannel, queue: str
+) -> None:
+    other.consume(queue, "low", arguments={"x-priority": -1}, no_ack=True)
+    channel.qos(2)
+    channel.consume(queue, "high")
+    with channel.client.together():
+        for body in numbered(5):
+            channel.publish(body, queue)
+        channel.cast(Basic.Cancel("high"))
+    assert channel.bodies(2) == [b"0", b"1"]
+    assert other.bodies(3) == [b"2", b"3", b"4"]
+
+
 def test_many_consumers_of_one_channel(channel: WireChannel, name: Name) -> None:
     """Whichever goes, with something in doubt, the others go on, and its tag may be used again."""
     queues = {f"tag {number}": channel.declare(name()) for number in range(40)}

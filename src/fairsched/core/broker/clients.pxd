@@ -82,6 +82,7 @@ cdef enum:
     OUTPUT_MOST = 8388608        # octets of answers that a client leaves unread before nothing more is done for it
     ANSWER_SECONDS = 5           # that close-ok, or the end of the socket, is waited for
     CATCH_UP = 64                # targets that are served before an answer
+    CATCH_UP_CANCELLED = 4096    # and before one of them is cancelled
 
 # Errors ---------------------------------------------------------------------------------------------------------------
 
@@ -286,16 +287,17 @@ cdef inline bint on_channel_close(Channel* ch, Reader* r, Refusal* refusal) noex
     method_write(&client.output, ch.number, CHANNEL_CLOSE_OK)
     return True
 
-cdef inline void client_catch_up(Client* client) noexcept nogil:
+cdef inline void client_catch_up(Client* client, int most, bint in_turn) noexcept nogil:
     """Before anything that is answered: see to what earlier frames have brought about, as far as that is not much.
 
     So a client that has acknowledged, and then asks, gets what it may have by that before the answer, as from RabbitMQ.
+    `in_turn`: of a queue with several consumers, one message.
     """
     cdef Connection* c = &client.connection
     cdef int steps = 0
     dead_publish(client)
     topology_unshare(client)
-    while steps < CATCH_UP and not c.blocked and not c.yields and connection_flush(c) and connection_step(c):
+    while steps < most and not c.blocked and not (in_turn and c.yields) and connection_flush(c) and connection_step(c):
         steps += 1
     dead_publish(client)
     topology_unshare(client)
@@ -312,13 +314,14 @@ cdef inline bint channel_method(
         return on_basic_nack(ch, r, refusal)
     if method == BASIC_REJECT:
         return on_basic_reject(ch, r, refusal)
-    client_catch_up(ch.client)
+    if method == BASIC_CANCEL:  # what was published before is for the consumer, though others wait as well
+        client_catch_up(ch.client, CATCH_UP_CANCELLED, False)
+        return on_basic_cancel(ch, r, refusal)
+    client_catch_up(ch.client, CATCH_UP, True)
     if method == BASIC_GET:
         return on_basic_get(ch, r, refusal)
     if method == BASIC_CONSUME:
         return on_basic_consume(ch, r, refusal)
-    if method == BASIC_CANCEL:
-        return on_basic_cancel(ch, r, refusal)
     if method == BASIC_QOS:
         return on_basic_qos(ch, r, refusal)
     if method == BASIC_RECOVER or method == BASIC_RECOVER_ASYNC:

@@ -35,11 +35,11 @@ from fairsched.core.queue.order.order cimport (
 )
 from fairsched.core.queue.overflow cimport OVERFLOW_NONE, OVERFLOW_REJECT, OVERFLOW_RING
 from fairsched.core.queue.queue cimport (
-    Admittance, Offer, PUT_CLOSED, PUT_DONE, PUT_FULL, queue_clear, queue_init, queue_put,
+    Admittance, Offer, PUT_CLOSED, PUT_DONE, PUT_FULL, queue_clear, queue_init, queue_put, queue_wanted,
 )
 from fairsched.core.queue.ring cimport queue_ring
 from fairsched.core.queue.state cimport (
-    Queue, QueueWalk, consumer_desired, queue_lock, queue_remove, queue_unlock, queue_unref, queuewalk_begin,
+    Queue, QueueWalk, queue_lock, queue_remove, queue_unlock, queue_unref, queuewalk_begin,
     queuewalk_end, queuewalk_next,
 )
 from fairsched.core.queue.time cimport queue_sweep
@@ -196,24 +196,14 @@ cdef inline bint brokerqueue_gives_at_once(const BrokerQueue* b, Payload* p) noe
     cdef uint32_t i
     if b.arguments.message_ttl == 0:
         return True
+    if b.queue.timed.load() == 0:
+        return False
     contents_find(header, p.header_size, &properties)
     text = contents_text(header, &properties, PROPERTY_EXPIRATION)
     for i in range(text.length):  # it was checked when it was published: a sign and digits
         if b'1' <= text.data[i] <= b'9':
             return False
     return text.length > 0
-
-cdef inline bint brokerqueue_wanted(BrokerQueue* b) noexcept nogil:
-    """Whether a consumer is ready for a message."""
-    cdef Consumer* c
-    if b.queue.consumers.load() == 0:
-        return False
-    b.guard.lock()
-    c = b.consumers
-    while c != NULL and not consumer_desired(&c.base):
-        c = c.next_of_queue
-    b.guard.unlock()
-    return c != NULL
 
 cdef inline void timed_push(Server* server, BrokerQueue* b) noexcept nogil:
     """Put a queue, with a reference, among those that time concerns."""
@@ -265,15 +255,17 @@ cdef inline bint brokerqueue_put(
     cdef uint8_t room[KEY_ROOM]
     cdef Admittance done
     cdef int64_t life = brokerqueue_life(b, p)
-    cdef bint wanted = life == 0 and brokerqueue_wanted(b)
+    cdef bint wanted
     brokerqueue_offer(b, p, now, &offer, &room[0])
+    visit_begin(&v, b, now, dead)
+    wanted = life == 0 and queue_wanted(&v.call)
     if life == 0 and not wanted and b.queue.available.load() == 0:
+        visit_end(&v)
         deadletters_add(dead, b, p.payload, DEAD_EXPIRED)
         return True
     if life >= 0:  # as with RabbitMQ, what is behind others does not expire before it is the first one
         offer.expiry = now + (LIFE_AT_ONCE if wanted else life * MILLISECOND)
         brokerqueue_watch(b)
-    visit_begin(&v, b, now, dead)
     done = queue_put(&v.call, &offer, NULL)
     visit_end(&v)
     if done == PUT_DONE:

@@ -41,13 +41,14 @@ from fairsched.core.queue.order.order cimport (
     KIND_FAIR, KIND_LAST_VALUE, KIND_PRIORITY, KIND_SORTED, Kind, order_clear, order_init, order_level, order_link,
 )
 from fairsched.core.queue.overflow cimport OVERFLOW_NONE, OVERFLOW_RING, overflow_admits
-from fairsched.core.queue.ring cimport queue_awaited, queue_trim
+from fairsched.core.queue.ring cimport queue_trim
 from fairsched.core.queue.state cimport (
-    Call, Queue, queue_count, queue_counted, queue_counted_bytes, queue_lock, queue_remove, queue_unlock,
+    Call, Queue, QueueConsumer, consumer_desired, queue_count, queue_counted, queue_counted_bytes, queue_lock,
+    queue_remove, queue_unlock,
 )
 from fairsched.core.queue.wake cimport queue_offer
 from fairsched.core.waiting.interest cimport interest_clear, interest_init
-from fairsched.core.waiting.wakeup cimport wakeup_possible
+from fairsched.core.waiting.walk cimport LIST_ALL, InterestWalk, interestwalk_init, interestwalk_next
 
 cdef enum Admittance:
     PUT_DONE = 1
@@ -140,8 +141,14 @@ cdef inline bint queue_supersede(Queue* q, Call* call, Message* m) noexcept nogi
     return True
 
 cdef inline bint queue_wanted(Call* call) noexcept nogil:
-    """Whether there are consumers that would take a message at once."""
-    return wakeup_possible(&call.queue.interest) or queue_awaited(call)
+    """Whether there are consumers that would take a message at once: by their wishes, as a node may be on its way."""
+    cdef InterestWalk w
+    cdef QueueConsumer* c
+    interestwalk_init(&w, &call.queue.interest, call.pin, LIST_ALL)
+    c = <QueueConsumer*> interestwalk_next(&w)
+    while c != NULL and not (c.node.acquires and consumer_desired(c)):
+        c = <QueueConsumer*> interestwalk_next(&w)
+    return c != NULL
 
 cdef inline bint queue_bears(Call* call) noexcept nogil:
     """Return whether a ring takes a message that is larger than its limits.
