@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
+import pika
 import pytest
 from support.rabbitmq import Node, eventually, numbered
 
@@ -190,3 +192,37 @@ def test_a_stream_that_was_replaced_by_another_queue_loses_nothing(broker: Node,
     found = run(consumer, handle, done)
     assert found["reconnects"] == 1
     eventually(lambda: broker.count(stream) == COUNT)
+
+
+def test_a_dead_letter_that_the_broker_closes_the_connection_for_keeps_no_other_back(
+    broker: Node, stream: str, new_queue: Declare
+) -> None:
+    """A stream takes no decimals: RabbitMQ ends the connection with 541, without saying for which message."""
+    queue = new_queue()
+    bodies = numbered(10)
+    with broker.connect() as channel:
+        for number, body in enumerate(bodies):
+            headers = {"price": Decimal("1.5")} if number == 3 else {"number": number}
+            channel.basic_publish("", queue, body, pika.BasicProperties(headers=headers))
+    consumer = Consumer(broker.url, [queue], retry=Retry(1, dead_letter=stream))
+    handled: list[bytes] = []
+
+    def handle(message: Any) -> None:
+        handled.append(message.body)
+        fail(message)
+
+    def done() -> bool:
+        found = consumer.stats()
+        return bool(found["dead_lettered"] == len(bodies) - 1 and found["retry_failures"] > 1)
+
+    run(consumer, handle, done)
+    innocents = [body for body in bodies if body != b"3"]
+    assert [body for body in handled if body != b"3"] == innocents
+    with broker.connect() as channel:
+        channel.basic_qos(prefetch_count=100)
+        channel.basic_consume(stream, lambda *got: letters.append(got[3]), arguments={"x-stream-offset": "first"})
+        letters: list[bytes] = []
+        eventually(lambda: channel.connection.process_data_events(0.1) or set(letters) >= {*innocents})
+        assert set(letters) == {*innocents}
+        assert max(map(letters.count, innocents)) <= 3  # sent together twice, then one by one
+    assert broker.left(queue) == 1
