@@ -24,13 +24,13 @@ from fairsched.consumer.handling.handler_thread import HandlerThread
 from fairsched.consumer.handling.settlement import call_async
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.state import ConsumerState
+from fairsched.delivery.handlers import is_coroutine_handler
 from fairsched.errors import ShutDown
-from fairsched.handlers import is_coroutine_handler
 from fairsched.publisher.asynchronous import Publisher, check_loop
 
 if TYPE_CHECKING:
-    from fairsched._delivery import Message
-    from fairsched._fairqueue import FairQueue
+    from fairsched.delivery._delivery import Message
+    from fairsched.scheduling._fairqueue import FairQueue
 
 __all__ = ["Consumer", "Publisher"]
 

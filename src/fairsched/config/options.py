@@ -15,16 +15,16 @@ from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fairsched.config import values
+from fairsched.config.durations import format_duration
+from fairsched.config.pools import Workers
 from fairsched.config.values import Kind, or_off
-from fairsched.durations import format_duration
 from fairsched.errors import ConfigurationError
-from fairsched.pools import Workers
 
 if TYPE_CHECKING:
-    from fairsched._codel import CoDel
-    from fairsched.limit import Limit
-    from fairsched.queues import Queue
-    from fairsched.retry import Retry
+    from fairsched.config.queues import Queue
+    from fairsched.config.retry import Retry
+    from fairsched.scheduling._codel import CoDel
+    from fairsched.scheduling.limit import Limit
 
 __all__ = ["OPTIONS", "PREFIX", "URL_VARIABLES", "ConsumerOptions", "Option", "default_url", "did_you_mean"]
 

@@ -10,7 +10,7 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from fairsched._amqp import settled
+from fairsched.amqp._publishing import settled
 from fairsched.config.arguments import made_by
 from fairsched.errors import PublishFailed
 from fairsched.publisher.client import Client, Settings, confirmations, message_count
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pika.spec import BasicProperties
     from typing_extensions import Buffer
 
-    from fairsched._amqp import Confirmation
-    from fairsched._delivery import Message
+    from fairsched.amqp._publishing import Confirmation
+    from fairsched.delivery._delivery import Message
     from fairsched.publisher.client import Outgoing
 
 _log = logging.getLogger(__name__)

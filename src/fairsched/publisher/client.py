@@ -11,8 +11,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fairsched._amqp import Confirmation, PublishWindow
 from fairsched._core import checked_timeout
+from fairsched.amqp._publishing import Confirmation, PublishWindow
 from fairsched.amqp.urls import check_urls, endpoint
 from fairsched.errors import ConfigurationError, ConnectionFailed, PublishFailed
 from fairsched.publisher.contents import Contents
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pika.spec import BasicProperties
     from typing_extensions import Buffer
 
-    from fairsched._delivery import Message
+    from fairsched.delivery._delivery import Message
 
     #: Arguments of `PublishWindow.put`: exchange, routing key, encoded properties, body, mandatory.
     Outgoing = tuple[str, str, bytes, Buffer, bool]

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pika.spec import BasicProperties
     from typing_extensions import Buffer
 
-    from fairsched._amqp import Confirmation
-    from fairsched._delivery import Message
+    from fairsched.amqp._publishing import Confirmation
+    from fairsched.delivery._delivery import Message
     from fairsched.publisher.client import Outgoing
 
 __all__ = ["Publisher"]

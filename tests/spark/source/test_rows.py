@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.wiretables import Encoded, field, nested, table
 
-from fairsched._delivery import CollectedDeliveries
+from fairsched.delivery._collected import CollectedDeliveries
 from fairsched.errors import ConfigurationError
 from fairsched.spark.source.options import source_options
 from fairsched.spark.source.rows import COLUMNS, Decoder, check_columns, column_names, ddl

@@ -186,8 +186,8 @@ ENDING = [
     ),
     Difference(
         "the next active consumer",
-        "The active consumer of several is cancelled while messages wait: RabbitMQ 3.10 gives the next one nothing before "
-        "the queue changes again (4.3 does), the embedded broker at once.",
+        "The active consumer of several is cancelled while messages wait: RabbitMQ 3.10 gives the next one nothing "
+        "before the queue changes again (4.3 does), the embedded broker at once.",
         active_consumer_after_cancel,
     ),
     Difference(

@@ -9,18 +9,18 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
-from fairsched._amqp import AckLedger
-from fairsched._delivery import ask_about, decide_about, settle_all_failed, settle_failed
+from fairsched.amqp._ackledger import AckLedger
 from fairsched.consumer.handling.described import described, shown
 from fairsched.consumer.handling.retries import attempts_before
 from fairsched.consumer.requeueing.pace import Pace
+from fairsched.delivery._delivery import ask_about, decide_about, settle_all_failed, settle_failed
+from fairsched.delivery.handlers import check_result
 from fairsched.errors import UndecodableBody
-from fairsched.handlers import check_result
 
 if TYPE_CHECKING:
-    from fairsched._delivery import Counters, Message
     from fairsched.consumer.handling.retries import Retries
     from fairsched.consumer.settings import OnError
+    from fairsched.delivery._delivery import Counters, Message
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _REMEMBERED = 4096
 
 
 async def call_async(handler: Callable[[Message], Awaitable[object]], message: Message) -> None:
-    """Await a coroutine handler, and settle the message, as `fairsched._delivery.call` does."""
+    """Await a coroutine handler, and settle the message, as `fairsched.delivery._delivery.call` does."""
     try:
         result = await handler(message)
     except Exception as error:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fairsched._amqp import AckLedger
+from fairsched.amqp._ackledger import AckLedger
 from fairsched.amqp.session import Session
 from fairsched.errors import ConnectionFailed, QueueNotFound, RequestRefused
 from fairsched.spark.broker import Retries, open_session

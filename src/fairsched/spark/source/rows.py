@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fairsched._amqp import PROPERTY_NAMES, read_properties
+from fairsched.amqp._properties import PROPERTY_NAMES, read_properties
 from fairsched.amqp.fieldtables import LATEST_SECOND, as_text, read_table
 from fairsched.errors import ConfigurationError
 from fairsched.spark.source.options import SourceOptions
 from fairsched.spark.source.typedheaders import typed_headers
 
 if TYPE_CHECKING:
-    from fairsched._delivery import CollectedDeliveries
+    from fairsched.delivery._collected import CollectedDeliveries
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 _NO_TEXT = {"delivery_mode": pa.int32(), "priority": pa.int32(), "timestamp": _INSTANT}
@@ -228,7 +228,7 @@ def taken(deliveries: CollectedDeliveries, known: Known, rows: Sequence[int] | N
 
 
 def texts_or_numbers(kind: pa.DataType, column: Column) -> pa.Array:
-    """Return a column of `fairsched._delivery` as Arrow has it: texts have offsets, numbers have not."""
+    """Return a column of `fairsched.delivery._delivery` as Arrow has it: texts have offsets, numbers have not."""
     rows, nulls, (there, offsets, data) = column
     parts = [there, data] if pa.types.is_primitive(kind) else [there, offsets, data]
     return pa.Array.from_buffers(kind, rows, [None if part is None else pa.py_buffer(part) for part in parts], nulls)

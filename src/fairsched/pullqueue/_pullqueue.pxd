@@ -11,7 +11,6 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libcpp.atomic cimport atomic
 
-from fairsched._waitingroom cimport WaitingRoom
 from fairsched.core.memory cimport CACHE_LINE, first_line
 from fairsched.core.queue.groups cimport Grouping
 from fairsched.core.queue.message cimport Message
@@ -20,6 +19,7 @@ from fairsched.core.queue.queue cimport queue_clear, queue_init
 from fairsched.core.queue.state cimport Queue, QueueConsumer, queue_delete, queue_lock, queue_unlock, queue_unref
 from fairsched.core.waiting.interest cimport interest_clear
 from fairsched.core.waiting.reclaim cimport Garbage, Pin
+from fairsched.scheduling._waitingroom cimport WaitingRoom
 
 cdef enum:
     THRESHOLD = 100  # dead entries that a list of consumers keeps

@@ -8,15 +8,15 @@ from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from fairsched.bands import check_band
+from fairsched.amqp.shortstring import LONGEST, is_short_string
+from fairsched.config.frozenmapping import FrozenMapping
+from fairsched.config.retry import Retry
+from fairsched.config.weights import check_weight
+from fairsched.delivery.handlers import check_plain
 from fairsched.errors import ConfigurationError
-from fairsched.frozenmapping import FrozenMapping
-from fairsched.handlers import check_plain
-from fairsched.limit import Limit
 from fairsched.prefetch import LARGEST_PREFETCH
-from fairsched.retry import Retry
-from fairsched.shortstring import LONGEST, is_short_string
-from fairsched.weights import check_weight
+from fairsched.scheduling.bands import check_band
+from fairsched.scheduling.limit import Limit
 
 __all__ = ["Queue", "as_queues"]
 

@@ -32,12 +32,9 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from fairsched._buffers cimport array_data
 from fairsched._core cimport (
     NamedSlots, clear_t, slot_figures, slot_find, slot_pin, slot_settle, slot_unpin, slots_disown,
 )
-from fairsched._numbers cimport as_amount, as_count, as_int64, as_priority
-from fairsched._waitingroom cimport Seat, WaitingRoom
 from fairsched.core.atomics cimport rarely
 from fairsched.core.schedule.amount cimport AMOUNT_MAX
 from fairsched.core.schedule.anticipation cimport (
@@ -65,17 +62,20 @@ from fairsched.core.schedule.subkeys cimport (
 )
 from fairsched.core.waiting.node cimport NOTIFIED, node_state
 from fairsched.core.waiting.wakeup cimport wakeup_higher, wakeup_possible
+from fairsched.scheduling._buffers cimport array_data
+from fairsched.scheduling._numbers cimport as_amount, as_count, as_int64, as_priority
+from fairsched.scheduling._waitingroom cimport Seat, WaitingRoom
 
 import queue
 
 import numpy as np
 
-from fairsched._arrays import as_costs
 from fairsched._core import checked_quanta
-from fairsched.bands import check_band
-from fairsched.batch import Batch
 from fairsched.errors import ShutDown
-from fairsched.limit import Limit as GivenLimit
+from fairsched.scheduling._arrays import as_costs
+from fairsched.scheduling.bands import check_band
+from fairsched.scheduling.batch import Batch
+from fairsched.scheduling.limit import Limit as GivenLimit
 from fairsched.stats import LimitStats, SlotOutlook
 
 cdef extern from *:

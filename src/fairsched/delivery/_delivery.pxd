@@ -1,13 +1,14 @@
 """The delivery path of a consumer, as other modules see it; see _delivery.pyx."""
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_type_lock
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from fairsched._amqp cimport AckLedger
-from fairsched._fairqueue cimport FairQueue, Place
+from fairsched.amqp._ackledger cimport AckLedger
 from fairsched.core.amqp.frames cimport Found
 from fairsched.core.delay.buckets cimport Buckets
+from fairsched.scheduling._fairqueue cimport FairQueue, Place
 
 cdef enum:
     COUNTERS = 11
@@ -118,6 +119,25 @@ cdef class Message:
     cdef int sent_as(self, ChannelDeliveries channel, int verdict) noexcept
     cdef bytes header_bytes(self)
     cdef object name_in_method(self, int number)
+
+
+cdef inline const uint8_t* header_octets(Message message, int64_t* size) noexcept:
+    """The payload of a message's content header; NULL: there are pika's properties."""
+    if not isinstance(message.header, bytes):
+        return NULL
+    size[0] = message.header_end - message.header_at
+    return <const uint8_t*> PyBytes_AS_STRING(message.header) + message.header_at
+
+
+cdef inline const uint8_t* body_octets(Message message, int64_t* size) noexcept:
+    """The body of a message; NULL: it has one that is not bytes."""
+    if message.content is None and message.body_at and isinstance(message.header, bytes):
+        size[0] = message.body_end - message.body_at
+        return <const uint8_t*> PyBytes_AS_STRING(message.header) + message.body_at
+    if not isinstance(message.content, bytes):
+        return NULL
+    size[0] = PyBytes_GET_SIZE(message.content)
+    return <const uint8_t*> PyBytes_AS_STRING(message.content)
 
 
 cdef class HeaderKey:

@@ -18,8 +18,6 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
-from fairsched._buffers cimport array_data
-from fairsched._numbers cimport as_amount, as_buckets
 from fairsched.core.arrowdata cimport ArrowArray, ArrowArrayStream, ArrowSchema
 from fairsched.core.hashing.arrow cimport arrow_column
 from fairsched.core.hashing.exs1024 cimport rabbitmq_bucket as bucket_of_rabbitmq
@@ -34,10 +32,12 @@ from fairsched.core.hashing.ring cimport (
     HashRing as Ring, hashring_build, hashring_clear, hashring_init, hashring_owner, hashring_owners, hashring_place,
 )
 from fairsched.core.hashing.xxh64 cimport xxh64 as hash_bytes, xxh64_integer
+from fairsched.scheduling._buffers cimport array_data
+from fairsched.scheduling._numbers cimport as_amount, as_buckets
 
 import numpy as np
 
-from fairsched.ringarcs import arcs_of, moved_between
+from fairsched.routing.ringarcs import arcs_of, moved_between
 
 cdef extern from "Python.h":
     bint PyUnicode_CheckExact(object o) noexcept

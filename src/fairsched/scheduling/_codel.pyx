@@ -10,8 +10,6 @@ cimport cython
 from libc.math cimport INFINITY, NAN, floor
 from libc.stdint cimport int64_t, uint8_t
 
-from fairsched._buffers cimport array_data
-from fairsched._numbers cimport as_int64
 from fairsched.core.delay.codel cimport (
     CODEL_AGAIN, CODEL_COUNT_MAX, CODEL_LINUX, CODEL_LINUX_Q16, CODEL_Q16_ONE, CODEL_QUEUEING_CONSUMER, CODEL_RFC,
     CodelParams, CodelVars, codel_elapsed, codel_found_nothing, codel_init, codel_reset, codel_should_return,
@@ -21,10 +19,12 @@ from fairsched.core.delay.estimator cimport (
     NOTHING, Estimator as Header, estimator_add, estimator_count, estimator_init, estimator_mean, estimator_minimum,
     estimator_quantile,
 )
+from fairsched.scheduling._buffers cimport array_data
+from fairsched.scheduling._numbers cimport as_int64
 
 import numpy as np
 
-from fairsched._arrays import as_moments, as_numbers
+from fairsched.scheduling._arrays import as_moments, as_numbers
 from fairsched.stats import CoDelStats
 
 cdef enum:

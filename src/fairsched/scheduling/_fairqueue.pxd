@@ -3,10 +3,10 @@
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 from fairsched._core cimport NamedSlots
-from fairsched._waitingroom cimport WaitingRoom
 from fairsched.core.schedule.limits cimport Limit, LimitTable
 from fairsched.core.schedule.slots cimport Bands
 from fairsched.core.schedule.subkeys cimport Subkeys
+from fairsched.scheduling._waitingroom cimport WaitingRoom
 
 
 cdef class Place

@@ -5,7 +5,6 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint32_t
 from libc.string cimport memcpy
 
-from fairsched._buffers cimport array_data
 from fairsched.core.delay.codel cimport CODEL_LINUX, CODEL_LINUX_Q16, CODEL_QUEUEING_CONSUMER, CODEL_RFC, codel_init
 from fairsched.core.delay.histogram cimport HISTOGRAM_BUCKETS, HISTOGRAM_OCTAVES, Histogram, histogram_middle
 from fairsched.core.simulation.arrivals cimport (
@@ -24,6 +23,7 @@ from fairsched.core.simulation.variate cimport (
     NEVER as NO_MOMENT, VARIATE_CONSTANT, VARIATE_EXPONENTIAL, VARIATE_LOGNORMAL, VARIATE_UNIFORM, Variate,
 )
 from fairsched.core.simulation.xoshiro cimport Xoshiro
+from fairsched.scheduling._buffers cimport array_data
 
 import numpy as np
 

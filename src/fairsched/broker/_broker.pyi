@@ -1,7 +1,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, final
 
-from fairsched._journal import Store
+from fairsched.broker._journal import Store
 
 @final
 class Server:

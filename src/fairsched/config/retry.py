@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
+from fairsched.amqp.shortstring import LONGEST, is_short_string
+from fairsched.delivery.handlers import check_plain
 from fairsched.errors import ConfigurationError
-from fairsched.handlers import check_plain
-from fairsched.shortstring import LONGEST, is_short_string
 
 __all__ = ["On", "Retry"]
 

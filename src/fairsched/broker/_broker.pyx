@@ -11,12 +11,12 @@ from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uintptr_t
 from libc.string cimport memcpy
 
+from fairsched.broker._journal cimport Store
 from fairsched.core.amqp.octets cimport Bytes, Text, bytes_append, bytes_clear, bytes_init, bytes_size, text_copy
-from fairsched._journal cimport Store
-from fairsched.core.broker.errors cimport Refusal
-from fairsched.core.broker.handshake cimport login_answer, login_take
 from fairsched.core.broker.durability.journal cimport JournalRecord, journal_count, journal_records, records_free
 from fairsched.core.broker.durability.recovery cimport server_recover, server_say_closed
+from fairsched.core.broker.errors cimport Refusal
+from fairsched.core.broker.handshake cimport login_answer, login_take
 from fairsched.core.broker.server cimport (
     server_add_host, server_create, server_destroy, server_journal, server_limit_memory, server_listen, server_quiet,
     server_run, server_stop, server_warn,

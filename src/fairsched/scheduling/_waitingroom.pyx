@@ -33,7 +33,6 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.stdlib cimport free, malloc
 
-from fairsched._numbers cimport as_timeout
 from fairsched.core.waiting.interest cimport (
     MOVED, NO_MEMORY, interest_clear, interest_done, interest_enter, interest_first, interest_init, interest_leave,
     interest_notify, interest_set,
@@ -46,12 +45,13 @@ from fairsched.core.waiting.wakeup cimport Wants, wakeup_higher, wakeup_one, wak
 from fairsched.core.waiting.walk cimport (
     LIST_INTERESTED, LIST_NOTIFIED, InterestWalk, interestwalk_init, interestwalk_next,
 )
+from fairsched.scheduling._numbers cimport as_timeout
 
 import sys
 import threading
 import time
 
-from fairsched.greenlets import patched_by
+from fairsched.scheduling.greenlets import patched_by
 
 # A call of `patched_by` for each wait would be a twentieth of it: first these are looked up.
 cdef dict modules = sys.modules

@@ -28,8 +28,6 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint32_t, uint64_t, uintpt
 from libc.stdlib cimport free, realloc
 from libcpp.atomic cimport atomic
 
-from fairsched._numbers cimport as_count, as_credit, as_int64, as_priority, natural
-from fairsched._waitingroom cimport Seat, WaitingRoom
 from fairsched.core.queue.answers cimport (
     Answers, answers_add, answers_clear, answers_find, answers_init, answers_reserve,
 )
@@ -70,6 +68,8 @@ from fairsched.core.waiting.walk cimport (
     LIST_ALL, LIST_INTERESTED, LIST_NON_ACQUIRING, LIST_NOTIFIED, LIST_NOT_INTERESTED, InterestList, InterestWalk,
     interestwalk_init, interestwalk_next,
 )
+from fairsched.scheduling._numbers cimport as_count, as_credit, as_int64, as_priority, natural
+from fairsched.scheduling._waitingroom cimport Seat, WaitingRoom
 
 import logging
 import math

@@ -5,8 +5,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fairsched._core import NamedSlots
-from fairsched.batch import Batch
-from fairsched.limit import Limit
+from fairsched.scheduling.batch import Batch
+from fairsched.scheduling.limit import Limit
 from fairsched.stats import LimitStats, SlotOutlook, SlotStats
 
 @final
