@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairsched import ConfigurationError
 from fairsched.amqp import urls
-from fairsched.config.options import default_url
+from fairsched.config.consumer_options import default_url
 from fairsched.config.settings import Settings
 from fairsched.consumer.settings import ConsumerSettings
 

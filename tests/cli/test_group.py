@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import fairsched
 from fairsched.cli import main
 from fairsched.cli.group import COMMANDS, cli
-from fairsched.config.options import OPTIONS
+from fairsched.config.consumer_options import OPTIONS
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched import CoDel, Limit, Pool, Retry
+from fairsched.config.consumer_options import OPTIONS, URL_VARIABLES
 from fairsched.config.frozenmapping import FrozenMapping
-from fairsched.config.options import OPTIONS, URL_VARIABLES
 from fairsched.config.settings import Settings
 from fairsched.errors import ConfigurationError, FairschedError
 

@@ -19,7 +19,7 @@ import fairsched
 import fairsched.prefetch
 from fairsched import Consumer
 from fairsched.broker.metrics import BrokerCollector
-from fairsched.config.options import OPTIONS, ConsumerOptions
+from fairsched.config.consumer_options import OPTIONS, ConsumerOptions
 from fairsched.config.reference import options_table
 from fairsched.config.settings import Settings
 from fairsched.metrics import collector

@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from fairsched.config.options import OPTIONS
+from fairsched.config.consumer_options import OPTIONS
 from fairsched.config.queues import Queue
 from fairsched.config.settings import Settings
 from fairsched.consumer import App

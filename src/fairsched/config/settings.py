@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from fairsched.config import values
+from fairsched.config.consumer_options import COMMAND_OPTIONS, OPTIONS, PREFIX, did_you_mean
 from fairsched.config.file import find_file, read_file
 from fairsched.config.frozenmapping import FrozenMapping
-from fairsched.config.options import COMMAND_OPTIONS, OPTIONS, PREFIX, did_you_mean
 from fairsched.config.retry import Retry
 from fairsched.errors import ConfigurationError
 

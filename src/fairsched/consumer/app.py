@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairsched.config.arguments import check_names
-from fairsched.config.options import COMMAND_OPTIONS, OPTIONS, URL_VARIABLES, default_url
+from fairsched.config.consumer_options import COMMAND_OPTIONS, OPTIONS, URL_VARIABLES, default_url
 from fairsched.config.queues import Queue
 from fairsched.config.weights import normalise
 from fairsched.consumer.consumer import Consumer

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from fairsched.amqp.urls import endpoint
 from fairsched.consumer.explanation import Explanation, check_consumed, check_hashable, check_known, explained
 from fairsched.consumer.handling.described import described
+from fairsched.consumer.handling.failures import FailurePolicy
 from fairsched.consumer.handling.retries import Retries
-from fairsched.consumer.handling.settlement import FailurePolicy
 from fairsched.consumer.handling.time_limit import TimeLimits
 from fairsched.consumer.io_thread import FORKED, IOThread, Listener
 from fairsched.consumer.lanes import Lanes

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fairsched.amqp.shortstring import LONGEST, is_short_string
 from fairsched.amqp.urls import check_urls
 from fairsched.config.arguments import made_by
-from fairsched.config.options import TARGET_DELAY, ConsumerOptions
+from fairsched.config.consumer_options import TARGET_DELAY, ConsumerOptions
 from fairsched.config.pools import as_pools
 from fairsched.config.queues import Queue, as_queues
 from fairsched.config.retry import Retry

@@ -46,7 +46,7 @@ _LEAVE_TIMEOUT = 5.0
 _opened: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
-class Settings:
+class PublisherOptions:
     """The options of a publisher, checked.
 
     Parameters
@@ -108,7 +108,7 @@ class Client(Listener):
 
     Parameters
     ----------
-    settings : Settings
+    settings : PublisherOptions
         The publisher's options.
 
     Notes
@@ -116,7 +116,7 @@ class Client(Listener):
     All public methods are safe from any thread. The I/O thread calls those of `Listener`.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: PublisherOptions) -> None:
         self.settings = settings
         self.contents = Contents()
         #: Created by `start`: it owns sockets, and a publisher that is never opened should own none.

@@ -34,7 +34,7 @@ from fairsched.consumer.handling.described import described, shown
 from fairsched.delivery._delivery import settle_failed
 from fairsched.errors import MessageReturned, PublishFailed
 from fairsched.publisher.client import Client as PublisherClient
-from fairsched.publisher.client import Settings as PublisherSettings
+from fairsched.publisher.client import PublisherOptions
 
 if TYPE_CHECKING:
     from fairsched.amqp._publishing import Confirmation
@@ -375,7 +375,7 @@ class Retries:
             if self._closed:
                 raise PublishFailed("the consumer is closed")
             if self._publisher is None:
-                publisher = PublisherClient(PublisherSettings(self._urls))
+                publisher = PublisherClient(PublisherOptions(self._urls))
                 publisher.on_change = self._put_ready
                 publisher.orphaned = self._ended
                 publisher.start()

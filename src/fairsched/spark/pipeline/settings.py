@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fairsched.config.consumer_options import URL_VARIABLES, default_url
 from fairsched.config.durations import parse_duration
 from fairsched.config.file import parse_toml
 from fairsched.config.frozenmapping import FrozenMapping
-from fairsched.config.options import URL_VARIABLES, default_url
 from fairsched.config.values import quoting
 from fairsched.errors import ConfigurationError
 from fairsched.spark.sink.options import sink_options

@@ -15,8 +15,8 @@ from support.wiretables import Encoded, field, nested, table
 
 from fairsched.delivery._collected import CollectedDeliveries
 from fairsched.errors import ConfigurationError
+from fairsched.spark.source.columns import COLUMNS, Decoder, check_columns, column_names, ddl
 from fairsched.spark.source.options import source_options
-from fairsched.spark.source.rows import COLUMNS, Decoder, check_columns, column_names, ddl
 
 text = st.text(max_size=20).filter(lambda value: len(value.encode()) <= 255)
 properties = st.fixed_dictionaries(

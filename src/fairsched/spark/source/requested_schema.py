@@ -10,8 +10,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from fairsched.errors import FairschedError
+from fairsched.spark.source.columns import check_columns
 from fairsched.spark.source.options import SourceOptions
-from fairsched.spark.source.rows import check_columns
 
 
 class RequestedSchema:
