@@ -78,10 +78,11 @@ def optimisation(source: str) -> list[str]:
 
 
 def extensions() -> list[Extension]:
-    """List the extension modules of this build: one for each `_name.pyx` of the package."""
-    sources = {f"fairsched.{path.stem}": path.as_posix() for path in sorted(Path("src/fairsched").glob("_*.pyx"))}
+    """List the extension modules of this build: one for each `_name.pyx` of the package and its subpackages."""
+    found = sorted(Path("src/fairsched").rglob("_*.pyx"))
+    sources = {".".join(path.relative_to("src").with_suffix("").parts): path.as_posix() for path in found}
     if sys.platform == "win32":
-        del sources["fairsched._broker"]  # its sockets are POSIX's; fairsched/broker says so when imported
+        del sources["fairsched.broker._broker"]  # its sockets are POSIX's; fairsched/broker says so when imported
     if PROBE:
         sources |= {f"fairsched.{path.stem}": path.as_posix() for path in sorted(Path("tests/probes").glob("_*.pyx"))}
     compile_args, link_args, macros = compiler_flags()

@@ -37,10 +37,10 @@ numpydoc_xref_param_type = False
 nitpick_ignore_regex = [(r"py:.*", r"(?!fairsched).*")]
 # Documented as fairsched.Message; variables of types; what says for itself that it is a mapping.
 nitpick_ignore = [
-    ("py:class", "fairsched._delivery.Message"),
+    ("py:class", "fairsched.delivery._delivery.Message"),
     ("py:class", "fairsched.consumer.app._H"),
     ("py:class", "fairsched.consumer.app._M"),
-    ("py:class", "fairsched.frozenmapping.FrozenMapping"),
+    ("py:class", "fairsched.config.frozenmapping.FrozenMapping"),
 ]
 
 

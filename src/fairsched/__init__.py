@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from fairsched._amqp import AckLedger, Confirmation
-from fairsched._codel import CoDel
 from fairsched._core import Dwrr
-from fairsched._fairqueue import FairQueue
-from fairsched._pullqueue import Entry, PullQueue, Subscription, Target
-from fairsched._routing import HashRing, jump_hash, jump_hash_many
-from fairsched.batch import Batch
+from fairsched.amqp._ackledger import AckLedger
+from fairsched.amqp._publishing import Confirmation
+from fairsched.config.pools import Pool
+from fairsched.config.queues import Queue
+from fairsched.config.retry import Retry
 from fairsched.errors import (
     ConfigurationError,
     ConnectionFailed,
@@ -26,11 +25,13 @@ from fairsched.errors import (
     TimeLimitExceeded,
     UndecodableBody,
 )
-from fairsched.limit import Limit
-from fairsched.pools import Pool
-from fairsched.queues import Queue
-from fairsched.retry import Retry
+from fairsched.pullqueue._pullqueue import Entry, PullQueue, Subscription, Target
 from fairsched.routing import ConsistentHashExchange, RabbitMQHash
+from fairsched.routing._ring import HashRing, jump_hash, jump_hash_many
+from fairsched.scheduling._codel import CoDel
+from fairsched.scheduling._fairqueue import FairQueue
+from fairsched.scheduling.batch import Batch
+from fairsched.scheduling.limit import Limit
 from fairsched.stats import CoDelStats, LimitStats, SlotOutlook, SlotStats
 
 if TYPE_CHECKING:

@@ -9,8 +9,6 @@ from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
-from fairsched._buffers cimport array_data
-from fairsched._numbers cimport as_amount, as_count, as_int64, as_timeout, as_token
 from fairsched.core.memory cimport prefetch
 from fairsched.core.schedule.dwrr cimport (
     dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_turn,
@@ -22,12 +20,14 @@ from fairsched.core.schedule.slots cimport (
     AT_LIMIT, NO_SLOT, Slot, slots_add, slots_clear, slots_has, slots_init, slots_remove, slots_take_idle,
     slots_unlink_head,
 )
+from fairsched.scheduling._buffers cimport array_data
+from fairsched.scheduling._numbers cimport as_amount, as_count, as_int64, as_timeout, as_token
 
 import operator
 
 import numpy as np
 
-from fairsched._arrays import as_costs, as_integers, as_tokens
+from fairsched.scheduling._arrays import as_costs, as_integers, as_tokens
 from fairsched.stats import SlotStats
 
 

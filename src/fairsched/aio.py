@@ -20,17 +20,17 @@ from fairsched.consumer.batching.pending_batch import PendingBatch
 from fairsched.consumer.client import DROPPED, Client
 from fairsched.consumer.explanation import Explanation
 from fairsched.consumer.handling.around import around_coroutine, around_thread
+from fairsched.consumer.handling.failures import call_async
 from fairsched.consumer.handling.handler_thread import HandlerThread
-from fairsched.consumer.handling.settlement import call_async
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.state import ConsumerState
+from fairsched.delivery.handlers import is_coroutine_handler
 from fairsched.errors import ShutDown
-from fairsched.handlers import is_coroutine_handler
 from fairsched.publisher.asynchronous import Publisher, check_loop
 
 if TYPE_CHECKING:
-    from fairsched._delivery import Message
-    from fairsched._fairqueue import FairQueue
+    from fairsched.delivery._delivery import Message
+    from fairsched.scheduling._fairqueue import FairQueue
 
 __all__ = ["Consumer", "Publisher"]
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fairsched._delivery import BUCKET_ENDS
 from fairsched.aio import Consumer as AsyncConsumer
 from fairsched.consumer.app import App
 from fairsched.consumer.consumer import Consumer
+from fairsched.delivery._delivery import BUCKET_ENDS
 from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:

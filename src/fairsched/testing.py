@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pika.spec import Basic, BasicProperties
 
-from fairsched._amqp import AckLedger
-from fairsched._delivery import Counters, Message, ask_about, call, settle_failed
+from fairsched.amqp._ackledger import AckLedger
 from fairsched.consumer.batching.arrow import ArrowBatch, ArrowColumns
 from fairsched.consumer.batching.batches import MessageBatch, check_limits, plain_batches
 from fairsched.consumer.handling.around import around_coroutine, around_plain, around_thread
+from fairsched.consumer.handling.failures import FailurePolicy, call_async
 from fairsched.consumer.handling.handler_thread import HandlerThread
 from fairsched.consumer.handling.retries import Retries, copy_properties
-from fairsched.consumer.handling.settlement import FailurePolicy, call_async
 from fairsched.consumer.handling.time_limit import TimeLimits
 from fairsched.consumer.settings import ConsumerSettings, OnError
-from fairsched.handlers import check_plain, is_coroutine_handler
+from fairsched.delivery._delivery import Counters, Message, ask_about, call, settle_failed
+from fairsched.delivery.handlers import check_plain, is_coroutine_handler
 
 if TYPE_CHECKING:
+    from fairsched.config.retry import Retry
     from fairsched.consumer.declarations import Declaration
-    from fairsched.retry import Retry
 
 __all__ = ["FakeChannel", "FakeConsumer"]
 

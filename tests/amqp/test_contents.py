@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pika.data import decode_table
 
-from fairsched._amqp import PROPERTY_NAMES, read_properties
+from fairsched.amqp._properties import PROPERTY_NAMES, read_properties
 
 ALL = tuple(range(len(PROPERTY_NAMES)))
 values: dict[str, Any] = dict.fromkeys(PROPERTY_NAMES, st.text(max_size=60))

@@ -25,8 +25,11 @@ import pytest
 from pamqp import body, commands, frame, header, heartbeat
 from pika.adapters.utils.nbio_interface import AbstractStreamTransport
 
-from fairsched._amqp import PROPERTY_NAMES
-from fairsched._delivery import (
+from fairsched.amqp._properties import PROPERTY_NAMES
+from fairsched.amqp.properties import decode
+from fairsched.amqp.transport import Transport
+from fairsched.consumer.cost import ConstantCost
+from fairsched.delivery._delivery import (
     AckPolicy,
     ChannelDeliveries,
     Counters,
@@ -37,10 +40,7 @@ from fairsched._delivery import (
     MessageSource,
     Settlements,
 )  # fmt: skip
-from fairsched._fairqueue import FairQueue
-from fairsched.amqp.properties import decode
-from fairsched.amqp.transport import Transport
-from fairsched.consumer.cost import ConstantCost
+from fairsched.scheduling._fairqueue import FairQueue
 
 FRAME_MAX = 4096
 LONGEST = FRAME_MAX - 8

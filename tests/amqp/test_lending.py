@@ -16,7 +16,7 @@ from support.deliveries import delivery, octets_kept
 from support.lent import HEARTBEAT, LentSource
 from support.threads import SOON, reach
 
-from fairsched._delivery import HeaderKey, Message
+from fairsched.delivery._delivery import HeaderKey, Message
 
 pytestmark = pytest.mark.skipif("not hasattr(__import__('select'), 'epoll')", reason="lends where there is an epoll")
 

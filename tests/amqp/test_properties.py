@@ -16,10 +16,10 @@ from pika.spec import Basic, BasicProperties
 from support.wiretables import LATE, LATIN, Encoded, field, nested, table
 
 from fairsched import DecodingError
-from fairsched._delivery import Message
 from fairsched.amqp.properties import ReceivedProperties
 from fairsched.consumer.keys import key_function
 from fairsched.consumer.log_limit import PAUSE, LogLimit
+from fairsched.delivery._delivery import Message
 from fairsched.testing import FakeChannel
 
 text = st.text(max_size=20)

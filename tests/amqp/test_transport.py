@@ -14,8 +14,8 @@ from pika import ConnectionParameters, exceptions, frame
 from pika.channel import ContentFrameAssembler
 from pika.spec import Basic, BasicProperties
 
-from fairsched._delivery import Message
 from fairsched.amqp.transport import Transport, enlarge_receive_buffer
+from fairsched.delivery._delivery import Message
 from fairsched.testing import FakeChannel
 
 OURS, THEIRS = 1, 2

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from fairsched import ConfigurationError
 from fairsched.amqp import urls
-from fairsched.config import Settings, default_url
+from fairsched.config.consumer_options import default_url
+from fairsched.config.settings import Settings
 from fairsched.consumer.settings import ConsumerSettings
 
 

@@ -22,7 +22,7 @@ from support.outcomes import Outcomes
 from support.rabbitmq import eventually
 
 import fairsched
-from fairsched._journal import Store
+from fairsched.broker._journal import Store
 
 #: How often a broker is killed.
 KILLS = 50 if os.environ.get("HYPOTHESIS_PROFILE") == "expensive" else 4

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched import _probe_journal as probe
-from fairsched._journal import Store
+from fairsched.broker._journal import Store
 
 #: How often a process that writes is killed.
 KILLS = 50 if os.environ.get("HYPOTHESIS_PROFILE") == "expensive" else 4
@@ -160,7 +160,7 @@ CHILD = """
 import os, random, struct, sys
 from pathlib import Path
 from fairsched import _probe_journal as probe
-from fairsched._journal import Store
+from fairsched.broker._journal import Store
 store = Store(sys.argv[1])
 live = [(id, struct.unpack_from(">Q", octets)[0]) for id, _, octets in store.records()]
 number = int(sys.argv[2])

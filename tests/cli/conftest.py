@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from fairsched.config import PREFIX, URL_VARIABLES
+from fairsched.config.consumer_options import PREFIX, URL_VARIABLES
 
 
 @pytest.fixture(autouse=True)

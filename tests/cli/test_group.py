@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import fairsched
 from fairsched.cli import main
 from fairsched.cli.group import COMMANDS, cli
-from fairsched.config import OPTIONS
+from fairsched.config.consumer_options import OPTIONS
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
@@ -110,6 +110,6 @@ def test_a_missing_extra_is_one_line_with_the_remedy(name: str, arguments: list[
 
 
 def test_another_missing_module_is_not_taken_for_the_extra() -> None:
-    done = python(BLOCK.format(name="fairsched.durations", arguments=["demo"]))
-    assert "No module named 'fairsched.durations'" in done.stderr
+    done = python(BLOCK.format(name="fairsched.config.durations", arguments=["demo"]))
+    assert "No module named 'fairsched.config.durations'" in done.stderr
     assert "pip install" not in done.stderr

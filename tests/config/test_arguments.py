@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fairsched import aio
-from fairsched.config.options import COMMAND_OPTIONS, OPTIONS
+from fairsched.config.consumer_options import COMMAND_OPTIONS, OPTIONS
 from fairsched.consumer import Consumer
 from fairsched.consumer.settings import ConsumerSettings
 

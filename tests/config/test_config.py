@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched import CoDel, Limit, Pool, Retry
-from fairsched.config import OPTIONS, URL_VARIABLES, Settings
+from fairsched.config.consumer_options import OPTIONS, URL_VARIABLES
+from fairsched.config.frozenmapping import FrozenMapping
+from fairsched.config.settings import Settings
 from fairsched.errors import ConfigurationError, FairschedError
-from fairsched.frozenmapping import FrozenMapping
 
 SECRET = "hunter2"
 

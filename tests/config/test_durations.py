@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.durations import format_duration, parse_duration
+from fairsched.config.durations import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 
-from fairsched._delivery import PERIOD, SLOWEST_PERIOD, AckPolicy, Counters, Intake, Message, Settlements
 from fairsched.consumer.channel import ChannelCallbacks, ConsumerChannel
 from fairsched.consumer.cost import cost_model
 from fairsched.consumer.prefetch.arithmetic import default_windows
 from fairsched.consumer.prefetch.measure import Measurements
+from fairsched.delivery._delivery import PERIOD, SLOWEST_PERIOD, AckPolicy, Counters, Intake, Message, Settlements
 
 
 class Wire:

@@ -16,7 +16,7 @@ import pytest
 from fairsched import App, ConfigurationError, Consumer, aio, from_pika
 from fairsched.consumer.cost import cost_model
 from fairsched.consumer.keys import key_function
-from fairsched.handlers import check_plain, check_result, is_coroutine_handler
+from fairsched.delivery.handlers import check_plain, check_result, is_coroutine_handler
 from fairsched.testing import FakeConsumer
 
 #: Nobody listens there, and nobody is asked: what is refused is refused before.

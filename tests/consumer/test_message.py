@@ -12,10 +12,10 @@ from pika.spec import Basic, BasicProperties
 from support.deliveries import FRAME_MAX, Source, delivery, octets_kept
 
 from fairsched import AckLedger, ConfigurationError, Publisher
-from fairsched._delivery import Message, give_deliveries
 from fairsched.consumer.adapter import from_pika
 from fairsched.consumer.cost import LARGEST, cost_model
 from fairsched.consumer.keys import key_function
+from fairsched.delivery._delivery import Message, give_deliveries
 from fairsched.testing import FakeChannel
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from fairsched import App, ConfigurationError, Queue, Retry
-from fairsched.config import Settings
+from fairsched.config.queues import as_queues
+from fairsched.config.settings import Settings
 from fairsched.consumer.declarations import Declaration, wanted_queues
 from fairsched.consumer.settings import ConsumerSettings
-from fairsched.queues import as_queues
 
 
 def settings(queues: Any, **options: Any) -> ConsumerSettings:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairsched import PullQueue, _probe_queue
-from fairsched._pullqueue import Subscription
+from fairsched.pullqueue._pullqueue import Subscription
 
 KINDS = ["standard", "priority", "sorted", "last-value", "fair"]
 kinds = pytest.mark.parametrize("kind", KINDS)

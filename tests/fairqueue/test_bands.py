@@ -16,7 +16,7 @@ from support.draining import drained
 from support.rabbitmq import eventually
 
 from fairsched import ConfigurationError, FairQueue, Limit
-from fairsched.bands import DEFAULT_BAND, LAST_BAND
+from fairsched.scheduling.bands import DEFAULT_BAND, LAST_BAND
 
 #: A tick of the clock: whole nanoseconds, and a sum of powers of two in seconds, so that nothing is rounded.
 TICK = 1 / 8

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.rabbitmq import Broker, Node, make_broker
 
-from fairsched.config import ConsumerOptions
+from fairsched.config.consumer_options import ConsumerOptions
 
 _numbers = itertools.count()
 

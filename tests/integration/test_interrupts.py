@@ -15,11 +15,11 @@ import pytest
 from support.proxy import Proxy, behind
 from support.rabbitmq import Node, eventually
 
-from fairsched._delivery import Message
 from fairsched.cli.broker import Session
 from fairsched.cli.brokerexperiment import on_broker
 from fairsched.cli.experiment import Meter, Plan
 from fairsched.consumer.lanes import Lanes
+from fairsched.delivery._delivery import Message
 from fairsched.errors import ConnectionFailed
 
 #: A lost answer makes a good-bye wait for 12 s; with its answer it takes milliseconds.

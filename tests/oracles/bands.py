@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 
 from oracles.dwrr import ReferenceDwrr
 
-from fairsched.bands import DEFAULT_BAND, LAST_BAND
+from fairsched.scheduling.bands import DEFAULT_BAND, LAST_BAND
 
 
 class ReferenceBands:

@@ -19,8 +19,9 @@ import fairsched
 import fairsched.prefetch
 from fairsched import Consumer
 from fairsched.broker.metrics import BrokerCollector
-from fairsched.config import OPTIONS, ConsumerOptions, Settings
+from fairsched.config.consumer_options import OPTIONS, ConsumerOptions
 from fairsched.config.reference import options_table
+from fairsched.config.settings import Settings
 from fairsched.metrics import collector
 from fairsched.spark.metrics import QueryCollector
 

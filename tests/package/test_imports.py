@@ -89,11 +89,10 @@ def test_a_circle_is_found(tmp_path: Path, first: tuple[str, str], second: tuple
     ("layer", "forbidden"),
     [
         (r"fairsched\.core\.", r"(?!fairsched\.core\.)"),
-        (
-            r"fairsched\._(?!delivery\b)",
-            r"fairsched\.(?!_|core\b|errors$|batch$|stats$|frozenmapping$|ringarcs$|limit$|bands$|greenlets$)",
-        ),
-        (r"fairsched\._delivery\b", r"fairsched\.(publisher|consumer|spark|cli|config|simulator)\b"),
+        (r"fairsched\.(_core|scheduling)\b", r"fairsched\.(?!core\.|_core$|scheduling\b|errors$|stats$)"),
+        (r"fairsched\.pullqueue\b", r"fairsched\.(?!core\.|_core$|scheduling\b|pullqueue\b|errors$)"),
+        (r"fairsched\.routing\b", r"fairsched\.(?!core\.|scheduling\b|routing\b|errors$)"),
+        (r"fairsched\.delivery\b", r"fairsched\.(publisher|consumer|spark|cli|config|simulator|broker)\b"),
         (r"fairsched\.amqp\b", r"fairsched\.(publisher|consumer|spark|cli|config)\b"),
         (r"fairsched\.publisher\b", r"fairsched\.(consumer|spark|cli)\b"),
         (r"fairsched\.simulator\b", r"fairsched\.(amqp|consumer|spark|cli)\b"),

@@ -28,8 +28,8 @@ from fairsched import (
     Target,
     aio,
 )  # fmt: skip
-from fairsched._amqp import PublishWindow
 from fairsched._core import checked_timeout
+from fairsched.amqp._publishing import PublishWindow
 from fairsched.cli.broker import Session
 
 RULE = "must be a number of seconds, 0 or more"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
 import textwrap
@@ -17,8 +18,8 @@ import fairsched
 CLASSES = sorted(
     {
         f"{value.__module__}:{name}"
-        for module in pkgutil.iter_modules(fairsched.__path__, "fairsched.")
-        if module.name.startswith("fairsched._") and not module.name.startswith("fairsched._probe")
+        for module in pkgutil.walk_packages(fairsched.__path__, "fairsched.")
+        if re.search(r"\._(?!_|probe)\w+$", module.name)
         for name, value in vars(importlib.import_module(module.name)).items()
         if inspect.isclass(value) and value.__module__ == module.name and not value.__flags__ & (1 << 9)
     }
@@ -94,12 +95,12 @@ def test_what_was_only_allocated_does_not_crash(name: str) -> None:
 
 #: How to set up those that are made by calling their class: arguments that are right, and some that fail half-way.
 MADE = {
-    "fairsched._amqp:AckLedger": ("()", "()"),
-    "fairsched._codel:CoDel": ("()", "(0.005, 0.1, 'rfc')"),
-    "fairsched._codel:Estimator": ("(1.0,)", "(Odd(),)"),
-    "fairsched._pullqueue:PullQueue": ("()", "('fair',)"),
-    "fairsched._routing:HashRing": ("({'a': 1},)", "({'a': 0},)"),
-    "fairsched._pullqueue:Target": ("([fairsched.PullQueue().subscribe()],)", "([None],)"),
+    "fairsched.amqp._ackledger:AckLedger": ("()", "()"),
+    "fairsched.scheduling._codel:CoDel": ("()", "(0.005, 0.1, 'rfc')"),
+    "fairsched.scheduling._codel:Estimator": ("(1.0,)", "(Odd(),)"),
+    "fairsched.pullqueue._pullqueue:PullQueue": ("()", "('fair',)"),
+    "fairsched.routing._ring:HashRing": ("({'a': 1},)", "({'a': 0},)"),
+    "fairsched.pullqueue._pullqueue:Target": ("([fairsched.PullQueue().subscribe()],)", "([None],)"),
 }
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracles.dwrr import ReferenceEstimator
 
-from fairsched._codel import Estimator
+from fairsched.scheduling._codel import Estimator
 
 
 def test_nothing_is_known_at_first() -> None:

@@ -2,7 +2,6 @@
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from fairsched._buffers cimport array_data
 from fairsched.core.delay.buckets cimport BUCKETS, Buckets, buckets_add, buckets_clear
 from fairsched.core.delay.codel cimport (
     CODEL_LINUX, CODEL_LINUX_Q16, CODEL_Q16_ONE, CODEL_QUEUEING_CONSUMER, CODEL_RFC, CodelLaw, CodelParams, CodelVars,
@@ -10,6 +9,7 @@ from fairsched.core.delay.codel cimport (
 )
 from fairsched.core.schedule.dwrr cimport dwrr_pop, dwrr_push
 from fairsched.core.schedule.slots cimport SlotTable, slots_add, slots_clear, slots_init
+from fairsched.scheduling._buffers cimport array_data
 
 cdef extern from *:
     """

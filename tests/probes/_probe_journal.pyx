@@ -4,7 +4,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 
-from fairsched._journal cimport Store
+from fairsched.broker._journal cimport Store
 from fairsched.core.amqp.octets cimport Text
 from fairsched.core.atomics cimport thread_yield
 from fairsched.core.broker.durability.journal cimport Journal, journal_drop, journal_is_durable, journal_put

@@ -4,7 +4,6 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libcpp.atomic cimport atomic
 
-from fairsched._pullqueue cimport PullQueue
 from fairsched.core.atomics cimport spin_wait
 from fairsched.core.queue.answers cimport (
     Answers, answers_add, answers_clear, answers_find, answers_init, answers_reserve,
@@ -26,6 +25,7 @@ from fairsched.core.waiting.interest cimport interest_enter, interest_leave
 from fairsched.core.waiting.node cimport node_retire
 from fairsched.core.waiting.reclaim cimport Garbage, Pin, reclaim_flush
 from fairsched.core.waiting.walk cimport InterestList, interest_count, interest_size, interest_valid
+from fairsched.pullqueue._pullqueue cimport PullQueue
 
 cdef extern from *:
     """

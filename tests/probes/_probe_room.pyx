@@ -2,12 +2,12 @@
 
 from libc.stdint cimport int32_t, int64_t
 
-from fairsched._waitingroom cimport Seat, WaitingRoom
 from fairsched.core.waiting.interest cimport interest_enter, interest_leave
 from fairsched.core.waiting.reclaim cimport Pin
 from fairsched.core.waiting.walk cimport (
     LIST_INTERESTED, LIST_NOT_INTERESTED, LIST_NOTIFIED, interest_count, interest_size, interest_valid,
 )
+from fairsched.scheduling._waitingroom cimport Seat, WaitingRoom
 
 
 cdef class ProbeRoom:

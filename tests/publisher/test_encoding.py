@@ -18,7 +18,8 @@ from pamqp.header import ContentHeader
 from pika import data as pika_data
 from pika import frame, spec
 
-from fairsched._amqp import PROPERTY_NAMES, encode_message, encode_properties
+from fairsched.amqp._properties import PROPERTY_NAMES, encode_properties
+from fairsched.amqp._publishing import encode_message
 from fairsched.amqp.fieldtables import MAX_DEPTH, read_table, write_table
 from fairsched.publisher.contents import Contents
 

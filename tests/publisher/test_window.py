@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fairsched._amqp import Confirmation, PublishWindow, awaited, encode_message, settled
+from fairsched.amqp._publishing import Confirmation, PublishWindow, awaited, encode_message, settled
 from fairsched.errors import PublishFailed
 
 PLAIN = b"\0\0"

@@ -17,7 +17,7 @@ from support.intruders import BRIEF, Number, Script, Step, intruder, play, scrip
 from support.threads import result_of, start
 
 from fairsched import HashRing, jump_hash_many
-from fairsched._routing import phash2
+from fairsched.routing._ring import phash2
 
 MEMBERS = 4
 

@@ -16,9 +16,9 @@ from support.intruders import BRIEF, Number, Script, Step, Visit, intruder, play
 from support.threads import result_of, start
 
 from fairsched import CoDel
-from fairsched._amqp import AckLedger
-from fairsched._codel import Estimator
-from fairsched._delivery import give_deliveries
+from fairsched.amqp._ackledger import AckLedger
+from fairsched.delivery._delivery import give_deliveries
+from fairsched.scheduling._codel import Estimator
 
 
 class Claiming(float):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fairsched import ConfigurationError, ConsistentHashExchange, RabbitMQHash
-from fairsched._routing import phash2, rabbitmq_bucket
 from fairsched.routing import MISSING
+from fairsched.routing._ring import phash2, rabbitmq_bucket
 from fairsched.routing.bindingkey import weight_of
 
 # The grammar of binding keys ---------------------------------------------------------------------------------------

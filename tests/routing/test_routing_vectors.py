@@ -12,7 +12,7 @@ from oracles.routing import phash2_of_binary
 from oracles.routing import rabbitmq_bucket as reference_bucket
 
 from fairsched import jump_hash, jump_hash_many
-from fairsched._routing import phash2, rabbitmq_bucket, xxh64
+from fairsched.routing._ring import phash2, rabbitmq_bucket, xxh64
 
 words = st.integers(0, 2**64 - 1)
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from oracles.simulator import ReferenceSimulator
 from support.worlds import scenarios
 
-from fairsched._simulator import Simulation
 from fairsched.simulator import Scenario
+from fairsched.simulator._simulator import Simulation
 from fairsched.simulator.plan import make_plan
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fairsched._simulator import Simulation
 from fairsched.simulator import load_scenario
+from fairsched.simulator._simulator import Simulation
 from fairsched.simulator.plan import make_plan
 
 

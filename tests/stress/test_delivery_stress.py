@@ -13,7 +13,7 @@ from support.deliveries import ACK, REJECT, REQUEUE, Source
 from support.threads import SOON, result_of, start
 
 from fairsched import ShutDown
-from fairsched._delivery import Message
+from fairsched.delivery._delivery import Message
 
 pytestmark = pytest.mark.stress
 

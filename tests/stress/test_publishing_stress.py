@@ -11,7 +11,7 @@ from struct import pack
 import pytest
 from support.threads import result_of, start
 
-from fairsched._amqp import Confirmation, PublishWindow
+from fairsched.amqp._publishing import Confirmation, PublishWindow
 
 pytestmark = pytest.mark.stress
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairsched import AckLedger, FairQueue, ShutDown
-from fairsched._delivery import (
+from fairsched.delivery._delivery import (
     AckPolicy,
     ChannelDeliveries,
     Counters,

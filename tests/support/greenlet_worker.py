@@ -24,7 +24,7 @@ from collections.abc import Callable  # noqa: E402
 from typing import Any  # noqa: E402
 
 from fairsched import App, Broker, Consumer, FairQueue, Publisher, PullQueue, Retry, Target, aio  # noqa: E402
-from fairsched.greenlets import patched_by  # noqa: E402
+from fairsched.scheduling.greenlets import patched_by  # noqa: E402
 
 #: How often another greenlet must have run before it ends the call.
 TURNS = 20

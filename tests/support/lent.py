@@ -18,9 +18,9 @@ from pika.spec import Connection
 from support.deliveries import Broker, Channel, Source
 from support.threads import SOON
 
-from fairsched._delivery import PERIOD, HeaderKey, Intake, LentConnection
 from fairsched.amqp import lending
 from fairsched.amqp.transport import Transport
+from fairsched.delivery._delivery import PERIOD, HeaderKey, Intake, LentConnection
 
 FRAME_MAX = 131072
 HEARTBEAT: bytes = Heartbeat().marshal()

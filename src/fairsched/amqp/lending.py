@@ -12,7 +12,7 @@ from pika.adapters import select_connection
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
 
-    from fairsched._delivery import LentConnection
+    from fairsched.delivery._delivery import LentConnection
 
 
 class LendingPoll:

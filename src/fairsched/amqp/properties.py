@@ -10,7 +10,7 @@ from typing import Any
 
 from pika.spec import BasicProperties
 
-from fairsched._amqp import PROPERTY_NAMES, read_properties
+from fairsched.amqp._properties import PROPERTY_NAMES, read_properties
 from fairsched.amqp.fieldtables import read_table
 from fairsched.errors import DecodingError
 

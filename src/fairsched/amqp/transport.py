@@ -21,8 +21,8 @@ from typing import Any
 import pika
 from pika import frame as pika_frame
 
-from fairsched._delivery import ChannelDeliveries, give_deliveries
 from fairsched.amqp.properties import ReceivedProperties
+from fairsched.delivery._delivery import ChannelDeliveries, give_deliveries
 from fairsched.errors import ConfigurationError
 
 _log = logging.getLogger(__name__)

@@ -25,11 +25,11 @@ from urllib.parse import quote
 
 from fairsched._core import checked_timeout
 from fairsched.amqp.fieldtables import write_table
-from fairsched.greenlets import refuse
+from fairsched.scheduling.greenlets import refuse
 
 try:
-    from fairsched._broker import Server
-    from fairsched._journal import Store
+    from fairsched.broker._broker import Server
+    from fairsched.broker._journal import Store
 except ModuleNotFoundError as error:
     raise ImportError(
         f"the embedded broker needs the sockets of POSIX, which {sys.platform} has not: use RabbitMQ, or a container"

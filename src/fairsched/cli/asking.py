@@ -12,7 +12,7 @@ import click
 
 from fairsched.cli import exits
 from fairsched.cli.parameters import config_option
-from fairsched.config import Settings
+from fairsched.config.settings import Settings
 from fairsched.config.values import OFF
 
 _Command = Callable[..., Any]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 from fairsched.amqp import session
 from fairsched.consumer.signals import graceful
 from fairsched.errors import ConnectionFailed
-from fairsched.greenlets import in_main_thread
+from fairsched.scheduling.greenlets import in_main_thread
 
 #: Messages published before their confirmations are waited for.
 _BATCH = 1000

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairsched.config import OPTIONS, Option
-from fairsched.durations import parse_duration
+from fairsched.config.consumer_options import OPTIONS, Option
+from fairsched.config.durations import parse_duration
 from fairsched.errors import ConfigurationError
 from fairsched.routing.bindingkey import weight_of
 

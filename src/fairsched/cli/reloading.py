@@ -10,11 +10,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from fairsched.config import OPTIONS, Settings
+from fairsched.config.consumer_options import OPTIONS
+from fairsched.config.queues import Queue
+from fairsched.config.settings import Settings
 from fairsched.consumer import App
 from fairsched.consumer.signals import RELOAD
 from fairsched.errors import FairschedError
-from fairsched.queues import Queue
 
 _log = logging.getLogger(__name__)
 

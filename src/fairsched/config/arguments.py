@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
-from fairsched.config.options import did_you_mean
+from fairsched.config.consumer_options import did_you_mean
 
 _Self = TypeVar("_Self")
 _Made = TypeVar("_Made")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairsched.config.options import OPTIONS, Option
+from fairsched.config.consumer_options import OPTIONS, Option
 
 _HEADINGS = ("option", "meaning", "default", "environment variable", "command line")
 

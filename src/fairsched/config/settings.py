@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from fairsched.config import values
+from fairsched.config.consumer_options import COMMAND_OPTIONS, OPTIONS, PREFIX, did_you_mean
 from fairsched.config.file import find_file, read_file
-from fairsched.config.options import COMMAND_OPTIONS, OPTIONS, PREFIX, did_you_mean
+from fairsched.config.frozenmapping import FrozenMapping
+from fairsched.config.retry import Retry
 from fairsched.errors import ConfigurationError
-from fairsched.frozenmapping import FrozenMapping
-from fairsched.retry import Retry
 
 __all__ = ["Settings"]
 
@@ -185,7 +185,7 @@ def _for_consumer(key: str, value: Any) -> Any:
     if value == values.OFF:
         return None
     if key == "codel":
-        from fairsched._codel import CoDel
+        from fairsched.scheduling._codel import CoDel
 
         return CoDel(**value)
     if key == "retry":

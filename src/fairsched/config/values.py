@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from fairsched._core import checked_timeout
-from fairsched.bands import LAST_BAND, check_band
-from fairsched.durations import RULE as DURATION
-from fairsched.durations import parse_duration
+from fairsched.config.durations import RULE as DURATION
+from fairsched.config.durations import parse_duration
+from fairsched.config.frozenmapping import FrozenMapping
+from fairsched.config.pools import Pool, as_pools
+from fairsched.config.queues import Queue
+from fairsched.config.retry import Retry
 from fairsched.errors import ConfigurationError
-from fairsched.frozenmapping import FrozenMapping
-from fairsched.limit import Limit
-from fairsched.pools import Pool, as_pools
 from fairsched.prefetch import LARGEST_PREFETCH
-from fairsched.queues import Queue
-from fairsched.retry import Retry
+from fairsched.scheduling.bands import LAST_BAND, check_band
+from fairsched.scheduling.limit import Limit
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 #: In a file, a variable or on the command line: None, where None switches something off.
@@ -230,7 +230,7 @@ def _given(value: Any, known: Mapping[str, object], alone: str) -> Mapping[str, 
 
 def _codel(value: Any) -> FrozenMapping[str, Any]:
     """Read a table, ``target=100ms,interval=20ms``, or the target alone."""
-    from fairsched._codel import CoDel  # and with it numpy, which must not be loaded just to read a file
+    from fairsched.scheduling._codel import CoDel  # and with it numpy, which must not be loaded just to read a file
 
     value = _given(value, _CODEL, "target")
     table = {name: read(value[name]) for name, read in _CODEL.items() if name in value}

@@ -3,8 +3,8 @@
 What happens to a message, and where:
 
 1. `io_thread` runs pika: a connection (`fairsched.amqp.connection`), a `channel` for each queue.
-2. `fairsched._delivery` makes a `Message` of each delivery, with its `keys` and its `cost`, and puts it into one of the
-   `lanes`.
+2. `fairsched.delivery._delivery` makes a `Message` of each delivery, with its `keys` and its `cost`, and puts it into
+   one of the `lanes`.
 3. `client` takes messages out in fair order for the workers of `handling/`, an iterator (`consumer`) or coroutines
    (`fairsched.aio`); several at once for `batching/`. What waited too long goes back: `requeueing/`.
 4. `handling/` calls handlers and says what becomes of a message when they raised, perhaps a retry, in queues that
@@ -15,7 +15,6 @@ What happens to a message, and where:
 
 from __future__ import annotations
 
-from fairsched._delivery import Message
 from fairsched.consumer.adapter import from_pika
 from fairsched.consumer.app import App
 from fairsched.consumer.batching.arrow import ArrowBatch
@@ -23,5 +22,6 @@ from fairsched.consumer.batching.batches import MessageBatch
 from fairsched.consumer.consumer import Consumer
 from fairsched.consumer.explanation import Explanation
 from fairsched.consumer.state import ConsumerState
+from fairsched.delivery._delivery import Message
 
 __all__ = ["App", "ArrowBatch", "Consumer", "ConsumerState", "Explanation", "Message", "MessageBatch", "from_pika"]

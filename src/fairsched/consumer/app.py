@@ -8,25 +8,24 @@ from contextlib import nullcontext
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fairsched.config import OPTIONS, URL_VARIABLES, default_url
 from fairsched.config.arguments import check_names
-from fairsched.config.options import COMMAND_OPTIONS
+from fairsched.config.consumer_options import COMMAND_OPTIONS, OPTIONS, URL_VARIABLES, default_url
+from fairsched.config.queues import Queue
+from fairsched.config.weights import normalise
 from fairsched.consumer.consumer import Consumer
 from fairsched.consumer.explanation import Explanation
 from fairsched.consumer.signals import graceful
 from fairsched.consumer.state import ConsumerState
+from fairsched.delivery.handlers import check_plain
 from fairsched.errors import ConfigurationError
-from fairsched.greenlets import in_main_thread
-from fairsched.handlers import check_plain
 from fairsched.publisher import Publisher
-from fairsched.queues import Queue
-from fairsched.weights import normalise
+from fairsched.scheduling.greenlets import in_main_thread
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from fairsched._amqp import Confirmation
-    from fairsched._delivery import Message
+    from fairsched.amqp._publishing import Confirmation
+    from fairsched.delivery._delivery import Message
 
 Handler = Callable[["Message"], object]
 _H = TypeVar("_H", bound=Handler)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from pika import spec
 from pika.frame import decode_frame
 
-from fairsched._delivery import ChannelDeliveries
 from fairsched.amqp.properties import ReceivedProperties
 from fairsched.consumer.prefetch.resize import ResizableWindow
+from fairsched.delivery._delivery import ChannelDeliveries
 
 if TYPE_CHECKING:
     from pika.channel import Channel
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from pika.spec import Basic, BasicProperties
     from pika.spec import Queue as QueueMethod
 
-    from fairsched._delivery import Intake, Message, Settlements
+    from fairsched.config.queues import Queue
     from fairsched.consumer.prefetch.measure import Measurements
+    from fairsched.delivery._delivery import Intake, Message, Settlements
     from fairsched.publisher import Publisher
-    from fairsched.queues import Queue
 
 _log = logging.getLogger(__name__)
 

@@ -12,12 +12,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from fairsched._delivery import Counters, MessageSource
 from fairsched.amqp.urls import endpoint
 from fairsched.consumer.explanation import Explanation, check_consumed, check_hashable, check_known, explained
 from fairsched.consumer.handling.described import described
+from fairsched.consumer.handling.failures import FailurePolicy
 from fairsched.consumer.handling.retries import Retries
-from fairsched.consumer.handling.settlement import FailurePolicy
 from fairsched.consumer.handling.time_limit import TimeLimits
 from fairsched.consumer.io_thread import FORKED, IOThread, Listener
 from fairsched.consumer.lanes import Lanes
@@ -28,13 +27,14 @@ from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.share_group import ShareGroup
 from fairsched.consumer.state import STUCK, ConsumerState
 from fairsched.consumer.waits import WaitWarnings, slow_rates
+from fairsched.delivery._delivery import Counters, MessageSource
 from fairsched.errors import ConnectionFailed, ShutDown
 
 if TYPE_CHECKING:
-    from fairsched._delivery import Message
-    from fairsched._fairqueue import FairQueue
     from fairsched.consumer.io_thread import Unsettled
+    from fairsched.delivery._delivery import Message
     from fairsched.publisher import Publisher
+    from fairsched.scheduling._fairqueue import FairQueue
     from fairsched.stats import SlotOutlook
 
 _log = logging.getLogger(__name__)

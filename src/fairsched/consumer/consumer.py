@@ -19,11 +19,11 @@ from fairsched.consumer.handling.around import around_plain
 from fairsched.consumer.handling.workers import WorkerThreads
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.state import ConsumerState
-from fairsched.handlers import check_plain
+from fairsched.delivery.handlers import check_plain
 
 if TYPE_CHECKING:
-    from fairsched._delivery import Message
-    from fairsched._fairqueue import FairQueue
+    from fairsched.delivery._delivery import Message
+    from fairsched.scheduling._fairqueue import FairQueue
 
 _Batch = TypeVar("_Batch", bound=MessageBatch)
 

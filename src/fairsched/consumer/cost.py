@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from fairsched.consumer.handling.described import described, shown
 from fairsched.consumer.log_limit import LogLimit
+from fairsched.delivery.handlers import check_plain, check_result
 from fairsched.errors import ConfigurationError
-from fairsched.handlers import check_plain, check_result
 
 if TYPE_CHECKING:
-    from fairsched._delivery import Message
+    from fairsched.delivery._delivery import Message
 
 _log = logging.getLogger(__name__)
 

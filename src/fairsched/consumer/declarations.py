@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pika.channel import Channel
 
     from fairsched.amqp.transport import Transport
-    from fairsched.queues import Queue
+    from fairsched.config.queues import Queue
 
 _log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
 
-    from fairsched._delivery import AckPolicy
     from fairsched.consumer.channel import ConsumerChannel
+    from fairsched.delivery._delivery import AckPolicy
 
 
 class FlushTimer:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairsched._delivery import AckPolicy, HeaderKey, Intake, LentConnection, Settlements
 from fairsched.amqp import lending
 from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.connection import Connection
@@ -27,13 +26,14 @@ from fairsched.consumer.prefetch.control import WindowControl
 from fairsched.consumer.prefetch.hold import BackloggedSlots
 from fairsched.consumer.prefetch.measure import Measurements
 from fairsched.consumer.startup import Startup
+from fairsched.delivery._delivery import AckPolicy, HeaderKey, Intake, LentConnection, Settlements
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 
 if TYPE_CHECKING:
-    from fairsched._delivery import Counters, Message
     from fairsched.amqp.transport import Transport
     from fairsched.consumer.lanes import Lanes
     from fairsched.consumer.settings import ConsumerSettings
+    from fairsched.delivery._delivery import Counters, Message
     from fairsched.publisher import Publisher
 
 _log = logging.getLogger(__name__)

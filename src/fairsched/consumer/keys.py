@@ -7,15 +7,15 @@ import math
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
-from fairsched._delivery import HeaderKey
 from fairsched.amqp.properties import PROPERTY_NAMES
 from fairsched.consumer.handling.described import described, shown
 from fairsched.consumer.log_limit import LogLimit
+from fairsched.delivery._delivery import HeaderKey
+from fairsched.delivery.handlers import check_plain, check_result
 from fairsched.errors import ConfigurationError, DecodingError
-from fairsched.handlers import check_plain, check_result
 
 if TYPE_CHECKING:
-    from fairsched._delivery import Message
+    from fairsched.delivery._delivery import Message
 
 _log = logging.getLogger(__name__)
 

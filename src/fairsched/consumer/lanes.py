@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from fairsched._fairqueue import FairQueue
-from fairsched._routing import HashRing
 from fairsched.errors import ConfigurationError, ShutDown
+from fairsched.routing._ring import HashRing
+from fairsched.scheduling._fairqueue import FairQueue
 from fairsched.stats import LimitStats, SlotOutlook, SlotStats
 
 if TYPE_CHECKING:
-    from fairsched._delivery import Message
     from fairsched.consumer.settings import ConsumerSettings
+    from fairsched.delivery._delivery import Message
 
 #: Points of a lane on the ring. The slowest lane bounds the speed of all: with 1024 points a lane has its share of
 #: the keys to within 3 % (one standard deviation), and eight lanes are placed in milliseconds.

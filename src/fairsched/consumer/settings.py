@@ -8,9 +8,14 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from fairsched.amqp.shortstring import LONGEST, is_short_string
 from fairsched.amqp.urls import check_urls
 from fairsched.config.arguments import made_by
-from fairsched.config.options import TARGET_DELAY, ConsumerOptions
+from fairsched.config.consumer_options import TARGET_DELAY, ConsumerOptions
+from fairsched.config.pools import as_pools
+from fairsched.config.queues import Queue, as_queues
+from fairsched.config.retry import Retry
+from fairsched.config.weights import normalise, tenant_quanta
 from fairsched.consumer.cost import cost_model
 from fairsched.consumer.handling.decoding import Decoder
 from fairsched.consumer.handling.retries import delay_queue
@@ -18,17 +23,12 @@ from fairsched.consumer.keys import key_function
 from fairsched.consumer.prefetch.arithmetic import windows_for
 from fairsched.consumer.prefetch.auto import start_windows
 from fairsched.consumer.requeueing.shedding import shedding_rules
+from fairsched.delivery.handlers import check_plain
 from fairsched.errors import ConfigurationError
-from fairsched.handlers import check_plain
-from fairsched.limit import Limit
-from fairsched.pools import as_pools
-from fairsched.queues import Queue, as_queues
-from fairsched.retry import Retry
-from fairsched.shortstring import LONGEST, is_short_string
-from fairsched.weights import normalise, tenant_quanta
+from fairsched.scheduling.limit import Limit
 
 if TYPE_CHECKING:
-    from fairsched._delivery import Message
+    from fairsched.delivery._delivery import Message
 
 #: What `on_error` may be.
 OnError = str | Callable[["Message", Exception], object]

@@ -34,11 +34,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.session import Session
-from fairsched.bands import DEFAULT_BAND
+from fairsched.amqp.shortstring import LONGEST, is_short_string
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.consumer.share_message import Claim, decode, encode, slot_name
 from fairsched.errors import ConfigurationError, FairschedError
-from fairsched.shortstring import LONGEST, is_short_string
+from fairsched.scheduling.bands import DEFAULT_BAND
 
 if TYPE_CHECKING:
     from fairsched.consumer.lanes import Lanes

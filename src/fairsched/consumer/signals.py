@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from types import FrameType
 from typing import Any
 
-from fairsched.greenlets import patched_by
+from fairsched.scheduling.greenlets import patched_by
 
 _log = logging.getLogger(__name__)
 

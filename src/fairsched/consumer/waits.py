@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from fairsched.consumer.requeueing.budget import COUNTS
 
 if TYPE_CHECKING:
-    from fairsched._delivery import Message
     from fairsched.consumer.settings import ConsumerSettings
+    from fairsched.delivery._delivery import Message
 
 _log = logging.getLogger(__name__)
 

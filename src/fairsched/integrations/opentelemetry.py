@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
     from fairsched import App, aio
-    from fairsched._delivery import Message
+    from fairsched.delivery._delivery import Message
     from fairsched.publisher import Publisher
 
 __all__ = ["Tracing"]

@@ -8,13 +8,13 @@ from collections.abc import Callable, Hashable, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
-from fairsched._fairqueue import FairQueue
+from fairsched.config.weights import tenant_quanta
 from fairsched.consumer.cost import ConstantCost, TimeCost
 from fairsched.consumer.keys import NOBODY, hashable
 from fairsched.consumer.log_limit import LogLimit
+from fairsched.delivery.handlers import check_plain
 from fairsched.errors import ConfigurationError
-from fairsched.handlers import check_plain
-from fairsched.weights import tenant_quanta
+from fairsched.scheduling._fairqueue import FairQueue
 
 _log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 What happens to a message, and where:
 
-1. `contents` encodes its properties, `fairsched._amqp.PublishWindow` the rest, in the thread that publishes.
+1. `contents` encodes its properties, `fairsched.amqp._publishing.PublishWindow` the rest, in the thread that publishes.
 2. `io_thread` sends what the window has, over a `transport` that reads confirms; what is unconfirmed when the
    connection is lost is sent again.
 3. `client` is what the faces share: `publisher` blocks, `asynchronous` (`fairsched.aio`) awaits.
@@ -10,7 +10,7 @@ What happens to a message, and where:
 
 from __future__ import annotations
 
-from fairsched._amqp import Confirmation
+from fairsched.amqp._publishing import Confirmation
 from fairsched.publisher.publisher import Publisher
 
 __all__ = ["Confirmation", "Publisher"]

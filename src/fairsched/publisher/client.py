@@ -11,8 +11,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fairsched._amqp import Confirmation, PublishWindow
 from fairsched._core import checked_timeout
+from fairsched.amqp._publishing import Confirmation, PublishWindow
 from fairsched.amqp.urls import check_urls, endpoint
 from fairsched.errors import ConfigurationError, ConnectionFailed, PublishFailed
 from fairsched.publisher.contents import Contents
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pika.spec import BasicProperties
     from typing_extensions import Buffer
 
-    from fairsched._delivery import Message
+    from fairsched.delivery._delivery import Message
 
     #: Arguments of `PublishWindow.put`: exchange, routing key, encoded properties, body, mandatory.
     Outgoing = tuple[str, str, bytes, Buffer, bool]
@@ -46,7 +46,7 @@ _LEAVE_TIMEOUT = 5.0
 _opened: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
-class Settings:
+class PublisherOptions:
     """The options of a publisher, checked.
 
     Parameters
@@ -108,7 +108,7 @@ class Client(Listener):
 
     Parameters
     ----------
-    settings : Settings
+    settings : PublisherOptions
         The publisher's options.
 
     Notes
@@ -116,7 +116,7 @@ class Client(Listener):
     All public methods are safe from any thread. The I/O thread calls those of `Listener`.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: PublisherOptions) -> None:
         self.settings = settings
         self.contents = Contents()
         #: Created by `start`: it owns sockets, and a publisher that is never opened should own none.

@@ -10,7 +10,7 @@ from typing import Any
 
 from pika.spec import BasicProperties
 
-from fairsched._amqp import PROPERTY_NAMES, encode_properties
+from fairsched.amqp._properties import PROPERTY_NAMES, encode_properties
 from fairsched.amqp.fieldtables import write_table
 
 #: Properties of which few messages have the same, so that it does not pay to remember them.

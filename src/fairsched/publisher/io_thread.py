@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pika.exceptions
 
-from fairsched._amqp import PublishWindow, encode_message
+from fairsched.amqp._publishing import PublishWindow, encode_message
 from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.connection import Connection
 from fairsched.amqp.errors import broker_text

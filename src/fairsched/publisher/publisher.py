@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from fairsched.config.arguments import made_by
 from fairsched.errors import PublishFailed
-from fairsched.publisher.client import Client, Settings, confirmations, message_count
+from fairsched.publisher.client import Client, PublisherOptions, confirmations, message_count
 
 if TYPE_CHECKING:
     from pika.spec import BasicProperties
     from typing_extensions import Buffer
 
-    from fairsched._amqp import Confirmation
-    from fairsched._delivery import Message
+    from fairsched.amqp._publishing import Confirmation
+    from fairsched.delivery._delivery import Message
     from fairsched.publisher.client import Outgoing
 
 __all__ = ["Publisher"]
@@ -31,7 +31,7 @@ class Publisher:
     Parameters
     ----------
     url, **options
-        See `Settings`.
+        See `PublisherOptions`.
 
     Raises
     ------
@@ -54,8 +54,8 @@ class Publisher:
     ...         publisher.publish(body, "orders")
     """
 
-    @made_by(Settings)
-    def __init__(self, settings: Settings) -> None:
+    @made_by(PublisherOptions)
+    def __init__(self, settings: PublisherOptions) -> None:
         self._client = client = Client(settings)
         alive = weakref.ref(self)
         client.orphaned = lambda: alive() is None

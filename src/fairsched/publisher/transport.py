@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fairsched._amqp import PublishWindow
+from fairsched.amqp._publishing import PublishWindow
 from fairsched.amqp.transport import Transport
 
 

@@ -2,7 +2,7 @@
 
 In the order of reading: `bindingkey` (what a binding key says, its weight), `rabbitmqhash` (from bindings and a value
 to a queue), `exchange` (the same from a message, as an exchange that hashes its routing key, a header or a property).
-The hashes are those of `fairsched._routing`.
+The hashes are those of `fairsched.routing._ring`.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from fairsched._routing import phash2, rabbitmq_bucket
 from fairsched.errors import ConfigurationError
+from fairsched.routing._ring import phash2, rabbitmq_bucket
 from fairsched.routing.bindingkey import LARGEST, weight_of
 
 __all__ = ["MISSING", "Binding", "RabbitMQHash"]

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from fairsched._codel import CoDel
+from fairsched.config.frozenmapping import FrozenMapping
+from fairsched.config.weights import split
 from fairsched.errors import ConfigurationError
-from fairsched.frozenmapping import FrozenMapping
+from fairsched.scheduling._codel import CoDel
 from fairsched.simulator import values
 from fairsched.simulator.parts import MOST
 from fairsched.simulator.service import Service
-from fairsched.weights import split
 
 __all__ = ["ConsumerSpec", "Shedding"]
 

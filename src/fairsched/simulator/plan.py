@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
-from fairsched._simulator import NEVER
+from fairsched.simulator._simulator import NEVER
 from fairsched.simulator.arrivals import Arrivals
 from fairsched.simulator.consumers import ConsumerSpec, Shedding
 from fairsched.simulator.parts import Change
@@ -176,7 +176,7 @@ def make_plan(scenario: Scenario) -> Plan:
     Returns
     -------
     Plan
-        What `fairsched._simulator.Simulation` runs.
+        What `fairsched.simulator._simulator.Simulation` runs.
 
     Notes
     -----

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairsched._simulator import Simulation
 from fairsched.fairness import jain, shares
+from fairsched.simulator._simulator import Simulation
 from fairsched.simulator.distribution import Distribution
 from fairsched.simulator.plan import make_plan
 from fairsched.simulator.plantypes import Plan

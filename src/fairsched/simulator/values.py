@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from fairsched.durations import RULE, parse_duration
+from fairsched.config.durations import RULE, parse_duration
 from fairsched.errors import ConfigurationError
 
 #: Largest quantum, cost or depth in the engine.

@@ -15,8 +15,8 @@ from pyspark.sql.types import StructType
 
 from fairsched.errors import ConfigurationError
 from fairsched.spark.sink.options import sink_options
+from fairsched.spark.source.columns import column_names, ddl
 from fairsched.spark.source.options import source_options
-from fairsched.spark.source.rows import column_names, ddl
 
 
 class RabbitMQDataSource(DataSource):

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from fairsched._arrays import AMOUNT_MAX
 from fairsched.amqp.fieldtables import write_table
 from fairsched.amqp.urls import check_urls
-from fairsched.durations import parse_duration
+from fairsched.config.durations import parse_duration
 from fairsched.errors import ConfigurationError
+from fairsched.scheduling._arrays import AMOUNT_MAX
 from fairsched.spark.broker import Broker
 
 #: Options of Spark itself, which it passes to every source.

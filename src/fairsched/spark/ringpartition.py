@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fairsched._routing import HashRing
+from fairsched.routing._ring import HashRing
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fairsched._codel import CoDel
+from fairsched.scheduling._codel import CoDel
 from fairsched.spark.columnnames import column, column_name, map_in_arrow
 
 if TYPE_CHECKING:

@@ -21,9 +21,10 @@ from pika.spec import BasicProperties
 from support.wiretables import Encoded, field, table
 
 from fairsched import AckLedger, ConfigurationError, Consumer, DecodingError, Message
-from fairsched._delivery import MessageColumns, settle_all
 from fairsched.amqp.fieldtables import LATEST_SECOND, as_text
 from fairsched.consumer.batching.batches import LARGEST
+from fairsched.delivery._columns import MessageColumns
+from fairsched.delivery._delivery import settle_all
 from fairsched.testing import FakeChannel, FakeConsumer
 
 

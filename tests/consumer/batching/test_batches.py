@@ -14,8 +14,8 @@ from pika.spec import Basic, BasicProperties
 from support.collecting import collecting
 
 from fairsched import AckLedger, ConfigurationError, Consumer, Message
-from fairsched._delivery import settle_all
 from fairsched.consumer.batching.batches import LARGEST, LONGEST, MessageBatch, check_limits
+from fairsched.delivery._delivery import settle_all
 from fairsched.testing import FakeChannel, FakeConsumer
 
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from pika.spec import Basic, BasicProperties
 
 from fairsched import AckLedger, Message, Retry
-from fairsched._delivery import Counters, call
 from fairsched.consumer.batching.batches import MessageBatch
-from fairsched.consumer.handling.settlement import FailurePolicy, call_async
+from fairsched.consumer.handling.failures import FailurePolicy, call_async
 from fairsched.consumer.requeueing.pace import Pace
+from fairsched.delivery._delivery import Counters, call
 from fairsched.testing import FakeChannel, FakeConsumer
 
 ACK, REQUEUE, REJECT = AckLedger.ACK, AckLedger.REQUEUE, AckLedger.REJECT

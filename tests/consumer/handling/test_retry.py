@@ -16,12 +16,12 @@ from pika.spec import Basic, BasicProperties
 from support.wiretables import Encoded, field, table
 
 from fairsched import ConfigurationError, Retry
-from fairsched._delivery import Message
 from fairsched.amqp.fieldtables import read_table, replace_fields, write_table
 from fairsched.amqp.properties import decode
-from fairsched.config import Settings
+from fairsched.config.settings import Settings
 from fairsched.consumer.handling.retries import attempts_before, copy_properties, delay_declaration, first_declarations
 from fairsched.consumer.settings import ConsumerSettings
+from fairsched.delivery._delivery import Message
 from fairsched.testing import FakeChannel
 
 milliseconds = st.integers(1, 86_400_000)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from fairsched.consumer.handling import settlement
-from fairsched.consumer.handling.settlement import Tracebacks
+from fairsched.consumer.handling import failures
+from fairsched.consumer.handling.failures import Tracebacks
 from fairsched.testing import FakeConsumer
 
 message = functools.partial(FakeConsumer().put, queue="q")
@@ -23,8 +23,8 @@ def test_each_failure_has_one() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     shown = Tracebacks()
-    for number in range(3 * settlement._REMEMBERED):
+    for number in range(3 * failures._REMEMBERED):
         assert shown.due(message(b"%d" % number), ValueError())
-    assert len(shown._shown) == settlement._REMEMBERED
+    assert len(shown._shown) == failures._REMEMBERED
     assert not shown.due(message(b"%d" % number, redelivered=True), ValueError())
     assert shown.due(message(b"0", redelivered=True), ValueError())

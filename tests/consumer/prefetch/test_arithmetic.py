@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched import ConfigurationError
+from fairsched.config.weights import normalise, split
 from fairsched.consumer.prefetch import arithmetic as window
-from fairsched.weights import normalise, split
 
 TEN = {f"p{number}": 4 * (number + 1) for number in range(10)}
 

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched._amqp import AckLedger
+from fairsched.amqp._ackledger import AckLedger
 from fairsched.consumer.prefetch.resize import MOST, ResizableWindow, kept
 
 windows = st.integers(1, 60)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pika.spec import Basic, BasicProperties
 
 from fairsched import AckLedger
-from fairsched._delivery import Counters, Message
-from fairsched.consumer.handling.settlement import FailurePolicy
+from fairsched.consumer.handling.failures import FailurePolicy
 from fairsched.consumer.requeueing.pace import FIRST, LONGEST, REMEMBERED, Pace
+from fairsched.delivery._delivery import Counters, Message
 from fairsched.testing import FakeChannel
 
 

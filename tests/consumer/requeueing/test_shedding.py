@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from pika.spec import BasicProperties
 
 from fairsched import CoDel, ConfigurationError, FairQueue
-from fairsched._delivery import Counters, Message
 from fairsched.consumer.requeueing.budget import REMEMBERED, Budget
 from fairsched.consumer.requeueing.shedding import MAX_RETURNS, Shedding, shedding_rules
 from fairsched.consumer.settings import ConsumerSettings
+from fairsched.delivery._delivery import Counters, Message
 from fairsched.testing import FakeChannel
 
 URL = "amqp://guest:guest@localhost/"

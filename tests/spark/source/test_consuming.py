@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pika.channel import ContentFrameAssembler
 
-from fairsched._delivery import CollectedDeliveries
 from fairsched.amqp.transport import Transport
+from fairsched.delivery._collected import CollectedDeliveries
+from fairsched.spark.source.columns import COLUMNS, Decoder
 from fairsched.spark.source.consuming import ConsumingChannel
-from fairsched.spark.source.rows import COLUMNS, Decoder
 
 FRAME_MAX = 4096
 OURS = 3

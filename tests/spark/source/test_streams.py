@@ -19,8 +19,8 @@ from fairsched.errors import ConnectionFailed, FairschedError
 from fairsched.spark.broker import open_session
 from fairsched.spark.source import streamrange, streams
 from fairsched.spark.source.batch import BatchReader
+from fairsched.spark.source.columns import Decoder
 from fairsched.spark.source.options import source_options
-from fairsched.spark.source.rows import Decoder
 from fairsched.spark.source.streamrange import StreamTruncated, bounds, seen_bounds
 from fairsched.spark.source.streams import Range, StreamsReader, ranges
 

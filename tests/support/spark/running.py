@@ -15,9 +15,9 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 from support.rabbitmq import Node
 
+from fairsched.spark.source.columns import COLUMNS, column_names
 from fairsched.spark.source.options import SourceOptions, source_options
 from fairsched.spark.source.queues import QueuesReader
-from fairsched.spark.source.rows import COLUMNS, column_names
 
 #: Ten queues and quanta 4, 8, …, 40: a batch of 1100 is shared exactly.
 QUANTA = [4 * number for number in range(1, 11)]

@@ -16,8 +16,8 @@ import click
 from fairsched.cli import exits
 from fairsched.cli.flood import CONTESTANTS, PREFETCH, Outcome, Plan, run
 from fairsched.cli.parameters import Duration, check_picture
-from fairsched.config import Settings
-from fairsched.durations import format_duration
+from fairsched.config.durations import format_duration
+from fairsched.config.settings import Settings
 
 _DEFAULT = Plan()
 

@@ -14,12 +14,12 @@ from fairsched.cli import exits
 from fairsched.cli.broker import Session
 from fairsched.cli.loading import load_app
 from fairsched.cli.parameters import Duration, compared_bindings_option, config_option, settings_options
-from fairsched.config import Settings
+from fairsched.config.queues import Queue, as_queues
+from fairsched.config.settings import Settings
 from fairsched.config.values import masked
 from fairsched.consumer import App
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
-from fairsched.queues import Queue, as_queues
 
 #: pika's default: a broker on the local machine.
 DEFAULT_URL = "amqp://guest:guest@localhost:5672/%2F"

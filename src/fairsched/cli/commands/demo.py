@@ -13,8 +13,8 @@ import click
 from fairsched.cli import exits
 from fairsched.cli.experiment import MESSAGES, PREFETCH, QUANTA, SERVICE_TIME, Meter, Plan, Watch, run_in_process
 from fairsched.cli.parameters import Duration, check_picture
-from fairsched.config import Settings
-from fairsched.durations import format_duration
+from fairsched.config.durations import format_duration
+from fairsched.config.settings import Settings
 from fairsched.fairness import Report, report
 from fairsched.prefetch import LARGEST_PREFETCH
 

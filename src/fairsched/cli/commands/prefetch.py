@@ -10,7 +10,7 @@ import click
 
 from fairsched.cli import exits
 from fairsched.cli.parameters import Duration, check_picture
-from fairsched.durations import format_duration
+from fairsched.config.durations import format_duration
 from fairsched.prefetch import LARGEST_PREFETCH, Analysis, analyse, recommend
 
 

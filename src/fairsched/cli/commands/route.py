@@ -39,8 +39,8 @@ def _by_rabbitmq(bindings: tuple[tuple[str, str], ...]) -> Callable[[bytes], str
 
 
 def _by_ring(bindings: tuple[tuple[str, str], ...], points: int, seed: int) -> Callable[[bytes], str | None]:
-    from fairsched._routing import HashRing
     from fairsched.errors import ConfigurationError
+    from fairsched.routing._ring import HashRing
     from fairsched.routing.bindingkey import weight_of
 
     weights: dict[str, int] = {}

@@ -15,8 +15,8 @@ from fairsched.cli import exits
 from fairsched.cli.loading import load_app
 from fairsched.cli.parameters import config_option, settings_options
 from fairsched.cli.reloading import Reload, is_wanted
-from fairsched.config import Settings
-from fairsched.config.options import LOG_LEVEL
+from fairsched.config.consumer_options import LOG_LEVEL
+from fairsched.config.settings import Settings
 from fairsched.config.values import OFF
 from fairsched.consumer import App
 from fairsched.errors import FairschedError

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from fairsched.cli.flood import Outcome, Plan
 from fairsched.cli.output.bench_table import format_wait
-from fairsched.durations import format_duration
+from fairsched.config.durations import format_duration
 
 COLOURS = ("#b3261e", "#b07400", "#3b7dd8", "#2e7d4f")
 INK, GRID = "#222222", "#e3e6ea"

@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.table import Table
 
 from fairsched.cli.flood import CONTESTANTS, Outcome, Plan
-from fairsched.durations import format_duration
+from fairsched.config.durations import format_duration
 
 
 def view(outcomes: Sequence[Outcome], plan: Plan, where: str) -> Group:

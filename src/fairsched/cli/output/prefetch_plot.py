@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from fairsched.cli.output.shares_plot import GRID, IDEAL, INK, SHARE
-from fairsched.durations import format_duration
+from fairsched.config.durations import format_duration
 from fairsched.prefetch import Analysis, analyse, recommend
 
 #: Points of a curve at most; the one where it bends is always drawn.

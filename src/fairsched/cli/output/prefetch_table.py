@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from fairsched.durations import format_duration
+from fairsched.config.durations import format_duration
 
 if TYPE_CHECKING:
     from fairsched.prefetch import Analysis

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairsched.cli.output.shares_table import error_style
-from fairsched.durations import format_duration
+from fairsched.config.durations import format_duration
 from fairsched.simulator import Distribution, Result, Scenario
 
 

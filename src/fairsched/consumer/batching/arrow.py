@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fairsched._amqp import AckLedger
-from fairsched._delivery import MessageColumns, settle_all
+from fairsched.amqp._ackledger import AckLedger
 from fairsched.amqp.fieldtables import LATEST_SECOND, as_text
 from fairsched.amqp.properties import PROPERTY_NAMES
 from fairsched.consumer.batching.batches import MessageBatch
+from fairsched.delivery._columns import MessageColumns
+from fairsched.delivery._delivery import settle_all
 from fairsched.errors import ConfigurationError, DecodingError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fairsched._delivery import Message
+    from fairsched.delivery._delivery import Message
 
 #: Columns that are always there.
 FIXED = ("body", "queue", "exchange", "routing_key", "redelivered")

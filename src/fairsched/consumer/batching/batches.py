@@ -7,12 +7,12 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, overload
 
-from fairsched._amqp import AckLedger
-from fairsched._delivery import finish_all, note_failures, settle_all, settle_all_failed
+from fairsched.amqp._ackledger import AckLedger
+from fairsched.delivery._delivery import finish_all, note_failures, settle_all, settle_all_failed
 from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from fairsched._delivery import Message
+    from fairsched.delivery._delivery import Message
 
 #: Most messages of a batch, and the longest wait for them in seconds.
 LARGEST, LONGEST = 1_000_000, 3600

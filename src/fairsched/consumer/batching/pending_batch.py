@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from fairsched._amqp import AckLedger
-from fairsched._delivery import settle_all
+from fairsched.amqp._ackledger import AckLedger
+from fairsched.delivery._delivery import settle_all
 from fairsched.errors import ShutDown
 
 if TYPE_CHECKING:
-    from fairsched._delivery import Message
-    from fairsched._fairqueue import FairQueue
     from fairsched.consumer.client import Client
+    from fairsched.delivery._delivery import Message
+    from fairsched.scheduling._fairqueue import FairQueue
 
 #: How often who waits looks whether the shutdown timeout is over, in seconds.
 _SLICE = 1.0

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from fairsched.consumer.handling.time_limit import TimeLimits, limited_coroutine
+from fairsched.delivery.handlers import check_plain, is_coroutine_handler
 from fairsched.errors import ConfigurationError
-from fairsched.handlers import check_plain, is_coroutine_handler
 
 if TYPE_CHECKING:
-    from fairsched._delivery import Counters, Message
     from fairsched.consumer.settings import ConsumerSettings
+    from fairsched.delivery._delivery import Counters, Message
 
 _Handler = Callable[["Message"], Any]
 

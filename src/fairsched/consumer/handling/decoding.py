@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fairsched.consumer.handling.described import class_of, described
+from fairsched.delivery.handlers import check_plain
 from fairsched.errors import UndecodableBody
-from fairsched.handlers import check_plain
 
 if TYPE_CHECKING:
-    from fairsched._delivery import Message
+    from fairsched.delivery._delivery import Message
 
 #: Errors whose text says where a body is wrong, and has nothing of it but a byte.
 _PLAIN = (json.JSONDecodeError, UnicodeDecodeError)

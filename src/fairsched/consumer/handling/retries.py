@@ -26,19 +26,20 @@ from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from fairsched._amqp import PROPERTY_NAMES, AckLedger, encode_properties, read_properties
-from fairsched._delivery import settle_failed
+from fairsched.amqp._ackledger import AckLedger
+from fairsched.amqp._properties import PROPERTY_NAMES, encode_properties, read_properties
 from fairsched.amqp.fieldtables import read_table, replace_fields
 from fairsched.consumer.declarations import Declaration, Declarations
 from fairsched.consumer.handling.described import described, shown
+from fairsched.delivery._delivery import settle_failed
 from fairsched.errors import MessageReturned, PublishFailed
 from fairsched.publisher.client import Client as PublisherClient
-from fairsched.publisher.client import Settings as PublisherSettings
+from fairsched.publisher.client import PublisherOptions
 
 if TYPE_CHECKING:
-    from fairsched._amqp import Confirmation
-    from fairsched._delivery import Message
-    from fairsched.retry import Retry
+    from fairsched.amqp._publishing import Confirmation
+    from fairsched.config.retry import Retry
+    from fairsched.delivery._delivery import Message
 
 _log = logging.getLogger(__name__)
 
@@ -374,7 +375,7 @@ class Retries:
             if self._closed:
                 raise PublishFailed("the consumer is closed")
             if self._publisher is None:
-                publisher = PublisherClient(PublisherSettings(self._urls))
+                publisher = PublisherClient(PublisherOptions(self._urls))
                 publisher.on_change = self._put_ready
                 publisher.orphaned = self._ended
                 publisher.start()

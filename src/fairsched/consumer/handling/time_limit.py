@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from fairsched.errors import TimeLimitExceeded
-from fairsched.greenlets import refuse
+from fairsched.scheduling.greenlets import refuse
 
 if TYPE_CHECKING:
-    from fairsched._delivery import Counters, Message
+    from fairsched.delivery._delivery import Counters, Message
 
     #: A handler at work: when it has to have ended, its message, and its limit. Equal to none but itself, since its
     #: message is.

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fairsched._delivery import Message
     from fairsched.consumer.client import Client
+    from fairsched.delivery._delivery import Message
 
 
 class WorkerThreads:

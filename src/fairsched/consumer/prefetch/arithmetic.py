@@ -14,9 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from fairsched.config.weights import split
 from fairsched.errors import ConfigurationError
 from fairsched.prefetch import LARGEST_PREFETCH, recommend
-from fairsched.weights import split
 
 #: Round trip that the default windows are made for, in seconds.
 ASSUMED_ROUND_TRIP = 1e-3

@@ -14,9 +14,9 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from fairsched.config.weights import split
 from fairsched.consumer.prefetch.arithmetic import HEADROOM
 from fairsched.prefetch import LARGEST_PREFETCH, recommend
-from fairsched.weights import split
 
 #: The windows that a consumer starts with add up to this for each worker.
 START = 16

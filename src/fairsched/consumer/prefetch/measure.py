@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from fairsched._codel import Estimator
+from fairsched.scheduling._codel import Estimator
 
 #: Seconds of the past that count. A round trip that became longer is believed after so long, a shorter one at once.
 WINDOW = 2.0

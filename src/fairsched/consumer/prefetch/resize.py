@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pika.frame import Method
     from pika.spec import Basic
 
-    from fairsched._amqp import AckLedger
+    from fairsched.amqp._ackledger import AckLedger
 
 #: Consumers that one queue has at most. Brokers share a queue among consumers in turn, so each counts there as one.
 MOST = 5

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fairsched._delivery import Message
+    from fairsched.delivery._delivery import Message
 
 #: What a quorum queue counts: failed deliveries, and since RabbitMQ 4.3, where a nack is none of these, how often a
 #: message was handed out before.

@@ -7,12 +7,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fairsched._amqp import AckLedger
-from fairsched._delivery import settle_failed
+from fairsched.amqp._ackledger import AckLedger
 from fairsched.consumer.requeueing.budget import COUNTS
+from fairsched.delivery._delivery import settle_failed
 
 if TYPE_CHECKING:
-    from fairsched._delivery import Message
+    from fairsched.delivery._delivery import Message
 
 #: Seconds for which the second failure of a message is held back; and the longest, by doubling with each failure.
 FIRST, LONGEST = 0.05, 10.0

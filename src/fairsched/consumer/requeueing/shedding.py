@@ -11,14 +11,14 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fairsched._codel import CoDel
 from fairsched.consumer.requeueing.budget import Budget
 from fairsched.errors import ConfigurationError
+from fairsched.scheduling._codel import CoDel
 from fairsched.stats import CoDelStats
 
 if TYPE_CHECKING:
-    from fairsched._delivery import Counters, Message
-    from fairsched._fairqueue import FairQueue
+    from fairsched.delivery._delivery import Counters, Message
+    from fairsched.scheduling._fairqueue import FairQueue
 
 _log = logging.getLogger(__name__)
 

@@ -37,10 +37,10 @@ from fairsched.core.queue.members cimport (
 )
 from fairsched.core.queue.overflow cimport OVERFLOW_RING
 from fairsched.core.queue.pull cimport queue_pull
-from fairsched.core.queue.work cimport Question
 from fairsched.core.queue.ring cimport queue_trim
 from fairsched.core.queue.settle cimport SETTLE_ACK, queue_settle
 from fairsched.core.queue.state cimport Pulled, WISH_USER
+from fairsched.core.queue.work cimport Question
 from fairsched.core.waiting.interest cimport interest_enter, interest_leave
 from fairsched.core.waiting.node cimport node_retire
 from fairsched.core.waiting.reclaim cimport GRACE, Garbage, Pin, reclaim_flush

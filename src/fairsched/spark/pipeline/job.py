@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from fairsched._routing import HashRing
 from fairsched.errors import ConfigurationError
+from fairsched.routing._ring import HashRing
 from fairsched.spark.fairnessreport import observe_fairness
 from fairsched.spark.pipeline.settings import PipelineSettings
 from fairsched.spark.ringpartition import repartition_by_ring

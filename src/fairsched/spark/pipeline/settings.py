@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairsched.config import URL_VARIABLES, default_url
+from fairsched.config.consumer_options import URL_VARIABLES, default_url
+from fairsched.config.durations import parse_duration
 from fairsched.config.file import parse_toml
+from fairsched.config.frozenmapping import FrozenMapping
 from fairsched.config.values import quoting
-from fairsched.durations import parse_duration
 from fairsched.errors import ConfigurationError
-from fairsched.frozenmapping import FrozenMapping
 from fairsched.spark.sink.options import sink_options
 from fairsched.spark.source.options import source_options
 

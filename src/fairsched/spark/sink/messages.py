@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fairsched._amqp import PROPERTY_NAMES
-from fairsched._routing import HashRing
+from fairsched.amqp._properties import PROPERTY_NAMES
 from fairsched.errors import FairschedError
+from fairsched.routing._ring import HashRing
 from fairsched.spark.sink.options import SinkOptions
 
 #: The allowed columns, and their types in Spark.

@@ -13,14 +13,14 @@ from pyspark.sql.types import StructType
 from fairsched.amqp.session import Session
 from fairsched.errors import ConfigurationError, ConnectionFailed
 from fairsched.spark.broker import over_session
+from fairsched.spark.source.columns import Decoder
 from fairsched.spark.source.consuming import QueuesChannel
 from fairsched.spark.source.depths import DepthProbe
 from fairsched.spark.source.options import SourceOptions
 from fairsched.spark.source.partition import SEGMENT_BYTES, SEGMENT_MESSAGES
 from fairsched.spark.source.plan import allocate, assign, partitions_worth
+from fairsched.spark.source.requested_schema import RequestedSchema
 from fairsched.spark.source.roworder import row_order
-from fairsched.spark.source.rows import Decoder
-from fairsched.spark.source.schema import RequestedSchema
 from fairsched.spark.source.shedding import judge_known
 from fairsched.spark.source.spill import Spill
 from fairsched.spark.source.streamrange import as_offsets

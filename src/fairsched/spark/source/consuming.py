@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pika import spec
 
-from fairsched._amqp import AckLedger
-from fairsched._delivery import CollectedDeliveries
+from fairsched.amqp._ackledger import AckLedger
 from fairsched.amqp.properties import ReceivedProperties
 from fairsched.amqp.session import Session
+from fairsched.delivery._collected import CollectedDeliveries
 from fairsched.prefetch import LARGEST_PREFETCH
 from fairsched.spark.broker import close_channel
+from fairsched.spark.source.columns import headers_of
 from fairsched.spark.source.depths import message_counts
-from fairsched.spark.source.rows import headers_of
 
 if TYPE_CHECKING:
     from pika.spec import Basic, BasicProperties

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from fairsched._amqp import PROPERTY_NAMES
-from fairsched._codel import CoDel
+from fairsched.amqp._properties import PROPERTY_NAMES
 from fairsched.amqp.fieldtables import LATEST_SECOND
 from fairsched.amqp.urls import endpoint
 from fairsched.errors import ConfigurationError
+from fairsched.scheduling._codel import CoDel
 from fairsched.spark.broker import Broker
 from fairsched.spark.optionreader import OptionReader, as_json
 

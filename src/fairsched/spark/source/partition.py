@@ -18,16 +18,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fairsched._amqp import AckLedger
+from fairsched.amqp._ackledger import AckLedger
 from fairsched.amqp.session import Session
 from fairsched.errors import ConnectionFailed, QueueNotFound, RequestRefused
 from fairsched.spark.broker import Retries, open_session
+from fairsched.spark.source.columns import Decoder, Known, taken
 from fairsched.spark.source.consuming import UNDER_WAY, QueuesChannel, figures
 from fairsched.spark.source.depths import depths
 from fairsched.spark.source.options import SourceOptions
 from fairsched.spark.source.plan import allocate
 from fairsched.spark.source.roworder import choose, row_order
-from fairsched.spark.source.rows import Decoder, Known, taken
 from fairsched.spark.source.shedding import judge_known
 from fairsched.spark.source.spill import Spill
 from fairsched.spark.source.spool import Segment, open_spool

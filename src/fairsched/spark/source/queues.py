@@ -23,7 +23,7 @@ from fairsched.spark.source.offsets import QueueOffset
 from fairsched.spark.source.options import SourceOptions
 from fairsched.spark.source.partition import PartitionPlan, PartitionReader
 from fairsched.spark.source.plan import allocate, assign, bounded_by_bytes, divided, partitions_worth
-from fairsched.spark.source.schema import RequestedSchema
+from fairsched.spark.source.requested_schema import RequestedSchema
 from fairsched.spark.source.spool import NoSpool, Segment, Spool, open_spool
 
 _log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairsched.spark.fairorder import fair_positions
+from fairsched.spark.source.columns import Known
 from fairsched.spark.source.options import SourceOptions
-from fairsched.spark.source.rows import Known
 
 
 def choose(

@@ -15,8 +15,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fairsched.spark.shedding import CodelByKey
+from fairsched.spark.source.columns import Known
 from fairsched.spark.source.options import Shedding
-from fairsched.spark.source.rows import Known
 
 #: Messages of one queue that the law returns in a row at most, as in a consumer.
 MAX_RETURNS = 10

@@ -13,12 +13,12 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from fairsched.spark.source.columns import Decoder
 from fairsched.spark.source.offsets import StreamOffset
 from fairsched.spark.source.options import SourceOptions
 from fairsched.spark.source.partition import SEGMENT_BYTES, SEGMENT_MESSAGES
 from fairsched.spark.source.plan import allocate, partitions_worth
-from fairsched.spark.source.rows import Decoder
-from fairsched.spark.source.schema import RequestedSchema
+from fairsched.spark.source.requested_schema import RequestedSchema
 from fairsched.spark.source.streamrange import as_offsets, bounds, check_known, missing, read_range, seen_bounds
 
 #: Seconds after which the planner looks again where streams begin, and for which it watches one that is empty.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairsched._amqp import PROPERTY_NAMES, read_properties
+from fairsched.amqp._properties import PROPERTY_NAMES, read_properties
 
 _WANTED = (PROPERTY_NAMES.index("headers"),)
 #: Bytes of a value, by its type; of those that are not here, the length stands in front of the value.

@@ -2,9 +2,9 @@
 
 A record is put with an id and a kind, and dropped by its id; recovery finds the records that were put and not dropped.
 Appending copies a record into the newest batch, and waits only for the lock. The writer takes the oldest batch, passes
-it to the store as one chunk in one transaction (fairsched/_journal.pyx: SQLite, which handles checksums, torn writes
-and the reuse of space), and then publishes up to which batch everything is on disk: a confirm is sent when its batch
-is. So one write to disk covers everything that arrived during the previous write (group commit).
+it to the store as one chunk in one transaction (broker/_journal.pyx: SQLite, which handles checksums, torn writes and
+the reuse of space), and then publishes up to which batch everything is on disk: a confirm is sent when its batch is.
+So one write to disk covers everything that arrived during the previous write (group commit).
 
 Space. A drop refers to a record in its own chunk or in an older one. So the oldest chunk can always be deleted when it
 has no live record: its drops refer to nothing that is left. When more than half of the stored octets are dead, the live

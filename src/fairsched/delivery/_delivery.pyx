@@ -1,0 +1,2453 @@
+"""A consumer's delivery path: from the bytes of a connection to messages in the hands of workers, and back.
+
+In this file, in this order:
+
+    Counters             what one consumer has done so far, and how long its messages took
+    AckPolicy            when acknowledgements leave
+    Settlements          what is settled and not sent, of all channels of a consumer
+    ChannelDeliveries    what one channel has delivered, and how it is settled
+    Message              one delivery, in the hands of a handler; a header of it as a key
+    give_deliveries      from the bytes of a connection to messages
+    Intake               from there into the lanes
+    LentConnection       the connection, for the thread that consumes while the I/O thread waits
+    MessageSource        and out of these, to the workers
+    note_failures        messages whose handlers raised: from then on only the consumer's decision settles them
+    settle_all           many messages at once
+
+No Python function is called for a message on its way, but those that the user gave: a key, a price, a handler. A
+message is made once, by the thread that reads it. It refers to the bytes read, in which its method and properties stay
+undecoded, and its body uncopied, until they are used.
+
+Exclusion. Who has the connection delivers and sends, one thread at a time: the I/O thread, unless it lent it; any
+thread may settle and take messages. What several threads change is changed with the GIL held, in one stretch without
+Python code; on free-threaded builds inside a critical section of the object, or of the ledger, which decides who
+settled a message.
+
+Parts that are used without a look whether they are there are made when an object is allocated, and stay until it is
+freed (`no_gc_clear`); lists are asked for their length by `len`, which looks. For somebody may come by an object while
+the collector takes apart what it belonged to.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.ref cimport PyObject, _Py_REFCNT
+from cpython.time cimport monotonic, perf_counter
+from cpython.time cimport time as wall_clock
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from cpython.pythread cimport (
+    NOWAIT_LOCK, PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_release_lock, WAIT_LOCK,
+)
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from fairsched.amqp._ackledger cimport AckLedger
+from fairsched.scheduling._buffers cimport part
+from fairsched.core.amqp.ackledger cimport (
+    VERDICT_ACK as ACK, VERDICT_REJECT as REJECT, VERDICT_REQUEUE as REQUEUE, ackledger_deliver, ackledger_settle,
+)
+from fairsched.core.amqp.contents cimport (
+    CONTENT_HEAD, PROPERTY_HEADERS, PROPERTY_TIMESTAMP, Properties, contents_find, contents_number,
+)
+from fairsched.core.amqp.frames cimport (
+    FOUND_OTHER, FOUND_WHOLE, FRAME_HEAD, Delivery, Found, frames_find, frames_number,
+)
+from fairsched.core.amqp.sockets cimport (
+    RECEIVED_NOTHING, SOCKETS_LEND, sockets_receive, sockets_send, sockets_wait, sockets_watch,
+)
+from fairsched.core.amqp.streamoffset cimport stream_offset
+from fairsched.core.amqp.tables cimport FIELD_FOUND, FIELD_MISSING, FIELD_UNSURE, Field, FieldFound, tables_find
+from fairsched.core.atomics cimport rarely
+from fairsched.core.delay.buckets cimport BUCKETS, BUCKETS_FIRST, Buckets, bucket_bounds, buckets_add
+from fairsched.delivery._collected cimport CollectedDeliveries
+from fairsched.scheduling._fairqueue cimport FairQueue, Place
+from fairsched.scheduling._numbers cimport as_priority
+
+from queue import Empty
+from time import get_clock_info
+
+from pika import spec
+
+from fairsched.amqp.properties import decode
+from fairsched.delivery.handlers import check_result
+from fairsched.errors import ConfigurationError, ShutDown
+
+#: Names of the counters, in the order in which they are reported.
+COUNTER_NAMES = (
+    "received", "acked", "nacked", "rejected", "errors", "stale_settlements", "reconnects",
+    "shed", "kept_alone", "kept_budget", "timed_out",
+)
+
+#: Where the buckets of `Durations` end, as multiples of the first; the last has no end.
+BUCKET_ENDS = tuple(bucket_bounds.end[place] // BUCKETS_FIRST for place in range(BUCKETS - 1))
+
+#: Whether `perf_counter` and `monotonic` read one clock; not so on Windows before Python 3.13.
+cdef bint ONE_CLOCK = get_clock_info("perf_counter").implementation == get_clock_info("monotonic").implementation
+
+cdef dict COUNTER_NUMBERS = {name: number for number, name in enumerate(COUNTER_NAMES)}
+
+cdef enum:  # of the counters that are counted here; the three verdicts follow one another
+    COUNT_RECEIVED = 0
+    COUNT_ACKED = 1
+    COUNT_STALE = 5
+
+#: Settlements leave when they are this part of all windows together: early enough that the broker refills before the
+#: rest is handled, late enough that many share a frame and a write.
+PART = 4
+#: That soon after the last ones, in seconds, so many or more wait until they are twice as many: each sending costs as
+#: much as to handle a few messages, and dozens where it wakes the I/O thread.
+PAUSE, MANY = 0.0002, 32
+#: Where the queue of the last one has half of its own window settled and may soon get nothing more, they leave when
+#: they are this part of what the broker has given out and not heard of: little, where few of the queues have any.
+SMALL_PART = 16
+#: A settlement waits at most this long for others, in seconds.
+PERIOD = 0.005
+#: While messages are out but nothing is settled, it is looked this seldom.
+SLOWEST_PERIOD = 0.08
+#: A handler that ran longer than this, in nanoseconds, has its settlement sent at once.
+LONG = 2_000_000
+#: Who looks again within this many seconds is fast, and reads what comes itself; and waits so long for it, at most.
+FAST = 0.001
+#: Who takes messages looks about so often whether more have come, in seconds.
+SOON = 0.0001
+#: Who waits for messages keeps the GIL for so many microseconds at most, and for no longer than it worked before: to
+#: have it back from a thread that computes takes five thousand.
+BRIEF = 100
+
+cdef int64_t C_PART = PART
+cdef int64_t C_SMALL_PART = SMALL_PART
+cdef double C_PERIOD = PERIOD
+cdef double C_PAUSE = PAUSE
+cdef int64_t C_MANY = MANY
+cdef int64_t C_LONG = LONG
+cdef double C_FAST = FAST
+cdef double C_SOON = SOON
+cdef int64_t C_BRIEF = BRIEF
+
+cdef enum:
+    LOOK_AFTER = 1000  # handled messages after which measured round trip and handler time are held against the windows
+    SLOW = 5_000_000   # of slower handlers, in nanoseconds, it is looked how long their messages wait here
+    OFTEN = 32         # messages taken after which it is looked, at the latest, whether more have come
+    ROOM = 1 << 16     # octets that are read at once
+    AROUND_MESSAGE = 64  # octets beside a message in a read that may be kept for it without being counted
+    MOST_KEPT = 4 << 20  # octets of other reads that messages of a consumer keep
+    MOST_READS = 1024  # and how many of these: a few small messages may keep each
+    READS_LOOKED_AT = 32  # of these, each time that one comes, whether anybody still refers to them
+    SETTLEMENT = 21    # octets of a frame that settles
+    AGE_TICKS = BUCKETS_FIRST  # of an age, to a second: its first bucket ends there
+    HAS_TIMESTAMP = 0x8000 >> PROPERTY_TIMESTAMP  # in the second octet of the flags of properties
+    NOT_NOW = -1  # no time at which a message was handed out
+    READABLE = 1       # among the events of an epoll
+
+cdef enum:  # Message.failure: whether its handler raised, and which settlements have an effect since then
+    NOT_FAILED = 0  # all
+    DECIDED = 1     # those of the consumer alone: how it is settled is decided, or is being decided
+    ASKED = 2       # all, but no end of a block or handler: the function `on_error` settles or defers it
+
+
+# Counts ---------------------------------------------------------------------------------------------------------------
+
+
+@cython.final
+cdef class Durations:
+    """Durations()
+    --
+
+    How long the messages of one queue took, as histograms of fixed size.
+
+    Notes
+    -----
+    `snapshot` is safe from any thread and O(1).
+    """
+
+    def snapshot(self):
+        """snapshot($self)
+        --
+
+        A dict of (counts, sum in seconds) by name: ``sojourn``, from a message's arrival until it was handed out;
+        ``service``, its handler's time; and ``age``, from its `timestamp` until it was handed out.
+
+        The counts are per bucket of `BUCKET_ENDS`, not cumulative; bucket ends are in units of 100 us for ``sojourn``
+        and ``service``, of seconds for ``age``.
+        """
+        cdef Buckets sojourn, service, age
+        with cython.critical_section(self):
+            sojourn, service, age = self.sojourn, self.service, self.age
+        return {
+            "sojourn": bucket_figures(&sojourn, 1e9),
+            "service": bucket_figures(&service, 1e9),
+            "age": bucket_figures(&age, AGE_TICKS),
+        }
+
+
+cdef tuple bucket_figures(const Buckets* buckets, double second):
+    return [buckets.counts[place] for place in range(BUCKETS)], buckets.sum / second
+
+
+@cython.final
+cdef class Counters:
+    """Counters()
+    --
+
+    Counters of what one consumer has done so far, kept by the I/O thread and the workers.
+
+    Notes
+    -----
+    `add`, `snapshot` and `durations` are safe from any thread and O(1).
+    """
+
+    def __cinit__(self):
+        self.by_queue = {}
+
+    cdef void count(self, int number, int64_t amount) noexcept:
+        with cython.critical_section(self):
+            self.counts[number] += amount
+
+    def add(self, name, int64_t amount=1):
+        """add($self, name, amount=1)
+        --
+
+        Add to one counter.
+        """
+        self.count(COUNTER_NUMBERS[name], amount)
+
+    def snapshot(self):
+        """snapshot($self)
+        --
+
+        All counters: a dict of int by name.
+        """
+        return {name: self.counts[number] for number, name in enumerate(COUNTER_NAMES)}
+
+    def durations(self, queue):
+        """durations($self, queue)
+        --
+
+        How long the messages of a queue took: its `Durations`, created by the first call.
+        """
+        return self.durations_of(queue)
+
+    cdef Durations durations_of(self, object queue):
+        return self.by_queue.setdefault(queue, Durations())
+
+
+# When acknowledgements leave ------------------------------------------------------------------------------------------
+
+
+@cython.final
+cdef class AckPolicy:
+    """AckPolicy(window)
+    --
+
+    Decides when settlements are sent, by the prefetch windows of the whole connection and by time.
+
+    It does not go by the window of a single queue, which may be one message if there are hundreds of queues.
+
+    Parameters
+    ----------
+    window : int
+        Of all queues together.
+
+    Notes
+    -----
+    Settlements leave as soon as one of these is true:
+
+    * They are a quarter of all windows together, or half of them if these are many and the last ones just left.
+    * They are a sixteenth of what is here, and half of one queue's window is settled: others may still keep the workers
+      busy, but the broker soon gives no more of that one.
+    * A worker is about to wait for a message (`MessageSource.get`, `aio.Consumer`).
+    * A handler took longer than `LONG`, or nothing was settled for a while before.
+    * `PERIOD` is over.
+
+    Settlements are noted by any thread. Their count is not exact where several settle at once on a build without a GIL;
+    that moves one sending by a message or two, and `PERIOD` holds all the same. The rest is for who has the connection.
+    O(1).
+    """
+
+    def __init__(self, int64_t window):
+        self.period = C_PERIOD
+        self.pending = 0
+        self.count(0, window)
+
+    @property
+    def resting(self):
+        """Whether it is looked more seldom than a settlement may wait."""
+        return self.period > C_PERIOD
+
+    cdef bint due(self, int64_t count, int64_t pending, int64_t window) noexcept:
+        """Note settlements, of a queue with so many that are not sent and such a window; say if it is time to send."""
+        self.pending += count
+        if self.period > C_PERIOD or 2 * pending >= window and self.pending >= self.small_limit:
+            return True
+        if self.limit < C_MANY or self.pending < self.limit or self.pending >= 2 * self.limit:
+            return self.pending >= self.limit
+        return monotonic() - self.sent >= C_PAUSE
+
+    def arrived(self, int64_t count):
+        """arrived($self, count)
+        --
+
+        Note deliveries.
+        """
+        self.set_here(self.here + count)
+
+    def sending(self):
+        """sending($self)
+        --
+
+        Note that all that was settled is about to be sent.
+        """
+        cdef int64_t pending = self.pending
+        self.pending = 0
+        self.settled = self.settled or pending > 0
+        self.sent = monotonic()
+        self.set_here(self.here - pending)
+
+    def count(self, int64_t here, int64_t window):
+        """count($self, here, window)
+        --
+
+        Set what the broker has given out and not heard of, as it was counted, and what it may give out in all.
+        """
+        self.set_here(here)
+        self.limit = max(1, window // C_PART)
+
+    cdef void set_here(self, int64_t here) noexcept:
+        self.here = here
+        self.small_limit = max(1, here // C_SMALL_PART)
+
+    def looked(self, bint found):
+        """looked($self, found)
+        --
+
+        Note whether anything was found to send: if not, and nobody else has sent since the last look, look half as
+        often.
+        """
+        self.period = PERIOD if found or self.settled else min(SLOWEST_PERIOD, 2 * self.period)
+        self.settled = False
+
+    def wake(self):
+        """wake($self)
+        --
+
+        Look often again.
+        """
+        self.period = C_PERIOD
+
+
+@cython.final
+cdef class Settlements:
+    """Settlements(counters, policy, request)
+    --
+
+    What is settled and not sent, of all channels of one consumer.
+
+    Parameters
+    ----------
+    counters : Counters
+        Count each settlement by its verdict.
+    policy : AckPolicy
+        Says when they are to be sent.
+    request : callable
+        Called, in whatever thread, when the I/O thread is to send them.
+
+    Attributes
+    ----------
+    lent : LentConnection
+        Sends them at once, where it can.
+    flush_requested : bool
+        Whether sending was asked for and is yet to be done.
+
+    Notes
+    -----
+    `take_unsent` is for who has the connection, `forked` for a child process; the rest is safe from any thread.
+    """
+
+    def __cinit__(self, *_args, **_options):
+        self.counters = Counters()
+        self.policy = AckPolicy(1)
+        self.lent = LentConnection.__new__(LentConnection)
+        self.unsent = []
+
+    def __init__(self, Counters counters not None, AckPolicy policy not None, request):
+        self.counters = counters
+        self.policy = policy
+        self.request = request
+
+    @property
+    def waiting(self):
+        """Whether anything is settled and not sent."""
+        return bool(self.unsent)
+
+    def send(self):
+        """send($self)
+        --
+
+        Send what is settled, or have it sent soon; from any thread.
+        """
+        self.send_soon()
+
+    cdef int send_soon(self) except -1:
+        if len(self.unsent) and not self.lent.send(self):
+            self.request()
+        return 0
+
+    def take_unsent(self):
+        """take_unsent($self)
+        --
+
+        The channels that have something to send: a list of `ChannelDeliveries`, each once.
+        """
+        return self.taken_unsent()
+
+    cdef list taken_unsent(self):
+        cdef list found = []  # made first: that may run finalizers, which settle
+        cdef Py_ssize_t i
+        with cython.critical_section(self):
+            found, self.unsent = self.unsent, found
+            # Before their ledgers are flushed: who settles after that adds the channel again.
+            for i in range(len(found)):
+                (<ChannelDeliveries> PyList_GET_ITEM(found, i)).unsent = False
+        return found
+
+    def forked(self, error):
+        """forked($self, error)
+        --
+
+        Let no message of this copy in a child process be settled: that raises RuntimeError with this text.
+        """
+        self.forked_error = error
+        self.lent.forget()
+        self.take_unsent()
+        self.flush_requested = False
+
+
+# What a channel delivered ---------------------------------------------------------------------------------------------
+
+
+@cython.no_gc_clear
+cdef class ChannelDeliveries:
+    """ChannelDeliveries(queue, settlements, intake)
+    --
+
+    What one channel has delivered, and how it is settled; the base of `fairsched.consumer.channel.ConsumerChannel`.
+
+    Parameters
+    ----------
+    queue : str
+        The queue's name.
+    settlements : Settlements
+        Of the consumer.
+    intake : Intake
+        Gets the messages.
+
+    Attributes
+    ----------
+    ledger : AckLedger
+        Which of them are unsettled.
+    alive : bool
+        Cleared when the channel is gone: what it delivered belongs to the broker again.
+    filled : bool
+        Whether deliveries have filled the window since this was cleared, so that more presumably wait upstream.
+    arrived : bool
+        Whether anything was delivered since this was cleared.
+    keeps_messages : bool
+        Whether the queue is known as a stream, which keeps its messages whatever becomes of them: the broker knows
+        acknowledgements alone, as a sign that there is room for more, and closes the connection at any other. It may
+        have been replaced: a message without an offset is settled as is said.
+    window : int
+        Unsettled messages that the broker may send, in the end.
+    number : int
+        Of the channel; 0: only the I/O thread sends its settlements.
+    room : int
+        Unsettled messages that the broker may send now, where that is known; else 0.
+    settlements_sent : int
+        Frames that settled messages, so far.
+
+    Notes
+    -----
+    `settle` is safe from any thread, the rest is for who has the connection: the I/O thread, unless it lent it. O(1) a
+    message.
+    """
+
+    def __cinit__(self, *_args, **_options):
+        self.ledger = AckLedger()
+        self.settlements = Settlements.__new__(Settlements)
+        self.intake = Intake.__new__(Intake)
+
+    def __init__(self, queue, Settlements settlements not None, Intake intake not None):
+        self.queue = queue
+        self.settlements = settlements
+        self.intake = intake
+        self.alive = True
+
+    def on_filled(self):
+        """on_filled($self)
+        --
+
+        Called when deliveries have filled the window.
+        """
+
+    def on_refilled(self, seconds):
+        """on_refilled($self, seconds)
+        --
+
+        Called when a delivery came, so long after the settlement was sent that made room for it.
+        """
+
+    def set_window(self, int64_t window, int64_t nearly_full):
+        """set_window($self, window, nearly_full)
+        --
+
+        Set what the broker may send, and beyond how many unsettled messages it counts as full.
+        """
+        self.window = window
+        self.nearly_full = nearly_full
+
+    def expect(self, int64_t tag):
+        """expect($self, tag)
+        --
+
+        Have the time measured until that delivery comes, unless one is awaited already: see `on_refilled`.
+
+        The number may be less than 1: who reckons it reads several figures, which others change meanwhile.
+        """
+        if self.due < self.ledger.ledger.high:
+            self.due = max(0, tag)
+            self.sent = monotonic()
+
+    cdef bytes taken_frames(self):
+        """Take what must be sent, as frames."""
+        cdef AckLedger ledger = self.ledger
+        cdef bytes frames
+        if not self.alive or not self.number:
+            return b""
+        if self.room:
+            self.expect(<int64_t> ledger.ledger.high - 1 - <int64_t> ledger.ledger.outstanding + self.room)
+        frames = ledger.frames(self.number)
+        self.settlements_sent += len(frames) // SETTLEMENT
+        return frames
+
+    def count_sent(self, bytes frames not None):
+        """count_sent($self, frames)
+        --
+
+        Count settlements that are sent, as frames.
+        """
+        self.settlements_sent += len(frames) // SETTLEMENT
+
+    @property
+    def full(self):
+        """Whether the broker may send hardly anything before it hears from us."""
+        return self.held() > self.nearly_full
+
+    @property
+    def unsettled(self):
+        """Messages that the broker has given out and not heard of."""
+        return self.held()
+
+    cdef int64_t held(self) noexcept:
+        """As `unsettled`, without an object for the number."""
+        cdef AckLedger ledger = self.ledger
+        return ledger.ledger.outstanding + ledger.ledger.acked_size + ledger.ledger.refused_size
+
+    def deliver(self, uint64_t tag, redelivered, method, properties, bytes body not None):
+        """deliver($self, tag, redelivered, method, properties, body)
+        --
+
+        Take a delivery that pika has decoded, or of which there are the payloads of method and content header.
+
+        Raises
+        ------
+        ValueError
+            The tag does not follow the last.
+        """
+        cdef Message message = Message(body, tag, redelivered, method, properties, self)
+        self.book(tag, len(body))
+        self.intake.append(message)
+        self.look(tag)
+
+    cdef int book(self, uint64_t tag, uint64_t size) except -1:
+        """Note a delivery; its message has been made, and is handed on before any other Python code runs."""
+        cdef uint64_t due
+        cdef bint booked = True
+        with cython.critical_section(self.ledger):
+            due = self.ledger.ledger.high
+            if tag == due:
+                booked = ackledger_deliver(&self.ledger.ledger, size)
+        if tag != due:
+            raise ValueError(f"delivery tag must be {due}, the one after the last, got {tag}")
+        if not booked:
+            raise MemoryError()
+        self.arrived = True
+        return 0
+
+    cdef int look(self, uint64_t tag) except -1:
+        """Tell who wants to know of the delivery just handed on."""
+        cdef LentConnection lent = self.settlements.lent
+        if tag == self.due:
+            self.due = 0
+            if lent.borrowed:
+                lent.later.append((self.on_refilled, monotonic() - self.sent))
+            else:
+                self.on_refilled(monotonic() - self.sent)
+        if not self.filled and self.held() > self.nearly_full:
+            self.filled = True
+            if lent.borrowed:
+                lent.later.append((self.on_filled,))
+                lent.filled = True
+            else:
+                self.on_filled()
+        return 0
+
+    def settle(self, uint64_t tag, int verdict):
+        """settle($self, tag, verdict)
+        --
+
+        Note a settlement, and see to it that it is sent soon; False if it has no effect.
+
+        Raises
+        ------
+        RuntimeError
+            This is a copy in a child process.
+        ValueError
+            The verdict is none of the three.
+        """
+        if verdict not in (ACK, REQUEUE, REJECT):
+            raise ValueError(f"verdict must be AckLedger.ACK, REQUEUE or REJECT, got {verdict}")
+        return self.settle_one(tag, verdict, ACK if self.keeps_messages else verdict)
+
+    cdef bint settle_one(self, uint64_t tag, int verdict, int sent) except -1:
+        """As `settle`; `sent` is what the broker is told."""
+        cdef bint is_due = False
+        cdef bint done = self.note(tag, verdict, sent, &is_due)
+        if is_due and not self.settlements.flush_requested:
+            self.settlements.send_soon()
+        return done
+
+    cdef bint note(self, uint64_t tag, int verdict, int sent, bint* is_due) except -1:
+        """Note a settlement, and whether it is time to send: no Python code runs in here."""
+        cdef bint done
+        if not self.stands():
+            self.settlements.counters.count(COUNT_STALE, 1)
+            return False
+        done = self.note_tag(tag, sent)
+        if done:
+            is_due[0] = self.noted(1, verdict)
+        return done
+
+    cdef bint stands(self) except -1:
+        """Whether settlements have an effect. Raises RuntimeError in a child process."""
+        if self.settlements.forked_error is not None:
+            raise RuntimeError(self.settlements.forked_error)
+        return self.alive
+
+    cdef bint note_tag(self, uint64_t tag, int sent) except -1:
+        """Note one settlement in the ledger."""
+        cdef int done
+        with cython.critical_section(self.ledger):
+            done = ackledger_settle(&self.ledger.ledger, tag, sent)
+        if done < 0:
+            raise MemoryError()
+        return done
+
+    cdef bint noted(self, int64_t count, int verdict) except -1:
+        """Count settlements, and have them sent; say whether it is time to."""
+        cdef Settlements settlements = self.settlements
+        cdef AckLedger ledger = self.ledger
+        settlements.counters.count(COUNT_ACKED + verdict, count)
+        with cython.critical_section(settlements):
+            if not self.unsent:
+                settlements.unsent.append(self)
+                self.unsent = True  # after that, which may be out of memory
+        return settlements.policy.due(
+            count, ledger.ledger.acked_size + ledger.ledger.refused_size, self.window
+        )
+
+
+# Messages -------------------------------------------------------------------------------------------------------------
+
+
+@cython.final
+@cython.freelist(4096)
+cdef class Message:
+    """Message(body, delivery_tag, redelivered, delivery, properties, origin, arrived=0.0)
+    --
+
+    A delivered message, to be settled once with `ack`, `nack` or `reject`, from any thread.
+
+    Attributes
+    ----------
+    body : bytes
+        The content; created on first use.
+    delivery_tag : int
+        The broker's number of this delivery, counted per channel.
+    redelivered : bool
+        Whether the broker may have delivered it before.
+    arrived : float
+        Time of receipt, on the clock of ``time.monotonic``.
+    slot : hashable
+        What its cost is charged to: its queue, or its tenant if the consumer has a ``key``.
+    subkey : hashable or None
+        The subkey within the slot, if the consumer has a ``subkey``.
+    cost : int
+        The cost charged for it.
+    settled : bool
+        Whether it was settled, by the handler or by the consumer.
+    deferred : bool
+        Whether it stays unsettled when the handler returns; see `defer`.
+
+    Notes
+    -----
+    Memory: messages received in one read of the connection share its bytes, which are freed with the last of these
+    messages. The messages of one consumer keep at most 4 MiB of such bytes; beyond that, each new message gets its own
+    copy.
+
+    Settling twice is allowed: the first call decides, later calls do nothing and return False. Settling a message whose
+    channel is closed does nothing either, since the broker redelivers the message; ``stats()`` counts such calls.
+
+    As a context manager, the message is acked when the block ends, unless the block settled it. If the block raises an
+    `Exception`, the message is settled as the consumer's ``on_error`` or ``retry`` says. Any other exception, such as
+    KeyboardInterrupt or a task's CancelledError, is not a failure of the message, which is requeued. The exception
+    propagates in both cases.
+
+    The first failure decides, although it may take a while until the message is settled: a requeue may be delayed, and
+    a retry waits for the broker to confirm the copy. From the failure on, `ack`, `nack` and `reject` do nothing and
+    return False, and `defer`, a second failure and the return of the handler do nothing. A function ``on_error`` may
+    settle or defer the message, as may any thread after the function deferred it.
+    """
+
+    def __init__(
+        self, body, uint64_t delivery_tag, bint redelivered, delivery, properties, origin, double arrived=0.0
+    ):
+        self.content = body
+        self.delivery_tag = delivery_tag
+        self.redelivered = redelivered
+        self.method = delivery
+        self.method_at, self.method_end = 0, len(delivery) if isinstance(delivery, bytes) else 0
+        self.header = properties
+        self.header_at, self.header_end = 0, len(properties) if isinstance(properties, bytes) else 0
+        self.body_at = self.body_end = 0
+        self.decoded = None
+        self.origin = origin
+        self.slot = origin.queue
+        self.subkey = None
+        self.cost = 1
+        self.arrived = arrived
+        self.settled = self.deferred = False
+        self.failure = NOT_FAILED
+
+    @property
+    def body(self):
+        """The content; created on first use."""
+        with cython.critical_section(self):
+            if self.content is None and self.body_at and isinstance(self.header, bytes):
+                self.content = part(<const uint8_t*> PyBytes_AS_STRING(self.header), self.body_at, self.body_end)
+            return self.content
+
+    @body.setter
+    def body(self, value):
+        with cython.critical_section(self):
+            self.content = value
+            self.body_at = 0
+
+    @property
+    def delivery(self):
+        """The method as pika's ``Basic.Deliver``; decoded on first use."""
+        if isinstance(self.method, bytes):
+            # Behind class and method number.
+            self.method = spec.Basic.Deliver().decode(self.method, self.method_at + 4)
+        return self.method
+
+    @property
+    def properties(self):
+        """The publisher's properties as pika's ``BasicProperties``; decoded on first use.
+
+        If only the headers cannot be decoded, reading ``properties.headers`` raises `DecodingError`; if no property can
+        be decoded, this property raises it.
+        """
+        if self.decoded is None:
+            self.decoded = decode(self.header_bytes()) if isinstance(self.header, bytes) else self.header
+        return self.decoded
+
+    @property
+    def data(self):
+        """The body, decoded by the consumer's ``decode`` on first use.
+
+        Raises `UndecodableBody` if it cannot be decoded, and RuntimeError if the consumer has no ``decode``.
+        """
+        found = self.value
+        if found is None:
+            decoder = getattr(self.origin, "decode", None)
+            if decoder is None:
+                raise RuntimeError('message.data needs a consumer with decode=, such as decode="json"')
+            found = self.value = (decoder(self),)
+        return found[0]
+
+    @property
+    def raw_properties(self):
+        """The encoded properties: equal for all deliveries of one message."""
+        return self.header_bytes() if isinstance(self.header, bytes) else b"".join(self.header.encode())
+
+    cdef bytes header_bytes(self):
+        cdef bytes found = self.header
+        return found[self.header_at:self.header_end]
+
+    @property
+    def queue(self):
+        """The queue that the message was consumed from."""
+        return self.origin.queue
+
+    @property
+    def headers(self):
+        """The publisher's headers; empty if there are none. Raises `DecodingError` if they cannot be decoded."""
+        return self.properties.headers or {}
+
+    @property
+    def exchange(self):
+        """The exchange it was published to; empty for the default exchange. Invalid UTF-8 is replaced."""
+        return self.name_in_method(0)
+
+    @property
+    def routing_key(self):
+        """The routing key it was published with. Invalid UTF-8 is replaced."""
+        return self.name_in_method(1)
+
+    cdef object name_in_method(self, int number):
+        """The exchange (0) or the routing key (1)."""
+        cdef const uint8_t* at
+        cdef int64_t begin = 4, end
+        if isinstance(self.method, bytes):
+            at = <const uint8_t*> PyBytes_AS_STRING(self.method) + self.method_at
+            end = self.method_end - self.method_at
+            begin += 1 + (at[begin] if begin < end else end) + 9  # consumer tag, delivery tag, redelivered
+            if number:
+                begin += 1 + (at[begin] if begin < end else end)
+            if begin < end and begin + 1 + at[begin] <= end:
+                return PyUnicode_DecodeUTF8(<const char*> at + begin + 1, at[begin], "replace")
+        found = self.delivery.routing_key if number else self.delivery.exchange
+        # pika has bytes for what is no UTF-8.
+        return found.decode("utf-8", "replace") if isinstance(found, bytes) else str(found)
+
+    @property
+    def alive(self):
+        """Whether its channel is still open, so that settling the message has an effect."""
+        return self.origin.alive
+
+    @property
+    def in_stream(self):
+        """Whether it comes from a stream, which keeps it: any settlement is then sent as an acknowledgement."""
+        return (
+            isinstance(self.origin, ChannelDeliveries) and (<ChannelDeliveries> self.origin).keeps_messages
+            and self.has_offset()
+        )
+
+    cdef bint has_offset(self) noexcept:
+        """Whether its headers say where it is in a stream, or cannot be decoded.
+
+        A queue that was a stream may be another by now, in which what is acknowledged is gone.
+        """
+        cdef int64_t size = 0
+        cdef const uint8_t* at = header_octets(self, &size)
+        if at != NULL:
+            return stream_offset(at, size) >= 0
+        try:
+            return "x-stream-offset" in self.headers
+        except Exception:
+            return True
+
+    cdef int sent_as(self, ChannelDeliveries channel, int verdict) noexcept:
+        """What the broker is told when this is settled so."""
+        return ACK if verdict != ACK and channel.keeps_messages and self.has_offset() else verdict
+
+    def ack(self):
+        """ack($self)
+        --
+
+        Acknowledge the message: it was processed, and the broker removes it.
+
+        Returns
+        -------
+        bool
+            Whether this call settled the message.
+
+        Notes
+        -----
+        O(1) amortised; never waits for the network. Safe from any thread.
+        """
+        return self.settle(ACK)
+
+    def nack(self, requeue=True):
+        """nack($self, requeue=True)
+        --
+
+        Return the message to its queue, or drop or dead-letter it.
+
+        Parameters
+        ----------
+        requeue : bool
+            True: the message is requeued. False: it is dead-lettered if its queue has a dead-letter exchange, otherwise
+            dropped.
+
+        Returns
+        -------
+        bool
+            Whether this call settled the message.
+
+        Notes
+        -----
+        As for `ack`. It is sent as ``basic.nack``: RabbitMQ counts ``basic.reject`` towards the delivery limit of a
+        quorum queue.
+        """
+        return self.settle(REQUEUE if requeue else REJECT)
+
+    def reject(self, requeue=False):
+        """reject($self, requeue=False)
+        --
+
+        Reject the message: it is dead-lettered if its queue has a dead-letter exchange, otherwise dropped.
+
+        Parameters
+        ----------
+        requeue : bool
+            True: the message is requeued instead.
+
+        Returns
+        -------
+        bool
+            Whether this call settled the message.
+
+        Notes
+        -----
+        As for `nack`; only the default of `requeue` differs.
+        """
+        return self.settle(REQUEUE if requeue else REJECT)
+
+    def defer(self):
+        """defer($self)
+        --
+
+        Keep the message unsettled when the handler returns, to be settled later from any thread.
+
+        Notes
+        -----
+        O(1). Until it is settled, the message occupies one place in its queue's prefetch window. After a failure of the
+        message, this does nothing.
+        """
+        with cython.critical_section(self):
+            if self.failure != DECIDED:
+                self.deferred = True
+
+    def reply(self, body, **values):
+        """reply($self, body, **values)
+        --
+
+        Reply to the message with the publisher of its `App`: see `Publisher.reply`.
+
+        Parameters
+        ----------
+        body : bytes-like
+            The content of the reply.
+        **values
+            `mandatory` and properties, as for `Publisher.publish`.
+
+        Returns
+        -------
+        Confirmation
+            Wait for it before you acknowledge the message, unless the reply may be lost if this process ends.
+
+        Raises
+        ------
+        ValueError
+            The message has no `reply_to`.
+        RuntimeError
+            The message's consumer was not made by an `App`, so there is no publisher.
+        Exception
+            As for `App.publisher` and `Publisher.publish`.
+
+        Notes
+        -----
+        O(length of the reply). Safe from any thread.
+        """
+        publisher = getattr(self.origin, "publisher", None)
+        if publisher is None:
+            raise RuntimeError(
+                "there is no publisher for the answer: consume with an App, whose handlers have one, or give the "
+                "message to one of your own: publisher.reply(message, body)"
+            )
+        return publisher().reply(self, body, **values)
+
+    def finish(self, result=None):
+        """finish($self, result=None)
+        --
+
+        Ack the message unless it was settled or deferred, or failed: the effect of returning from a handler.
+
+        Parameters
+        ----------
+        result : object
+            What the handler returned.
+
+        Raises
+        ------
+        ConfigurationError
+            If `result` is a coroutine or a generator, whose code has not run. The message is requeued.
+        """
+        self.finish_with(result)
+
+    cdef int finish_with(self, object result) except -1:
+        if result is not None:
+            try:
+                check_result(result, "handler")
+            except ConfigurationError:
+                self.settle(REQUEUE)
+                raise
+        if not self.deferred and self.failure == NOT_FAILED:
+            self.settle(ACK)
+        return 0
+
+    def fail(self, error):
+        """fail($self, error)
+        --
+
+        Settle the message as the consumer's ``on_error`` or ``retry`` says: the effect of an exception in the handler.
+
+        Ctrl-C, a cancelled task or a closed generator are not failures of the message, which is requeued. After a
+        failure, neither a second one nor such an exception has an effect.
+        """
+        if not issubclass(type(error), Exception):  # `isinstance` asks the object, which may raise
+            if self.failure == NOT_FAILED:
+                self.settle(REQUEUE)
+            return
+        if not self.note_failure():
+            return
+        try:
+            self.origin.failed(self, error)
+        except BaseException:  # whatever it was about to do, the message must not stay here
+            self.carry_out(REQUEUE)
+            raise
+
+    cdef bint note_failure(self) noexcept:
+        """Note that the handler raised; return whether that is the first time."""
+        cdef bint first
+        with cython.critical_section(self):
+            first = self.failure == NOT_FAILED
+            if first:
+                self.failure = DECIDED
+        return first
+
+    cdef bint take(self, bint decided) noexcept:
+        """Return whether the caller is to settle the message; `decided`: the caller carries out what was decided."""
+        cdef bint left
+        with cython.critical_section(self):
+            left = not self.settled and (decided or self.failure != DECIDED)
+            if left:
+                self.settled = True
+        return left
+
+    cdef bint settle(self, int verdict) except -1:
+        return self.take(False) and self.send_verdict(verdict)
+
+    cdef bint carry_out(self, int verdict) except -1:
+        """Settle a message whose handler raised, as was decided."""
+        return self.take(True) and self.send_verdict(verdict)
+
+    cdef bint send_verdict(self, int verdict) except -1:
+        """Settle a message that was taken."""
+        cdef bint done
+        cdef ChannelDeliveries channel
+        if isinstance(self.origin, ChannelDeliveries):
+            channel = <ChannelDeliveries> self.origin
+            done = channel.settle_one(self.delivery_tag, verdict, self.sent_as(channel, verdict))
+        else:
+            done = self.origin.settle(self.delivery_tag, verdict)
+        if self.place is not None:
+            self.leave_place()
+        return done
+
+    cdef int leave_place(self) except -1:
+        """Give back what a limit counts this as."""
+        cdef Place place = self.place
+        if place is not None:
+            self.place = None
+            place.give_back(False)
+        return 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if error is None:
+            self.finish()
+        else:
+            self.fail(error)
+
+    def __repr__(self):
+        # Bodies may be large or secret: never shown.
+        state = "settled" if self.settled else "being settled" if self.failure == DECIDED else "unsettled"
+        return f"<Message {self.delivery_tag} of queue {self.queue!r}, {len(self.body)} bytes, {state}>"
+
+
+@cython.final
+cdef class HeaderKey:
+    """HeaderKey(name, otherwise)
+    --
+
+    A key function that returns the value of one header of a message.
+
+    Parameters
+    ----------
+    name : str
+        The header's name.
+    otherwise : callable
+        Called with a message whose header is not text, or cannot be read without decoding all headers.
+
+    Notes
+    -----
+    A message without such a header has the key ``""``. O(headers), without decoding them.
+    """
+
+    def __cinit__(self, *_args, **_options):
+        self.name = b""
+
+    def __init__(self, str name not None, otherwise):
+        self.name = name.encode()
+        self.otherwise = otherwise
+
+    def __call__(self, Message message not None):
+        found = self.shown(message)
+        return self.otherwise(message) if found is None else found
+
+    cdef object shown(self, Message message):
+        """The header if it shows as text, or "" if there is none; None: it takes Python code to tell."""
+        cdef int64_t size = 0
+        cdef const uint8_t* at = header_octets(message, &size)
+        cdef Properties properties
+        cdef Field field
+        cdef FieldFound found = FIELD_UNSURE
+        if at != NULL:
+            if contents_find(at, size, &properties):
+                if properties.begin[PROPERTY_HEADERS] < 0:
+                    return ""
+                found = tables_find(
+                    at, properties.begin[PROPERTY_HEADERS], size, <const uint8_t*> PyBytes_AS_STRING(self.name),
+                    PyBytes_GET_SIZE(self.name), &field,
+                )
+        if found == FIELD_MISSING:
+            return ""
+        if found == FIELD_FOUND and field.kind == b'S':
+            try:
+                return PyUnicode_DecodeUTF8(<const char*> field.value.data, field.value.length, NULL)
+            except UnicodeDecodeError:
+                pass
+        return None
+
+
+# From the bytes of a connection to messages ---------------------------------------------------------------------------
+
+
+cdef int give_message(ChannelDeliveries channel, bytes octets, const Delivery* d) except -1:
+    """Make a message of a delivery. All that may run the collector comes before the delivery is booked."""
+    cdef Message message = Message.__new__(Message)
+    cdef const uint8_t* at = <const uint8_t*> PyBytes_AS_STRING(octets)
+    cdef int64_t begin = 0
+    # What came together stays together: it costs a message neither memory of its own nor a copy.
+    if rarely(not channel.intake.shares(octets, d.body_end - d.method)):
+        begin = d.method
+        octets = part(at, begin, d.body_end)
+    message.method = message.header = octets
+    message.method_at, message.method_end = d.method - begin, d.method_end - begin
+    message.header_at, message.header_end = d.header - begin, d.header_end - begin
+    message.body_at, message.body_end = d.body - begin, d.body_end - begin
+    message.delivery_tag = frames_number(at + d.tag, 8)
+    message.redelivered = at[d.tag + 8] & 1
+    message.origin = channel
+    message.slot = channel.queue
+    message.cost = 1
+    channel.book(message.delivery_tag, d.body_end - d.body)
+    channel.intake.append(message)
+    channel.look(message.delivery_tag)
+    return 0
+
+
+def give_deliveries(
+    bytes buffer not None, int64_t start, int64_t longest, dict sinks not None, dict unfinished not None
+):
+    """give_deliveries(buffer, start, longest, sinks, unfinished)
+    --
+
+    Give the deliveries in a buffer to the sinks of their channels.
+
+    Parameters
+    ----------
+    buffer : bytes
+        What a connection has received.
+    start : int
+        Where to begin, 0 to ``len(buffer)``.
+    longest : int
+        Bytes of the longest body that comes in one frame.
+    sinks : dict of int to ChannelDeliveries, CollectedDeliveries or callable
+        By channel. A callable is called with delivery tag, redelivered (0 or 1), method, content header (both
+        undecoded) and body. May change meanwhile.
+    unfinished : dict of int to object
+        Channels that have a content which is being put together elsewhere: its rest comes first.
+
+    Returns
+    -------
+    position : int
+        Where the deliveries end.
+    other : bool
+        Whether what follows is, or may be, something else than the beginning of a delivery for a sink.
+    frames : int
+        Frames that the deliveries were made of.
+
+    Raises
+    ------
+    Exception
+        Whatever a sink raises; the deliveries from that one on are then lost to the caller.
+
+    Notes
+    -----
+    Complexity O(deliveries). Thread safety: that of the sinks.
+
+    Source: AMQP 0-9-1, sections 4.2.3, 4.2.6 and 1.8.3.13.
+    """
+    cdef int64_t position = start, frames = 0
+    cdef Found what = give(
+        buffer, PyBytes_GET_SIZE(buffer), &position, &frames, longest, sinks, unfinished, False,
+    )
+    return position, what == FOUND_OTHER, frames
+
+
+cdef Found give(
+    bytes octets, int64_t size, int64_t* position, int64_t* frames, int64_t longest, dict sinks, dict unfinished,
+    bint only_channels,
+) except *:
+    """Give the deliveries at a position to the sinks of their channels, move it, and say what follows.
+
+    `only_channels` is for who has borrowed the connection: meanwhile nobody else adds a channel or takes one away.
+    Where it raises, it is the delivery at `position` that failed.
+    """
+    cdef const uint8_t* at = <const uint8_t*> PyBytes_AS_STRING(octets)
+    cdef Delivery d
+    cdef Found what
+    cdef object sink = None
+    cdef int64_t known = -1  # the channel whose sink that is, where nobody can change it meanwhile
+    while True:
+        what = frames_find(at, size, position[0], longest, &d)
+        if what == FOUND_OTHER or (unfinished and d.channel in unfinished):
+            return FOUND_OTHER
+        if d.channel != known:
+            sink = sinks.get(d.channel)
+            if sink is None or (only_channels and not isinstance(sink, ChannelDeliveries)):
+                return FOUND_OTHER
+            known = d.channel if only_channels else -1
+        if what != FOUND_WHOLE:
+            return what
+        if only_channels or isinstance(sink, ChannelDeliveries):
+            give_message(<ChannelDeliveries> sink, octets, &d)
+        elif isinstance(sink, CollectedDeliveries):
+            (<CollectedDeliveries> sink).take(at, &d)
+        else:
+            sink(
+                frames_number(at + d.tag, 8), at[d.tag + 8] & 1, part(at, d.method, d.method_end),
+                part(at, d.header, d.header_end), part(at, d.body, d.body_end),
+            )
+        frames[0] += 3 if d.body != d.body_end else 2
+        position[0] = d.end
+
+
+# Into the lanes -------------------------------------------------------------------------------------------------------
+
+
+@cython.final
+cdef class Intake:
+    """Intake(lanes, counters, policy, *, key, cost, defer, subkey=None)
+    --
+
+    Collects the deliveries of one read of the I/O thread and queues them together.
+
+    Parameters
+    ----------
+    lanes : Lanes
+        Where they go.
+    counters : Counters
+        Count what was received.
+    policy : AckPolicy
+        Told how many deliveries are about to be queued.
+    key : callable or None
+        Names a message's tenant.
+    cost : ConstantCost
+        Prices a message.
+    defer : callable
+        Called with the first delivery of a read, so that `drain` is called after it.
+    subkey : callable, optional
+        Names whose message it is among those of a slot.
+
+    Notes
+    -----
+    For the I/O thread alone. One put per read instead of one per message: a put that finds a worker waiting hands
+    it the GIL, and a worker that is handed one message at a time would serve them in the order of arrival.
+    """
+
+    def __cinit__(self, *_args, **_options):
+        self.counters = Counters()
+        self.policy = AckPolicy(1)
+        self.messages = []
+        self.kept = []
+
+    def __init__(
+        self, lanes, Counters counters not None, AckPolicy policy not None, *, key, cost, defer, subkey=None
+    ):
+        self.lanes = lanes
+        self.counters = counters
+        self.policy = policy
+        self.key = key
+        self.subkey = subkey
+        self.cost = cost
+        self.defer = defer
+        self.priced = cost.varies
+
+    cdef bint shares(self, bytes octets, int64_t own) except -1:
+        """Whether a message with `own` octets of a read is to refer to all of these, instead of a copy of its own."""
+        if PyBytes_GET_SIZE(octets) - own <= AROUND_MESSAGE:
+            return True
+        if <PyObject*> octets != self.octets:
+            self.octets = <PyObject*> octets
+            self.sharing = self.keep(octets)
+        return self.sharing
+
+    cdef bint keep(self, bytes octets) except -1:
+        """Note that messages refer to a read, if what others refer to leaves room for it."""
+        cdef list kept = self.kept
+        cdef Py_ssize_t count = PyList_GET_SIZE(kept)
+        cdef int64_t size = PyBytes_GET_SIZE(octets)
+        # Some of it may have been queued in the midst of it. Noted twice, it would never be without references.
+        if count and <PyObject*> PyList_GET_ITEM(kept, count - 1) == <PyObject*> octets:
+            return True
+        self.forget_unused()
+        if self.kept_size + size > MOST_KEPT or PyList_GET_SIZE(kept) >= MOST_READS:
+            return False
+        kept.append(octets)
+        self.kept_size += size
+        return True
+
+    cdef int forget_unused(self) except -1:
+        """Let go of reads to which no message refers any more, among the next few."""
+        cdef list kept = self.kept
+        cdef Py_ssize_t i = self.looked_at
+        cdef int _n
+        for _n in range(min(PyList_GET_SIZE(kept), <Py_ssize_t> READS_LOOKED_AT)):
+            i = (i if 0 < i <= PyList_GET_SIZE(kept) else PyList_GET_SIZE(kept)) - 1
+            # One reference is the list's.
+            if _Py_REFCNT(PyList_GET_ITEM(kept, i)) == 1:
+                self.kept_size -= PyBytes_GET_SIZE(<object> PyList_GET_ITEM(kept, i))
+                last = kept.pop()
+                if i < PyList_GET_SIZE(kept):
+                    kept[i] = last
+        self.looked_at = i
+        return 0
+
+    cdef int append(self, Message message) except -1:
+        """Take a message: the first thing that happens after it was booked."""
+        cdef bint first = len(self.messages) == 0
+        if first:
+            # One reading of the clock for all that one read brings.
+            self.now = monotonic()
+        message.arrived = self.now
+        self.messages.append(message)
+        if first and not self.borrowed:
+            self.defer()
+        return 0
+
+    def drain(self):
+        """drain($self)
+        --
+
+        Queue what was taken since the last call.
+        """
+        cdef list messages, costs
+        cdef Message message
+        self.octets = NULL  # another read may come to be where this one was
+        if len(self.messages) == 0:
+            return
+        messages = []  # made first: that may run finalizers, and other threads
+        messages, self.messages = self.messages, messages
+        if self.key is not None:
+            for message in messages:
+                message.slot = self.key(message)
+        if self.subkey is not None:
+            for message in messages:
+                message.subkey = self.subkey(message)
+        costs = self.prices(messages) if self.priced else None
+        self.counters.count(COUNT_RECEIVED, len(messages))
+        self.policy.arrived(len(messages))
+        slots = [(<Message> one).slot for one in messages]
+        if self.subkey is None:
+            refused = self.lanes.put_many(slots, messages, costs)
+        else:
+            refused = self.lanes.put_many(slots, messages, costs, [(<Message> one).subkey for one in messages])
+        for message in refused:
+            message.settle(REQUEUE)
+
+    cdef bint queue_all(self, FairQueue lane) except -1:
+        """Queue what was taken, where nothing has a price of its own; False, and nothing is: it takes Python code."""
+        cdef list messages = []
+        cdef Message message
+        if self.key is not None:
+            for message in self.messages:
+                slot = (<HeaderKey> self.key).shown(message)
+                if slot is None:
+                    return False
+                message.slot = slot
+        if self.subkey is not None:
+            for message in self.messages:
+                subkey = (<HeaderKey> self.subkey).shown(message)
+                if subkey is None:
+                    return False
+                message.subkey = subkey
+        messages, self.messages = self.messages, messages
+        self.octets = NULL  # another read may come to be where this one was
+        if len(messages) == 0:
+            return True
+        self.counters.count(COUNT_RECEIVED, len(messages))
+        self.policy.arrived(len(messages))
+        try:
+            if self.subkey is None:
+                lane.put_many(slots_of(messages), messages)
+            else:
+                lane.put_many(slots_of(messages), messages, subkeys=[(<Message> one).subkey for one in messages])
+        except ShutDown:
+            settle_all(messages, REQUEUE)
+        return True
+
+    cdef list prices(self, list messages):
+        cdef list costs = []
+        cdef Message message
+        for message in messages:
+            message.cost = self.cost.estimate(message)
+            costs.append(message.cost)
+        return costs
+
+
+cdef object slots_of(list messages):
+    """The slot of each of some messages, as `FairQueue.put_many` takes them: a list, or the one text that all have."""
+    cdef object first = (<Message> <object> PyList_GET_ITEM(messages, 0)).slot
+    cdef Message message
+    if type(first) is str:
+        for message in messages:
+            if message.slot is not first:
+                break
+        else:
+            return first
+    return [(<Message> one).slot for one in messages]
+
+
+# Read and written by whoever consumes --------------------------------------------------------------------------------
+
+
+@cython.final
+@cython.no_gc_clear
+cdef class LentConnection:
+    """LentConnection(intake, lane, wake)
+    --
+
+    A connection that its I/O thread lends, while it waits, to the threads that consume.
+
+    A fast handler has its settlements sent, and reads what they make room for, without another thread: to wake one,
+    and to be woken by it, costs as much as to handle dozens of messages.
+
+    Parameters
+    ----------
+    intake : Intake
+        Gets what is read.
+    lane : FairQueue or None
+        Where `intake` queues everything, by no keys or by `HeaderKey`. None: the I/O thread alone reads.
+    wake : callable
+        Wakes the I/O thread, in whatever thread it is called.
+
+    Attributes
+    ----------
+    fd : int
+        The socket; -1: there is none that could be lent.
+    transport : Transport or None
+        The connection.
+
+    Notes
+    -----
+    One thread has the connection: the I/O thread, whenever it does not wait in its poll; meanwhile `lend` lets others
+    borrow it, one at a time, for one write or one read. Who borrows runs no Python code, so nothing interrupts it
+    between what it reads from the socket and its queues. It leaves to the I/O thread, and wakes it: all frames but
+    deliveries, from the first on; what the socket does not take; a key that takes Python code; a window that is full,
+    whose slot may have to be held; errors. Until that is done nobody borrows.
+
+    Who reads has the I/O thread not woken by what comes (`unwatch`), and undoes that when it is slow or waits for
+    messages (`watch`). The I/O thread undoes it if nobody looked for as long as a settlement waits: a timer wakes it.
+
+    `lend`, `take_back` and the methods with a descriptor are for the I/O thread, the rest is safe from any thread.
+    O(1), and O(messages) for those read. Who ends the intake calls `withdraw` first: a fast handler would have one
+    window after the other, and settle it, before the I/O thread has the GIL to cancel its consumers.
+
+    Source: Schmidt, O'Ryan, Pyarali, Kircher and Buschmann, "Leader/Followers: A Design Pattern for Efficient
+    Multi-threaded Event Demultiplexing and Dispatching".
+    """
+
+    def __cinit__(self, *_args, **_options):
+        self.fd = self.epoll = -1
+        self.unsent = b""
+        self.later = []
+        self.intake = Intake.__new__(Intake)
+        self.lock = PyThread_allocate_lock()
+        if self.lock == NULL:
+            raise MemoryError()
+        PyThread_acquire_lock(self.lock, WAIT_LOCK)  # for the I/O thread
+
+    def __init__(self, Intake intake not None, FairQueue lane, wake):
+        self.intake = intake
+        self.lane = lane
+        self.wake = wake
+
+    def __dealloc__(self):
+        if self.lock != NULL:
+            PyThread_free_lock(self.lock)
+
+    # The I/O thread ------------------------------------------------------------------------------------------------
+
+    def connect(self, transport, int fd, int epoll, uint32_t events, int64_t longest):
+        """connect($self, transport, fd, epoll, events, longest)
+        --
+
+        Note the socket of a connection, by which epoll, for which events of it, the I/O thread is woken, and how long a
+        body is at most that comes in one frame.
+        """
+        if SOCKETS_LEND:
+            self.transport = transport
+            self.longest = longest
+            with cython.critical_section(self):
+                self.fd, self.epoll, self.events, self.unwatched = fd, epoll, events, False
+
+    def wait_for(self, uint32_t events):
+        """wait_for($self, events)
+        --
+
+        Note the events that the I/O thread now wants to be woken for.
+
+        Raises
+        ------
+        OSError
+            The socket has none.
+        """
+        cdef int error
+        with cython.critical_section(self):
+            self.events = events
+            error = sockets_watch(self.epoll, self.fd, events & ~READABLE if self.unwatched else events)
+        if error:
+            raise OSError(error, "epoll_ctl failed")
+
+    def forget(self):
+        """forget($self)
+        --
+
+        Note that the socket is about to be closed.
+        """
+        with cython.critical_section(self):
+            self.fd = self.epoll = -1
+            self.unwatched = False
+        self.usable = self.readable = False
+
+    def lend(self, bint usable, bint readable):
+        """lend($self, usable, readable)
+        --
+
+        Let others send on the connection, and read from it, if that is possible now, until `take_back`.
+        """
+        self.usable = usable and self.fd >= 0
+        self.readable = self.usable and readable and self.lane is not None
+        if not self.readable:
+            self.watch()
+        PyThread_release_lock(self.lock)
+
+    def take_back(self):
+        """take_back($self)
+        --
+
+        Have the connection again, and do what was left to the I/O thread.
+        """
+        cdef list later = []
+        self.usable = self.readable = False  # from now on nobody else borrows it
+        if not PyThread_acquire_lock(self.lock, NOWAIT_LOCK):
+            with nogil:
+                PyThread_acquire_lock(self.lock, WAIT_LOCK)
+        if self.unwatched and monotonic() - self.looked > C_PERIOD:
+            self.watch()
+        if self.received_size or self.sent_size:
+            self.transport.count(
+                self.received_size, self.received_frames, self.sent_size, self.sent_size // SETTLEMENT
+            )
+            self.received_size = self.received_frames = self.sent_size = 0
+        later, self.later = self.later, later
+        for call in later:
+            call[0](*call[1:])
+        if self.left:
+            self.left = False
+            unsent, self.unsent = self.unsent, b""
+            error, self.error = self.error, None
+            if error is not None:
+                raise error
+            self.transport.go_on(unsent)
+
+    # From any thread -----------------------------------------------------------------------------------------------
+
+    def withdraw(self):
+        """withdraw($self)
+        --
+
+        Lend it never again. What a thread that borrows it has begun, it ends; the I/O thread has to be woken.
+        """
+        self.withdrawn = True
+
+    cdef bint borrow(self) noexcept:
+        if not self.usable or self.withdrawn or not PyThread_acquire_lock(self.lock, NOWAIT_LOCK):
+            return False
+        if self.usable and not self.withdrawn:
+            self.borrowed = True
+            return True
+        PyThread_release_lock(self.lock)
+        return False
+
+    cdef int give_back(self) except -1:
+        cdef bint left = self.left
+        if left:
+            self.usable = self.readable = False
+        self.borrowed = False
+        PyThread_release_lock(self.lock)
+        return self.wake_up() if left else 0
+
+    cdef int wake_up(self) except -1:
+        """Wake the I/O thread, also if that is interrupted."""
+        interrupted = None
+        while True:
+            try:
+                self.wake()
+                break
+            except Exception:
+                raise
+            except BaseException as error:
+                interrupted = error
+        if interrupted is not None:
+            raise interrupted
+        return 0
+
+    cdef bint send(self, Settlements settlements) except -1:
+        """Send what is settled; False if that is for the I/O thread."""
+        # Its timer rests while nothing is settled, and has to be woken.
+        if settlements.policy.period > C_PERIOD or not self.borrow():
+            return False
+        try:
+            settlements.policy.sending()
+            self.send_all(settlements.taken_unsent())
+        except BaseException as error:  # what was taken and not sent would be lost: the connection must end
+            self.left, self.error = True, error
+        finally:
+            self.give_back()
+        return True
+
+    cdef int send_all(self, list channels) except -1:
+        cdef bytes frames
+        cdef int64_t sent
+        if len(channels) == 1:
+            frames = (<ChannelDeliveries> channels[0]).taken_frames()
+        else:
+            frames = b"".join([(<ChannelDeliveries> channel).taken_frames() for channel in channels])
+        if frames:
+            sent = sockets_send(self.fd, PyBytes_AS_STRING(frames), PyBytes_GET_SIZE(frames))
+            self.sent_size += PyBytes_GET_SIZE(frames)
+            if sent < PyBytes_GET_SIZE(frames):
+                self.left = True
+                self.unsent = frames[sent:]
+        return 0
+
+    cdef bint fetch(self, bint wait) except -1:
+        """Read what has come, or comes soon; True if that were messages."""
+        cdef double now = monotonic()
+        cdef bint fast = now - self.looked < C_FAST
+        cdef int found
+        self.looked = now
+        if not (fast and self.readable) or self.sleepers:
+            if self.unwatched:
+                self.watch()
+            return False
+        found = self.read()
+        if found == 0 and wait:
+            found = self.wait(<int64_t> min(<double> C_BRIEF, 1e6 * (now - self.waited)))
+        return found > 0
+
+    cdef bint has(self, int64_t count) except -1:
+        """Whether so many messages of the only queue are here, and what else comes can be left in the socket for now.
+
+        What is read long before it is handed out has left the processor's cache by then.
+        """
+        cdef double now
+        if self.lane is None or self.lane.table.queued < count or not self.unwatched or self.intake.key is not None:
+            return False
+        now = monotonic()
+        if now - self.emptied > C_PERIOD or now - self.looked > C_FAST or len(self.transport.sinks) != 1:
+            return False
+        self.looked = now
+        return True
+
+    cdef int wait(self, int64_t brief) except -2:
+        """Wait for something to read, so many microseconds of it with the GIL; as `read`."""
+        cdef int found = 0, fd
+        if sockets_wait(self.fd, brief):
+            found = self.read()
+        if found == 0:
+            fd = self.fd  # with the exclusion: the I/O thread may change it
+            with nogil:
+                sockets_wait(fd, <int64_t> (1e6 * C_FAST))
+            found = self.read()
+        self.waited = monotonic()
+        return found
+
+    cdef int read(self) except -2:
+        """Read once. 1: there were messages, 0: nothing is there, -1: it is for the I/O thread to read."""
+        if not self.readable or not self.borrow():
+            return -1
+        try:
+            self.intake.borrowed = True
+            return self.read_borrowed()
+        finally:
+            self.intake.borrowed = False
+            self.give_back()
+
+    cdef int read_borrowed(self) except -2:
+        cdef bytes rest = self.transport._frame_buffer
+        cdef int64_t size = PyBytes_GET_SIZE(rest), received
+        cdef char* at
+        if not self.readable or len(self.intake.messages) or 2 * size > ROOM:
+            return -1
+        if not self.unwatched:
+            self.unwatch()
+        if self.block is None:
+            self.intake.forget_unused()  # whose memory this may be, still in the cache
+            self.block = PyBytes_FromStringAndSize(NULL, ROOM)
+        at = PyBytes_AS_STRING(self.block)
+        memcpy(at, PyBytes_AS_STRING(rest), size)
+        self.emptied = self.looked
+        received = sockets_receive(self.fd, at + size, ROOM - size)
+        if received == RECEIVED_NOTHING:
+            return 0
+        if received <= 0:  # which the I/O thread finds too
+            self.readable = False
+            self.watch()
+            return -1
+        return self.take(size + received)
+
+    cdef bytes read_octets(self, int64_t size):
+        """What was read, for messages to keep: the block if that is the larger part of it, or else a copy."""
+        cdef bytes block = self.block
+        if 2 * size < ROOM:
+            return part(<const uint8_t*> PyBytes_AS_STRING(block), 0, size)
+        self.block = None
+        return block
+
+    cdef int take(self, int64_t size) except -1:
+        """Queue the deliveries at the beginning of what was read, and keep the rest; 1 if there were any."""
+        cdef bytes octets
+        cdef int64_t position = 0
+        cdef Found what = FOUND_OTHER
+        try:
+            octets = self.read_octets(size)
+            try:
+                what = give(
+                    octets, size, &position, &self.received_frames, self.longest, self.transport.sinks,
+                    self.transport._unfinished, True,
+                )
+            except Exception:
+                self.left = True  # there it fails again
+            self.received_size += position
+            self.keep(octets, position, size, what)
+            # That a window is full is known before its last message is handed out: its slot may have to be held.
+            if self.filled or not self.intake.queue_all(self.lane):
+                self.left = True
+            self.filled = False
+        except BaseException as error:
+            self.left, self.error = True, error
+        return position > 0
+
+    cdef int keep(self, bytes octets, int64_t position, int64_t size, Found what) except -1:
+        """Keep what is no whole delivery for the next read; a whole frame that is none is for the I/O thread."""
+        cdef const uint8_t* at = <const uint8_t*> PyBytes_AS_STRING(octets)
+        cdef int64_t left = size - position
+        self.transport._frame_buffer = part(at, position, size)
+        if what == FOUND_OTHER and left >= FRAME_HEAD:
+            if FRAME_HEAD + <int64_t> frames_number(at + position + 3, 4) < left:
+                self.left = True
+        if 2 * left > ROOM:
+            self.readable = False
+            self.watch()
+        return 0
+
+    def __enter__(self):
+        self.rest()
+
+    def __exit__(self, _kind, _error, _traceback):
+        self.rise()
+
+    cdef int rest(self) except -1:
+        """Have the I/O thread read, while this one waits for messages."""
+        with cython.critical_section(self):
+            self.sleepers += 1
+        return self.watch()
+
+    cdef int rise(self) except -1:
+        with cython.critical_section(self):
+            self.sleepers -= 1
+        return 0
+
+    cdef int watch(self) except -1:
+        """Have the I/O thread woken by what comes."""
+        with cython.critical_section(self):
+            if self.unwatched:
+                self.unwatched = False
+                sockets_watch(self.epoll, self.fd, self.events)
+        return 0
+
+    cdef int unwatch(self) except -1:
+        with cython.critical_section(self):
+            if not self.sleepers and sockets_watch(self.epoll, self.fd, self.events & ~READABLE) == 0:
+                self.unwatched = True
+        return 0
+
+
+# Out of the lanes, to the workers -------------------------------------------------------------------------------------
+
+
+def call(handler, Message message not None):
+    """call(handler, message)
+    --
+
+    Call a plain handler and settle the message by the outcome; an `Exception` of the handler does not propagate.
+
+    Raises
+    ------
+    ConfigurationError
+        If the handler returns a coroutine or a generator.
+    BaseException
+        An exception of the handler that is not an `Exception`.
+    """
+    call_handler(handler, message)
+
+
+cdef int call_handler(object handler, Message message) except -1:
+    try:
+        result = handler(message)
+    except Exception as error:
+        message.fail(error)
+    except BaseException as error:
+        message.fail(error)
+        raise
+    else:
+        message.finish_with(result)
+    return 0
+
+
+@cython.no_gc_clear
+cdef class MessageSource:
+    """MessageSource()
+    --
+
+    Where workers get their messages from; the base of `fairsched.consumer.client.Client`.
+
+    Attributes
+    ----------
+    returning : bool
+        Whether what is buffered goes back to its queues, and nothing more is handed out.
+    stopped : bool
+        Whether it is about to end.
+    shedding : Shedding or None
+        Asked about each message that is taken.
+    service_ns : float
+        Nanoseconds for which handlers ran, in the mean of the last hundred.
+    handled_count : int
+        Messages that were handled.
+    deferring : bool
+        Whether a handler deferred its message.
+
+    Notes
+    -----
+    Safe from any thread, once `prepare` was called. O(1) a message.
+    """
+
+    def __cinit__(self, *_args, **_options):
+        self.settlements = Settlements.__new__(Settlements)
+
+    def prepare(self, Settlements settlements not None, bint measures):
+        """prepare($self, settlements, measures)
+        --
+
+        Say who is told of settlements, and whether `account` is to be called for each message that was handled.
+        """
+        self.settlements = settlements
+        self.measures = measures
+
+    def time_messages(self):
+        """time_messages($self)
+        --
+
+        Count from now on how long messages take, in `Counters.durations`; to be called again now and then, since that
+        is when the clocks are compared.
+        """
+        self.wall = wall_clock() - monotonic()
+        self.timing = True
+
+    def try_get(self, lane, priority=0):
+        """try_get($self, lane, priority=0)
+        --
+
+        The next message of a lane that came on a living channel, or None if there is none for us now.
+
+        Raises
+        ------
+        ShutDown
+            If there will be none.
+        """
+        cdef Message message = self.taken(lane, priority)
+        if self.timing and message is not None:
+            note_durations(self, message, monotonic(), -1)
+        return message
+
+    cdef Message taken(self, object lane, object priority):
+        cdef FairQueue fair = <FairQueue?> lane
+        cdef int rank = as_priority(priority)
+        cdef Message message
+        cdef Place place = None
+        self.turns += 1
+        if self.turns >= self.next_look:  # before a message is taken: this may raise
+            self.look_for_more()
+        while True:
+            if self.returning:
+                self.check_process()
+                raise ShutDown("the consumer was stopped")
+            if fair.limits.on:
+                place = Place.__new__(Place)
+            message = fair.take(rank, None, place)
+            if message is None or self.is_usable(lane, message):
+                if place is not None and message is not None:
+                    message.place = place
+                return message
+            if place is not None:
+                place.give_back(True)
+
+    def get(self, lane, timeout=None, priority=0):
+        """get($self, lane, timeout=None, priority=0)
+        --
+
+        The next message of a lane, waiting for it; None if the time is over.
+
+        Raises
+        ------
+        ShutDown
+            If there will be none.
+        """
+        cdef FairQueue fair = <FairQueue?> lane
+        cdef Settlements settlements = self.settlements
+        cdef Message message
+        cdef Place place = None
+        while True:
+            message = self.taken(lane, priority)
+            if message is not None:
+                return message
+            # About to wait: the broker may be waiting too, for what is settled but not sent.
+            settlements.send_soon()
+            if settlements.lent.fetch(True):
+                continue
+            settlements.lent.rest()
+            try:
+                if fair.limits.on:
+                    place = Place.__new__(Place)
+                    message = fair.take_in_time(timeout, as_priority(priority), place)
+                else:
+                    _, message = lane.get(True, timeout, priority=priority)
+            except Empty:
+                return None
+            finally:
+                settlements.lent.rise()
+            if self.returning:
+                message.settle(REQUEUE)
+            elif self.is_usable(lane, message):
+                message.place = place
+                return message
+            if place is not None:
+                place.give_back(True)
+
+    def try_get_many(self, lane, Py_ssize_t limit):
+        """try_get_many($self, lane, limit)
+        --
+
+        The next messages of a lane, as `try_get` finds them: a list of `limit` at most, empty if there are none now.
+
+        Raises
+        ------
+        ShutDown
+            If there will be none.
+        """
+        return self.take_more(lane, [], limit)
+
+    def get_many(self, lane, Py_ssize_t limit, timeout):
+        """get_many($self, lane, limit, timeout)
+        --
+
+        The next messages of a lane, waiting for the first as `get` does: an empty list if the time is over.
+
+        Raises
+        ------
+        ShutDown
+            If there will be none.
+        """
+        cdef list found = self.take_more(lane, [], limit)
+        if not found:
+            message = self.get(lane, timeout)
+            if message is not None:
+                found = self.take_more(lane, [message], limit)
+        return found
+
+    cdef int look_for_more(self) except -1:
+        """Read what has come; and again after so many messages that about 0.1 ms passes, or `OFTEN` at most."""
+        cdef LentConnection lent = self.settlements.lent
+        cdef double last = lent.looked
+        lent.fetch(False)
+        self.turns = 0
+        self.next_look = min(OFTEN, 2 * self.next_look + 1) if lent.looked - last < C_SOON else self.next_look // 4
+        return 0
+
+    cdef list take_more(self, object lane, list found, Py_ssize_t limit):
+        """Add messages of a lane; the end of deliveries is for who has none."""
+        cdef Message message
+        try:
+            if self.shedding is None and not (<FairQueue?> lane).limits.on:
+                self.take_all(<FairQueue?> lane, found, limit)
+            while PyList_GET_SIZE(found) < limit:
+                message = self.taken(lane, 0)
+                if message is None:
+                    break
+                found.append(message)
+        except BaseException as error:
+            if not found or not isinstance(error, ShutDown) or self.returning:
+                settle_all(found, REQUEUE)
+                raise
+        if self.timing:
+            self.note_begins(found)
+        return found
+
+    cdef int take_all(self, FairQueue lane, list found, Py_ssize_t limit) except -1:
+        """Add messages of a lane where none is looked at but for its channel, and read as long as that brings more."""
+        cdef Py_ssize_t before = -1
+        while before < PyList_GET_SIZE(found) < limit:
+            before = PyList_GET_SIZE(found)
+            if not self.settlements.lent.has(limit - before):
+                self.look_for_more()
+            if self.returning:
+                return 0
+            lane.take_more(found, limit)
+            self.leave_usable(lane, found, before)
+        return 0
+
+    cdef int leave_usable(self, FairQueue lane, list found, Py_ssize_t begin) except -1:
+        """Leave out of a list, from there on, what `is_usable` says is not to be handled; where nothing is shed."""
+        cdef Message message
+        cdef ChannelDeliveries living = None  # no Python code has run since it was seen to be
+        while begin < PyList_GET_SIZE(found):
+            message = <Message?> <object> PyList_GET_ITEM(found, begin)
+            if living is not None and message.origin is living:
+                begin += 1
+            elif self.is_usable(lane, message):
+                living = <ChannelDeliveries> message.origin if isinstance(message.origin, ChannelDeliveries) else None
+                begin += 1
+            else:
+                living = None
+                found.pop(begin)
+        return 0
+
+    def living(self, lane, list messages not None):
+        """living($self, lane, messages)
+        --
+
+        Those messages of a lane that came on a living channel: a list. For the others nobody is charged.
+        """
+        cdef Message message
+        cdef list found = [], gone = []
+        for message in messages:
+            (found if message.origin.alive else gone).append(message)
+        for message in gone:
+            self.charge(lane, message, -message.cost)
+        return found
+
+    cdef bint is_usable(self, object lane, Message message) except -1:
+        """Whether a message just taken is one to handle; if not, its slot was charged for nothing."""
+        cdef object origin = message.origin
+        # Its channel may be gone, and the broker delivers it again; or it waited too long, and was sent back.
+        if (<ChannelDeliveries> origin).alive if isinstance(origin, ChannelDeliveries) else origin.alive:
+            if self.shedding is None or not self.is_returned(lane, message):
+                return True
+        self.charge(lane, message, -(<object> message.cost))
+        return False
+
+    cdef bint is_returned(self, object lane, Message message) except -1:
+        """Whether a message waited too long; one that this fails with is requeued: nobody else has it."""
+        try:
+            return self.shedding.returns(lane, message.slot, message)
+        except BaseException:
+            message.settle(REQUEUE)
+            raise
+
+    def messages(self, lane, slice, over):
+        """messages($self, lane, slice, over)
+        --
+
+        Yield the messages of a lane until there will be none, or `over()`, which is asked every `slice` seconds.
+        """
+        cdef Settlements settlements = self.settlements
+        cdef Message message
+        try:
+            while not over():
+                message = self.get(lane, slice)
+                while message is not None:
+                    if self.timing:
+                        note_durations(self, message, monotonic(), -1)
+                    yield message
+                    if settlements.flush_requested:
+                        self.give_way()
+                    if self.stopped and over():
+                        return
+                    message = self.taken(lane, 0)
+        except ShutDown:
+            return
+        finally:
+            settlements.lent.watch()
+
+    def serve(self, lane, handler, priority):
+        """serve($self, lane, handler, priority)
+        --
+
+        Give the messages of a lane to a plain handler, and settle each, until there will be none.
+        """
+        cdef Settlements settlements = self.settlements
+        cdef Message message
+        cdef double begin
+        cdef int64_t elapsed
+        while True:
+            try:
+                message = self.taken(lane, priority)
+                if message is None:
+                    message = self.get(lane, None, priority)
+            except ShutDown:
+                return
+            if message is None:
+                continue
+            begin = perf_counter()
+            call_handler(handler, message)
+            elapsed = <int64_t> ((perf_counter() - begin) * 1e9)
+            self.note_handled(lane, message, elapsed)
+            if self.timing:
+                note_durations(self, message, begin if ONE_CLOCK else monotonic() - 1e-9 * elapsed, elapsed)
+            if settlements.flush_requested:
+                self.give_way()
+
+    def handled(self, lane, Message message not None, int64_t elapsed):
+        """handled($self, lane, message, elapsed)
+        --
+
+        Note that the handler of a lane's message took `elapsed` nanoseconds.
+        """
+        self.note_handled(lane, message, elapsed)
+        if self.timing:
+            note_durations(self, message, NOT_NOW, elapsed)
+
+    def handled_many(self, lane, list messages not None, int64_t elapsed):
+        """handled_many($self, lane, messages, elapsed)
+        --
+
+        Note that a lane's messages took `elapsed` nanoseconds together: an equal part each.
+        """
+        cdef Message message
+        cdef int64_t each
+        messages = messages[:]
+        if messages:
+            each = self.note_time(elapsed, len(messages))
+            for message in messages:
+                self.note_one(lane, message, each)
+                if self.timing:
+                    note_durations(self, message, NOT_NOW, each)
+
+    cdef int note_handled(self, object lane, Message message, int64_t elapsed) except -1:
+        self.note_one(lane, message, self.note_time(elapsed, 1))
+        return 0
+
+    cdef int64_t note_time(self, int64_t elapsed, int64_t count) except? -1:
+        """Count messages that took so long together; return how long each took."""
+        cdef int64_t each = elapsed // count, before = self.handled_count
+        # Several workers may lose an update here; the mean and the moment of the look need not be exact.
+        self.handled_count = before + count
+        self.service_ns += (each - self.service_ns) * min(1.0, <double> count / min(100, self.handled_count))
+        if before < LOOK_AFTER <= self.handled_count:
+            self.look_at_windows()
+        if elapsed > C_LONG:
+            self.settlements.send_soon()
+        return each
+
+    cdef int note_one(self, object lane, Message message, int64_t elapsed) except -1:
+        if self.measures:
+            self.account(lane, message, elapsed)
+        if message.deferred:
+            self.deferring = True
+        elif elapsed > SLOW:
+            self.look_at_wait(message)
+        return 0
+
+    cdef int note_begins(self, list messages) except -1:
+        """Count messages that are handed out together, now."""
+        cdef double now = monotonic()
+        for message in messages[:]:
+            note_durations(self, <Message?> message, now, -1)
+        return 0
+
+
+# How long messages take -----------------------------------------------------------------------------------------------
+
+
+cdef inline int note_durations(MessageSource source, Message message, double begin, int64_t elapsed) except -1:
+    """Count a message that was handed out at a time, unless that is NOT_NOW, and handled for so long, unless negative.
+
+    What came by no channel of ours counts nowhere.
+    """
+    cdef ChannelDeliveries channel
+    cdef Durations durations
+    cdef uint64_t born
+    if not isinstance(message.origin, ChannelDeliveries):
+        return 0
+    channel = <ChannelDeliveries> message.origin
+    if channel.durations is None:
+        channel.durations = source.settlements.counters.durations_of(channel.queue)
+    durations = channel.durations
+    born = timestamp_of(message) if begin != NOT_NOW else 0
+    with cython.critical_section(durations):
+        if begin != NOT_NOW:
+            buckets_add(&durations.sojourn, <int64_t> ((begin - message.arrived) * 1e9))
+        if elapsed >= 0:
+            buckets_add(&durations.service, elapsed)
+        if born:
+            buckets_add(&durations.age, <int64_t> (min(source.wall + begin - <double> born, 4e9) * AGE_TICKS))
+    return 0
+
+
+cdef inline uint64_t timestamp_of(Message message) except? 0:
+    """When the publisher says that it made the message, in seconds since 1970; 0: it does not say."""
+    cdef int64_t size = 0
+    cdef const uint8_t* at = header_octets(message, &size)
+    if at == NULL:
+        found = getattr(message.header, "timestamp", None)
+        return found if isinstance(found, int) and 0 <= found < 1 << 63 else 0
+    # Most have none, and a look at the flags says so.
+    return timestamp_in(at, size) if size > CONTENT_HEAD + 1 and at[CONTENT_HEAD + 1] & HAS_TIMESTAMP else 0
+
+
+cdef uint64_t timestamp_in(const uint8_t* header, int64_t size) noexcept:
+    cdef Properties properties
+    if not contents_find(header, size, &properties):
+        return 0
+    return contents_number(header, &properties, PROPERTY_TIMESTAMP, 0)
+
+
+# Batches: many messages settled at once, and as columns of Arrow ------------------------------------------------------
+#
+# An Arrow column is up to three buffers: a bit a row that says whether it is there, and offsets and data, or values.
+# What may run Python code (hashes of origins, decoding by Python) comes before what it could change is read again, and
+# the bytes that are copied from are referred to by lists of our own meanwhile.
+#
+# Source: The Apache Arrow project, "Arrow Columnar Format", sections "Validity bitmaps" and "Variable-size Binary
+# Layout".
+
+
+cdef enum:  # for which reason messages are settled, and which of them therefore are not
+    BY_USER = 0     # all that a call of `Message.ack` would not settle
+    BY_RETURN = 1   # these, and those that were deferred or failed
+    BY_FAILURE = 2  # those that the function `on_error` was asked about
+
+
+def note_failures(list messages not None):
+    """note_failures(messages)
+    --
+
+    Note that the handler of messages raised: until `settle_failed` or `ask_about` only that has an effect on them.
+
+    Parameters
+    ----------
+    messages : list of Message
+
+    Returns
+    -------
+    list of Message
+        Those that were neither settled nor failed before.
+
+    Notes
+    -----
+    O(messages). Safe from any thread: of several calls, one gets a message.
+    """
+    cdef list found = []
+    cdef Message message
+    for message in messages[:]:
+        if not message.settled and message.note_failure():
+            found.append(message)
+    return found
+
+
+def settle_failed(Message message not None, int verdict):
+    """settle_failed(message, verdict)
+    --
+
+    Settle a message whose handler raised, as was decided; return whether this call settled it.
+    """
+    return message.carry_out(verdict)
+
+
+def ask_about(Message message not None):
+    """ask_about(message)
+    --
+
+    Let a message whose handler raised be settled and deferred by its methods, until `decide_about`.
+    """
+    with cython.critical_section(message):
+        message.failure = ASKED
+
+
+def decide_about(Message message not None):
+    """decide_about(message)
+    --
+
+    Return whether a message that was asked about is still neither settled nor deferred; then only `settle_failed` can
+    settle it.
+    """
+    cdef bint left
+    with cython.critical_section(message):
+        left = not (message.settled or message.deferred)
+        if left:
+            message.failure = DECIDED
+    return left
+
+
+def settle_all(list messages not None, int verdict):
+    """settle_all(messages, verdict)
+    --
+
+    Settle the unsettled messages of a list.
+
+    Parameters
+    ----------
+    messages : list of Message
+    verdict : int
+        `AckLedger.ACK`, `REQUEUE` or `REJECT`.
+
+    Returns
+    -------
+    int
+        Number of messages that this call settled.
+
+    Raises
+    ------
+    RuntimeError
+        This is a copy in a child process.
+
+    Notes
+    -----
+    Complexity: O(messages), without a Python call for each. Thread safety: any thread; each message is settled once,
+    even if other threads settle it too.
+    """
+    return settle_some(messages, verdict, BY_USER)
+
+
+def finish_all(list messages not None):
+    """finish_all(messages)
+    --
+
+    Ack messages as `Message.finish` does: unless they were settled or deferred, or failed; as `settle_all`.
+    """
+    return settle_some(messages, ACK, BY_RETURN)
+
+
+def settle_all_failed(list messages not None, int verdict):
+    """settle_all_failed(messages, verdict)
+    --
+
+    Settle messages whose handlers raised, except those that a function was asked about; as `settle_all`.
+    """
+    return settle_some(messages, verdict, BY_FAILURE)
+
+
+cdef Py_ssize_t settle_some(list messages, int verdict, int reason) except -1:
+    cdef list chosen = messages[:]  # a channel of somebody's own may change the caller's
+    cdef Settlements due = None
+    cdef Message message
+    cdef ChannelDeliveries channel
+    cdef Py_ssize_t count = 0, i = 0
+    cdef bint is_due = False, placed = False
+    while i < PyList_GET_SIZE(chosen):
+        message = <Message?> <object> PyList_GET_ITEM(chosen, i)
+        if isinstance(message.origin, ChannelDeliveries):
+            channel = <ChannelDeliveries> message.origin
+            count += settle_run(channel, chosen, &i, verdict, reason, &is_due, &placed)
+            if is_due:
+                due = channel.settlements
+                is_due = False
+            continue
+        i += 1
+        if takes(message, reason):
+            count += message.origin.settle(message.delivery_tag, verdict)
+            placed |= message.place is not None
+    if due is not None and not due.flush_requested:
+        due.send_soon()
+    if placed:
+        for message in chosen:
+            if message.settled:
+                message.leave_place()
+    return count
+
+
+cdef inline bint takes(Message message, int reason) noexcept:
+    """Return whether the caller is to settle a message for that reason."""
+    if reason == BY_RETURN and (message.deferred or message.failure != NOT_FAILED):
+        return False
+    if reason == BY_FAILURE and message.failure == ASKED:
+        return False
+    return message.take(reason == BY_FAILURE)
+
+
+cdef Py_ssize_t settle_run(
+    ChannelDeliveries channel, list messages, Py_ssize_t* at, int verdict, int reason, bint* is_due, bint* placed
+) except -1:
+    """Settle messages that follow one another and came on one channel.
+
+    No Python code runs in here, unless it is a stream of which pika has decoded the headers.
+    """
+    cdef Message message
+    cdef Py_ssize_t done = 0, stale = 0
+    cdef bint stands = channel.stands()
+    try:
+        while at[0] < PyList_GET_SIZE(messages):
+            message = <Message?> <object> PyList_GET_ITEM(messages, at[0])
+            if message.origin is not channel:
+                break
+            at[0] += 1
+            if not takes(message, reason):
+                continue
+            placed[0] |= message.place is not None
+            if stands:
+                done += channel.note_tag(message.delivery_tag, message.sent_as(channel, verdict))
+            else:
+                stale += 1
+    finally:
+        if stale:
+            channel.settlements.counters.count(COUNT_STALE, stale)
+        if done:
+            is_due[0] = channel.noted(done, verdict)
+    return done

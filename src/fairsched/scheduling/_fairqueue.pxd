@@ -1,0 +1,51 @@
+"""A fair queue, as other modules see it; see _fairqueue.pyx."""
+
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+
+from fairsched._core cimport NamedSlots
+from fairsched.core.schedule.limits cimport Limit, LimitTable
+from fairsched.core.schedule.slots cimport Bands
+from fairsched.core.schedule.subkeys cimport Subkeys
+from fairsched.scheduling._waitingroom cimport WaitingRoom
+
+
+cdef class Place
+
+
+cdef class SubkeySlots(NamedSlots):
+    pass
+
+
+cdef class FairQueue(NamedSlots):
+    cdef WaitingRoom getters
+    cdef WaitingRoom putters
+    cdef int64_t anticipating     # getters that wait for the slot whose turn it is, and look again in time
+    cdef int64_t maxsize
+    cdef int64_t default_quantum  # 0: unknown slots are errors
+    cdef LimitTable limits
+    cdef Bands bands              # used once a slot has another band than the default
+    cdef int64_t watched_until    # when a getter that waits will look at the slots at their limit; NEVER: none of them
+    cdef bint is_shut_down
+    cdef Subkeys levels           # what the slots have below them
+    cdef SubkeySlots below        # the subkeys; None: items have none
+    cdef int64_t subkey_quantum
+    cdef object one_subkey        # of all items; `below`: each may have its own
+    cdef object __weakref__
+
+    cdef int store(self, uint32_t index, object item, int64_t cost) except -1
+    cdef int store_after_wait(self, uint32_t index, object item, int64_t cost, bint block, object timeout) except -1
+    cdef uint32_t admit(self, object name, int64_t hash) except? 0xFFFFFFFF
+    cdef void forget_idle(self) noexcept
+    cdef object take(self, int32_t rank, object nothing, Place place)
+    cdef object take_in_time(self, object timeout, int32_t rank, Place place)
+    cdef int take_more(self, list found, Py_ssize_t limit) except -1
+    cdef int limit_slots(self, Limit usual) except -1
+    cdef int give_back(self, uint32_t index, bint unused) except -1
+
+
+cdef class Place:
+    cdef FairQueue queue  # None: given back
+    cdef uint32_t index   # of the slot, if `count` is still the number of what is counted there
+    cdef uint64_t count
+
+    cdef int give_back(self, bint unused) except -1
