@@ -181,7 +181,7 @@ class Connection:
             self._wanted = False
             self._refused(ConnectionFailed(f"the broker refused the connection: {self.last_error}"))
         else:
-            self._retry()
+            self._retry("no connection")
 
     def _on_close(self, _connection: Any, error: BaseException) -> None:
         self._transport = None
@@ -191,13 +191,13 @@ class Connection:
             self._closed()
         else:
             self.last_error = f"{self.address}: {mask_url(describe(error))}"
-            self._retry()
+            self._retry("the connection was lost")
 
-    def _retry(self) -> None:
+    def _retry(self, why: str) -> None:
         if self._wanted:
             another = self._attempts % len(self._urls) != 0
             delay = 0.0 if another else self._backoff.failed()
-            _log.warning("no connection, trying again in %.2f s: %s", delay, self.last_error)
+            _log.warning("%s, connecting again in %.2f s: %s", why, delay, self.last_error)
             self._loop.call_later(delay, self._attempt)
 
     def _on_blocked(self, _connection: Any, frame: Any) -> None:

@@ -320,8 +320,9 @@ class Client(MessageSource, Listener):
         self._stop(returning=True, abandoned=True)
 
     def _stop(self, *, returning: bool, abandoned: bool) -> None:
+        first = self._stop_at is None
         # In this order: who finds `returning` has a time that runs.
-        if self._stop_at is None:
+        if first:
             self._stop_at = time.monotonic()
         if returning:
             self.returning = True
@@ -334,6 +335,8 @@ class Client(MessageSource, Listener):
             self._settled.set()
         with self._guard:
             started = self._started
+        if started and first:
+            _log.info("stopping the consumer of %s: deliveries end", self._queue_names())
         if started:
             self.io_thread.stop_intake(self._answer_timeout())
         self._pace.release()  # after the end of deliveries was asked for, or they would come once more
@@ -386,6 +389,14 @@ class Client(MessageSource, Listener):
                 self._retries.close(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
             if self.share_group is not None:
                 self.share_group.end(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
+            self._log_end()
+
+    def _log_end(self) -> None:
+        done = self.counters.snapshot()
+        _log.info(
+            "the consumer of %s is closed: %d messages received, %d acknowledged, %d returned, %d rejected",
+            self._queue_names(), done["received"], done["acked"], done["nacked"], done["rejected"],
+        )  # fmt: skip
 
     def _wait_for_settlements(self) -> None:
         if self._settled.wait(self.remaining()):
@@ -423,7 +434,10 @@ class Client(MessageSource, Listener):
         self.check_process()
         check_consumed(queue, self.settings)
         with self._guard:
-            self._paused = self._paused | {queue} if paused else self._paused - {queue}
+            before = self._paused
+            self._paused = before | {queue} if paused else before - {queue}
+            if self._paused != before:
+                _log.info("queue %r is %s", queue, "paused" if paused else "resumed")
             if self._started and not self.stopping.is_set():
                 self.io_thread.pause(self._paused)
 

@@ -520,6 +520,7 @@ class IOThread:
         if self._stopping:
             self._cancel(found)
         else:
+            _log.info("consuming queue %r, prefetch %d", found.queue, self._settings.windows[found.queue])
             self._startup.subscribed()
 
     def _begin(self) -> None:
@@ -600,6 +601,7 @@ class IOThread:
         if not self._intake_closed:
             self._intake_closed = True
             self._intake.drain()
+            _log.info("deliveries have ended; %d messages are here and unsettled", self.unsettled())
             self._listener.intake_closed()
             self._look_if_settled()
             if self._closing:

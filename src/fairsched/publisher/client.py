@@ -295,6 +295,10 @@ class Client(Listener):
             reason = "the publisher was closed before the broker confirmed the message; it may or may not have arrived"
             count: int = self.window.close(PublishFailed(reason))
             self.on_change()
+            _log.info(
+                "the publisher is closed: %d messages published, %d confirmed, %d failed",
+                self.window.published, self.window.confirmed, self.window.failed,
+            )  # fmt: skip
         return count
 
     def check_end(self) -> None:
