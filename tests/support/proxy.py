@@ -40,7 +40,6 @@ class Proxy:
         self.connections = 0
         self._writers: set[asyncio.StreamWriter] = set()
         self._silent: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[Any]] = set()
 
     def __enter__(self) -> Proxy:
         self._loop = asyncio.new_event_loop()
@@ -77,9 +76,13 @@ class Proxy:
             writer.transport.abort()
 
     async def _close(self) -> None:
+        """End every connection, also one that is just being accepted, or made to the target."""
+        self.accepting = False
         self._server.close()
-        await self._abort()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await self._abort()
+            await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(0)  # aborted transports close their sockets in the loop's next turn
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not self.accepting:
@@ -95,25 +98,19 @@ class Proxy:
         ways = self._pass_on(reader, back), self._pass_on(there, writer, self.allowance)
         try:
             with contextlib.suppress(OSError):
-                await asyncio.gather(*map(self._spawn, ways))
+                await asyncio.gather(*ways)
         finally:
             self._writers -= {writer, back}
             self._silent -= {writer, back}
             writer.close()
             back.close()
 
-    def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
-        task = self._loop.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     async def _pass_on(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, allowance: int | None = None
     ) -> None:
         """Move one direction until it ends: one task reads and stamps, the other writes when it is time."""
         pipe: asyncio.Queue[tuple[float, bytes | None]] = asyncio.Queue()
-        written = self._spawn(self._write(pipe, sink))
+        written = self._loop.create_task(self._write(pipe, sink))
         with contextlib.suppress(OSError):
             while data := await source.read(PIECE):
                 if allowance is not None and allowance < len(data):
