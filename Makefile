@@ -77,6 +77,7 @@ test-brokers: build servers  ## the tests of the consumer and of Spark's queues 
 	FAIRSCHED_TEST_BROKER=$$broker $(PYTEST) $(FEW) $(ON_BROKERS) || status=$$?; done; exit $$status
 
 peer-suites: build servers  ## the tests of other AMQP clients, on RabbitMQ and on the embedded broker
+	tools/install-servers jdk
 	$(PY) tools/peer-suites
 
 differences: build servers  ## ten thousand random sessions that RabbitMQ and the embedded broker must answer alike

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -219,6 +220,20 @@ def test_a_frame_larger_than_agreed(dial: Dial) -> None:
     client.send_bytes(raw_frame(3, 1, b"x" * 4097))
     code, text = client.ended()
     assert (code, text[:14]) == (501, "FRAME_ERROR - ")
+
+
+def test_the_rest_of_a_refused_frame_does_not_end_the_connection(dial: Dial) -> None:
+    """A client that is still sending gets the time to read why: a reset socket would fail its next send instead."""
+    client = dial().open(frame_max=4096)
+    client.channel()
+    first, rest = b"\x03\0\x01" + struct.pack(">I", 100_000) + b"x", b"x" * 99_999 + b"\xce"
+    client.send_bytes(first)
+    assert client.take(0, Connection.Close).reply_code == 501
+    begin = time.monotonic()
+    client.send_bytes(rest)
+    with suppress(ConnectionError):
+        client.wait_for_end()
+    assert time.monotonic() - begin > 1
 
 
 @pytest.mark.parametrize(

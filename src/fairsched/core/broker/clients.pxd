@@ -548,7 +548,9 @@ cdef inline void client_refuse_frame(Client* client, FrameFound found, const Fra
     """What was read is no frame: nothing after it can be."""
     cdef Refusal refusal
     if client.state == CLIENT_CLOSING:
-        client_leave(client)
+        # The rest of the frame that was refused, say. A client that still sends has not read the refusal, and closing a
+        # socket that has unread input resets it: discard the input until close-ok, the client's end or the deadline.
+        bytes_clear(&client.input)
         return
     if found == FRAME_TOO_LONG:
         refuse_number(
