@@ -6,7 +6,8 @@ from typing import Any
 
 from interleave import medians, record
 
-from fairsched import PullQueue, Target, _probe_chain, _probe_nodes
+from fairsched import _probe_chain, _probe_nodes
+from fairsched.pullqueue import PullQueue, Target
 
 COUNT = 500_000
 ROUNDS = 15

@@ -9,7 +9,8 @@ from typing import Any
 
 from interleave import medians, record
 
-from fairsched import PullQueue, _probe_nodes, _probe_queue
+from fairsched import _probe_nodes, _probe_queue
+from fairsched.pullqueue import PullQueue
 
 COUNT = 500_000
 ROUNDS = 15

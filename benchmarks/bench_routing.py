@@ -13,7 +13,7 @@ import xxhash
 from interleave import at_once, medians, record
 from uhashring import HashRing as Uhashring
 
-from fairsched import HashRing, jump_hash_many
+from fairsched.routing import HashRing, jump_hash_many
 
 MANY = 1_000_000
 SIZES = (10, 100, 1000)

@@ -16,7 +16,7 @@ from pyspark.sql.types import IntegerType
 from support.spark.home import find_java
 from support.spark.session import start
 
-from fairsched import HashRing
+from fairsched.routing import HashRing
 from fairsched.spark import ring_partition
 from fairsched.spark.fairorder import Orderer
 

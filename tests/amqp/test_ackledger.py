@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from oracles.dwrr import ReferenceLedger
 from support.collecting import collecting
 
-from fairsched import AckLedger
+from fairsched.amqp._ackledger import AckLedger
 
 ACK, REQUEUE, REJECT = AckLedger.ACK, AckLedger.REQUEUE, AckLedger.REJECT
 

@@ -17,13 +17,13 @@ import pytest
 from click.testing import CliRunner
 from support.rabbitmq import eventually
 
-from fairsched import Broker, ConsumerState, Explanation, Publisher
+from fairsched import Broker, Publisher
 from fairsched.cli.broker import Session
 from fairsched.cli.commands.top import _views
 from fairsched.cli.control import Control
 from fairsched.cli.controlsocket import ask
 from fairsched.cli.group import cli
-from fairsched.consumer import App
+from fairsched.consumer import App, ConsumerState, Explanation
 
 WORKER = """
 import os, time

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from fairsched import HashRing, RabbitMQHash
 from fairsched.cli.group import cli
+from fairsched.routing import HashRing, RabbitMQHash
 
 BINDINGS = ("--binding", "q0=10", "--binding", "q1=20")
 

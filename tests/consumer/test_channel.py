@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pika import frame, spec
 
-from fairsched import AckLedger
+from fairsched.amqp._ackledger import AckLedger
 
 ACK, REQUEUE, REJECT = AckLedger.ACK, AckLedger.REQUEUE, AckLedger.REJECT
 

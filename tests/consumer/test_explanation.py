@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from support.rabbitmq import eventually
 
-from fairsched import App, Broker, CoDel, ConfigurationError, Consumer, Explanation, Publisher, aio
+from fairsched import App, Broker, CoDel, ConfigurationError, Consumer, Publisher, aio
 from fairsched.cli.broker import Session
+from fairsched.consumer import Explanation
 
 NOWHERE = "amqp://127.0.0.1:9"
 

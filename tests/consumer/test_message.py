@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pika.spec import Basic, BasicProperties
 from support.deliveries import FRAME_MAX, Source, delivery, octets_kept
 
-from fairsched import AckLedger, ConfigurationError, Publisher
+from fairsched import ConfigurationError, Publisher
+from fairsched.amqp._ackledger import AckLedger
 from fairsched.consumer.adapter import from_pika
 from fairsched.consumer.cost import LARGEST, cost_model
 from fairsched.consumer.keys import key_function

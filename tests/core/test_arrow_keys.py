@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from fairsched import HashRing, jump_hash, jump_hash_many
+from fairsched.routing import HashRing, jump_hash, jump_hash_many
 
 RING = HashRing({f"q{number}": 100 for number in range(10)})
 TEXTS = ["", "a", None, "user-42", "twelve bytes", "thirteen byte", "x" * 31, "y" * 32, None, "z" * 1000, "\u00fcber"]

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fairsched import PullQueue, _probe_queue
+from fairsched import _probe_queue
+from fairsched.pullqueue import PullQueue
 from fairsched.pullqueue._pullqueue import Subscription
 
 KINDS = ["standard", "priority", "sorted", "last-value", "fair"]

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from oracles.dwrr import ReferenceDwrr
 
-from fairsched import FairQueue, SlotStats
+from fairsched import FairQueue
+from fairsched.stats import SlotStats
 
 NAMES = "abcd"
 amounts = st.one_of(st.integers(1, 6), st.integers(1, 300))

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from oracles.dwrr import ReferenceDwrr, article_loop
 
-from fairsched import Dwrr, SlotStats
+from fairsched import Dwrr
+from fairsched.stats import SlotStats
 
 AMOUNT_MAX = 2**62 - 1
 

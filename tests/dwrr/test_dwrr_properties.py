@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from oracles.dwrr import ReferenceDwrr
 
-from fairsched import Dwrr, SlotStats
+from fairsched import Dwrr
+from fairsched.stats import SlotStats
 
 NAMES = "abcdef"
 amounts = st.one_of(st.integers(1, 12), st.integers(1, 5000))

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 from support.threads import SOON, reach, result_of, start
 
-from fairsched import Batch, FairQueue, FairschedError, PullQueue, ShutDown, Target
+from fairsched import Batch, FairQueue, FairschedError, ShutDown
+from fairsched.pullqueue import PullQueue, Target
 
 
 class ManualClock:

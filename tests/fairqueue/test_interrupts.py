@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from fairsched import Batch, FairQueue, PullQueue, Target
+from fairsched import Batch, FairQueue
+from fairsched.pullqueue import PullQueue, Target
 
 
 def fair_queue(call: str) -> tuple[Callable[[Any], Any], Callable[[], Any], Callable[[], int]]:

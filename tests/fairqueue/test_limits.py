@@ -20,8 +20,9 @@ from oracles.limits import ReferenceLimits
 from support.draining import drained
 from support.rabbitmq import eventually
 
-from fairsched import ConfigurationError, FairQueue, Limit, LimitStats, ShutDown
+from fairsched import ConfigurationError, FairQueue, Limit, ShutDown
 from fairsched.delivery._delivery import Message, MessageSource
+from fairsched.stats import LimitStats
 from fairsched.testing import FakeChannel
 
 #: A tick of the clock: whole nanoseconds, and a sum of powers of two in seconds, so that nothing is rounded.

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracles.dwrr import ReferenceDwrr
 
-from fairsched import FairQueue, SlotOutlook, SlotStats
+from fairsched import FairQueue
+from fairsched.stats import SlotOutlook, SlotStats
 
 NAMES = "abcd"
 amounts = st.one_of(st.integers(1, 6), st.integers(1, 300))

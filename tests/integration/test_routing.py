@@ -13,9 +13,10 @@ import pytest
 from click.testing import CliRunner
 from support.rabbitmq import Node
 
-from fairsched import ConfigurationError, ConsistentHashExchange, RabbitMQHash
+from fairsched import ConfigurationError
 from fairsched.cli.group import cli
 from fairsched.cli.placement import ExchangeSession
+from fairsched.routing import ConsistentHashExchange, RabbitMQHash
 
 _numbers = itertools.count()
 

@@ -21,8 +21,8 @@ from support.proxy import Proxy
 from support.rabbitmq import Node, eventually, free_ports, numbered
 from support.running import Running
 
-from fairsched import App, Consumer, ConsumerState, aio
-from fairsched.consumer import client
+from fairsched import App, Consumer, aio
+from fairsched.consumer import ConsumerState, client
 
 Declare = Callable[..., str]
 

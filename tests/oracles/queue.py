@@ -75,7 +75,7 @@ LISTS = {
 
 
 class ReferenceQueue(Waking):
-    """fairsched.PullQueue, read slowly."""
+    """fairsched.pullqueue.PullQueue, read slowly."""
 
     def __init__(
         self,

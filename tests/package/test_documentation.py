@@ -17,21 +17,24 @@ from prometheus_client import Metric
 
 import fairsched
 import fairsched.prefetch
-from fairsched import Consumer
+import fairsched.pullqueue
+from fairsched import CoDel, Consumer, Dwrr, FairQueue
+from fairsched.amqp._ackledger import AckLedger
 from fairsched.broker.metrics import BrokerCollector
 from fairsched.config.consumer_options import OPTIONS, ConsumerOptions
 from fairsched.config.reference import options_table
 from fairsched.config.settings import Settings
 from fairsched.metrics import collector
+from fairsched.pullqueue import PullQueue, Target
 from fairsched.spark.metrics import QueryCollector
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", ["Dwrr", "FairQueue", "PullQueue", "Target", "AckLedger", "CoDel"])
-def test_examples_in_docstrings(name: str) -> None:
-    docstring = getattr(fairsched, name).__doc__
-    test = doctest.DocTestParser().get_doctest(docstring, dict(vars(fairsched)), name, None, None)
+@pytest.mark.parametrize("documented", [Dwrr, FairQueue, CoDel, PullQueue, Target, AckLedger])
+def test_examples_in_docstrings(documented: type) -> None:
+    known = {**vars(fairsched), **vars(fairsched.pullqueue), "AckLedger": AckLedger}
+    test = doctest.DocTestParser().get_doctest(documented.__doc__, known, documented.__name__, None, None)
     assert test.examples
     outcome = doctest.DocTestRunner(verbose=False).run(test)
     assert outcome.failed == 0

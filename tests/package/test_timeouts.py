@@ -17,20 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched import (
-    Broker,
-    ConfigurationError,
-    Consumer,
-    FairQueue,
-    Publisher,
-    PublishFailed,
-    PullQueue,
-    Target,
-    aio,
-)  # fmt: skip
+from fairsched import Broker, ConfigurationError, Consumer, FairQueue, Publisher, PublishFailed, aio  # fmt: skip
 from fairsched._core import checked_timeout
 from fairsched.amqp._publishing import PublishWindow
 from fairsched.cli.broker import Session
+from fairsched.pullqueue import PullQueue, Target  # fmt: skip
 
 RULE = "must be a number of seconds, 0 or more"
 LONG = [None, math.inf, 1e9, 1e10, 1e300, 2**63, 10**400, Decimal("1e400"), Fraction(10**12)]

@@ -100,7 +100,7 @@ MADE = {
     "fairsched.scheduling._codel:Estimator": ("(1.0,)", "(Odd(),)"),
     "fairsched.pullqueue._pullqueue:PullQueue": ("()", "('fair',)"),
     "fairsched.routing._ring:HashRing": ("({'a': 1},)", "({'a': 0},)"),
-    "fairsched.pullqueue._pullqueue:Target": ("([fairsched.PullQueue().subscribe()],)", "([None],)"),
+    "fairsched.pullqueue._pullqueue:Target": ("([fairsched.pullqueue.PullQueue().subscribe()],)", "([None],)"),
 }
 
 
@@ -109,7 +109,7 @@ def test_what_is_set_up_twice_does_not_crash(name: str) -> None:
     right, wrong = MADE[name]
     run(
         f"""
-        import fairsched
+        import fairsched.pullqueue
         made = cls(*{right})
         for arguments in ({right}, {wrong}, (), *[(something,) for something in odd]):
             call(made.__init__, *arguments)
@@ -125,7 +125,7 @@ def test_what_was_not_set_up_to_its_end_does_not_crash(name: str) -> None:
     _, wrong = MADE[name]
     run(
         f"""
-        import fairsched
+        import fairsched.pullqueue
         for arguments in ({wrong}, (), *[(something,) for something in odd]):
             before = {{id(thing) for thing in gc.get_objects()}}
             call(cls, *arguments)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched import PullQueue, Subscription
+from fairsched.pullqueue import PullQueue, Subscription
 
 SIZE_MAX = 2**62 - 1
 TOTAL_MAX = 2**63 - 1

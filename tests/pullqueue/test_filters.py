@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.queue_engines import lists_of, pulled
 
-from fairsched import PullQueue
+from fairsched.pullqueue import PullQueue
 
 COUNT = 12
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fairsched import PullQueue, Target
+from fairsched.pullqueue import PullQueue, Target
 
 
 class Item:

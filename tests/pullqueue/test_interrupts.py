@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from support.threads import SOON, reach, result_of, start
 
-from fairsched import Entry, PullQueue, ShutDown, Subscription, Target
+from fairsched import ShutDown
+from fairsched.pullqueue import Entry, PullQueue, Subscription, Target
 
 
 class Interrupt(BaseException):

@@ -135,7 +135,7 @@ def test_flow_of_the_reference() -> None:
 @pytest.mark.parametrize("limit", [1, 5, 10])
 def test_flow_blocks_producers_until_four_fifths(limit: int) -> None:
     """A producer waits once the limit is reached, without spinning, and goes on when the queue is down to 80 %."""
-    from fairsched import PullQueue
+    from fairsched.pullqueue import PullQueue
 
     queue = PullQueue(max_depth=limit, overflow="flow")
     only, count = queue.subscribe("A"), 4 * limit + 10
@@ -164,7 +164,8 @@ def test_flow_blocks_producers_until_four_fifths(limit: int) -> None:
 
 
 def test_flow_lets_a_closed_queues_producers_go() -> None:
-    from fairsched import PullQueue, ShutDown
+    from fairsched import ShutDown
+    from fairsched.pullqueue import PullQueue
 
     queue = PullQueue(max_depth=1, overflow="flow")
     queue.put(0)

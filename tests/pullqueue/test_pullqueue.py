@@ -15,15 +15,9 @@ from typing import Any
 import pytest
 from support.threads import SOON, reach, result_of, start
 
-from fairsched import (
-    Entry,
-    ExistingConsumerPreventsExclusive,
-    ExistingExclusiveConsumer,
-    PullQueue,
-    ShutDown,
-    Subscription,
-    Target,
-)
+from fairsched import ShutDown
+from fairsched.errors import ExistingConsumerPreventsExclusive, ExistingExclusiveConsumer
+from fairsched.pullqueue import Entry, PullQueue, Subscription, Target
 
 
 class Clock:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.collecting import collecting
 
-from fairsched import Entry, PullQueue, Subscription
+from fairsched.pullqueue import Entry, PullQueue, Subscription
 
 DEPTH = 3
 

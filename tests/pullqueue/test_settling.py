@@ -9,7 +9,7 @@ import pytest
 from support.collecting import skip_if_traced
 from support.queue_engines import Engine, ManualClock, drain, items, lists_of, on_both, pulled
 
-from fairsched import PullQueue
+from fairsched.pullqueue import PullQueue
 
 
 def filled(engine: Engine, count: int, **options: Any) -> tuple[Any, Any]:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.threads import SOON, result_of, start
 
-from fairsched import PullQueue, ShutDown, Target
+from fairsched import ShutDown
+from fairsched.pullqueue import PullQueue, Target
 
 
 def queues(count: int, **options: Any) -> tuple[list[PullQueue], Target]:

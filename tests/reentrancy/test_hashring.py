@@ -16,7 +16,7 @@ from support.history import History
 from support.intruders import BRIEF, Number, Script, Step, intruder, play, scripts, walked
 from support.threads import result_of, start
 
-from fairsched import HashRing, jump_hash_many
+from fairsched.routing import HashRing, jump_hash_many
 from fairsched.routing._ring import phash2
 
 MEMBERS = 4

@@ -12,6 +12,8 @@ PRELUDE = """
 import _testcapi, faulthandler, gc
 import numpy as np
 from fairsched import *
+from fairsched.pullqueue import PullQueue, Target
+from fairsched.routing import HashRing
 faulthandler.enable()
 
 def failing(number, call, *arguments):

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from support.history import History
 from support.intruders import BRIEF, Clock, Items, Number, Script, Seconds, Step, Truth, Visit, intruder, play, scripts
 
-from fairsched import PullQueue, ShutDown, Target
+from fairsched import ShutDown
+from fairsched.pullqueue import PullQueue, Target
 
 CONSUMERS = 3
 KINDS = ("standard", "priority", "sorted", "fair")

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles.routing import ReferenceRing
 
-from fairsched import HashRing
+from fairsched.routing import HashRing
 
 KEYS = [f"key-{number}" for number in range(20_000)]
 TEN = {f"q{number}": 100 for number in range(10)}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from fairsched import HashRing
+from fairsched.routing import HashRing
 
 RING = HashRing({f"q{number}": 100 for number in range(10)}, seed=42)
 TEXTS = ["", "a", "user-42", "x" * 31, "y" * 32, "z" * 1000, "\u00fcber", "\U0001f407"]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fairsched import ConfigurationError, ConsistentHashExchange, RabbitMQHash
-from fairsched.routing import MISSING
+from fairsched import ConfigurationError
+from fairsched.routing import MISSING, ConsistentHashExchange, RabbitMQHash
 from fairsched.routing._ring import phash2, rabbitmq_bucket
 from fairsched.routing.bindingkey import weight_of
 

@@ -11,7 +11,7 @@ from oracles.routing import jump_hash as reference_jump
 from oracles.routing import phash2_of_binary
 from oracles.routing import rabbitmq_bucket as reference_bucket
 
-from fairsched import jump_hash, jump_hash_many
+from fairsched.routing import jump_hash, jump_hash_many
 from fairsched.routing._ring import phash2, rabbitmq_bucket, xxh64
 
 words = st.integers(0, 2**64 - 1)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from fairsched import HashRing
+from fairsched.routing import HashRing
 from fairsched.spark.ringpartition import repartition_by_ring, ring_partition
 
 EIGHT = HashRing({f"shard-{i}": 1 for i in range(8)}, points_per_weight=256)
@@ -72,7 +72,7 @@ def test_every_member_has_its_partition(spark: Any) -> None:
 @pytest.mark.parametrize(
     ("ring", "error", "words"),
     [
-        ("shards", TypeError, "must be a fairsched.HashRing, got 'shards'"),
+        ("shards", TypeError, "must be a fairsched.routing.HashRing, got 'shards'"),
         (HashRing({}), ValueError, "at least one member"),
         (HashRing({"a": 1}, load_factor=1.25), ValueError, "must not have a load_factor, got 1.25"),
     ],

@@ -12,7 +12,8 @@ import pytest
 from support.littering import Litter, nothing, often
 from support.threads import SOON, result_of, start
 
-from fairsched import FairQueue, PullQueue, ShutDown, Target
+from fairsched import FairQueue, ShutDown
+from fairsched.pullqueue import PullQueue, Target
 
 pytestmark = pytest.mark.stress
 

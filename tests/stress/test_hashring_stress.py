@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from fairsched import HashRing
+from fairsched.routing import HashRing
 
 pytestmark = pytest.mark.stress
 

@@ -13,7 +13,8 @@ import pytest
 from support.crew import Crew, check_lists, restless
 from support.threads import SOON, reach, result_of, start
 
-from fairsched import PullQueue, ShutDown
+from fairsched import ShutDown
+from fairsched.pullqueue import PullQueue
 
 pytestmark = pytest.mark.stress
 

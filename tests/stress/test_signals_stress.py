@@ -15,7 +15,8 @@ import pytest
 from support.littering import often
 from support.threads import result_of, start
 
-from fairsched import FairQueue, PullQueue, ShutDown
+from fairsched import FairQueue, ShutDown
+from fairsched.pullqueue import PullQueue
 
 pytestmark = pytest.mark.stress
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.threads import SOON, result_of, start
 
-from fairsched import PullQueue, Target
+from fairsched.pullqueue import PullQueue, Target
 
 pytestmark = pytest.mark.stress
 

@@ -8,7 +8,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
-from fairsched import AckLedger, FairQueue, ShutDown
+from fairsched import FairQueue, ShutDown
+from fairsched.amqp._ackledger import AckLedger
 from fairsched.delivery._delivery import (
     AckPolicy,
     ChannelDeliveries,

@@ -23,7 +23,8 @@ import time  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from typing import Any  # noqa: E402
 
-from fairsched import App, Broker, Consumer, FairQueue, Publisher, PullQueue, Retry, Target, aio  # noqa: E402
+from fairsched import App, Broker, Consumer, FairQueue, Publisher, Retry, aio  # noqa: E402
+from fairsched.pullqueue import PullQueue, Target  # noqa: E402
 from fairsched.scheduling.greenlets import patched_by  # noqa: E402
 
 #: How often another greenlet must have run before it ends the call.

@@ -13,14 +13,14 @@ Engine = Callable[..., Any]
 
 
 def compiled_queue(*arguments: Any, **options: Any) -> Any:
-    """fairsched.PullQueue, looked up when it is needed, so that the tests of the reference do not need it."""
-    from fairsched import PullQueue
+    """fairsched.pullqueue.PullQueue, looked up when it is needed, so that the tests of the reference do not need it."""
+    from fairsched.pullqueue import PullQueue
 
     return PullQueue(*arguments, **options)
 
 
 def compiled_target(*arguments: Any) -> Any:
-    from fairsched import Target
+    from fairsched.pullqueue import Target
 
     return Target(*arguments)
 

@@ -64,7 +64,7 @@ class RabbitMQHash:
     later versions. Further bindings of a bound queue are ignored, as in 3.10; some earlier releases added buckets.
 
     Unbinding renumbers all later buckets: of ten equal queues, removing the first moves 99 % of all keys, removing the
-    last 10 %. If keys must not move, place them in the client with a `fairsched.HashRing`.
+    last 10 %. If keys must not move, place them in the client with a `fairsched.routing.HashRing`.
 
     Complexity: route O(length of the value + log weights); bind and unbind O(queues). Thread safety: `route` may be
     called from any number of threads while none binds or unbinds.

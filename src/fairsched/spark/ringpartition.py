@@ -90,7 +90,7 @@ def repartition_by_ring(df: DataFrame, col: Column | str, ring: HashRing) -> Dat
 
 def _checked(ring: HashRing) -> HashRing:
     if not isinstance(ring, HashRing):
-        raise TypeError(f"ring must be a fairsched.HashRing, got {ring!r}")
+        raise TypeError(f"ring must be a fairsched.routing.HashRing, got {ring!r}")
     if not ring.names:
         raise ValueError("ring must have at least one member, got none")
     if ring.load_factor is not None:

@@ -39,7 +39,7 @@ def sweep(
     scenarios : iterable of Scenario
         Such as ``[base.replaced({"consumers.*.prefetch": size}) for size in range(1, 61)]``.
     simulate : callable
-        Called with each scenario in an executor; `fairsched.simulate` by default.
+        Called with each scenario in an executor; `fairsched.simulator.simulate` by default.
     num_partitions : int, optional
         Number of tasks. By default as many as Spark runs at once (a small query finds that out), at most one per
         scenario. The rows do not depend on it.

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from pika.spec import BasicProperties
 from support.wiretables import Encoded, field, table
 
-from fairsched import AckLedger, ConfigurationError, Consumer, DecodingError, Message
+from fairsched import ConfigurationError, Consumer, DecodingError, Message
+from fairsched.amqp._ackledger import AckLedger
 from fairsched.amqp.fieldtables import LATEST_SECOND, as_text
 from fairsched.consumer.batching.batches import LARGEST
 from fairsched.delivery._columns import MessageColumns

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pika.spec import Basic, BasicProperties
 from support.collecting import collecting
 
-from fairsched import AckLedger, ConfigurationError, Consumer, Message
+from fairsched import ConfigurationError, Consumer, Message
+from fairsched.amqp._ackledger import AckLedger
 from fairsched.consumer.batching.batches import LARGEST, LONGEST, MessageBatch, check_limits
 from fairsched.delivery._delivery import settle_all
 from fairsched.testing import FakeChannel, FakeConsumer

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pika.spec import Basic, BasicProperties
 
-from fairsched import AckLedger, Message, Retry
+from fairsched import Message, Retry
+from fairsched.amqp._ackledger import AckLedger
 from fairsched.consumer.batching.batches import MessageBatch
 from fairsched.consumer.handling.failures import FailurePolicy, call_async
 from fairsched.consumer.requeueing.pace import Pace

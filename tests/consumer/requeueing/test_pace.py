@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pika.spec import Basic, BasicProperties
 
-from fairsched import AckLedger
+from fairsched.amqp._ackledger import AckLedger
 from fairsched.consumer.handling.failures import FailurePolicy
 from fairsched.consumer.requeueing.pace import FIRST, LONGEST, REMEMBERED, Pace
 from fairsched.delivery._delivery import Counters, Message

@@ -13,8 +13,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from support.proxy import Proxy, behind
 from support.rabbitmq import Node, eventually
 
-from fairsched import HashRing, PublishFailed
+from fairsched import PublishFailed
 from fairsched.errors import ConfigurationError, FairschedError
+from fairsched.routing import HashRing
 from fairsched.spark.sink.options import sink_options
 from fairsched.spark.sink.writers import BatchWriter
 

@@ -32,7 +32,7 @@ def swept(spark: Any) -> tuple[Any, Any]:
 def placed(spark: Any) -> tuple[Any, Any]:
     from pyspark.sql import functions as F
 
-    from fairsched import HashRing
+    from fairsched.routing import HashRing
 
     ring = HashRing({"a": 1, "b": 1, "c": 1}, points_per_weight=64)
     rows = spark.createDataFrame([(str(number),) for number in range(90)], "key string")

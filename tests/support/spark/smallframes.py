@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fairsched import CoDel, HashRing
+from fairsched import CoDel
+from fairsched.routing import HashRing
 from fairsched.simulator import Arrivals, Broker, ConsumerSpec, Queue, Scenario, simulate
 from fairsched.spark import codel, fair_order, fairness_report, ring_partition, sweep, virtual_finish
 

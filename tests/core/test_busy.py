@@ -12,7 +12,8 @@ from support.queue_engines import Engine, compiled_queue, drain, items, lists_of
 from support.queue_leavers import run
 from support.threads import SOON, result_of, start
 
-from fairsched import PullQueue, _probe_queue
+from fairsched import _probe_queue
+from fairsched.pullqueue import PullQueue
 
 # -- one by one -------------------------------------------------------------------------------------------------------
 
