@@ -184,7 +184,7 @@ def test_a_cost_that_is_corrected_does_not_count_backwards() -> None:
     consumer = Consumer("amqp://127.0.0.1:9", ["q"], cost="bytes")
     registry = registered(consumer)
     lane = consumer._client.lanes.only()
-    lane.put("q", object(), 100)
+    lane.put("q", object(), cost=100)
     lane.get()
     assert of(scrape(registry), "fairsched_served_cost_total") == {"q": 100}
     lane.settle("q", -60)

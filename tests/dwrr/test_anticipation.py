@@ -137,8 +137,8 @@ class TestTurns:
     def test_a_turn_is_over_when_the_next_message_would_presumably_not_fit(self) -> None:
         fair = FairQueue({"a": 10, "b": 10}, anticipation=4.0)
         fair.hold("a", True)
-        fair.put("a", 1, 6)
-        fair.put("b", 2, 6)
+        fair.put("a", 1, cost=6)
+        fair.put("b", 2, cost=6)
         assert [poll(fair), poll(fair)] == [("a", 1), ("b", 2)]
 
     def test_a_batch_ends_where_somebody_is_waited_for(self, fair: FairQueue) -> None:

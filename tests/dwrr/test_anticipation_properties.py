@@ -42,7 +42,7 @@ class AnticipationMachine(RuleBasedStateMachine):
     @rule(name=names, costs=st.lists(amounts, min_size=1, max_size=5))
     def put(self, name: str, costs: list[int]) -> None:
         for cost in costs:
-            self.fair.put(name, self.token, cost)
+            self.fair.put(name, self.token, cost=cost)
             self.oracle.push(name, self.token, cost)
             self.token += 1
 
@@ -170,7 +170,7 @@ def test_work_conserving_when_nobody_is_held(quanta: list[int], steps: list[tupl
     plain, patient = FairQueue(dict(enumerate(quanta))), FairQueue(dict(enumerate(quanta)), anticipation=5.0)
     for slot, gets, cost in steps:
         for fair in (plain, patient):
-            fair.put(slot % len(quanta), cost, cost)
+            fair.put(slot % len(quanta), cost, cost=cost)
         for _ in range(gets):
             assert poll(plain) == poll(patient)
     assert plain.stats() == patient.stats()

@@ -241,7 +241,7 @@ class BandedQueue(RuleBasedStateMachine):
     def put(self, name: str, cost: int, count: int) -> None:
         for _ in range(count):
             self.number += 1
-            self.fair.put(name, self.number, cost)
+            self.fair.put(name, self.number, cost=cost)
             self.oracle.push(name, self.number, cost)
 
     @rule(names=st.lists(st.sampled_from(NAMES), max_size=6))

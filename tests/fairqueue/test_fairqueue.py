@@ -52,7 +52,7 @@ class TestService:
         fair = FairQueue({"light": 10, "heavy": 10})
         fair.put_many("light", range(1000), [1] * 1000)
         for i in range(1000):
-            fair.put("heavy", i, 5)
+            fair.put("heavy", i, cost=5)
         fair.get_many(600)
         stats = fair.stats()
         assert (stats["light"].served, stats["heavy"].served) == (500, 100)
@@ -403,7 +403,7 @@ class TestPriorities:
     def test_all_priorities_leave_at_a_shutdown(self) -> None:
         fair = FairQueue({"a": 1})
         waiters = self.waiters(fair, 0, 3, -3, 3)
-        fair.close()
+        fair.shutdown()
         assert all(isinstance(result_of(waiter), ShutDown) for waiter in waiters)
 
     @pytest.mark.parametrize(
@@ -500,7 +500,7 @@ class TestCallbacks:
         fair = FairQueue({"a": 1})
         calls: list[int] = []
         waiter = fair.call_when_ready(lambda: calls.append(1))
-        fair.close()
+        fair.shutdown()
         assert calls == [1]
         with pytest.raises(ShutDown):
             fair.get(block=False)
@@ -540,7 +540,7 @@ class TestShutdown:
     def test_gets_drain_then_raise(self) -> None:
         fair = FairQueue({"a": 1})
         fair.put_many("a", [1, 2])
-        fair.close()
+        fair.shutdown()
         with pytest.raises(ShutDown):
             fair.put("a", 3)
         with pytest.raises(ShutDown):
@@ -605,7 +605,7 @@ class TestShutdown:
 
     def test_twice(self) -> None:
         fair = FairQueue({"a": 1})
-        fair.close()
+        fair.shutdown()
         fair.shutdown(immediate=True)
         with pytest.raises(ShutDown):
             fair.get()
@@ -625,12 +625,12 @@ class TestErrors:
     def test_cost(self, cost: Any) -> None:
         fair = FairQueue({"a": 1})
         with pytest.raises(ValueError, match="cost must be a positive integer"):
-            fair.put("a", 1, cost)
+            fair.put("a", 1, cost=cost)
         assert fair.qsize() == 0
 
     def test_overflow(self) -> None:
         with pytest.raises(OverflowError, match=str(2**63)):
-            FairQueue({"a": 1}).put("a", 1, 2**63)
+            FairQueue({"a": 1}).put("a", 1, cost=2**63)
 
     def test_unknown_slot(self) -> None:
         fair = FairQueue({"a": 1})

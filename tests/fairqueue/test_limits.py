@@ -492,7 +492,7 @@ class LimitedQueue(RuleBasedStateMachine):
     def put(self, name: str, cost: int, count: int) -> None:
         for _ in range(count):
             self.number += 1
-            self.fair.put(name, self.number, cost)
+            self.fair.put(name, self.number, cost=cost)
             self.oracle.push(name, self.number, cost)
 
     @rule(count=st.integers(1, 6))

@@ -38,7 +38,7 @@ def play(given_quanta: dict[str, int], taken: list[Any], look: Callable[[FairQue
     queue, oracle = FairQueue(given_quanta), ReferenceDwrr(given_quanta)
     for token, (what, *how) in enumerate(taken):
         if what == "push":
-            queue.put(how[0], token, how[1])
+            queue.put(how[0], token, cost=how[1])
             oracle.push(how[0], token, how[1])
         elif what == "pop":
             assert (queue.get() if queue.qsize() else None) == oracle.pop()
@@ -91,8 +91,8 @@ def test_looking_changes_nothing(given_quanta: Any, taken: Any) -> None:
 def test_largest_numbers() -> None:
     most = 2**62 - 1
     queue = FairQueue({"a": 1, "b": most})
-    queue.put("a", "x", most)
-    queue.put("b", "y", most)
+    queue.put("a", "x", cost=most)
+    queue.put("b", "y", cost=most)
     queue.settle("a", most)
     found = queue.outlook("a")
     assert (found.before, found.turns) == (1, 2 * most - 1)

@@ -152,7 +152,7 @@ class BoostedQueue(RuleBasedStateMachine):
     def put(self, name: str, cost: int, count: int) -> None:
         for _ in range(count):
             self.number += 1
-            self.fair.put(name, self.number, cost)
+            self.fair.put(name, self.number, cost=cost)
             self.oracle.push(name, self.number, cost)
 
     @rule(count=st.integers(1, 6))
@@ -207,7 +207,7 @@ def test_who_comes_and_goes_is_one_quantum_ahead_at_most(quanta: list[int], step
     work = Counter[str]()
     for what, number in steps:
         if what != "get":
-            fair.put(what, number, number)
+            fair.put(what, number, cost=number)
             continue
         name, _ = fair.get()
         work[name] = fair.stats()[name].work

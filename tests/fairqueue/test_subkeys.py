@@ -63,8 +63,8 @@ class TestService:
     def test_shares_are_of_cost(self) -> None:
         fair = FairQueue({"a": 10}, subkey_quantum=10)
         for _ in range(100):
-            fair.put("a", "large", 10, subkey="large")
-            fair.put("a", "small", 1, subkey="small")
+            fair.put("a", "large", cost=10, subkey="large")
+            fair.put("a", "small", cost=1, subkey="small")
         served = Counter(fair.get()[1] for _ in range(55))
         assert served == {"large": 5, "small": 50}
 
@@ -110,8 +110,8 @@ class TestService:
 
     def test_the_outlook_is_of_the_item_that_is_served_next(self) -> None:
         fair = FairQueue({"a": 4}, subkey_quantum=4)
-        fair.put("a", "dear", 40, subkey="x")
-        fair.put("a", "cheap", 3, subkey="y")
+        fair.put("a", "dear", cost=40, subkey="x")
+        fair.put("a", "cheap", cost=3, subkey="y")
         first = fair.outlook("a")
         assert fair.get() == ("a", first.item)
         assert fair.outlook("a").item == fair.get()[1]
@@ -381,7 +381,7 @@ class SubkeysMachine(RuleBasedStateMachine):
 
     @rule(name=names, user=users, cost=costs)
     def put(self, name: str, user: int, cost: int) -> None:
-        self.fair.put(name, self.token, cost, subkey=user)
+        self.fair.put(name, self.token, cost=cost, subkey=user)
         self.oracle.put(name, user, self.token, cost)
         self.token += 1
 
@@ -485,7 +485,7 @@ def test_two_backlogged_subkeys_differ_by_no_more_than_the_bound(
     for place in range(40):
         for who, items in load.items():
             if place < len(items):
-                fair.put(who[0], (who, items[place]), items[place], subkey=who[1])
+                fair.put(who[0], (who, items[place]), cost=items[place], subkey=who[1])
     largest = max(itertools.chain(*load.values()))
     served: list[tuple[tuple[str, int], int]] = []
     while all(count > 0 for count in left.values()):  # nobody has run empty
@@ -549,7 +549,7 @@ def test_every_item_is_got_once_and_in_the_order_of_its_subkey(
     fair = FairQueue(default_quantum=7, subkey_quantum=below)
     for who, items in load.items():
         for place, cost in enumerate(items):
-            fair.put(who[0], (who, place), cost, subkey=who[1])
+            fair.put(who[0], (who, place), cost=cost, subkey=who[1])
     found: dict[tuple[str, int], list[int]] = defaultdict(list)
     for _, (who, place) in drained(fair):
         found[who].append(place)

@@ -51,16 +51,17 @@ def use(made):
         value = call(getattr, made, attribute)
         for something in odd[:4]:
             call(setattr, made, attribute, something)
-        if callable(value) and not (attribute == "get" or attribute == "again"):
+        if callable(value) and attribute not in ("get", "get_many", "again"):
             call(value)
             for first in odd:
                 call(value, first)
                 for second in odd[:6]:
                     call(value, first, second)
                     call(value, first, second, 0)
-        elif attribute == "get":
+        elif attribute in ("get", "get_many"):  # these wait
             call(value, 0)
             call(value, timeout=0)
+            call(value, 1, timeout=0)
             call(value, block=False)
     call(repr, made), call(len, made), call(iter, made), call(lambda: "x" in made), call(lambda: made["x"])
     gc.collect()

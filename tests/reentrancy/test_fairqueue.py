@@ -80,7 +80,7 @@ class World:
         name = self.name(slot)
         whose = {"subkey": self.name(subkey)} if self.subkeys else {}
         done, _ = self.attempt(
-            lambda: self.queue.put(name, item, self.integer(cost), self.truth(seated), self.seconds(0), **whose),
+            lambda: self.queue.put(name, item, self.truth(seated), self.seconds(0), cost=self.integer(cost), **whose),
             queue.Full,
         )
         if done:

@@ -55,7 +55,7 @@ def test_every_item_exactly_once(threads: int, maxsize: int, subkeys: int) -> No
     consumers = [start(lambda me=me: consume(fair, me, got[me], ready)) for me in range(threads)]
     producers = [start(lambda me=me: produce(fair, me, each, subkeys, ready)) for me in range(threads)]
     assert [result_of(producer) for producer in producers] == [None] * threads
-    fair.close()
+    fair.shutdown()
     assert [result_of(consumer) for consumer in consumers] == [None] * threads
     everything = sorted(item for pairs in got for _, item in pairs)
     assert everything == [(me, number) for me in range(threads) for number in range(each)]
@@ -86,7 +86,7 @@ def test_time_outs_race_with_puts() -> None:
     ready.wait()
     for i in range(count):
         fair.put("a", i)
-    fair.close()
+    fair.shutdown()
     assert [result_of(consumer) for consumer in consumers] == [None] * threads
     assert sorted(itertools.chain(*got)) == list(range(count))
 
@@ -126,7 +126,7 @@ def test_priorities_time_outs_and_batches(maxsize: int) -> None:
     consumers = [start(lambda me=me: consume(me)) for me in range(threads)]
     producers = [start(lambda me=me: produce(me)) for me in range(2)]
     assert [result_of(producer) for producer in producers] == [None, None]
-    fair.close()
+    fair.shutdown()
     assert [result_of(consumer) for consumer in consumers] == [None] * threads
     assert sorted(itertools.chain(*got)) == list(range(2 * count))
 

@@ -76,7 +76,7 @@ class WaitingJobs:
         """Add a job."""
         job.cost = self._cost.estimate(job)  # type: ignore[arg-type]  # a job has a message's slot and cost
         heappush(self._jobs.setdefault(job.slot, []), job)
-        self._turns.put(job.slot, None, job.cost)
+        self._turns.put(job.slot, None, cost=job.cost)
 
     def take(self) -> Job:
         """Return the first job of the slot whose turn it is; `queue.Empty` is raised if none waits."""

@@ -206,8 +206,8 @@ sparse_boost=False, subkey_quantum=None)
 
     # -- putting ------------------------------------------------------------------------------------------------------
 
-    def put(self, slot, item, cost=1, block=True, timeout=None, *, subkey=NOBODY):
-        """put($self, slot, item, cost=1, block=True, timeout=None, *, subkey='')
+    def put(self, slot, item, block=True, timeout=None, *, cost=1, subkey=NOBODY):
+        """put($self, slot, item, block=True, timeout=None, *, cost=1, subkey='')
         --
 
         Append an item to a slot.
@@ -217,12 +217,12 @@ sparse_boost=False, subkey_quantum=None)
         slot : Hashable
             The slot's name.
         item : object
-        cost : int
-            Cost of serving the item: a positive integer, in the unit of the quanta.
         block : bool
             Whether to wait for room when the queue is full.
         timeout : float, optional
             Longest wait in seconds; None: no time-out.
+        cost : int
+            Cost of serving the item: a positive integer, in the unit of the quanta.
         subkey : Hashable
             With a `subkey_quantum`: the item's subkey within the slot. The slot's turns serve its subkeys in equal
             parts, and the items of each subkey in the order in which they were put.
@@ -257,6 +257,14 @@ sparse_boost=False, subkey_quantum=None)
                     self.store(index, item, amount)
             if rarely(wakeup_possible(&self.getters.interest)):
                 self.getters.wake(wanted(self))
+
+    def put_nowait(self, slot, item, *, cost=1, subkey=NOBODY):
+        """put_nowait($self, slot, item, *, cost=1, subkey='')
+        --
+
+        Append an item to a slot without waiting: ``put(slot, item, block=False)``.
+        """
+        self.put(slot, item, False, None, cost=cost, subkey=subkey)
 
     def put_many(self, slots, items, costs=None, block=True, timeout=None, *, subkeys=NOBODY):
         """put_many($self, slots, items, costs=None, block=True, timeout=None, *, subkeys='')
@@ -487,6 +495,14 @@ sparse_boost=False, subkey_quantum=None)
                 self.forget_idle()
         return 0
 
+    def get_nowait(self, *, priority=0):
+        """get_nowait($self, *, priority=0)
+        --
+
+        Take an item without waiting: ``get(block=False)``.
+        """
+        return self.get(False, None, priority=priority)
+
     def get_many(self, n, timeout=None, *, priority=0):
         """get_many($self, n, timeout=None, *, priority=0)
         --
@@ -587,6 +603,22 @@ sparse_boost=False, subkey_quantum=None)
         """
         return self.table.queued + self.table.withheld
 
+    def empty(self):
+        """empty($self)
+        --
+
+        Whether nothing is queued now. A get may find nothing although this is false: of slots at their limits.
+        """
+        return self.qsize() == 0
+
+    def full(self):
+        """full($self)
+        --
+
+        Whether `maxsize` items are queued now.
+        """
+        return self.maxsize > 0 and self.qsize() >= self.maxsize
+
     def backlog(self, slot):
         """backlog($self, slot)
         --
@@ -645,14 +677,6 @@ sparse_boost=False, subkey_quantum=None)
                 self.forget_idle()
             self.getters.wake_all()
             self.putters.wake_all()
-
-    def close(self):
-        """close($self)
-        --
-
-        Shut the queue down; queued items can still be got. The same as `shutdown()`.
-        """
-        self.shutdown()
 
     def set_quantum(self, slot, quantum):
         """set_quantum($self, slot, quantum)
