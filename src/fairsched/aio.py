@@ -477,7 +477,7 @@ class Consumer:
 
     @property
     def state(self) -> ConsumerState:
-        """What this consumer is doing now, as `fairsched.Consumer.state` does.
+        """The present state of this consumer, as of `fairsched.Consumer.state`.
 
         Safe from any thread; O(number of queues).
         """
@@ -485,7 +485,7 @@ class Consumer:
 
 
 class _Hand:
-    """What a worker has in hand, and whether it is to take more."""
+    """The messages that a worker has in hand, and whether it is to take more."""
 
     __slots__ = ("ended", "message")
 

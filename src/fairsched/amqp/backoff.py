@@ -1,4 +1,4 @@
-"""How long to wait before trying again: exponential, with full jitter."""
+"""Delays before the next attempt: exponential, with full jitter."""
 
 from __future__ import annotations
 

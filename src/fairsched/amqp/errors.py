@@ -1,4 +1,4 @@
-"""What pika's exceptions mean, and what may be shown of them."""
+"""The meaning of pika's exceptions, and the part of them that may be shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pika's loop waits with, where others may have the connection meanwhile."""
+"""A wait of pika's loop during which other threads may have the connection."""
 
 from __future__ import annotations
 

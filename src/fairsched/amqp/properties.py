@@ -1,4 +1,4 @@
-"""What a publisher said about a message: pika's `BasicProperties`, decoded by us, when they are asked for.
+"""Properties of a message: pika's `BasicProperties`, decoded by us, when they are asked for.
 
 pika decodes a content header as soon as it is here, and what it cannot decode ends the connection, though nothing is
 wrong with it: the message would come again, and again. Source: AMQP 0-9-1, section 4.2.6.1.

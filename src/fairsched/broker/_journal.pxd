@@ -1,4 +1,4 @@
-"""What others that are compiled need of a store."""
+"""A store, as other compiled modules see it."""
 
 from libc.stdint cimport uint64_t
 

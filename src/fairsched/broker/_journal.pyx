@@ -110,7 +110,7 @@ cdef class Store:
             raise
 
     def explained(self, path, error):
-        """What to raise, instead of an error of SQLite, when the database is opened."""
+        """Return the exception to raise, instead of an error of SQLite, when the database is opened."""
         code = getattr(error, "sqlite_errorname", "")
         if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             return RuntimeError(

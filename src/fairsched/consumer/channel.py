@@ -38,7 +38,7 @@ _LOG, _LONGEST_LOG = 0.1, 1.0
 
 @dataclass(frozen=True, slots=True)
 class ChannelCallbacks:
-    """What a channel tells the I/O thread.
+    """The functions by which a channel tells the I/O thread what happens.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What the blocking and the asyncio consumer share: start, taking messages, stop, figures."""
+"""The common part of the blocking and the asyncio consumer: start, taking messages, stop, figures."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _started: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 class Client(MessageSource, Listener):
-    """What the sync and asyncio consumers share: lanes, I/O thread, counters and the way they begin and end.
+    """The common part of the sync and asyncio consumers: lanes, I/O thread, counters, and how they begin and end.
 
     Parameters
     ----------

@@ -418,7 +418,7 @@ class Consumer:
 
     @property
     def state(self) -> ConsumerState:
-        """What this consumer is doing now: whether connected, since when, the last error, buffered messages, and more.
+        """The state of this consumer: whether connected, since when, the last error, buffered messages, and more.
 
         Safe from any thread; O(number of queues).
         """

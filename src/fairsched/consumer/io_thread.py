@@ -55,7 +55,7 @@ _COURTESY = 0.001
 
 
 class Unsettled(NamedTuple):
-    """How full the window of a queue is: messages that are here and can be settled, of so many at most, and bytes."""
+    """The filling of a queue's window: messages that are here and can be settled, of so many at most, and bytes."""
 
     window: int
     messages: int
@@ -63,7 +63,7 @@ class Unsettled(NamedTuple):
 
 
 class Listener:
-    """What the I/O thread tells the client, and asks it; every method is called in the I/O thread."""
+    """The client, as the I/O thread sees it; every method is called in the I/O thread."""
 
     def ready(self) -> None:
         """Every queue is being consumed, for the first time."""
@@ -208,7 +208,7 @@ class IOThread:
 
     @property
     def since(self) -> float | None:
-        """When the connection was opened, or else lost, on the clock of `time.time`; None: there was none yet."""
+        """The time when the connection was opened, or else lost, on the clock of `time.time`; None: not yet."""
         return self._connection.since
 
     def subscribed(self) -> dict[str, bool]:

@@ -28,7 +28,7 @@ _FIRST = 2**31 - 1
 
 
 class Lanes:
-    """Where deliveries wait for workers: one fair queue for all of them, or with an ordering key one for each.
+    """The queues in which deliveries wait: a fair queue for all workers, or with an ordering key one for each.
 
     Parameters
     ----------

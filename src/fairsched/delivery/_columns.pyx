@@ -47,7 +47,7 @@ cdef int add_names(Column* exchange, Column* key, Message message) except -1:
 
 
 cdef int64_t octets_of(Message message, bint with_properties) noexcept:
-    """How much of its longest column a message may take."""
+    """The octets that a message may take of its longest column."""
     cdef int64_t size = 0, header = 0
     body_octets(message, &size)
     if with_properties:

@@ -857,7 +857,7 @@ cdef class Message:
             return True
 
     cdef int sent_as(self, ChannelDeliveries channel, int verdict) noexcept:
-        """What the broker is told when this is settled so."""
+        """Return the verdict that the broker is told when this is settled so."""
         return ACK if verdict != ACK and channel.keeps_messages and self.has_offset() else verdict
 
     def ack(self):
@@ -1744,7 +1744,7 @@ cdef class LentConnection:
         return self.take(size + received)
 
     cdef bytes read_octets(self, int64_t size):
-        """What was read, for messages to keep: the block if that is the larger part of it, or else a copy."""
+        """Return the octets read, for messages to keep: the block if they are the larger part of it, or else a copy."""
         cdef bytes block = self.block
         if 2 * size < ROOM:
             return part(<const uint8_t*> PyBytes_AS_STRING(block), 0, size)
@@ -2242,7 +2242,7 @@ cdef inline int note_durations(MessageSource source, Message message, double beg
 
 
 cdef inline uint64_t timestamp_of(Message message) except? 0:
-    """When the publisher says that it made the message, in seconds since 1970; 0: it does not say."""
+    """The time at which the publisher says that it made the message, in seconds since 1970; 0: it does not say."""
     cdef int64_t size = 0
     cdef const uint8_t* at = header_octets(message, &size)
     if at == NULL:

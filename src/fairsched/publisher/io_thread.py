@@ -34,7 +34,7 @@ _WATCH_PERIOD, _LONGEST_END = 1.0, 5.0
 
 
 class Listener:
-    """What the I/O thread tells the client, and asks it; every method is called in the I/O thread."""
+    """The client, as the I/O thread sees it; every method is called in the I/O thread."""
 
     def ready(self) -> None:
         """Messages can be published, for the first time."""

@@ -544,7 +544,7 @@ cdef class PullQueue:
 
 
 cdef class Listener:
-    """Who waits elsewhere for news of several subscriptions."""
+    """A waiter that is told of news of several subscriptions."""
 
     cdef void heard(self) noexcept:
         """There is work, or there will be none: look again. Runs no Python code."""
@@ -622,7 +622,7 @@ cdef class Subscription:
 
     @property
     def credit(self):
-        """How many messages it may still pull; None: any number. Settable: the new value counts from now on."""
+        """Messages that it may still pull; None: any number. Settable: the new value counts from now on."""
         cdef Visit visit
         cdef object credit = None
         cdef int64_t left = -1
@@ -645,7 +645,7 @@ cdef class Subscription:
 
     @property
     def notified_count(self):
-        """How often the queue has notified it of work."""
+        """Number of times that the queue has notified it of work."""
         return self.news.load()
 
     def pull(self):
@@ -1385,12 +1385,12 @@ cdef void visit_keep(uint64_t token) noexcept nogil:
 
 
 cdef int visit_accepts(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
-    """What a filter has said in this visit. O(1) expected."""
+    """The answer of a filter in this visit. O(1) expected."""
     return answers_find(&(<Visit*> call).answers, c.id, m)
 
 
 cdef int64_t visit_now(PullQueue q) except? -1:
-    """What the clock says, where something depends on it; else 0. The clock may be Python code."""
+    """The time of the clock, where something depends on it; else 0. The clock may be Python code."""
     return q.now() if q.memory.queue.timed.load() != 0 else 0
 
 
@@ -1680,7 +1680,7 @@ cdef int put_message(
 
 
 cdef bytes key_bytes(object key):
-    """What stands for a key: its text, or the bytes that it is."""
+    """The octets of a key: of its text, or the bytes that it is."""
     if isinstance(key, bytes):
         return key
     return str(key).encode("utf-8", "surrogatepass")
@@ -2131,7 +2131,7 @@ cdef bint settle_inside(
 
 @cython.final
 cdef class Alternate:
-    """What takes messages: something with `put`, or a callable of (item, reason); None: nothing does."""
+    """The taker of messages: an object with `put`, or a callable of (item, reason); None: there is none."""
 
     def __cinit__(self, sink):
         if sink is not None and not callable(sink) and not callable(getattr(sink, "put", None)):

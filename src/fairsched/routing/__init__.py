@@ -1,4 +1,4 @@
-"""Where keys go: a hash ring, jump hash, and the queue that RabbitMQ's consistent-hash exchange chooses.
+"""Placement of keys: a hash ring, jump hash, and the queue that RabbitMQ's consistent-hash exchange chooses.
 
 In the order of reading: `bindingkey` (what a binding key says, its weight), `rabbitmqhash` (from bindings and a value
 to a queue), `exchange` (the same from a message, as an exchange that hashes its routing key, a header or a property).

@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t, uint8_t
 
 
 cdef inline void* array_data(object array) except? NULL:
-    """Where the values of a contiguous array stand. Its type is the caller's to know, who keeps the array meanwhile.
+    """The address of a contiguous array's values. The caller knows their type, and keeps the array meanwhile.
 
     The memory is the array's own, so it stays where it is without a view of it.
     """

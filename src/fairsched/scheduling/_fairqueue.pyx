@@ -1179,7 +1179,7 @@ cdef inline int64_t takeable(FairQueue q) noexcept:
 
 
 cdef inline int64_t token_due(FairQueue q) noexcept:
-    """When a slot at its limit may be served again, if that is a matter of time: NEVER, if not, or nothing waits."""
+    """Return when a slot at its limit may be served again; NEVER: that is no matter of time, or nothing waits."""
     return limits_due(&q.limits) if q.table.withheld > q.bands.elsewhere else NEVER
 
 
@@ -1621,7 +1621,7 @@ cdef int store_many_below(
 
 
 cdef inline object nth(object one, list each, Py_ssize_t place, str what):
-    """What an item's name is: its own, or that of all."""
+    """Return an item's name: its own, or that of all."""
     if each is None:
         return one
     if place >= PyList_GET_SIZE(each):
@@ -1700,7 +1700,7 @@ cdef Limit as_limit(object limit) except *:
 
 @cython.final
 cdef class Place:
-    """What a limit counts one item as, while it is in hand: given back once, at the latest when nobody has it."""
+    """The place that one item takes of a limit while it is in hand: given back once, at the latest at its end."""
 
     def __del__(self):
         self.give_back(False)

@@ -115,7 +115,7 @@ cdef bint call_back(object callback) noexcept:
 
 
 cdef class WaitingRoom:
-    """Where threads wait; `clock` returns seconds, None: time.monotonic."""
+    """A place where threads wait; `clock` returns seconds, None: time.monotonic."""
 
     def __cinit__(self, clock, bint whole=False):
         if not interest_init(&self.interest, THRESHOLD):
@@ -134,7 +134,7 @@ cdef class WaitingRoom:
             free(seat)
 
     cdef object deadline(self, object block, object timeout):
-        """When a wait ends, by the clock: a float, whose end runs no Python code; None: never."""
+        """Return when a wait ends, by the clock: a float, whose end runs no Python code; None: never."""
         cdef double seconds
         if not block or timeout is None:
             return None
@@ -327,7 +327,7 @@ cdef class WaitingRoom:
             free(priorities)
 
     cdef int64_t promised(self, Pin* pin, int64_t enough) noexcept:
-        """How much those on their way take; at least `enough` when it is more."""
+        """Return how much the threads on their way take; at least `enough` when it is more."""
         cdef int64_t amount = 0
         cdef InterestWalk walk
         cdef ConsumerNode* node

@@ -1,4 +1,4 @@
-"""Where the broker is, how patiently to look for it, and connections to it.
+"""The broker's addresses, the patience with it, and connections to it.
 
 A task that reads drives its connection itself, call by call.
 """
@@ -25,7 +25,7 @@ _BACKOFF = (0.5, 10.0)
 
 @dataclass(frozen=True)
 class Broker:
-    """Where the broker is and how patiently to look for it.
+    """The broker's addresses, and the patience with which it is looked for.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What is called round a handler: decoding first, then middleware, and inside of it the time limit."""
+"""The calls around a handler: decoding first, then middleware, and inside of it the time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a message when its handler returns or raises: the same in a worker, a coroutine and a test."""
+"""The settlement of a message whose handler returns or raises: the same in a worker, a coroutine and a test."""
 
 from __future__ import annotations
 

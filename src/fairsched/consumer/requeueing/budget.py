@@ -1,4 +1,4 @@
-"""How often a message has been returned already, and whether once more is too often."""
+"""The number of times that a message has been returned, and whether once more is too often."""
 
 from __future__ import annotations
 

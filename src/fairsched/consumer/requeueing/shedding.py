@@ -30,7 +30,7 @@ _IDLE_LAWS = 1024
 
 @dataclass(frozen=True)
 class SheddingRules:
-    """What a consumer was told about messages that wait too long; see `Consumer` for the fields."""
+    """The options of a consumer about messages that wait too long; see `Consumer` for the fields."""
 
     law: CoDel
     requeue: bool

@@ -112,7 +112,7 @@ cdef inline bint contents_find(const uint8_t* header, int64_t size, Properties* 
     return True
 
 cdef inline int64_t contents_body_size(const uint8_t* header) noexcept nogil:
-    """What a content header that was found says of its body; negative: more than there can be."""
+    """The size of the body that a content header tells; negative: more than there can be."""
     return <int64_t> frames_number(header + 4, 8)
 
 cdef inline bint contents_has(const Properties* found, int number) noexcept nogil:

@@ -147,7 +147,7 @@ cdef inline void bytes_grow(Bytes* b, int64_t size) noexcept nogil:
     b.end = held
 
 cdef inline uint8_t* bytes_room(Bytes* b, int64_t size) noexcept nogil:
-    """Where so many octets can be written, to be added by `bytes_add`; NULL when memory is exhausted."""
+    """A place for so many octets, to be added by `bytes_add`; NULL when memory is exhausted."""
     if size > b.room - b.end and not b.failed:
         bytes_grow(b, size)
     return b.data + b.end if not b.failed else NULL

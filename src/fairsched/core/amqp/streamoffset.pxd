@@ -1,4 +1,4 @@
-"""Where a message is in its stream, as the payload of its content header says.
+"""The offset of a message in its stream, as the payload of its content header says.
 
 A broker says so by a header of 64 bits, `x-stream-offset`. A table within the table that comes before it is not
 walked: then the name is searched for among the octets.

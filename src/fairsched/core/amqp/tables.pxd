@@ -163,7 +163,7 @@ cdef inline bint tables_get(Text table, Text name, Field* found) noexcept nogil:
     return False
 
 cdef inline int64_t tables_count(Text table, bint named=True) noexcept nogil:
-    """How many fields a table or an array has."""
+    """The number of fields of a table or an array."""
     cdef TableWalk w = tables_walk(table, named)
     cdef Text name
     cdef Field field
@@ -249,7 +249,7 @@ cdef inline bint tables_equivalent(Text current, Text received, Text name) noexc
     return fields_equal(&a, &b) if first and second else first == second
 
 cdef inline const char* field_type(const Field* f) noexcept nogil:
-    """What RabbitMQ calls its kind."""
+    """RabbitMQ's name of its kind."""
     cdef uint8_t kind = f.kind
     if kind == b'S':
         return b"longstr"

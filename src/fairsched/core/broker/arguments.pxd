@@ -171,7 +171,7 @@ cdef inline bint argument_type(Reading* r) noexcept nogil:
     return True
 
 cdef inline bint argument_exchange(Reading* r, Arguments* a) noexcept nogil:
-    """Where dead letters go."""
+    """Read the exchange for dead letters."""
     cdef const char* name = b"x-dead-letter-exchange"
     cdef Field f
     a.dlx = Text(NULL, 0)

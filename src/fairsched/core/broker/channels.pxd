@@ -201,5 +201,5 @@ cdef inline void channel_stop(Channel* ch) noexcept nogil:
     channel_empty(ch)
 
 cdef inline Channel* channel_closing() noexcept nogil:
-    """What stands for a channel that the broker has closed, until the client has said so too."""
+    """The stand-in for a channel that the broker has closed, until the client has said so too."""
     return <Channel*> <uintptr_t> 1

@@ -87,7 +87,7 @@ cdef enum:
 # Errors ---------------------------------------------------------------------------------------------------------------
 
 cdef inline Text refusal_reply(const Refusal* refusal, char* room, size_t size) noexcept nogil:
-    """What the client is told: the name of the code, and the explanation, which may have zeros in it."""
+    """The text for the client: the name of the code, and the explanation, which may have zeros in it."""
     cdef int length = snprintf(room, size, b"%s - ", code_name(refusal.code))
     cdef size_t more = min(<size_t> refusal.length, size - <size_t> length)
     memcpy(room + length, refusal.text, more)
@@ -305,7 +305,7 @@ cdef inline void client_catch_up(Client* client, int most, bint in_turn) noexcep
 cdef inline bint channel_method(
     Channel* ch, uint32_t method, Reader* r, Refusal* refusal
 ) noexcept nogil:
-    """What a method does; False: refused."""
+    """Carry out a method; False: refused."""
     if method == BASIC_PUBLISH:
         return on_basic_publish(ch, r, refusal)
     if method == BASIC_ACK:
@@ -545,7 +545,7 @@ cdef inline void client_frame(
         client_fail(client, &refusal, 0)
 
 cdef inline void client_refuse_frame(Client* client, FrameFound found, const FrameSpan* f) noexcept nogil:
-    """What was read is no frame: nothing after it can be."""
+    """Refuse octets that are no frame: nothing after them can be one."""
     cdef Refusal refusal
     if client.state == CLIENT_CLOSING:
         # The rest of the frame that was refused, say. A client that still sends has not read the refusal, and closing a
@@ -640,7 +640,7 @@ cdef inline void client_check_overdue(Client* client) noexcept nogil:
         session = following
 
 cdef inline void client_heed(Client* client, uint32_t alarms) noexcept nogil:
-    """What others want of it."""
+    """Act on alarms that other threads have raised."""
     cdef Refusal refusal
     cdef const uint8_t* heartbeat = b"\x08\x00\x00\x00\x00\x00\x00\xce"
     if alarms & ALARM_DEAD:

@@ -53,7 +53,7 @@ cdef enum:
 # What it is sent ------------------------------------------------------------------------------------------------------
 
 cdef inline int64_t consumer_limit(const Consumer* c) noexcept nogil:
-    """How many messages it may pull now."""
+    """The number of messages that it may pull now."""
     cdef BrokerQueue* b = c.queue
     cdef Channel* ch = c.channel
     cdef int64_t depth, left, limit = DELIVERIES

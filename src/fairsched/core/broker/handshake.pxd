@@ -1,4 +1,4 @@
-"""How a connection opens: protocol header, start, check of the password, tune, open.
+"""The opening of a connection: protocol header, start, check of the password, tune, open.
 
 The caller of `login_take` and `login_answer` checks passwords, which takes time, and Python's hashlib; this header only
 reads and stores what the client sent. A client that has not logged in in time is disconnected.
@@ -61,7 +61,7 @@ cdef inline bint capability(Text capabilities, const char* name) noexcept nogil:
     return tables_get(capabilities, text_of(name), &f) and field_bool(&f, &value) and value
 
 cdef inline void client_learn(Client* client, Text properties) noexcept nogil:
-    """What the client can do."""
+    """Note the client's capabilities."""
     cdef Field f
     if not tables_get(properties, text_of(b"capabilities"), &f) or f.kind != b'F':
         return
@@ -173,7 +173,7 @@ cdef inline bint login_abandoned(Client* client) noexcept nogil:
     return (client.connection.flags.load() & CONNECTION_CLOSING) != 0 or (client.events.load() & EVENT_END) != 0
 
 cdef inline Client* login_take(Server* server) noexcept nogil:
-    """Who logs in next, or began `tls`, waiting for that; NULL: the broker stops. login_answer is due.
+    """The next client that logs in, or began `tls`, waiting for that; NULL: the broker stops. login_answer is due.
 
     Who has left is passed over: else strangers that come and go would have everybody wait for their passwords.
     """

@@ -43,7 +43,7 @@ cdef inline Text key_sorted(int64_t whole, double real, uint8_t* room) noexcept 
     return Text(room, 16)
 
 cdef inline Text key_of(const Publication* p, Text name, bint sorts, uint8_t* room) noexcept nogil:
-    """What the header of that name says; an empty text: there is none. `room` is for KEY_ROOM octets."""
+    """The text of the header of that name; empty: there is none. `room` is for KEY_ROOM octets."""
     cdef Field f
     cdef int64_t whole
     cdef double real

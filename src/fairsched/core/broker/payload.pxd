@@ -37,7 +37,7 @@ cdef inline int64_t payload_size(const Payload* p, int64_t body) noexcept nogil:
     return <int64_t> sizeof(Payload) + p.exchange_size + p.key_size + p.header_size + body + payload_bcc(p).length
 
 cdef inline Kept* payload_kept(const Payload* p) noexcept nogil:
-    """What stands before a message that is `KEPT`."""
+    """The block before a message that is `KEPT`."""
     return <Kept*> p - 1
 
 cdef inline void* payload_block(const Payload* p) noexcept nogil:

@@ -159,7 +159,7 @@ cdef inline NameEntry* brokerqueue_slot_add(BrokerQueue* b, Text key, int64_t we
     return names_add(&b.slots, key, <void*> <uintptr_t> slot) if slot != NO_SLOT else NULL
 
 cdef inline int64_t weight_of(Text weights, Text key) noexcept nogil:
-    """What a table of weights says of a key; 1: nothing that is a weight."""
+    """The weight of a key in a table of weights; 1: it has none there."""
     cdef Field f
     cdef int64_t weight
     if not tables_get(weights, key, &f) or not field_integer(&f, &weight):
@@ -224,7 +224,7 @@ cdef inline void brokerqueue_watch(BrokerQueue* b) noexcept nogil:
 cdef inline void brokerqueue_offer(
     BrokerQueue* b, const Publication* p, int64_t now, Offer* offer, uint8_t* room
 ) noexcept nogil:
-    """What core/queue is to be given; `expiry` is that of messages that have none, `room` is for the key."""
+    """Fill in what core/queue is given; `expiry` is that of messages that have none, `room` is for the key."""
     cdef Text key
     offer.token = <uint64_t> <uintptr_t> p.payload
     offer.size = p.payload.body_size

@@ -203,7 +203,7 @@ cdef inline void tick_queues(Server* server, int64_t now) noexcept nogil:
         server.lock.unshare()
 
 cdef inline uint32_t survey_client(Server* server, Client* client, int64_t now) noexcept nogil:
-    """What a connection is to be told."""
+    """The alarms to raise for a connection: time-outs and heartbeats."""
     cdef uint32_t alarms = ALARM_TIMEOUT
     cdef int64_t heartbeat = client.heartbeat.load(), deadline = client.deadline.load()
     if deadline != 0 and now > deadline:

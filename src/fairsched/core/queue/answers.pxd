@@ -36,7 +36,7 @@ cdef inline void answers_clear(Answers* a) noexcept nogil:
     answers_init(a)
 
 cdef inline Answer* answers_place(const Answers* a, uint64_t consumer, const Message* m) noexcept nogil:
-    """Where that answer is, or would be."""
+    """The place where that answer is, or would be."""
     cdef uint64_t at = (<uint64_t> <uintptr_t> m >> 6) * <uint64_t> 0x9E3779B97F4A7C15ULL
     at = (at ^ (at >> 32) ^ consumer) * <uint64_t> 0xD6E8FEB86659FD93ULL
     at = (at >> 32) & (a.size - 1)
@@ -45,7 +45,7 @@ cdef inline Answer* answers_place(const Answers* a, uint64_t consumer, const Mes
     return &a.table[at]
 
 cdef inline int answers_find(const Answers* a, uint64_t consumer, const Message* m) noexcept nogil:
-    """What that consumer's filter has said of a message: 1, 0, or NO_ANSWER."""
+    """The answer of that consumer's filter about a message: 1, 0, or NO_ANSWER."""
     cdef Answer* answer
     if a.table == NULL:
         return NO_ANSWER

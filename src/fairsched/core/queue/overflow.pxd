@@ -1,4 +1,4 @@
-"""What a queue does when it is full.
+"""The behaviour of a queue that is full.
 
 NONE: nothing. REJECT: a message that does not fit is rejected. RING: it is accepted, and the least significant messages
 are dropped until the queue is within its limits; never the newest, and none that a consumer has, unless it may be

@@ -145,7 +145,7 @@ cdef inline bint pull_this(Call* call, QueueConsumer* c, Message* m, Pulled* out
     return taken
 
 cdef inline int64_t pull_late(Call* call, QueueConsumer* c, Pulled* out, Question* question) noexcept nogil:
-    """What a browser is to see from behind its cursor: one message, referenced, or none, or PULL_ASK."""
+    """Look for what a browser is to see from behind its cursor: one message, referenced, or none, or PULL_ASK."""
     cdef Queue* q = call.queue
     cdef Message* m
     cdef int answer = 0

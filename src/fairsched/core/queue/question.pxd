@@ -1,4 +1,4 @@
-"""Which filters to evaluate before a consumer is notified, so that none is notified in vain.
+"""The filters to evaluate before a consumer is notified, so that none is notified in vain.
 
 Filters are their owner's to evaluate, outside of the queue, since they may be anything. So before a message is
 announced, or work is passed on, or a consumer becomes interested, the owner asks here for the next question, goes

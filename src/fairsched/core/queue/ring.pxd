@@ -27,7 +27,7 @@ cdef inline bint ring_may_go(const Message* m, uint64_t newest) noexcept nogil:
     )
 
 cdef inline Message* ring_less(const Order* o, const Message* m) noexcept nogil:
-    """What is the next to go after `m`, in whatever state."""
+    """The next message to go after `m`, in whatever state."""
     cdef uint32_t level = m.level
     cdef Message* following = m.next
     while following == NULL and level > 0:

@@ -162,7 +162,7 @@ cdef inline void call_init(Call* call, Queue* q, int64_t now) noexcept nogil:
     call.stand.refused = NULL
 
 cdef inline int queue_accepts(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
-    """What a consumer's filter says: 1, 0, or -1: it has not been asked."""
+    """The answer of a consumer's filter: 1, 0, or -1: it has not been asked."""
     if not c.filtered or call.accepts == NULL:
         return True
     return call.accepts(call, c, m)
@@ -278,7 +278,7 @@ cdef inline void queue_remove(Queue* q, Call* call, Message* m, Reason reason) n
     call.removed = m
 
 cdef inline void queue_forget(Queue* q, Call* call) noexcept nogil:
-    """What was removed has been seen to."""
+    """Forget the removed messages, which have been seen to."""
     cdef Message* m
     if call.removed == NULL:
         return

@@ -51,7 +51,7 @@ cdef inline void queue_release_due(Call* call) noexcept nogil:
             queue_offer(call, due[i], True)
 
 cdef inline int64_t queue_due(Queue* q) noexcept nogil:
-    """When the next held message is due, in nanoseconds; 0: none is held."""
+    """The time at which the next held message is due, in nanoseconds; 0: none is held."""
     cdef int64_t due
     queue_lock(q)
     due = 0 if q.order.held == NULL else q.order.held.not_before

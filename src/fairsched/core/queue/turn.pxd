@@ -1,4 +1,4 @@
-"""Whose turn it is in a fair queue where cursors matter: for a consumer that may not have everything, slots without
+"""Turns of a fair queue where cursors matter: for a consumer that may not have everything, slots without
 anything for it are passed over, and the others take turns as in schedule/dwrr.pxd, each with its first message for it
 in front.
 
@@ -46,7 +46,7 @@ from fairsched.core.schedule.entrypool cimport Entry
 from fairsched.core.schedule.slots cimport Slot, SlotTable, slots_first
 
 cdef inline int turn_accepts(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
-    """What a consumer's filter says of a message; a refusal is noted in that, so that it is not asked again."""
+    """The answer of a consumer's filter about a message; a refusal is noted in that, so that it is not asked again."""
     cdef int answer = queue_accepts(call, c, m)
     if answer == 0 and not c.gone.load():
         c.refused = message_reject(m, c.id) or c.refused
@@ -105,7 +105,7 @@ cdef inline Message* turn_wanted(Call* call, QueueConsumer* c, const Slot* slot,
     return NULL
 
 cdef inline int64_t turn_rounds(const Slot* slot, const Message* m) noexcept nogil:
-    """How often a slot has to be granted its quantum before it serves that message; at least once."""
+    """The number of quanta that a slot has to be granted before it serves that message; at least one."""
     cdef int64_t need = fair_cost(m) - slot.deficit
     return 1 if need <= slot.quantum else (need - 1) // slot.quantum + 1
 

@@ -1,6 +1,5 @@
-"""Which consumer a queue notifies: at most one for each message that becomes available, of the highest priority, the
-one
-that has waited longest. Source: Qpid Broker-J's AbstractQueue.
+"""The consumer that a queue notifies: at most one for each message that becomes available, of the highest priority, the
+one that has waited longest. Source: Qpid Broker-J's AbstractQueue.
 
 A consumer without a cursor could take whatever is available; if there are no others, nobody is asked anything, and
 waiting/wakeup.pxd decides. Otherwise a message that is announced is for the first interested consumer that could take

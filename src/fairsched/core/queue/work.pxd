@@ -1,4 +1,4 @@
-"""What a consumer may take: the first message, in the order of service, that it could have, and that nobody above is to
+"""The work of a consumer: the first message, in the order of service, that it could have, and that no one above is to
 have. A consumer of a higher priority is to have a message if it is ready (interested, or notified), could take it, and
 its filter accepts it. What is for those above is gone past (yields.pxd); if one of them takes anything, that is all.
 
@@ -152,7 +152,7 @@ cdef inline void work_refuse(Call* call, QueueConsumer* c, Message* m) noexcept 
     queue_unlock(q)
 
 cdef inline Work queue_work(Call* call, QueueConsumer* c, Message** found, Question* question) noexcept nogil:
-    """What an acquiring consumer may take: WORK_FOUND, referenced, WORK_NONE, or WORK_ASK, if there is a question."""
+    """Look for what an acquiring consumer may take: WORK_FOUND, referenced, WORK_NONE, or WORK_ASK, with a question."""
     cdef bint known = True
     cdef QueueConsumer* above
     cdef Message* m = queue_next_for(call, c, &known)

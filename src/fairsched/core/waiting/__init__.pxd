@@ -1,4 +1,4 @@
-"""Who waits for work, and whom to wake. Compiled into `_waitingroom`, and into `_pullqueue` under the queue.
+"""Consumers that wait for work, and which to wake. Compiled into `_waitingroom`, and `_pullqueue` under the queue.
 
 Read interest.pxd first: the lists a consumer moves between. Then wakeup.pxd (whom to wake), node.pxd (a consumer's
 state), membership.pxd (coming and going), levels.pxd (the priorities that have consumers), walk.pxd (going over the

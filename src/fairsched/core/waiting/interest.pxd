@@ -1,4 +1,4 @@
-"""Who is to be told of work: the consumers of one queue, in lists that say what each of them is ready for.
+"""The consumers of one queue, in lists that say what each of them is ready for, and so which is told of work.
 
 Source: Qpid Broker-J's QueueConsumerManagerImpl. A node is in one state, and in the list of that state:
 INTERESTED and NOTIFIED (a list for each priority), NOT_INTERESTED, NON_ACQUIRING (browsers). SERVED nodes are in the

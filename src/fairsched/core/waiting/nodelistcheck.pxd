@@ -6,7 +6,7 @@ from fairsched.core.waiting.nodelist cimport NodeList, nodelist_size
 from fairsched.core.waiting.reclaim cimport DELETED, NodeEntry, Pin, entry_of
 
 cdef inline uint64_t nodelist_physical(NodeList* l) noexcept nogil:
-    """How many entries are linked, dead or alive."""
+    """The number of entries that are linked, dead or alive."""
     cdef NodeEntry* entry = entry_of(l.head.next.load())
     cdef uint64_t count = 0
     while entry != NULL:

@@ -1,4 +1,4 @@
-"""Which consumer to wake: at most one per piece of work, of the highest priority, the one that has waited longest.
+"""The consumer to wake: at most one per piece of work, of the highest priority, the one that has waited longest.
 
 Source: Qpid Broker-J's AbstractQueue (notifyConsumer, noHigherPriorityWithCredit). What work is, and how a claimed
 consumer is told, is the caller's. Where consumers of a queue may take different messages, core/queue/wake.pxd applies

@@ -75,7 +75,7 @@ cdef inline uint32_t interestwalk_states(InterestList which) noexcept nogil:
     return NOT_INTERESTED if which == LIST_NOT_INTERESTED else NON_ACQUIRING
 
 cdef inline NodeEntry* interestwalk_entry(ConsumerNode* node, InterestList which) noexcept nogil:
-    """Where a node stands in a list, good inside; NULL: it does not, or is about to move.
+    """The place of a node in a list, good inside; NULL: it has none, or is about to move.
 
     An entry that is alive after the state was read belongs to that state (node.pxd). The place in All is dead
     before the state says so; but who removes the node stays inside until then, so it can still be looked at.

@@ -1,4 +1,4 @@
-"""What was consumed on one channel, undecoded and unacknowledged."""
+"""The deliveries of one channel, undecoded and unacknowledged."""
 
 from __future__ import annotations
 
@@ -320,7 +320,7 @@ class QueuesChannel(ConsumingChannel):
         return figures(names, places, np.frombuffer(self.deliveries.sizes(), np.int64))
 
     def returns(self) -> NDArray[Any]:
-        """How often a queue has counted that each message of this part came back; 0 where it does not count."""
+        """Return how often a queue has counted that each message of this part came back; 0 where it does not count."""
 
         def whole(header: bytes) -> int | None:
             found = headers_of(header).get(_COUNT)

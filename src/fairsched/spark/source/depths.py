@@ -1,4 +1,4 @@
-"""How many messages queues hold, asked no more often than needed, over a connection that may be gone each time."""
+"""The depths of queues, asked no more often than needed, over a connection that may be gone each time."""
 
 from __future__ import annotations
 

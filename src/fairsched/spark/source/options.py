@@ -23,7 +23,7 @@ MOST_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Shedding:
-    """How messages that waited too long are handled; the action is ``flag``, ``requeue`` or ``dead-letter``."""
+    """The handling of messages that waited too long; the action is ``flag``, ``requeue`` or ``dead-letter``."""
 
     target: float
     interval: float

@@ -207,7 +207,7 @@ class PartitionReader:
         return shares
 
     def _shares(self) -> dict[str, int]:
-        """How much of each queue the next segment takes."""
+        """Return how much of each queue the next segment takes."""
         ahead = self._options.fair_lookahead
         room = max(1, SEGMENT_MESSAGES // ahead)
         known = {name: size for name, size in self._seen.mean.items() if self._left.get(name)}

@@ -1,4 +1,4 @@
-"""Who may send how much of the next batch: integer weighted max-min shares, and which partition reads them.
+"""The shares of the next batch: integer weighted max-min shares of queues, and which partition reads them.
 
 Shares: the level L at which sum(min(depth, L * quantum)) is the batch is found exactly (water-filling: Bertsekas and
 Gallager, "Data Networks", 1992, section 6.5.2). What a queue is due is fractional; what is left over after rounding

@@ -23,7 +23,7 @@ MAX_RETURNS = 10
 
 
 class Judged(NamedTuple):
-    """What was made of some rows: those that are shown, those that go back, and what is noted of them."""
+    """The division of some rows: those that are shown, those that go back, and notes about them."""
 
     shown: Sequence[int]
     returned: Sequence[int]

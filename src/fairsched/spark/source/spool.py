@@ -39,7 +39,7 @@ class BatchGone(FairschedError):
 
 
 class SpoolNotWritable(FairschedError):
-    """What was read cannot be kept, such as on a full disk: it is not acknowledged, and the broker has it again."""
+    """The rows read cannot be kept, such as on a full disk: they are not acknowledged, and come again."""
 
 
 class SpoolLost(FairschedError):

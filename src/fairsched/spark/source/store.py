@@ -1,4 +1,4 @@
-"""Where segments are kept: a file system on which a name can be created once, by one of several writers.
+"""The place of segments: a file system on which a name can be created once, by one of several writers.
 
 What a source acknowledges rests on that, so a place that cannot do it is refused, and `check` tries it out:
 

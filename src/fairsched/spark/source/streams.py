@@ -145,7 +145,7 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._look_again = time.monotonic() + _FIRST_INTERVAL
 
     def _ready(self, starts: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """How far the streams go on beyond `starts`; ends are only looked for when the known ones are too near."""
+        """Return the ends of the streams beyond `starts`; they are only looked for when the known ones are too near."""
         known = self._target or self._ends
         if self._target is None:
             ready = self._ahead(known, starts)

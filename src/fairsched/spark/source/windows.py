@@ -1,4 +1,4 @@
-"""How many messages to ask a queue for, when their sizes are not known before they are here.
+"""The number of messages to ask a queue for, when their sizes are not known before they are here.
 
 All that was asked for is taken, since a quorum queue counts what comes back. So a mistake costs room in the spool, not
 messages: a window is small until sizes are known, and grows with what was seen.

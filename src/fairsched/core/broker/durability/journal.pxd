@@ -264,7 +264,7 @@ cdef inline void journal_free(Journal* j) noexcept nogil:
     j.index = NULL
 
 cdef inline uint8_t* journal_room(Journal* j, int64_t size) noexcept nogil:
-    """Where a record of so many octets goes, the lock being held; NULL when memory is exhausted."""
+    """Locked. The place of a record of so many octets; NULL when memory is exhausted."""
     cdef JournalBatch* batch = journal_batch(j)
     cdef uint8_t* to
     if batch == NULL:
@@ -469,7 +469,7 @@ cdef inline bint journal_recover(Journal* j, uint64_t number, const uint8_t* dat
     return True
 
 cdef inline JournalRecord* journal_records(Journal* j) noexcept nogil:
-    """What was put and not dropped, `journal_count` records in the order of their ids; `records_free` frees them."""
+    """The `journal_count` records put and not dropped, in the order of their ids; `records_free` frees them."""
     return j.index.sorted()
 
 cdef inline int64_t journal_count(Journal* j) noexcept nogil:

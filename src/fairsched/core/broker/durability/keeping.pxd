@@ -1,4 +1,4 @@
-"""Which records the broker puts into its journal, and when it drops them.
+"""The records that the broker puts into its journal, and when it drops them.
 
 Recorded are durable exchanges, the bindings between recorded objects, durable queues that are not exclusive, and
 persistent messages in such queues. A message in one such queue is one record; in several, its content is a record of
@@ -109,7 +109,7 @@ cdef inline void record_binding(Journal* j, Host* host, Binding* b) noexcept nog
     b.record = record_put(j, RECORD_BINDING, &out)
 
 cdef inline void record_added(void* context, Exchange* x, Binding* b) noexcept nogil:
-    """What a topology calls: an exchange or a binding is new."""
+    """Called by a topology: an exchange or a binding is new."""
     cdef Host* host = <Host*> context
     if b == NULL and x.place.durable:
         record_exchange(host.server.journal, host, x)
@@ -117,7 +117,7 @@ cdef inline void record_added(void* context, Exchange* x, Binding* b) noexcept n
         record_binding(host.server.journal, host, b)
 
 cdef inline void record_removed(void* context, Exchange* x, Binding* b) noexcept nogil:
-    """What a topology calls: an exchange or a binding goes."""
+    """Called by a topology: an exchange or a binding goes."""
     cdef Host* host = <Host*> context
     record_drop(host.server.journal, &b.record if b != NULL else &x.record)
 
@@ -171,7 +171,7 @@ cdef inline uint64_t record_entry(
     return journal_put(j, RECORD_ENTRY, &text, 1, batch)
 
 cdef inline int64_t expiry_of(const BrokerQueue* b, int64_t expiration) noexcept nogil:
-    """When a message expires that comes into a queue now, in milliseconds since 1970; -1: never."""
+    """The time at which a message expires that comes into a queue now, in milliseconds since 1970; -1: never."""
     cdef int64_t life = b.arguments.message_ttl
     if life < 0 or 0 <= expiration < life:
         life = expiration
@@ -314,7 +314,7 @@ cdef inline bint client_outruns(Client* client) noexcept nogil:
     return j.backlog.load() > BACKLOG_MOST and j.failed.load() == 0
 
 cdef inline void clients_told(void* context, uint64_t durable) noexcept nogil:
-    """What the journal's writer calls: more is on disk, or nothing will be any more."""
+    """Called by the journal's writer: more is on disk, or nothing will be any more."""
     cdef Server* server = <Server*> context
     cdef Client* client
     server.registry.lock()

@@ -57,7 +57,7 @@ cdef struct Recovery:
 # Helpers --------------------------------------------------------------------------------------------------------------
 
 cdef inline void* numbered(const Names* names, uint64_t number) noexcept nogil:
-    """What has a number; NULL: nothing."""
+    """The record with a number; NULL: there is none."""
     cdef NameEntry* entry = names_find(names, Text(<const uint8_t*> &number, sizeof(number)))
     return entry.value if entry != NULL else NULL
 
@@ -87,7 +87,7 @@ cdef inline Host* recovery_host(Recovery* r, Text name) noexcept nogil:
     return host
 
 cdef inline void recovery_added(void* context, Exchange* x, Binding* b) noexcept nogil:
-    """What a topology calls while it is read: its record is the one that is read."""
+    """Called by a topology while it is read: its record is the one that is read."""
     cdef Recovery* r = <Recovery*> context
     if b != NULL:
         b.record = r.id

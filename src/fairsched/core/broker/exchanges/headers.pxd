@@ -19,7 +19,7 @@ cdef enum HeadersMode:
     HEADERS_INVALID
 
 cdef inline HeadersMode headers_mode(Text text) noexcept nogil:
-    """What an x-match says."""
+    """The meaning of an x-match."""
     if text_is(text, "all"):
         return HEADERS_ALL
     if text_is(text, "any"):

@@ -184,7 +184,7 @@ cdef inline void route_by_headers(Route* r, const Exchange* x) noexcept nogil:
         b = b.newer
 
 cdef inline uint64_t route_hash(const Route* r, const Exchange* x) noexcept nogil:
-    """What a consistent-hash exchange finds a bucket for."""
+    """The hash by which a consistent-hash exchange finds a bucket."""
     cdef Field field
     cdef char digits[32]
     cdef int property = PROPERTY_CORRELATION_ID

@@ -166,7 +166,7 @@ cdef inline bint walk_step(Walk* w, TopicNode* node, Text word, uint64_t hashed)
     return True
 
 cdef inline void walk_turn(Walk* w) noexcept nogil:
-    """What was reached is where the next word goes on from."""
+    """Have the nodes reached be those from which the next word goes on."""
     cdef Pointers nodes = w.nodes
     w.nodes = w.following
     w.following = nodes

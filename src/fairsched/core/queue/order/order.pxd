@@ -195,7 +195,7 @@ cdef inline void order_unlink(Order* o, Message* m) noexcept nogil:
         level.tail = m.prev
 
 cdef inline Message* order_after(const Order* o, const Message* m) noexcept nogil:
-    """What stands behind `m`, in whatever state; NULL: what is first."""
+    """The message behind `m`, in whatever state; NULL for `m`: the first one."""
     cdef Message* following = m.next if m != NULL else NULL
     cdef uint32_t level = m.level + 1 if m != NULL else 0
     while following == NULL and level < o.count:
@@ -204,7 +204,7 @@ cdef inline Message* order_after(const Order* o, const Message* m) noexcept nogi
     return following
 
 cdef inline Message* order_before(const Order* o, const Message* m) noexcept nogil:
-    """What stands before `m`; NULL: nothing."""
+    """The message before `m`; NULL: there is none."""
     cdef Message* previous = m.prev
     cdef uint32_t level = m.level
     while previous == NULL and level > 0:
@@ -213,7 +213,7 @@ cdef inline Message* order_before(const Order* o, const Message* m) noexcept nog
     return previous
 
 cdef inline Message* order_oldest(const Order* o) noexcept nogil:
-    """Where the search for the least significant begins: the oldest of the lowest level that has any."""
+    """The beginning of the search for the least significant: the oldest of the lowest level that has any."""
     cdef uint32_t level = o.count
     while level > 0:
         level -= 1

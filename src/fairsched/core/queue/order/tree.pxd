@@ -1,4 +1,4 @@
-"""Where a message belongs in a sorted queue: a treap over the messages that are linked.
+"""The place of a message in a sorted queue: a treap over the messages that are linked.
 
 Source: C. Aragon, R. Seidel, Randomized search trees (1989). The links are in the messages; `weight` is drawn when a
 message is inserted, and not 0. Equal keys stand in the order of arrival.
