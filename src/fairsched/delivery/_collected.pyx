@@ -10,7 +10,6 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 
-from fairsched.scheduling._buffers cimport part
 from fairsched.core.amqp.contents cimport PROPERTY_HEADERS, Properties, contents_find
 from fairsched.core.amqp.frames cimport Delivery, frames_names, frames_number
 from fairsched.core.amqp.streamoffset cimport stream_offset
@@ -18,6 +17,7 @@ from fairsched.core.amqp.tables cimport FIELD_FOUND, FIELD_MISSING, Field, Field
 from fairsched.delivery._column cimport (
     Column, add_content, add_path, add_read, check_numbers, column_free, column_init, column_take,
 )
+from fairsched.scheduling._buffers cimport part
 from fairsched.scheduling._buffers cimport array_data
 
 

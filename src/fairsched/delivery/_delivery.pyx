@@ -42,7 +42,6 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from fairsched.amqp._ackledger cimport AckLedger
-from fairsched.scheduling._buffers cimport part
 from fairsched.core.amqp.ackledger cimport (
     VERDICT_ACK as ACK, VERDICT_REJECT as REJECT, VERDICT_REQUEUE as REQUEUE, ackledger_deliver, ackledger_settle,
 )
@@ -60,6 +59,7 @@ from fairsched.core.amqp.tables cimport FIELD_FOUND, FIELD_MISSING, FIELD_UNSURE
 from fairsched.core.atomics cimport rarely
 from fairsched.core.delay.buckets cimport BUCKETS, BUCKETS_FIRST, Buckets, bucket_bounds, buckets_add
 from fairsched.delivery._collected cimport CollectedDeliveries
+from fairsched.scheduling._buffers cimport part
 from fairsched.scheduling._fairqueue cimport FairQueue, Place
 from fairsched.scheduling._numbers cimport as_priority
 

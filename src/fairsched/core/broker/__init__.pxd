@@ -11,9 +11,10 @@ objects, which thread may access them, the order of locks, and lifetimes. Then
     queues        a queue and its messages; visit: one call into it; arguments: x-arguments; keys: the key by which a
                   message is served
     deadletters   messages that left a queue unacknowledged; deathheader: their headers
-    queuemethods  classes queue and exchange; basicmethods: basic, confirm, tx; replies: direct reply-to
+    replies       direct reply-to
     errors        codes and texts; generated: generated names; status: the figures it shows
 
+    methods/      what a client may call, by class: basic, queue, exchange
     exchanges/    exchanges, bindings, routing
     durability/   what survives a restart: a journal, and recovery
 

@@ -36,10 +36,6 @@ from fairsched.core.amqp.methods cimport (
 from fairsched.core.amqp.octets cimport (
     Bytes, Reader, Text, bytes_add, bytes_append, bytes_clear, bytes_room, bytes_size, bytes_take, reader_of, text_of,
 )
-from fairsched.core.broker.basicmethods cimport (
-    on_basic_ack, on_basic_cancel, on_basic_consume, on_basic_get, on_basic_nack, on_basic_qos, on_basic_recover,
-    on_basic_reject, on_confirm_select, on_tx_end, on_tx_select,
-)
 from fairsched.core.broker.channels cimport channel_closing, channel_create, channel_stop
 from fairsched.core.broker.consumers cimport host_forget, topology_share, topology_unshare
 from fairsched.core.broker.deadletters cimport deadletters_publish
@@ -53,16 +49,20 @@ from fairsched.core.broker.errors cimport (
 from fairsched.core.broker.handshake cimport (
     PROTOCOL_SIZE, SECOND, handshake_begin, on_connection_open, on_start_ok, on_tune_ok,
 )
+from fairsched.core.broker.methods.basic cimport (
+    on_basic_ack, on_basic_cancel, on_basic_consume, on_basic_get, on_basic_nack, on_basic_qos, on_basic_recover,
+    on_basic_reject, on_confirm_select, on_tx_end, on_tx_select,
+)
+from fairsched.core.broker.methods.exchange cimport on_exchange_bind, on_exchange_declare, on_exchange_delete
+from fairsched.core.broker.methods.queue cimport (
+    on_queue_bind, on_queue_declare, on_queue_delete, on_queue_purge, on_queue_unbind,
+)
 from fairsched.core.broker.network cimport clock_now
 from fairsched.core.broker.payload cimport (
     payload_account, payload_body, payload_create, payload_resize,
 )
 from fairsched.core.broker.poller cimport EVENT_END, EVENT_READ, poller_read, poller_write
 from fairsched.core.broker.publishing cimport channel_publish, confirm_due, confirms_write
-from fairsched.core.broker.queuemethods cimport (
-    on_exchange_bind, on_exchange_declare, on_exchange_delete, on_queue_bind, on_queue_declare, on_queue_delete,
-    on_queue_purge, on_queue_unbind,
-)
 from fairsched.core.broker.queues cimport brokerqueue_close, brokerqueue_drop
 from fairsched.core.broker.replies cimport replies_address
 from fairsched.core.broker.state cimport (

@@ -16,7 +16,7 @@ from fairsched.core.amqp.methods cimport BasicConsume, QueueDeclare
 from fairsched.core.amqp.octets cimport Bytes, Text, bytes_append, bytes_init, bytes_short, text_copy, text_is
 from fairsched.core.broker.errors cimport Refusal, refuse, refuse_memory
 from fairsched.core.broker.generated cimport name_generate
-from fairsched.core.broker.queuemethods cimport queue_obtain
+from fairsched.core.broker.methods.queue cimport queue_obtain
 from fairsched.core.broker.state cimport BrokerQueue, Channel
 
 cdef inline bint replies_named(Text name) noexcept nogil:

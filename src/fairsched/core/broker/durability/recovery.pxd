@@ -29,11 +29,11 @@ from fairsched.core.broker.exchanges.exchanges cimport (
     Binding, Exchange, exchange_declare, queue_find, topology_bind,
 )
 from fairsched.core.broker.exchanges.names cimport NameEntry, Names, names_add, names_clear, names_find, names_init
+from fairsched.core.broker.methods.queue cimport host_add_queue
 from fairsched.core.broker.network cimport clock_now
 from fairsched.core.broker.payload cimport (
     payload_account, payload_body, payload_create, payload_header, payload_kept, payload_release, payload_retain,
 )
-from fairsched.core.broker.queuemethods cimport host_add_queue
 from fairsched.core.broker.queues cimport brokerqueue_restore, brokerqueue_watch
 from fairsched.core.broker.state cimport (
     Arguments, BrokerQueue, Host, KEPT, Kept, KeptEntry, Payload, Publication, Server,

@@ -1,21 +1,18 @@
-"""Class queue: declare, bind, unbind, purge, delete; and class exchange.
+"""Class queue: declare, bind, unbind, purge, delete.
 
 Thread safety: the connection's thread; changes take the topology's lock. Complexity: that of exchanges.pxd; purge and
 delete O(messages).
 """
 
-
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from fairsched.core.amqp.constants cimport (
-    ACCESS_REFUSED, EXCHANGE_BIND_OK, EXCHANGE_DECLARE_OK, EXCHANGE_DELETE_OK, EXCHANGE_UNBIND_OK, NOT_FOUND,
-    PRECONDITION_FAILED, QUEUE_BIND_OK, QUEUE_UNBIND_OK, RESOURCE_ERROR,
+    ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, QUEUE_BIND_OK, QUEUE_UNBIND_OK, RESOURCE_ERROR,
 )
 from fairsched.core.amqp.methods cimport (
-    ExchangeBind, ExchangeDeclare, ExchangeDelete, QueueBind, QueueDeclare, QueueDelete, QueuePurge,
-    exchange_bind_read, exchange_declare_read, exchange_delete_read, method_write, queue_bind_read,
-    queue_declare_ok_write, queue_declare_read, queue_delete_ok_write, queue_delete_read, queue_purge_ok_write,
-    queue_purge_read, queue_unbind_read,
+    QueueBind, QueueDeclare, QueueDelete, QueuePurge, method_write, queue_bind_read, queue_declare_ok_write,
+    queue_declare_read, queue_delete_ok_write, queue_delete_read, queue_purge_ok_write, queue_purge_read,
+    queue_unbind_read,
 )
 from fairsched.core.amqp.octets cimport Reader, Text, text_begins, text_copy, text_free
 from fairsched.core.broker.arguments cimport arguments_agree, arguments_read, arguments_suit
@@ -25,29 +22,14 @@ from fairsched.core.broker.errors cimport (
     Refusal, refuse, refuse_locked, refuse_memory, refuse_missing, refuse_name, refuse_number, refuse_resource,
     refuse_syntax, same_flag,
 )
-from fairsched.core.broker.exchanges.exchanges cimport (
-    exchange_declare, exchange_delete, queue_add, queue_find, topology_bind, topology_unbind,
-)
+from fairsched.core.broker.exchanges.exchanges cimport queue_add, queue_find, topology_bind, topology_unbind
 from fairsched.core.broker.generated cimport name_generate
+from fairsched.core.broker.methods.names cimport strip_breaks
 from fairsched.core.broker.queues cimport (
     brokerqueue_close, brokerqueue_create, brokerqueue_drop, brokerqueue_purge, brokerqueue_release,
     brokerqueue_retain, brokerqueue_watch,
 )
 from fairsched.core.broker.state cimport Arguments, BrokerQueue, Channel, Client, Host, Server
-
-# Names ----------------------------------------------------------------------------------------------------------------
-
-cdef inline void strip_breaks(Text* name, uint8_t* room) noexcept nogil:
-    """Take CR and LF out of a name that is declared, bound or deleted, as RabbitMQ does; `room` has 255 octets.
-
-    Names to purge, get and consume are taken as they are, there as well.
-    """
-    cdef uint32_t i, length = 0
-    for i in range(name.length):
-        room[length] = name.data[i]
-        length += name.data[i] != 10 and name.data[i] != 13
-    if length < name.length:
-        name[0] = Text(room, length)
 
 # Finding a queue ------------------------------------------------------------------------------------------------------
 
@@ -304,63 +286,3 @@ cdef inline bint on_queue_delete(Channel* ch, Reader* r, Refusal* refusal) noexc
     if not m.no_wait:
         queue_delete_ok_write(&client.output, ch.number, <uint32_t> purged)
     return True
-
-# Class exchange -------------------------------------------------------------------------------------------------------
-
-cdef inline bint on_exchange_declare(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
-    cdef ExchangeDeclare m
-    cdef uint8_t room[256]
-    cdef Client* client = ch.client
-    cdef bint created, done
-    if not exchange_declare_read(r, &m):
-        return refuse_syntax(refusal)
-    strip_breaks(&m.exchange, room)
-    client.server.lock.lock()
-    done = exchange_declare(
-        &client.host.topology, m.exchange, m.type, m.passive, m.durable, m.auto_delete, m.internal, m.arguments,
-        &created, refusal
-    )
-    client.server.lock.unlock()
-    if done and not m.no_wait:
-        method_write(&client.output, ch.number, EXCHANGE_DECLARE_OK)
-    return done
-
-cdef inline bint on_exchange_delete(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
-    cdef ExchangeDelete m
-    cdef uint8_t room[256]
-    cdef Client* client = ch.client
-    cdef bint done
-    if not exchange_delete_read(r, &m):
-        return refuse_syntax(refusal)
-    strip_breaks(&m.exchange, room)
-    client.server.lock.lock()
-    done = exchange_delete(&client.host.topology, m.exchange, m.if_unused, refusal)
-    client.server.lock.unlock()
-    if done and not m.no_wait:
-        method_write(&client.output, ch.number, EXCHANGE_DELETE_OK)
-    return done
-
-cdef inline bint on_exchange_bind(Channel* ch, Reader* r, bint binds, Refusal* refusal) noexcept nogil:
-    """exchange.bind and exchange.unbind."""
-    cdef ExchangeBind m
-    cdef uint8_t room[2][256]
-    cdef Client* client = ch.client
-    cdef bint created, done
-    if not exchange_bind_read(r, &m):
-        return refuse_syntax(refusal)
-    strip_breaks(&m.source, room[0])
-    strip_breaks(&m.destination, room[1])
-    client.server.lock.lock()
-    if binds:
-        done = topology_bind(
-            &client.host.topology, m.source, m.destination, True, False, m.routing_key, m.arguments, &created,
-            refusal
-        )
-    else:
-        done = topology_unbind(
-            &client.host.topology, m.source, m.destination, True, False, m.routing_key, m.arguments, refusal
-        )
-    client.server.lock.unlock()
-    if done and not m.no_wait:
-        method_write(&client.output, ch.number, EXCHANGE_BIND_OK if binds else EXCHANGE_UNBIND_OK)
-    return done

@@ -34,9 +34,9 @@ from fairsched.core.broker.errors cimport (
 from fairsched.core.broker.exchanges.names cimport NameEntry, names_find
 from fairsched.core.broker.exchanges.routing cimport route_named
 from fairsched.core.broker.generated cimport name_generate
+from fairsched.core.broker.methods.queue cimport queue_open
 from fairsched.core.broker.payload cimport payload_content, payload_release
 from fairsched.core.broker.publishing cimport publication_deliver
-from fairsched.core.broker.queuemethods cimport queue_open
 from fairsched.core.broker.queues cimport brokerqueue_release, visit_expire
 from fairsched.core.broker.replies cimport replies_named, replies_open
 from fairsched.core.broker.state cimport (
