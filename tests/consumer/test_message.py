@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import tracemalloc
 
 import pytest
@@ -67,6 +68,17 @@ def test_a_with_block_acks_or_fails() -> None:
         (7, AckLedger.ACK), (8, AckLedger.REJECT), (10, AckLedger.REQUEUE), (11, AckLedger.REQUEUE)
     ]  # fmt: skip
     assert [str(error) for error in failures] == ["mine"]
+
+
+@pytest.mark.parametrize("error", [ValueError, None, "bad"])
+def test_a_failure_is_an_exception(error: object) -> None:
+    origin = FakeChannel("q")
+    message = make(origin=origin)
+    with pytest.raises(TypeError, match=re.escape(f"error must be an exception, got {error!r}")):
+        message.fail(error)
+    assert not origin.settled, "which is left to the failure of the handler, by the rule for failures"
+    message.fail(ValueError("bad"))
+    assert origin.settled == [(7, AckLedger.REQUEUE)]
 
 
 def test_raw_method_and_properties_are_decoded_on_demand() -> None:

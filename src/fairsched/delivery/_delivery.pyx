@@ -1014,7 +1014,14 @@ cdef class Message:
 
         Ctrl-C, a cancelled task or a closed generator are not failures of the message, which is requeued. After a
         failure, neither a second one nor such an exception has an effect.
+
+        Raises
+        ------
+        TypeError
+            If `error` is no exception; nothing is settled.
         """
+        if not issubclass(type(error), BaseException):
+            raise TypeError(f"error must be an exception, got {error!r}")
         if not issubclass(type(error), Exception):  # `isinstance` asks the object, which may raise
             if self.failure == NOT_FAILED:
                 self.settle(REQUEUE)
