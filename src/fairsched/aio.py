@@ -105,7 +105,7 @@ class Consumer:
         """Close because of an exception, or None; what cancels this meanwhile is raised when all is closed."""
         closing = self._in_thread(lambda: self._client.close(at_once=reason is not None))
         if isinstance(reason, GeneratorExit):
-            return  # Nobody may be waited for in a coroutine that is closed.
+            return  # A coroutine that is closed must not wait.
         cancelled: asyncio.CancelledError | None = None
         while not closing.done():
             try:
@@ -149,7 +149,7 @@ class Consumer:
     def _call(self, function: Callable[[], object]) -> None:
         loop = self._loop
         if loop is not None:
-            # A closed loop has nobody left to wake.
+            # A closed loop has no coroutine left to wake.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(function)
 
@@ -385,7 +385,7 @@ class Consumer:
             for thread in threads:
                 thread.leave()
             watching.close()
-            work.add_done_callback(lambda work: work.cancelled() or work.exception())  # nobody else may ask for it
+            work.add_done_callback(lambda work: work.cancelled() or work.exception())  # or it is never asked for
             await self._leave(tasks, hands)
         if finished:
             work.result()
@@ -497,7 +497,7 @@ class _Hand:
 class _Turn:
     """A task's turn in the event loop: messages that are here are handed out without giving way, but not for long.
 
-    Whoever always finds a message would otherwise never let other tasks run, nor the I/O thread, which waits for the
+    One that always finds a message would otherwise never let other tasks run, nor the I/O thread, which waits for the
     GIL when it is to send what was settled.
     """
 
@@ -518,7 +518,7 @@ class _Turn:
 
 
 def _why_orphaned(consumer: Consumer | None) -> str:
-    """Say why nobody can use a consumer any more, if so."""
+    """Say why a consumer cannot be used any more, if so."""
     if consumer is None:
         return DROPPED
     loop = consumer._loop

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Seconds that a connection has to finish opening once nobody wants it any more.
+#: Seconds that a connection has to finish opening once it is not wanted any more.
 _GRACE = 1.0
 
 

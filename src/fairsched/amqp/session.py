@@ -19,7 +19,7 @@ from fairsched.errors import ConnectionFailed, FairschedError, QueueNotFound, Re
 #: pika gives up a connection that takes too long, too; it is told to wait this much longer, in seconds, so that the
 #: deadline that the caller gave is the one that counts.
 _GRACE = 2.0
-#: Bytes asked of the socket at once: nobody waits for the GIL, and what a caller wants is everything there is.
+#: Bytes asked of the socket at once: no other thread waits for the GIL, and a caller wants everything there is.
 _RECEIVE = 256 * 1024
 
 
@@ -54,7 +54,7 @@ class Session:
         #: host:port
         self.address = endpoint(url)
         self.transport: Any = None
-        #: Whether somebody asked for an end, so that calls raise KeyboardInterrupt.
+        #: Whether an end was asked for, so that calls raise KeyboardInterrupt.
         self.interrupted = False
         self._parameters = parameters(url)
         self._parameters.connection_attempts = 1

@@ -2,7 +2,7 @@
 
 Everything but complete deliveries still runs through pika: handshake, tuning, heartbeats, channel life. The short cut
 takes a delivery whose frames all lie in the buffer, slices the body out of it and leaves method and properties
-undecoded until somebody asks (core/amqp/frames.pxd); one that is not all here yet waits for the next read. pika spends
+undecoded until asked for (core/amqp/frames.pxd); one that is not all here yet waits for the next read. pika spends
 about 15 us of CPU on the three frames of a small message, most of it on objects that a handler never looks at.
 """
 

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 #: What scrypt costs: 4 MiB and about ten milliseconds.
 _SCRYPT = {"n": 4096, "r": 8, "p": 1}
-#: The password guest of the user guest is no secret: nobody has to wait for it.
+#: The password guest of the user guest is no secret: its check takes no time.
 _PUBLIC = {**_SCRYPT, "n": 2}
 _CAPABILITIES = (
     "publisher_confirms",

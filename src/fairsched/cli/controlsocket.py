@@ -40,7 +40,7 @@ class ControlSocket:
     Parameters
     ----------
     path : str
-        Where; only the user of this process may open it (mode 0600). A socket there that nobody answers on any more is
+        Where; only the user of this process may open it (mode 0600). A socket there that does not answer any more is
         replaced.
     answer : callable
         ``answer(request)``: from an object of JSON to another; called in a thread of the connection. What it raises is

@@ -39,8 +39,8 @@ class HttpServer:
     port : int
         Where to listen; 0 for any free port.
     host : str
-        `HERE` or `EVERYWHERE`, that is on all interfaces. Here, whoever asks by a name that is not of this machine is
-        refused: a page from elsewhere sent him.
+        `HERE` or `EVERYWHERE`, that is on all interfaces. Here, a request by a name that is not of this machine is
+        refused: a page from elsewhere caused it.
 
     Raises
     ------

@@ -93,7 +93,7 @@ class Client(MessageSource, Listener):
         self.error: BaseException | None = None
         #: Whether nothing is waited for any more.
         self.abandoned = False
-        #: Says why nobody can use this consumer any more, if so: set by its owner, asked by the I/O thread.
+        #: Says why this consumer cannot be used any more, if so: set by its owner, asked by the I/O thread.
         self.orphaned: Callable[[], str] = lambda: ""
         #: Returns what answers messages, in whatever thread: set by its owner, before the start, if there is one.
         self.publisher: Callable[[], Publisher] | None = None
@@ -167,7 +167,7 @@ class Client(MessageSource, Listener):
         self._begun.set()
 
     def failed(self, error: BaseException) -> None:
-        """Let `start`, or whoever consumes, raise."""
+        """Let `start`, or the thread that consumes, raise."""
         if self._forked:
             _log.error("a worker ended in a child process: %s", error)
             return
@@ -190,7 +190,7 @@ class Client(MessageSource, Listener):
         self._settled.set()
 
     def orphan(self) -> bool:
-        """Whether nobody can use this consumer any more; then it ends, and says so."""
+        """Whether this consumer cannot be used any more; then it ends, and says so."""
         reason = self.orphaned()
         if not reason:
             return False
@@ -201,7 +201,7 @@ class Client(MessageSource, Listener):
         return True
 
     def warn_if_running(self) -> None:
-        """Warn that a consumer is dropped which nobody closed; its I/O thread finds that out and ends."""
+        """Warn that a consumer is dropped which was not closed; its I/O thread finds that out and ends."""
         if self._started and not (self._closed or self._forked or self.io_thread.ended):
             text = f"Consumer of {self._queue_names()} was dropped while it was consuming; use it in a 'with' block"
             warnings.warn(text, ResourceWarning, stacklevel=3)
@@ -220,7 +220,7 @@ class Client(MessageSource, Listener):
     def forked(self) -> None:
         """Refuse everything from now on: this is a copy in a child process, without threads, on sockets not its own."""
         self._forked = self.returning = self.abandoned = True
-        # Whoever held it does not exist here.
+        # The thread that held it does not exist here.
         self._guard = threading.RLock()
         self.io_thread.forked()
 

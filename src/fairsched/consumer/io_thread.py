@@ -44,7 +44,7 @@ FORKED = (
     "another consumer in the child process"
 )
 
-#: How often it is asked whether somebody can use the consumer, in seconds, and how long its end may take if not.
+#: How often it is asked whether the consumer can still be used, in seconds, and how long its end may take if not.
 _WATCH_PERIOD, _LONGEST_END = 1.0, 5.0
 #: For this part of the time of a close, the broker's answers to settlements are awaited.
 _AWAITING_PART = 0.6
@@ -78,7 +78,7 @@ class Listener:
         """No more deliveries will come, and all that came on a living channel are settled."""
 
     def orphan(self) -> bool:
-        """Whether nobody can use the consumer any more; asked now and then."""
+        """Whether the consumer cannot be used any more; asked now and then."""
         return False
 
     def service(self) -> float | None:
@@ -151,7 +151,7 @@ class IOThread:
             lanes, counters, self.acks, key=settings.key, subkey=settings.subkey, cost=settings.cost,
             defer=self._on_first_delivery,
         )  # fmt: skip
-        # A key or a price is Python code of somebody's own, as the choice of a lane may be: they run in this thread.
+        # A key or a price is Python code of the user, as the choice of a lane may be: they run in this thread.
         plain = all(key is None or isinstance(key, HeaderKey) for key in (settings.key, settings.subkey))
         plain = plain and not settings.cost.varies and len(lanes.queues) == 1
         self._lent = LentConnection(self._intake, lanes.queues[0] if plain else None, self._wake)
@@ -356,7 +356,7 @@ class IOThread:
         return True, transport.whole and self._flush_timer.quick
 
     def _watch(self) -> None:
-        """End if nobody can use the consumer any more."""
+        """End if the consumer cannot be used any more."""
         self.turned = time.monotonic()
         if self._listener.orphan():
             self._close(_AWAITING_PART * _LONGEST_END)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: the keys to within 3 % (one standard deviation), and eight lanes are placed in milliseconds.
 POINTS = 1024
 
-#: The highest priority: takes messages whoever waits for them.
+#: The highest priority: takes messages, whichever threads wait for them.
 _FIRST = 2**31 - 1
 
 
@@ -80,7 +80,7 @@ class Lanes:
         Raises
         ------
         ConfigurationError
-            If it has several: whoever takes messages one by one cannot say which lane he works for.
+            If it has several: a thread that takes messages one by one has no lane of its own.
         """
         if len(self.queues) > 1:
             raise ConfigurationError(
@@ -113,7 +113,7 @@ class Lanes:
         Returns
         -------
         list of Message
-            Those that came too late: their lanes are shut down, so that nobody takes messages any more.
+            Those that came too late: their lanes are shut down, so that no worker takes messages any more.
         """
         if self._ring is None:
             return _put(self.queues[0], slots, messages, costs, subkeys)

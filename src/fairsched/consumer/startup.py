@@ -29,7 +29,7 @@ class Startup:
     Notes
     -----
     Queues are subscribed one after the other. A handler that starts with the first would serve a whole window of it
-    before the others have a message here, and every start would favour whoever was named first. A connection that
+    before the others have a message here, and every start would favour the queue named first. A connection that
     is lost meanwhile may not last for a whole window next time either: then it begins with whatever comes.
 
     For the I/O thread alone.

@@ -144,7 +144,7 @@ class Publisher:
             return
         if isinstance(error, GeneratorExit):
             threading.Thread(target=self._client.end, name="fairsched-control", daemon=True).start()
-            return  # Nobody may be waited for in a coroutine that is closed.
+            return  # A coroutine that is closed must not wait.
         # What was published before the exception is published; but an exception must not wait for long.
         try:
             if self._client.is_open:
@@ -260,5 +260,5 @@ def _is_orphaned(publisher: Publisher | None) -> bool:
 def _tell(publisher: Publisher | None) -> None:
     """Wake who waits for a change, in a publisher's event loop, if there is one still."""
     if publisher is not None and publisher._loop is not None:
-        with contextlib.suppress(RuntimeError):  # a closed loop has nobody left to wake
+        with contextlib.suppress(RuntimeError):  # a closed loop has no coroutine left to wake
             publisher._loop.call_soon_threadsafe(publisher._changed.set)

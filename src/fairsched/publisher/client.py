@@ -264,7 +264,7 @@ class Client(Listener):
         )
 
     def check_failures(self) -> None:
-        """Raise PublishFailed if there are failures that nobody has read."""
+        """Raise PublishFailed if there are failures that were not read."""
         count, problem = self.window.take_failures()
         if count == 1 and problem is not None:
             raise problem
@@ -302,7 +302,7 @@ class Client(Listener):
         return count
 
     def check_end(self) -> None:
-        """Raise PublishFailed for failures until the end that nobody has read."""
+        """Raise PublishFailed for failures until the end that were not read."""
         if self._started and not self._forked:
             self.check_failures()
 

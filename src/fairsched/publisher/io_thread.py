@@ -29,7 +29,7 @@ _FORCED = 320
 _AROUND = 8
 #: Bytes that are given to the connection at once.
 _TOGETHER = 1 << 18
-#: How often it is looked whether somebody can use the publisher, in seconds, and how long its end may take if not.
+#: How often it is asked whether the publisher can still be used, in seconds, and how long its end may take if not.
 _WATCH_PERIOD, _LONGEST_END = 1.0, 5.0
 
 
@@ -46,7 +46,7 @@ class Listener:
         """Messages were settled, or the connection is unblocked: there may be room."""
 
     def orphan(self) -> bool:
-        """Whether nobody can use the publisher any more; asked now and then."""
+        """Whether the publisher cannot be used any more; asked now and then."""
         return False
 
 
@@ -170,7 +170,7 @@ class IOThread:
             self._listener.progressed()
 
     def _watch(self) -> None:
-        """Send what an interrupted `publish` left behind, and end if nobody can use the publisher any more."""
+        """Send what an interrupted `publish` left behind, and end if the publisher cannot be used any more."""
         if self._listener.orphan():
             self._close()
             self._loop.call_later(_LONGEST_END, self._loop.stop)

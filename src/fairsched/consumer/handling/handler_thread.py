@@ -62,7 +62,7 @@ class HandlerThread:
                 outcome: _Outcome = context.run(self._handler, message), None
             except BaseException as error:
                 outcome = None, error
-            # A closed loop has nobody left to tell.
+            # A closed loop has no coroutine left to tell.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(_tell, called, outcome)
             # Nothing of a message is kept until the next one comes.

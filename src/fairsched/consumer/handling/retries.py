@@ -113,7 +113,7 @@ def first_declarations(rules: Mapping[str, Retry]) -> list[Declaration]:
 def attempts_before(message: Message) -> int:
     """Return how often a message failed before, as its copy says.
 
-    A count of another queue is none of this one: whoever handles dead letters begins anew, and a header of this name
+    A count of another queue is none of this one: a consumer of dead letters begins anew, and a header of this name
     that a producer uses for something of its own counts nothing.
     """
     try:
@@ -171,7 +171,7 @@ class Retries:
     Notes
     -----
     Safe from any thread. Nothing is made before the first failure: then it connects once more, to publish. Nothing here
-    waits: whoever called goes on, and the message is unsettled until its copy is confirmed.
+    waits: the caller goes on, and the message is unsettled until its copy is confirmed.
     """
 
     def __init__(self, rules: Mapping[str, Retry], urls: Sequence[str], give_back: Callable[[Message], object]) -> None:
@@ -305,7 +305,7 @@ class Retries:
         """Give the window of the publisher what it has room for."""
         self._look = True
         while self._look and self._turn.acquire(blocking=False):
-            # Whoever comes meanwhile finds the turn taken, and has this one look again.
+            # A thread that comes meanwhile finds the turn taken, and has this one look again.
             self._look = False
             try:
                 under_way, failed, too_long = self._put_some()

@@ -7,7 +7,7 @@ cancelled that do not fit, and if need be one is opened with what is then missin
 * Overshoot. What a cancelled consumer holds unsettled stays until it is settled, beside the windows of the others. A
   consumer is opened only when all of it together is no more than the wider of the old and the new window.
 * Order. All of them are on one channel, and AMQP keeps the order of a queue on one outgoing channel (section 4.7 of
-  the specification), whoever of its consumers gets a message.
+  the specification), whichever of its consumers gets a message.
 * Nothing is stranded. A cancelled consumer's messages are still here, to be handled and settled as ever.
 """
 

@@ -28,7 +28,7 @@ class Budget:
     -----
     A quorum queue says how often a message was delivered before. A classic queue says only that it was, so what was
     returned from here is remembered by its content, and a redelivered message that is not remembered (another
-    consumer had it, or it was long ago) counts as spent. Equal messages are told apart by nobody: they share what is
+    consumer had it, or it was long ago) counts as spent. Equal messages cannot be told apart: they share what is
     remembered, so that one of them may get fewer returns, never more.
 
     O(1), and O(length of the body) for the first look at a message. Thread safety: none; the caller synchronizes.

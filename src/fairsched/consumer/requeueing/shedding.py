@@ -1,4 +1,4 @@
-"""CoDel in a consumer: messages that waited here too long go back, so that somebody else can have them."""
+"""CoDel in a consumer: messages that waited here too long go back, so that another consumer can have them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Shedding:
     counters : Counters
         Counts ``shed`` (returned), ``kept_alone`` and ``kept_budget`` (would have been).
     alone : callable
-        ``alone(queue)``: whether nobody else consumes a queue.
+        ``alone(queue)``: whether no other consumer has the queue.
     advice : callable
         Text on what would help a consumer that is alone.
     clock : callable
@@ -94,7 +94,7 @@ class Shedding:
     Notes
     -----
     A message goes back by basic.nack, never by basic.reject, which a quorum queue counts as a failure. Requeued, it
-    comes straight back where nobody else consumes the queue, and the law has nobody to slow down: then it is kept.
+    comes straight back where no other consumer has the queue, and the law slows nothing down: then it is kept.
     Dead-lettered (``requeue=False``), it cannot come back, and neither that nor the budget matters.
 
     Safe from any thread. O(1) for each message; a lock guards the laws, and the clock is read inside it.

@@ -33,7 +33,7 @@ def browse(options: SourceOptions, names: Sequence[str], shares: dict[str, int])
     """Yield the first messages of queues, some thousand at a time in `row_order`; they are requeued as redelivered.
 
     No message is requeued until all have arrived: the queue would deliver it again. Until then the rows wait in a file,
-    not in memory, since the broker would wait for whoever takes them.
+    not in memory, since the broker would wait for the reader.
 
     They are requeued by basic.nack, which RabbitMQ 4.3 and newer does not count as a failed delivery. Older versions
     count it in quorum queues, as they count the unacknowledged messages of a closed connection.

@@ -54,7 +54,7 @@ class ConsumingChannel:
     most_bytes : int or None
         Bytes of messages, headers included; the message that reaches them is the last one.
     surplus : bool
-        Whether what comes when all that is wanted is here is kept, not dropped: nobody asked for it, and the broker
+        Whether what comes when all that is wanted is here is kept, not dropped: it was not asked for, and the broker
         takes it back with the channel.
 
     Attributes
@@ -110,7 +110,7 @@ class ConsumingChannel:
                 time.sleep(_PAUSE)
 
     def took(self) -> None:
-        """Have whoever waits look at what came."""
+        """Have the waiting thread look at what came."""
         if self.full:
             self._session.stop()
 
@@ -168,7 +168,7 @@ class QueuesChannel(ConsumingChannel):
     """Messages of queues, asked for in windows, settled together.
 
     A quorum queue counts each message that comes back, and drops it at its delivery limit; before RabbitMQ 4.3 it
-    counts basic.nack, too. So nothing goes back that nobody chose to return: all that was asked for is taken, in as
+    counts basic.nack, too. So nothing goes back by accident: all that was asked for is taken, in as
     many parts as fit into memory. What does not fit waits at the broker and in the socket.
 
     Nothing is settled before all that was asked for is here: a settlement would make the broker send more, and a queue
@@ -231,7 +231,7 @@ class QueuesChannel(ConsumingChannel):
         """Take what was asked for until the part is full, all is here, or the queues have no more (`exhausted`)."""
         self.fill(idle)
         if self.deliveries.came >= self._asked:
-            # Without a callback nobody waits for the answer: the broker reads this before any settlement.
+            # Without a callback the answer is not waited for: the broker reads this before any settlement.
             with self._session.transport:
                 for tag in self._consuming:
                     self._channel.basic_cancel(tag)

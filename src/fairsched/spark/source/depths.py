@@ -47,7 +47,7 @@ class DepthProbe:
 
     Notes
     -----
-    For one thread. Nobody serves the connection between looks, so it has no heartbeat, and a lost one is replaced.
+    For one thread. The connection is not served between looks, so it has no heartbeat, and a lost one is replaced.
     """
 
     def __init__(

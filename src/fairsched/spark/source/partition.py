@@ -2,7 +2,7 @@
 
 The order of things is what nothing is lost by: collect unacknowledged, cancel, publish, and only then acknowledge, and
 only what this attempt has published. What was asked for and does not fit into a segment begins the next one, and rows
-are passed on when nothing is under way: the broker would wait for whoever reads them. One task, one thread.
+are passed on when nothing is under way: the broker would wait for the reader. One task, one thread.
 """
 
 from __future__ import annotations

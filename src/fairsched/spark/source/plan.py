@@ -63,7 +63,7 @@ def _due(depths: Mapping[str, int], quanta: Mapping[str, int], total: int) -> di
     """Return what each queue is due, in 1/SCALE of a message; the sum is `total` messages but for rounding down."""
     due = {}
     left, weight = total * SCALE, sum(quanta[name] for name, depth in depths.items() if depth)
-    # From the queue that is satisfied at the lowest level: it has all it wants, or nobody after it has.
+    # From the queue that is satisfied at the lowest level: it has all it wants, or none after it has.
     for name in sorted(depths, key=lambda name: depths[name] / quanta[name]):
         if not depths[name]:
             due[name] = 0

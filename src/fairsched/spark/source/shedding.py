@@ -81,7 +81,7 @@ def judge_known(
 def _overdue(laws: CodelByKey, rules: Shedding, columns: Mapping[str, list[Any]]) -> NDArray[np.bool_]:
     """Return which rows have waited too long, in the order in which they were taken.
 
-    Needs the columns "queue", "received_at" and "sent_by" (microseconds; null where nobody knows, which counts as no
+    Needs the columns "queue", "received_at" and "sent_by" (microseconds; null where it is unknown, which counts as no
     wait). A message that came before is not sent back a second time, so it is not asked about.
     """
     found = np.zeros(len(columns["queue"]), np.bool_)

@@ -6,7 +6,7 @@
 A segment is created exclusively, so of several attempts at a partition one wins each segment, and all of them give the
 same rows. The last one says so itself: an attempt that thinks it is done and one that goes on compete for one name.
 
-A late attempt must not publish into a batch that was committed and removed, because nobody would read it. `open` is
+A late attempt must not publish into a batch that was committed and removed, because it would not be read. `open` is
 removed first: who creates a segment after the removal does not find `open` any more, and must not acknowledge.
 
 No pyspark and no pika here. One thread per object, any number of processes per location.
@@ -191,7 +191,7 @@ class Spool:
     # The executors -----------------------------------------------------------------------------------------------
 
     def published(self, seq: int, part: int, number: int) -> Segment | None:
-        """Return a segment, or None if nobody has published it."""
+        """Return a segment, or None if it was not published."""
         try:
             return Segment.from_buffer(self._store.read(self._name(seq, part, number)))
         except FileNotFoundError:

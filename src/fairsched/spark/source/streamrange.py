@@ -48,7 +48,7 @@ class _EndFinder(ConsumingChannel):
         self.seen = 0
 
     def took(self) -> None:
-        """Note the offsets, and have whoever waits look at them."""
+        """Note the offsets, and have the waiting thread look at them."""
         found, names = self.deliveries, list(self.queues.values())
         places = np.frombuffer(found.queues({tag: place for place, tag in enumerate(self.queues)}), np.int32)
         offsets = np.frombuffer(found.offsets(), np.int64)
@@ -160,7 +160,7 @@ class _RangeChannel(ConsumingChannel):
         self.deliveries.want(most, self._most_bytes)
 
     def took(self) -> None:
-        """Let the broker go on, and have whoever waits look at what came."""
+        """Let the broker go on, and have the waiting thread look at what came."""
         ready = min(self.deliveries.came, self._due)
         if ready - self._acknowledged >= self._step or self._acknowledged < ready == self._due:
             self._acknowledged = ready
