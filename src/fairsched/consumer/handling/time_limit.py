@@ -40,7 +40,7 @@ class TimeLimits:
     So a handler that waits in C code, such as that of a socket, gets the exception when that returns, and not before.
     It goes on in the meantime, and its message stays its own: it is settled when the handler has ended.
 
-    The first thread to take a call out of `_running` decides: the worker that it is in time, the watcher that it is not.
+    The first to take a call out of `_running` decides: the worker that it is in time, the watcher that it is not.
     After the latter the worker waits until the exception is under way, and then for the exception if it has not come
     yet, so that it never comes in the code behind, or in the next message's handler. Taking it back instead would leave
     CPython before 3.13 looking for it before every few bytecodes of all threads, for good; a function that is traced
