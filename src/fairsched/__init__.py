@@ -137,3 +137,7 @@ def __getattr__(name: str) -> Any:
     from fairsched import consumer
 
     return getattr(consumer, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
