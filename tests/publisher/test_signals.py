@@ -68,7 +68,7 @@ def test_a_handler_publishes_while_its_thread_waits_for_room(url: str, window: i
 
 
 def test_a_handler_publishes_wherever_it_interrupts_the_wait(url: str) -> None:
-    """In a process of its own, for the same reason as below: signals so frequent that one comes in each step of a wait."""
+    """In a process of its own, as below: signals so frequent that one comes in each step of a wait."""
     code = """
     import faulthandler, signal, sys
     from fairsched import Publisher

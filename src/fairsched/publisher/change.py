@@ -10,8 +10,8 @@ __all__ = ["Change"]
 class Change:
     """A flag that one thread waits for; a wait that succeeds takes it down.
 
-    `threading.Event` holds a lock while it runs Python code: a handler of a signal that interrupts it there, and uses it,
-    waits for the code that it interrupted, for ever. Each operation here is a single one of a lock that nobody holds.
+    `threading.Event` holds a lock while it runs Python code: a handler of a signal that interrupts it there, and uses
+    it, waits for the code that it interrupted, for ever. Each operation here is a single one of a lock.
     """
 
     __slots__ = ("_down",)
