@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import doctest
 import json
+import pkgutil
 import queue
 import re
 from collections import Counter
@@ -38,6 +39,15 @@ def test_examples_in_docstrings(documented: type) -> None:
     assert test.examples
     outcome = doctest.DocTestRunner(verbose=False).run(test)
     assert outcome.failed == 0
+
+
+@pytest.mark.parametrize("page", ["docs/reference/api.md", "docs/reference/configuration.md"])
+def test_names_of_the_reference_exist(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    names = re.findall(r"(?::: |`)(fairsched(?:\.(?!toml)\w+)+)", text)
+    assert names
+    for name in names:
+        pkgutil.resolve_name(name)
 
 
 def test_examples_of_the_prefetch_module() -> None:

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import re
 import subprocess
+import sys
 import tarfile
 import tomllib
 import zipfile
@@ -47,6 +48,13 @@ def test_the_command_is_installed():
 def test_public_names_exist_and_are_listed_once():
     assert len(set(fairsched.__all__)) == len(fairsched.__all__)
     assert [name for name in fairsched.__all__ if not hasattr(fairsched, name)] == []
+
+
+def test_public_names_are_offered_where_they_are_typed():
+    """In a new process: a name that was used is there in any case."""
+    code = "import fairsched; print(sorted(set(fairsched.__all__) - set(dir(fairsched))))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_the_workflow_tests_of_a_wheel_what_make_wheel_tests(tmp_path):

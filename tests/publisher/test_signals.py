@@ -67,6 +67,34 @@ def test_a_handler_publishes_while_its_thread_waits_for_room(url: str, window: i
     assert found == published
 
 
+def test_a_handler_publishes_wherever_it_interrupts_the_wait(url: str) -> None:
+    """In a process of its own, as below: signals so frequent that one comes in each step of a wait."""
+    code = """
+    import faulthandler, signal, sys
+    from fairsched import Publisher
+    faulthandler.dump_traceback_later(40, exit=True)
+    busy, handled = False, 0
+    def publish(*_):
+        global busy, handled
+        if not busy:
+            busy = True
+            publisher.publish(b"handler", "q")
+            busy, handled = False, handled + 1
+    with Publisher(sys.argv[1], confirm_window=1) as publisher:
+        signal.signal(signal.SIGALRM, publish)
+        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0003)
+        for _ in range(4000):
+            publisher.publish(b"main", "q")
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        publisher.flush()
+        print(publisher.stats()["confirmed"] - handled)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), url], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "4000\n", done.stderr
+
+
 def test_a_handler_closes_while_its_thread_publishes(url: str) -> None:
     """In a process of its own: a lock that is held would hold the test, too."""
     code = """

@@ -390,6 +390,8 @@ cdef class PublishWindow:
     cdef int64_t most
     cdef int64_t longest
     cdef bint requested
+    # Whether a call of `wake` is on its way; a signal may interrupt it before it has an effect.
+    cdef bint waking
     cdef uint64_t last_returned
     cdef list remembered
     cdef _Failures failures
@@ -523,14 +525,24 @@ cdef class PublishWindow:
             # From here on, nothing can run Python until the message has been added.
             with cython.critical_section(self):
                 admission = self.admit(found, longest, in_turn)
-                wake = admission == ADMITTED and not self.requested
+                wake = admission == ADMITTED and (self.waking or not self.requested)
                 if wake:
-                    self.requested = True
+                    self.requested = self.waking = True
         if admission == NO_MEMORY:
             raise MemoryError()
         if wake:
             self.wake()
+            self.waking = False
         return found if admission == ADMITTED else None
+
+    def wake_again(self):
+        """wake_again($self)
+        --
+
+        Have the I/O thread woken for a call of `put` that a signal has interrupted; to be called before a wait.
+        """
+        if self.waking:
+            self.wake()
 
     cdef Admission admit(self, Confirmation found, int64_t longest, bint in_turn):
         cdef int64_t size = PyBytes_GET_SIZE(found.data)

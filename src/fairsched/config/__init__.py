@@ -1,3 +1,3 @@
-"""Configuration of a worker: `options` has one table of them, `settings` reads file, environment and arguments."""
+"""Configuration of a worker: `consumer_options` has a table of them, `settings` reads file, environment, arguments."""
 
 from __future__ import annotations

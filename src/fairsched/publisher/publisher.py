@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairsched.config.arguments import made_by
 from fairsched.errors import PublishFailed
+from fairsched.publisher.change import Change
 from fairsched.publisher.client import Client, PublisherOptions, confirmations, message_count
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Publisher:
         self._client = client = Client(settings)
         alive = weakref.ref(self)
         client.orphaned = lambda: alive() is None
-        changed = self._changed = threading.Event()
+        changed = self._changed = Change()
         client.on_change = changed.set
         #: Held by the one thread that waits for room; a handler of a signal may publish meanwhile, in that thread.
         self._turn = threading.RLock()
@@ -220,6 +221,7 @@ class Publisher:
         """
         client = self._client
         client.check_open()
+        client.window.wake_again()
         patience = client.patience()
         while not self._turn.acquire(timeout=patience.left()):
             client.check_open()
@@ -263,6 +265,7 @@ class Publisher:
         """
         client = self._client
         client.check_open()
+        client.window.wake_again()
         patience = client.patience(timeout)
         for one in confirmations(client.window.outstanding()):
             while not one._wait(patience.left()):
