@@ -363,7 +363,7 @@ def test_a_stop_waits_until_copies_are_confirmed(broker: Node, new_queue: Declar
 def test_copies_wait_for_room_among_the_unconfirmed(
     broker: Node, new_queue: Declare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retries, "PublisherSettings", functools.partial(retries.PublisherSettings, confirm_window=2))
+    monkeypatch.setattr(retries, "PublisherOptions", functools.partial(retries.PublisherOptions, confirm_window=2))
     queue = new_queue("retry")
     broker.publish(queue, numbered(500))
     consumer = Consumer(broker.url, [queue], workers=4, retry=Retry(2, backoff=0.02))

@@ -59,7 +59,7 @@ def test_every_item_exactly_once(threads: int) -> None:
     consumers = [start(lambda me=me: consume(fair, me, got[me], ready)) for me in range(threads)]
     producers = [start(lambda me=me: produce(fair, me, each, ready)) for me in range(SLOTS)]
     assert [result_of(producer) for producer in producers] == [None] * SLOTS
-    fair.close()
+    fair.shutdown()
     assert [result_of(consumer) for consumer in consumers] == [None] * threads
     everything = sorted(pair for pairs in got for pair in pairs)
     assert everything == [(slot, number) for slot in range(SLOTS) for number in range(each)]

@@ -63,7 +63,7 @@ def test_time_outs_among_garbage(maxsize: int) -> None:
         consumers = [start(lambda me=me: consume(me)) for me in range(threads)]
         producers = [start(lambda me=me: produce(me)) for me in range(2)]
         assert [result_of(producer) for producer in producers] == [None, None]
-        fair.close()
+        fair.shutdown()
         assert [result_of(consumer) for consumer in consumers] == [None] * threads
     assert sorted(item for items in got for item in items) == sorted(item for items in put for item in items)
 

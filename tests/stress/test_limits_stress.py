@@ -112,7 +112,7 @@ def test_every_item_exactly_once_and_never_more_in_hand(
     producers = [start(lambda me=me: produce(fair, me, each, bands, subkeys, ready)) for me in range(SLOTS)]
     consumers = [start(lambda me=me: consume(fair, me, got[me], hands, ready)) for me in range(threads)]
     assert [result_of(producer) for producer in producers] == [None] * SLOTS
-    fair.close()
+    fair.shutdown()
     assert [result_of(consumer) for consumer in consumers] == [None] * threads
     assert Counter(pair for one in got for pair in one) == Counter(
         (slot, n) for slot in range(SLOTS) for n in range(each)

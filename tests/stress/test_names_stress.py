@@ -110,7 +110,7 @@ def test_tenants_come_and_go(kind: str, maxsize: int) -> None:
         consumers = [start(lambda me=me: consume(fair, 0, got[me])) for me in range(2)]
         producers = [start(lambda me=me: produce(fair, NAMES[kind], me, until)) for me in range(2)]
         counts = [result_of(producer) for producer in producers]
-        fair.close()
+        fair.shutdown()
         assert [result_of(consumer) for consumer in consumers] == [None, None]
     check(NAMES[kind], got, counts)
     assert fair.stats() == {}
@@ -126,7 +126,7 @@ def test_getters_of_different_priorities(kind: str) -> None:
     consumers = [start(lambda me=me: consume(fair, me % 3, got[me])) for me in range(threads)]
     producers = [start(lambda me=me: produce(fair, NAMES[kind], me, until)) for me in range(2)]
     counts = [result_of(producer) for producer in producers]
-    fair.close()
+    fair.shutdown()
     assert [result_of(consumer) for consumer in consumers] == [None] * threads
     check(NAMES[kind], got, counts)
 
@@ -157,7 +157,7 @@ def test_callbacks_put_to_the_tenants_that_were_just_emptied() -> None:
     count = result_of(start(put))
     stopped.set()
     waiter.leave()
-    fair.close()
+    fair.shutdown()
     assert [result_of(consumer) for consumer in consumers] == [None, None]
     items = sorted(item for pairs in got for _, item in pairs)
     expected = [("callback", number + 1) for number in range(len(added))] + [("put", number) for number in range(count)]
@@ -181,7 +181,7 @@ def test_figures_beside_puts(kind: str) -> None:
             fair.waiting()
             asked += 1
         count = result_of(producer)
-        fair.close()
+        fair.shutdown()
         assert result_of(consumer) is None
     check(NAMES[kind], [got], [count])
     assert asked > 0

@@ -99,7 +99,7 @@ def test_fair_queue(name: Callable[[int], Any]) -> None:
                     got[2].extend(fair.get_many(2, 0.0002).items)
                 except queue.Empty:
                     continue
-        fair.close()
+        fair.shutdown()
         assert result_of(consumer) is None
     assert put, "no signal came"
     assert sorted(item for items in got for item in items) == [*range(number * 2, 0), *put]
