@@ -335,9 +335,9 @@ class Client(MessageSource, Listener):
             self._settled.set()
         with self._guard:
             started = self._started
-        if started and first:
-            _log.info("stopping the consumer of %s: deliveries end", self._queue_names())
         if started:
+            if first:
+                _log.info("stopping the consumer of %s: deliveries end", self._queue_names())
             self.io_thread.stop_intake(self._answer_timeout())
         self._pace.release()  # after the end of deliveries was asked for, or they would come once more
         if returning or not started:

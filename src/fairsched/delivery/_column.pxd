@@ -86,6 +86,12 @@ cdef inline int column_add(Column* c, const char* text, int64_t length) except -
     return 0
 
 
+cdef inline void column_unset(Column* c) noexcept:
+    """Have the row added last be null: what has a fixed width stands there all the same."""
+    c.nulls += 1
+    c.there[(c.rows - 1) >> 3] &= <uint8_t> ~(1 << ((c.rows - 1) & 7))
+
+
 cdef inline bint is_ascii(const char* text, int64_t length) noexcept:
     cdef uint64_t eight, found = 0
     cdef int64_t i
@@ -187,8 +193,7 @@ cdef inline int add_number(Column* c, const uint8_t* at, int64_t begin, int numb
     else:
         column_add(c, <char*> &small, 4)
     if not there:
-        c.nulls += 1
-        c.there[(c.rows - 1) >> 3] &= <uint8_t> ~(1 << ((c.rows - 1) & 7))
+        column_unset(c)
     return 0
 
 
@@ -273,6 +278,5 @@ cdef inline int add_read(Column* c, object value, int number) except -1:
         small = 0 if value is None else value
         column_add(c, <char*> &small, 4)
     if value is None:
-        c.nulls += 1
-        c.there[(c.rows - 1) >> 3] &= <uint8_t> ~(1 << ((c.rows - 1) & 7))
+        column_unset(c)
     return 0

@@ -2131,7 +2131,7 @@ cdef bint settle_inside(
 
 @cython.final
 cdef class Alternate:
-    """The taker of messages: an object with `put`, or a callable of (item, reason); None: there is none."""
+    """The destination of messages: an object with `put`, or a callable of (item, reason); None: there is none."""
 
     def __cinit__(self, sink):
         if sink is not None and not callable(sink) and not callable(getattr(sink, "put", None)):
