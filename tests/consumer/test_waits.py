@@ -103,7 +103,7 @@ def test_headers_that_cannot_be_read_say_nothing(caplog: pytest.LogCaptureFixtur
 
 def test_the_prefetch_that_is_advised_has_a_message_for_each_worker() -> None:
     client = Client(ConsumerSettings("amqp://localhost", ["a"], workers=4))
-    client.io_thread = SimpleNamespace(round_trip=lambda: 1e-3, window=lambda: 500)
+    client.io_thread = SimpleNamespace(round_trip=lambda: 1e-3, channels=SimpleNamespace(window=lambda: 500))
     client.service_ns = 0.05e9
     assert client._advice().startswith("A prefetch of 5 in all would keep all handlers busy")
 

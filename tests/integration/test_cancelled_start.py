@@ -29,11 +29,11 @@ def io_thread_runs(_consumer: Any) -> bool:
 
 
 def subscribed(consumer: Any) -> bool:
-    return io_thread_runs(consumer) and bool(consumer._client.io_thread._current)
+    return io_thread_runs(consumer) and bool(consumer._client.io_thread.channels.by_queue)
 
 
 def delivered(consumer: Any) -> bool:
-    return io_thread_runs(consumer) and consumer._client.io_thread.unsettled() > 0
+    return io_thread_runs(consumer) and consumer._client.io_thread.channels.unsettled() > 0
 
 
 MOMENTS: dict[str, Callable[[Any], bool]] = {

@@ -71,7 +71,7 @@ def story(broker: Node, queue: str, **options: object) -> Steady:
         url = behind(proxy, broker.url)
         with Aged(url, [queue], SLOW, **options) as slow, Aged(url, [queue], QUICK, **options) as quick:
             eventually(lambda: all(hasattr(one.consumer._client, "io_thread") for one in (slow, quick)))
-            eventually(lambda: all(one.consumer._client.io_thread.window() for one in (slow, quick)))
+            eventually(lambda: all(one.consumer._client.io_thread.channels.window() for one in (slow, quick)))
             begin = time.monotonic()
             bodies = publish(broker, queue, begin)
             eventually(lambda: slow.acked + quick.acked == len(bodies))

@@ -90,7 +90,7 @@ def test_what_a_lost_channel_delivered_is_settled_without_effect(broker: Node, n
     try:
         eventually(lambda: len(first) == 5)
         io_thread = consumer._client.io_thread
-        lost = io_thread._current[queue]
+        lost = io_thread.channels.by_queue[queue]
         io_thread._loop.add_callback_threadsafe(lambda: lost._channel.basic_ack(10**9))
         eventually(lambda: len(again) == 5)
         assert not any(message.alive for message in first)

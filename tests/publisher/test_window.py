@@ -151,6 +151,23 @@ def window(messages: int = 100, size: int = 10**6) -> PublishWindow:
     return PublishWindow(messages, size, lambda: None)
 
 
+def test_a_wake_that_a_signal_ends_is_made_up_for() -> None:
+    calls: list[str] = []
+
+    def wake() -> None:
+        calls.append("")
+        if len(calls) % 2:
+            raise KeyboardInterrupt
+
+    for again in (lambda: window.put("", "q", PLAIN, b"", True), lambda: window.wake_again()):
+        calls.clear()
+        window = PublishWindow(100, 10**6, wake)
+        with pytest.raises(KeyboardInterrupt):
+            window.put("", "q", PLAIN, b"", True)
+        again()
+        assert len(calls) == 2
+
+
 def test_it_is_woken_once_until_it_was_asked() -> None:
     wakes: list[None] = []
     found = PublishWindow(100, 10**6, lambda: wakes.append(None))

@@ -68,7 +68,7 @@ class Running:
         return self.consumer.stats()["acked"]
 
     def channel(self, queue: str) -> object:
-        return self.consumer._client.io_thread._current[queue]
+        return self.consumer._client.io_thread.channels.by_queue[queue]
 
     def in_io_thread(self, function: Callable[[], object]) -> None:
         self.consumer._client.io_thread._loop.add_callback_threadsafe(function)

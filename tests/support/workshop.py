@@ -83,4 +83,4 @@ class Workshop(Running):
     @property
     def window(self) -> int:
         """Unsettled messages that the present consumers may have, all queues together."""
-        return sum(one.prefetch.window for one in list(self.consumer._client.io_thread._current.values()))
+        return sum(one.prefetch.window for one in list(self.consumer._client.io_thread.channels.by_queue.values()))

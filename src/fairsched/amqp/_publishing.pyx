@@ -390,8 +390,8 @@ cdef class PublishWindow:
     cdef int64_t most
     cdef int64_t longest
     cdef bint requested
-    # Whether a call of `wake` is on its way; a signal may interrupt it before it has an effect.
-    cdef bint waking
+    # Calls of `wake` that are on their way; a signal may interrupt one before it has an effect.
+    cdef int64_t waking
     cdef uint64_t last_returned
     cdef list remembered
     cdef _Failures failures
@@ -525,14 +525,14 @@ cdef class PublishWindow:
             # From here on, nothing can run Python until the message has been added.
             with cython.critical_section(self):
                 admission = self.admit(found, longest, in_turn)
-                wake = admission == ADMITTED and (self.waking or not self.requested)
+                wake = admission == ADMITTED and (self.waking > 0 or not self.requested)
                 if wake:
-                    self.requested = self.waking = True
+                    self.requested = True
+                    self.waking += 1
         if admission == NO_MEMORY:
             raise MemoryError()
         if wake:
-            self.wake()
-            self.waking = False
+            self.wake_once()
         return found if admission == ADMITTED else None
 
     def wake_again(self):
@@ -541,8 +541,24 @@ cdef class PublishWindow:
 
         Have the I/O thread woken for a call of `put` that a signal has interrupted; to be called before a wait.
         """
-        if self.waking:
+        cdef bint wake
+        with cython.critical_section(self):
+            wake = self.waking > 0 or (not self.requested and window_may_send(&self.window))
+        if wake:
             self.wake()
+
+    cdef int wake_once(self) except -1:
+        """Call `wake`; if a signal's exception keeps it from that, the next call of `put` or `wake_again` wakes."""
+        try:
+            self.wake()
+        except BaseException:
+            with cython.critical_section(self):
+                self.waking -= 1
+                self.requested = False
+            raise
+        with cython.critical_section(self):
+            self.waking -= 1
+        return 0
 
     cdef Admission admit(self, Confirmation found, int64_t longest, bint in_turn):
         cdef int64_t size = PyBytes_GET_SIZE(found.data)

@@ -12,13 +12,14 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from fairsched.amqp.flag import Flag
 from fairsched.amqp.urls import endpoint
 from fairsched.consumer.explanation import Explanation, check_consumed, check_hashable, check_known, explained
 from fairsched.consumer.handling.described import described
 from fairsched.consumer.handling.failures import FailurePolicy
 from fairsched.consumer.handling.retries import Retries
 from fairsched.consumer.handling.time_limit import TimeLimits
-from fairsched.consumer.io_thread import FORKED, IOThread, Listener
+from fairsched.consumer.io_thread import FORKED, ConsumingOwner, IOThread
 from fairsched.consumer.lanes import Lanes
 from fairsched.consumer.prefetch.arithmetic import busying, shortfall
 from fairsched.consumer.requeueing.pace import Pace
@@ -31,7 +32,7 @@ from fairsched.delivery._delivery import Counters, MessageSource
 from fairsched.errors import ConnectionFailed, ShutDown
 
 if TYPE_CHECKING:
-    from fairsched.consumer.io_thread import Unsettled
+    from fairsched.consumer.channels import Unsettled
     from fairsched.delivery._delivery import Message
     from fairsched.publisher import Publisher
     from fairsched.scheduling._fairqueue import FairQueue
@@ -53,7 +54,7 @@ DROPPED = "nobody refers to it"
 _started: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
-class Client(MessageSource, Listener):
+class Client(MessageSource, ConsumingOwner):
     """The common part of the sync and asyncio consumers: lanes, I/O thread, counters, and how they begin and end.
 
     Parameters
@@ -63,7 +64,7 @@ class Client(MessageSource, Listener):
 
     Notes
     -----
-    Every public method is safe from any thread. Those of `Listener` are called by the I/O thread.
+    Every public method is safe from any thread. Those of `ConsumingOwner` are called by the I/O thread.
 
     A stop has three steps. The first ends the deliveries and waits until everything that is here is settled. The
     second, `returning`, gives back what is buffered and waits for what was handed out. The third, `abandoned`, waits
@@ -98,11 +99,11 @@ class Client(MessageSource, Listener):
         #: Returns what answers messages, in whatever thread: set by its owner, before the start, if there is one.
         self.publisher: Callable[[], Publisher] | None = None
         #: Set by the first stop, or by a failure.
-        self.stopping = threading.Event()
+        self.stopping = Flag()
         #: Called, in whatever thread, when getters should look again.
         self.on_change: Callable[[], None] | None = None
-        self._begun = threading.Event()
-        self._settled = threading.Event()
+        self._begun = Flag()
+        self._settled = Flag()
         self._forked = False
         self._started = self._closed = False
         self._paused: frozenset[str] = frozenset()
@@ -248,7 +249,7 @@ class Client(MessageSource, Listener):
         return (
             f"A prefetch of {enough} in all would keep {'the handler' if workers == 1 else 'all handlers'} busy "
             f"(round trip {round_trip * 1e3:.3g} ms, {service * 1e3:.3g} ms a message), "
-            f"it is {self.io_thread.window()}"
+            f"it is {self.io_thread.channels.window()}"
         )
 
     def service(self) -> float | None:
@@ -259,7 +260,7 @@ class Client(MessageSource, Listener):
         return self.service_ns * 1e-9 / self.settings.workers if self.handled_count and not self.deferring else None
 
     def _unsettled(self) -> int:
-        return self.io_thread.unsettled()
+        return self.io_thread.channels.unsettled()
 
     def _smaller(self) -> str:
         """Say how to have fewer messages here."""
@@ -401,7 +402,7 @@ class Client(MessageSource, Listener):
     def _wait_for_settlements(self) -> None:
         if self._settled.wait(self.remaining()):
             return
-        missing = self.io_thread.unsettled() - self.lanes.qsize()
+        missing = self.io_thread.channels.unsettled() - self.lanes.qsize()
         if missing > 0:
             _log.warning(
                 "%d messages that were handed out were not settled within the shutdown timeout of %g s; "
@@ -454,7 +455,7 @@ class Client(MessageSource, Listener):
 
     def windows(self) -> dict[str, int]:
         """Return for every queue that is consumed the unsettled messages that it may have here."""
-        return self.io_thread.windows() if self._started else {}
+        return self.io_thread.channels.windows() if self._started else {}
 
     def state(self) -> ConsumerState:
         """Return what this is doing."""
@@ -474,10 +475,10 @@ class Client(MessageSource, Listener):
             connected=thread.is_connected and not thread.ended,
             since=None if since is None else datetime.fromtimestamp(since, UTC),
             last_error=thread.last_error,
-            consuming={name: found and name not in paused for name, found in thread.subscribed().items()},
+            consuming={name: found and name not in paused for name, found in thread.channels.subscribed().items()},
             buffered=buffered,
             # What came on a channel that is gone may be buffered still; and the two are not counted at one moment.
-            in_hand=max(0, thread.unsettled() - buffered),
+            in_hand=max(0, thread.channels.unsettled() - buffered),
             stopping=self.stopping.is_set() or self._closed,
             problem=self._problem(),
             paused=paused,
@@ -511,7 +512,7 @@ class Client(MessageSource, Listener):
         return [self._explained(name, found, state, occupied) for name, found in outlooks if found is not None]
 
     def _occupied(self) -> dict[str, Unsettled]:
-        return self.io_thread.occupied() if self._started else {}
+        return self.io_thread.channels.occupied() if self._started else {}
 
     def _explained(
         self, name: Hashable, outlook: SlotOutlook | None, state: ConsumerState, occupied: dict[str, Unsettled]

@@ -13,7 +13,7 @@ from fairsched.consumer.prefetch.control import byte_limits
 from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from fairsched.consumer.io_thread import Unsettled
+    from fairsched.consumer.channels import Unsettled
     from fairsched.consumer.settings import ConsumerSettings
     from fairsched.consumer.state import ConsumerState
     from fairsched.stats import CoDelStats, SlotOutlook

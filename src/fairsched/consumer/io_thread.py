@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import functools
 import logging
-import random
-import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fairsched.amqp import lending
-from fairsched.amqp.backoff import Backoff
-from fairsched.amqp.connection import Connection
-from fairsched.amqp.errors import describe, is_missing, refusing_stream
-from fairsched.amqp.ioloop import Loop
-from fairsched.amqp.urls import mask_url
+from fairsched.amqp.connection_thread import ConnectionThread, Owner
+from fairsched.amqp.errors import refusing_stream
+from fairsched.amqp.flag import Flag
 from fairsched.consumer.channel import ChannelCallbacks, ConsumerChannel
+from fairsched.consumer.channels import ConsumerChannels, Parts
 from fairsched.consumer.consumer_counts import ConsumerCounts
 from fairsched.consumer.declarations import Declarations, wanted_queues
 from fairsched.consumer.flush_timer import FlushTimer
@@ -27,7 +24,7 @@ from fairsched.consumer.prefetch.hold import BackloggedSlots
 from fairsched.consumer.prefetch.measure import Measurements
 from fairsched.consumer.startup import Startup
 from fairsched.delivery._delivery import AckPolicy, HeaderKey, Intake, LentConnection, Settlements
-from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
+from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from fairsched.amqp.transport import Transport
@@ -44,32 +41,14 @@ FORKED = (
     "another consumer in the child process"
 )
 
-#: How often it is asked whether the consumer can still be used, in seconds, and how long its end may take if not.
-_WATCH_PERIOD, _LONGEST_END = 1.0, 5.0
 #: For this part of the time of a close, the broker's answers to settlements are awaited.
 _AWAITING_PART = 0.6
-#: Seconds between two queues that are consumed after connections that did not last, and for all of them at most.
-_STAGGER, _LONGEST_STAGGER = 0.01, 2.0
 #: Longest time that a worker gives way to the I/O thread, in seconds.
 _COURTESY = 0.001
 
 
-class Unsettled(NamedTuple):
-    """The filling of a queue's window: messages that are here and can be settled, of so many at most, and bytes."""
-
-    window: int
-    messages: int
-    size: int
-
-
-class Listener:
-    """The client, as the I/O thread sees it; every method is called in the I/O thread."""
-
-    def ready(self) -> None:
-        """Every queue is being consumed, for the first time."""
-
-    def failed(self, error: BaseException) -> None:
-        """Consuming cannot begin, or cannot go on."""
+class ConsumingOwner(Owner):
+    """The client of a consumer, as its I/O thread sees it; the thread calls every method."""
 
     def intake_closed(self) -> None:
         """No more deliveries will come."""
@@ -77,17 +56,13 @@ class Listener:
     def settled(self) -> None:
         """No more deliveries will come, and all that came on a living channel are settled."""
 
-    def orphan(self) -> bool:
-        """Whether the consumer cannot be used any more; asked now and then."""
-        return False
-
     def service(self) -> float | None:
         """Return the seconds for which a message occupies the workers, as far as that is known."""
         return None
 
 
-class IOThread:
-    """Runs pika in a thread of its own and moves messages between the broker and the lanes.
+class IOThread(ConnectionThread):
+    """Moves messages between the broker and the lanes.
 
     Parameters
     ----------
@@ -97,7 +72,7 @@ class IOThread:
         Receives what is delivered.
     counters : Counters
         Shared with the owner.
-    listener : Listener
+    owner : ConsumingOwner
         Told how it begins and ends.
     on_error : callable
         Settles a message whose handler raised.
@@ -106,47 +81,39 @@ class IOThread:
 
     Notes
     -----
-    Handlers never run in this thread, so they cannot delay heartbeats. `start`, `request_flush`, `give_way`,
-    `after`, `reweigh`, `pause`, `stop_intake`, `close`, `round_trip`, `window`, `occupied`, `unsettled`, `is_full`,
-    `is_connected`, `since`, `subscribed`, `turned`, `ended` and `last_error` are safe from any thread; everything else
-    belongs to the I/O thread. None of them waits for the network except `close`.
+    Handlers never run in this thread, so they cannot delay heartbeats. `request_flush`, `give_way`, `reweigh`,
+    `pause`, `stop_intake`, `round_trip` and `turned` are safe from any thread, besides what `ConnectionThread` and
+    `ConsumerChannels` name; everything else belongs to the I/O thread. None of them waits for the network except
+    `close`.
 
     While it waits, it lends the connection to the threads that consume (`LentConnection`).
-
-    However the thread ends, by an error too, it closes its socket, so that the broker has back what is unsettled. It
-    refers to its owner weakly (`Listener.orphan`): a consumer that was dropped, or whose event loop was closed, ends.
     """
+
+    _owner: ConsumingOwner
 
     def __init__(
         self,
         settings: ConsumerSettings,
         lanes: Lanes,
         counters: Counters,
-        listener: Listener,
+        owner: ConsumingOwner,
         on_error: Callable[[Message, Exception], None],
         publisher: Callable[[], Publisher] | None,
     ) -> None:
+        options = settings.options
+        super().__init__(
+            settings.urls, owner, "fairsched-io", fast=options.fast, connection_name=options.connection_name
+        )
+        self._settings = settings
         self.counters = counters
         self.acks = AckPolicy(sum(settings.windows.values()))
         #: What any thread settled and this one is yet to send.
         self.settlements = Settlements(counters, self.acks, self.request_flush)
         self.measurements = Measurements()
-        self._settings = settings
-        self._listener = listener
-        self._loop = Loop()
-        self._connection = Connection(
-            self._loop,
-            settings.urls,
-            settings.options.fast,
-            connected=self._on_connected,
-            disconnected=self._on_disconnected,
-            refused=self._fail,
-            closed=self._loop.stop,
-            name=settings.options.connection_name,
-        )
-        self._flush_timer = FlushTimer(self._loop, self.acks, self._channels, self._send)
-        self._backlogged = BackloggedSlots(self._loop, settings, self.measurements, lanes, self._channels)
-        self._window_control = WindowControl(self._loop, settings, self.measurements, self._channels, listener.service)
+        self.channels = channels = ConsumerChannels(settings)
+        self._flush_timer = FlushTimer(self._loop, self.acks, self._each_channel, self._send)
+        self._backlogged = BackloggedSlots(self._loop, settings, self.measurements, lanes, self._each_channel)
+        self._window_control = WindowControl(self._loop, settings, self.measurements, self._each_channel, owner.service)
         self._intake = Intake(
             lanes, counters, self.acks, key=settings.key, subkey=settings.subkey, cost=settings.cost,
             defer=self._on_first_delivery,
@@ -157,64 +124,52 @@ class IOThread:
         self._lent = LentConnection(self._intake, lanes.queues[0] if plain else None, self._wake)
         self.settlements.lent = self._lent
         lending.lend(self._loop, self._lent, self._may_borrow)
-        self._callbacks = ChannelCallbacks(
-            filled=self._backlogged.note_fill,
-            changed=self._on_channel_change,
-            failed=on_error,
-            publisher=publisher,
-            decode=settings.decode,
-        )
         self.consumer_counts = ConsumerCounts(
-            self._loop, settings.asked, lambda name: self._current[name].prefetch.consumers
+            self._loop, settings.asked, lambda name: channels.by_queue[name].prefetch.consumers
         )
         self.declarations = Declarations(self._loop)
-        self._flushed = threading.Event()
-        self._current: dict[str, ConsumerChannel] = {}
-        #: Queues of which the broker has said that they are streams.
-        self._streams: set[str] = set()
-        self._backoffs = {name: Backoff() for name in settings.windows}
-        #: Queues that were never consumed: that one of them is missing is a mistake, later it is something to wait for.
-        self._unconfirmed = set(settings.windows)
-        self._cancelling: set[ConsumerChannel] = set()
+        self._flushed = Flag()
         #: What is declared on each connection before anything is consumed.
         self._declared = [*wanted_queues(settings.queues), *first_declarations(settings.retries)]
-        self._startup = Startup(self._loop, self._channels, self._begin)
+        self._startup = Startup(self._loop, self._each_channel, self._begin)
         self._stopping = self._intake_closed = self._closing = False
         #: Channels whose settlements are sent, and whose broker has not answered since.
         self._awaiting: set[ConsumerChannel] = set()
-        self._launched, self._ended = False, threading.Event()
         #: When the loop was seen to turn last, on the clock of `time.monotonic`.
         self.turned = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="fairsched-io", daemon=True)
+        channels.work_with(self._parts(on_error, publisher))
+
+    def _parts(
+        self, on_error: Callable[[Message, Exception], None], publisher: Callable[[], Publisher] | None
+    ) -> Parts:
+        callbacks = ChannelCallbacks(
+            filled=self._backlogged.note_fill,
+            changed=self.channels.changed,
+            failed=on_error,
+            publisher=publisher,
+            decode=self._settings.decode,
+        )
+        return Parts(
+            loop=self._loop,
+            connection=self._connection,
+            declarations=self.declarations,
+            window_control=self._window_control,
+            startup=self._startup,
+            settlements=self.settlements,
+            intake=self._intake,
+            measurements=self.measurements,
+            callbacks=callbacks,
+            failed=self._fail,
+            cancelled=self._end_intake,
+            lost=self._on_channel_lost,
+        )
 
     # From any thread ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the thread; it connects at once."""
-        # An interrupt in the midst of this leaves a thread of which `threading` does not yet say that it is alive.
-        self._launched = True
         self.turned = time.monotonic()
-        self._thread.start()
-
-    @property
-    def last_error(self) -> str | None:
-        """Why there was no connection, or a queue was not consumed, the last time."""
-        return self._connection.last_error
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether the connection is open."""
-        return self._connection.is_open
-
-    @property
-    def since(self) -> float | None:
-        """The time when the connection was opened, or else lost, on the clock of `time.time`; None: not yet."""
-        return self._connection.since
-
-    def subscribed(self) -> dict[str, bool]:
-        """Return for every queue whether it is consumed."""
-        current = self._current
-        return {name: name in current and current[name].subscribed for name in self._settings.windows}
+        super().start()
 
     def request_flush(self) -> None:
         """Have settlements sent as soon as the I/O thread can; one request at a time."""
@@ -233,7 +188,7 @@ class IOThread:
             self._flushed.wait(_COURTESY)
 
     def stop_intake(self, timeout: float) -> None:
-        """Cancel every consumer; the listener hears when deliveries have ended, after `timeout` seconds at most."""
+        """Cancel every consumer; the owner hears when deliveries have ended, after `timeout` seconds at most."""
 
         def stop() -> None:
             self._stop_intake()
@@ -242,10 +197,6 @@ class IOThread:
 
         self._lent.withdraw()
         self._loop.add_callback_threadsafe(stop)
-
-    def after(self, seconds: float, function: Callable[[], object]) -> None:
-        """Call a function in this thread, after so many seconds."""
-        self._loop.add_callback_threadsafe(lambda: self._loop.call_later(seconds, function))
 
     def reweigh(self, settings: ConsumerSettings) -> None:
         """Give queues the windows that go with other weights."""
@@ -258,86 +209,33 @@ class IOThread:
     def forked(self) -> None:
         """Let no message of this copy in a child process be settled: the sockets belong to the parent."""
         self.settlements.forked(FORKED)
-        for found in list(self._current.values()):
-            found.alive = False
-
-    def close(self, timeout: float) -> None:
-        """Send what is settled, close the connection and end the thread, waiting `timeout` seconds at most."""
-        if not self._launched:
-            return
-        self._loop.add_callback_threadsafe(lambda: self._close(_AWAITING_PART * timeout))
-        if not self._ended.wait(timeout):
-            _log.warning(
-                "the broker did not confirm the close within %.3g s; leaving without its answer. "
-                "What was settled last may come again", timeout,
-            )  # fmt: skip
-            self._loop.add_callback_threadsafe(self._loop.stop)
-        if self._ended.wait(1.0):
-            self._thread.join(1.0)
+        self.channels.forked()
 
     def round_trip(self) -> float | None:
         """Return the round trip from a settlement to its refill, in seconds, as far as it is known."""
         return self.measurements.round_trip()
 
-    def windows(self) -> dict[str, int]:
-        """Return for every queue that is consumed the unsettled messages that its consumer may have."""
-        return {name: found.window for name, found in list(self._current.items())}
-
-    def occupied(self) -> dict[str, Unsettled]:
-        """Return for every queue that is consumed what of it is here and can still be settled."""
-        return {
-            name: Unsettled(found.window, found.ledger.outstanding, found.ledger.size)
-            if found.alive
-            else Unsettled(found.window, 0, 0)
-            for name, found in list(self._current.items())
-        }
-
-    def window(self) -> int:
-        """Return the unsettled messages that all present consumers may have."""
-        return sum(self.windows().values())
-
-    def unsettled(self) -> int:
-        """Return the number of messages that are here and can still be settled."""
-        return sum(found.ledger.outstanding for found in list(self._current.values()) if found.alive)
-
-    def is_full(self) -> bool:
-        """Whether the broker sends nothing before more is settled: every window is full, and every channel stands."""
-        return all(found.alive and found.ledger.outstanding >= found.window for found in list(self._current.values()))
-
-    @property
-    def ended(self) -> bool:
-        """Whether the thread is done."""
-        return self._ended.is_set()
-
     # The thread --------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        failure: BaseException | None = None
-        try:
-            self._watch()
-            self._connection.connect()
-            self._loop.start()
-        except BaseException as error:  # SystemExit of a key function too, which would end a thread without a word
-            failure = error
-        try:
-            self._finish(failure)
-        finally:
-            self._loop.close()
-            self._ended.set()
-
     def _finish(self, failure: BaseException | None) -> None:
-        self._connection.drop()
         self._stopping = self._intake_closed = True
         if failure is not None:
             _log.critical("the I/O thread ended by %s", described(failure), exc_info=shown(failure))
-            self._listener.failed(failure)
+            self._owner.failed(failure)
         self._forget()
-        self._listener.intake_closed()
-        self._listener.settled()
+        self._owner.intake_closed()
+        self._owner.settled()
+
+    def _on_late(self, waited: float) -> None:
+        _log.warning(
+            "the broker did not confirm the close within %.3g s; leaving without its answer. "
+            "What was settled last may come again", waited,
+        )  # fmt: skip
 
     def _reweigh(self, settings: ConsumerSettings) -> None:
         if not self._stopping:
             self._settings = settings
+            self.channels.reweigh(settings)
             self._backlogged.reweigh(settings)
             self._window_control.reweigh(settings)
 
@@ -355,17 +253,11 @@ class IOThread:
             return False, False
         return True, transport.whole and self._flush_timer.quick
 
-    def _watch(self) -> None:
-        """End if the consumer cannot be used any more."""
+    def _look(self) -> None:
         self.turned = time.monotonic()
-        if self._listener.orphan():
-            self._close(_AWAITING_PART * _LONGEST_END)
-            self._loop.call_later(_LONGEST_END, self._loop.stop)
-        else:
-            self._loop.call_later(_WATCH_PERIOD, self._watch)
 
-    def _channels(self) -> Iterator[ConsumerChannel]:
-        return iter(self._current.values())
+    def _each_channel(self) -> Iterator[ConsumerChannel]:
+        return iter(self.channels)
 
     def _flush(self) -> None:
         """Send what is settled, because that was asked for."""
@@ -387,13 +279,13 @@ class IOThread:
         return bool(found)
 
     def _look_if_settled(self) -> None:
-        if self._intake_closed and self.unsettled() == 0:
-            self._listener.settled()
+        if self._intake_closed and self.channels.unsettled() == 0:
+            self._owner.settled()
 
     # The connection ----------------------------------------------------------------------------------------------
 
     def _on_connected(self, transport: Transport, again: bool) -> None:
-        """Open a channel for every queue."""
+        """Declare what is to be declared, then open a channel for every queue."""
         if again:
             self.counters.add("reconnects")
         limit, queues = transport.params.channel_max, len(self._settings.windows)
@@ -411,7 +303,7 @@ class IOThread:
         if self._declared:
             self.declarations.declare_all(self._declared, lambda error: self._on_declared(transport, error))
         else:
-            self._open_channels(transport)
+            self.channels.open_all(transport)
         self.consumer_counts.connected(transport)
 
     def _on_declared(self, transport: Transport, error: BaseException | None) -> None:
@@ -423,40 +315,26 @@ class IOThread:
             return
         if error is not None:
             _log.error("%s; it is consumed all the same", error)
-        self._open_channels(transport)
-
-    def _open_channels(self, transport: Transport) -> None:
-        names = list(self._settings.windows)
-        if self._window_control.is_careful:
-            # One after the other, or the first messages of all would fill a slow line; not always the same first.
-            random.shuffle(names)
-            pause = min(_STAGGER, _LONGEST_STAGGER / len(names))
-        else:
-            pause = 0.0
-        for number, name in enumerate(names):
-            self._open_channel(transport, name, number * pause)
+        self.channels.open_all(transport)
 
     def _on_disconnected(self, error: BaseException) -> None:
         """Learn from the error what there is to learn."""
         stream = refusing_stream(error)
-        if stream in self._settings.queues:
+        if stream is not None and self.channels.note_stream(stream):
             _log.error(
                 "queue %r is a stream, whose messages can only be acknowledged; from now on they are, also if their "
                 "handler fails. Declare it as Queue(%r, prefetch=N, offset=...) to begin so", stream, stream,
             )  # fmt: skip
-            self._streams.add(stream)
         self._forget()
         if self._closing:
             self._close_connection()
 
     def _forget(self) -> None:
         """Forget what was delivered: the broker delivers it again."""
-        answered = any(found.answered for found in self._current.values())
+        answered = self.channels.abandon_all()
         if answered:
             self._connection.useful()
         self._window_control.disconnected(answered)
-        for found in self._current.values():
-            found.abandon()
         self.consumer_counts.disconnected()
         self.declarations.disconnected()
         self._startup.hurry()
@@ -478,131 +356,28 @@ class IOThread:
         except Exception as error:
             self._loop.call_later(0, functools.partial(_raise, error))
 
-    # Channels ----------------------------------------------------------------------------------------------------
-
-    def _open_channel(self, transport: Transport, name: str, delay: float = 0.0) -> None:
-        found = self._current[name] = ConsumerChannel(
-            name,
-            self._window_control.window(name),
-            self.settlements,
-            self._intake,
-            self._callbacks,
-            self.measurements,
-            self._settings.queues[name],
-            name in self._streams,
-        )
-
-        def open_it() -> None:
-            if found.alive and transport.is_open and not (delay and self._stopping):
-                transport.channel(on_open_callback=found.opened)
-
-        if delay:
-            self._loop.call_later(delay, open_it)
-        else:
-            open_it()
-
-    def _on_channel_change(self, found: ConsumerChannel, reason: BaseException | None) -> None:
-        if reason is not None:
-            self._on_channel_lost(found, reason)
-        elif found.consuming:
-            self._on_consuming(found)
-        elif found.subscribed:
-            # Paused. If it turns out to be missing when it is resumed, that is something to wait for.
-            self._unconfirmed.discard(found.queue)
-            self._startup.subscribed()
-        else:
-            self._on_cancelled(found)
-
-    def _on_consuming(self, found: ConsumerChannel) -> None:
-        """Note that the broker confirmed a consumer."""
-        self._backoffs[found.queue].succeeded()
-        self._unconfirmed.discard(found.queue)
-        if self._stopping:
-            self._cancel(found)
-        else:
-            _log.info("consuming queue %r, prefetch %d", found.queue, self._settings.windows[found.queue])
-            self._startup.subscribed()
-
     def _begin(self) -> None:
         self._window_control.start()
-        self._listener.ready()
-
-    def _on_cancelled(self, found: ConsumerChannel) -> None:
-        """Consume again a queue whose consumer the broker cancelled."""
-        if self._stopping:
-            self._cancel_done(found)
-        else:
-            self._connection.last_error = f"queue {found.queue!r}: the broker cancelled the consumer"
-            self._loop.call_later(self._backoffs[found.queue].failed(), found.consume)
-
-    def _on_channel_lost(self, found: ConsumerChannel, reason: BaseException) -> None:
-        """Open another channel for a queue whose channel the broker closed."""
-        if self._connection.transport is None:
-            return
-        if self._stopping:
-            self._cancel_done(found)
-            self._look_if_settled()
-            self._on_settlements_taken(found)
-        elif found.queue in self._unconfirmed:
-            kind = QueueNotFound if is_missing(reason) else ConnectionFailed
-            what = "does not exist" if is_missing(reason) else "cannot be consumed"
-            self._fail(
-                kind(f"queue {found.queue!r} {what} on {self._connection.address}: {mask_url(describe(reason))}")
-            )
-        else:
-            delay = self._backoffs[found.queue].failed()
-            self._connection.last_error = f"queue {found.queue!r}: {mask_url(describe(reason))}"
-            _log.warning("channel of queue %r lost, another in %.2f s: %s", found.queue, delay, describe(reason))
-            self._loop.call_later(delay, lambda: self._reopen(found))
-
-    def _reopen(self, lost: ConsumerChannel) -> None:
-        transport = self._connection.transport
-        # A new connection meanwhile has opened every channel itself.
-        if transport is not None and not self._stopping and self._current[lost.queue] is lost:
-            self._window_control.renew(lost.queue)
-            wanted = wanted_queues({lost.queue: self._settings.queues[lost.queue]})
-            if wanted:  # it may have been deleted
-                self.declarations.declare_all(wanted, lambda error: self._on_declared_again(transport, lost, error))
-            else:
-                self._open_channel(transport, lost.queue)
-
-    def _on_declared_again(self, transport: Transport, lost: ConsumerChannel, error: BaseException | None) -> None:
-        if error is not None:
-            _log.error("%s; it is consumed all the same", error)
-        if self._connection.transport is transport and not self._stopping and self._current[lost.queue] is lost:
-            self._open_channel(transport, lost.queue)
+        self._owner.ready()
 
     # The end -----------------------------------------------------------------------------------------------------
 
-    def _fail(self, error: Exception) -> None:
-        self._listener.failed(error)
-        self._close(_AWAITING_PART * _LONGEST_END)
-
     def _stop_intake(self) -> None:
-        if self._stopping:
-            return
-        self._stopping = True
-        self._connection.give_up()
-        for found in list(self._current.values()):
-            self._cancel(found)
-        if not self._cancelling:
-            self._end_intake()
+        if not self._stopping:
+            self._stopping = True
+            self._connection.give_up()
+            self.channels.cancel_all()
 
-    def _cancel(self, found: ConsumerChannel) -> None:
-        if found.cancel(lambda: self._cancel_done(found)):
-            self._cancelling.add(found)
-
-    def _cancel_done(self, found: ConsumerChannel) -> None:
-        self._cancelling.discard(found)
-        if not self._cancelling:
-            self._end_intake()
+    def _on_channel_lost(self, found: ConsumerChannel) -> None:
+        self._look_if_settled()
+        self._on_settlements_taken(found)
 
     def _end_intake(self) -> None:
         if not self._intake_closed:
             self._intake_closed = True
             self._intake.drain()
-            _log.info("deliveries have ended; %d messages are here and unsettled", self.unsettled())
-            self._listener.intake_closed()
+            _log.info("deliveries have ended; %d messages are here and unsettled", self.channels.unsettled())
+            self._owner.intake_closed()
             self._look_if_settled()
             if self._closing:
                 self._await_settlements()
@@ -620,7 +395,7 @@ class IOThread:
         if self._closing:
             return
         self._closing = True
-        self._loop.call_later(longest, self._close_connection)
+        self._loop.call_later(_AWAITING_PART * longest, self._close_connection)
         if self._intake_closed:
             self._await_settlements()
         else:
@@ -629,7 +404,7 @@ class IOThread:
 
     def _await_settlements(self) -> None:
         self._flush()
-        for found in list(self._current.values()):
+        for found in list(self.channels):
             self._await_settlements_of(found, found.settling_time())
         if not self._awaiting:
             self._close_connection()

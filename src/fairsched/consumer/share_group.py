@@ -33,6 +33,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairsched.amqp.backoff import Backoff
+from fairsched.amqp.flag import Flag
 from fairsched.amqp.session import Session
 from fairsched.amqp.shortstring import LONGEST, is_short_string
 from fairsched.consumer.log_limit import LogLimit
@@ -205,7 +206,7 @@ class ShareGroup:
     every worker is fair to its own queues as without a group; the log says so once a minute.
 
     `start` and `end` are for the owner, one after the other. Synchronization: `peers`, `connected`, `_session` and what
-    `charges` reads are single references that the thread writes and any thread may read, `_ended` is an event. All else
+    `charges` reads are single references that the thread writes and any thread may read, `_ended` is a flag. All else
     belongs to the thread.
     """
 
@@ -223,7 +224,7 @@ class ShareGroup:
         self._identity = uuid.uuid4().hex
         self._balance = GroupBalance()
         self._session: Session | None = None
-        self._ended = threading.Event()
+        self._ended = Flag()
         #: Says whether the consumer has ended, closed or not.
         self._over: Callable[[], bool] = self._ended.is_set
         self._log = LogLimit()

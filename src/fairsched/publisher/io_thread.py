@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING, Any
 
 import pika.exceptions
 
 from fairsched.amqp._publishing import PublishWindow, encode_message
 from fairsched.amqp.backoff import Backoff
-from fairsched.amqp.connection import Connection
+from fairsched.amqp.connection_thread import ConnectionThread, Owner
 from fairsched.amqp.errors import broker_text
-from fairsched.amqp.ioloop import Loop
 from fairsched.errors import ConnectionFailed, MessageReturned, PublishFailed
 from fairsched.publisher.transport import PublisherTransport
 
@@ -29,29 +27,17 @@ _FORCED = 320
 _AROUND = 8
 #: Bytes that are given to the connection at once.
 _TOGETHER = 1 << 18
-#: How often it is asked whether the publisher can still be used, in seconds, and how long its end may take if not.
-_WATCH_PERIOD, _LONGEST_END = 1.0, 5.0
 
 
-class Listener:
-    """The client, as the I/O thread sees it; every method is called in the I/O thread."""
-
-    def ready(self) -> None:
-        """Messages can be published, for the first time."""
-
-    def failed(self, error: BaseException) -> None:
-        """Take note that publishing cannot begin, or cannot go on."""
+class PublishingOwner(Owner):
+    """The client of a publisher, as its I/O thread sees it; the thread calls every method."""
 
     def progressed(self) -> None:
         """Messages were settled, or the connection is unblocked: there may be room."""
 
-    def orphan(self) -> bool:
-        """Whether the publisher cannot be used any more; asked now and then."""
-        return False
 
-
-class IOThread:
-    """Runs pika in a thread of its own and keeps a window's messages on their way.
+class IOThread(ConnectionThread):
+    """Keeps a window's messages on their way.
 
     Parameters
     ----------
@@ -59,13 +45,13 @@ class IOThread:
         Tried in turn.
     messages, size : int
         Of the window.
-    listener : Listener
+    owner : PublishingOwner
         Told how it begins, goes on and ends.
 
     Notes
     -----
-    `start`, `wake`, `close`, `ended`, `last_error` and `reconnects` are safe from any thread; everything else belongs
-    to the I/O thread.
+    `wake`, `connected`, `address`, `blocked` and `reconnects` are safe from any thread, besides what
+    `ConnectionThread` names; everything else belongs to the I/O thread.
 
     The broker closes a channel because of a message it cannot accept, such as one for an exchange that does not exist,
     and does not say which. What was under way is then sent again one message at a time: the one with which the channel
@@ -73,26 +59,17 @@ class IOThread:
     twice without a confirm in between; a connection that is merely cut, or closed by an operator, accuses no message.
     """
 
-    def __init__(self, urls: Sequence[str], messages: int, size: int, listener: Listener) -> None:
+    _owner: PublishingOwner
+
+    def __init__(self, urls: Sequence[str], messages: int, size: int, owner: PublishingOwner) -> None:
+        super().__init__(urls, owner, "fairsched-publisher", kind=PublisherTransport)
         #: How often a lost connection was made again.
         self.reconnects = 0
         #: Whether the broker takes no messages for now, and why.
         self.blocked: str | None = None
-        self._loop = Loop()
         self.window = PublishWindow(messages, size, self.wake)
-        self._listener = listener
         #: Bytes of the longest payload of a frame.
         self._longest = 0
-        self._connection = Connection(
-            self._loop,
-            tuple(urls),
-            connected=self._on_connected,
-            disconnected=self._on_disconnected,
-            refused=self._fail,
-            closed=self._loop.stop,
-            blocked=self._on_blocked,
-            kind=PublisherTransport,
-        )
         self._backoff = Backoff()
         #: The transport of a channel in confirm mode.
         self._transport: PublisherTransport | None = None
@@ -101,21 +78,8 @@ class IOThread:
         self._fruitless = 0
         #: Whether the window is going out on the present connection.
         self._sending = False
-        self._launched, self._ended = False, threading.Event()
-        self._thread = threading.Thread(target=self._run, name="fairsched-publisher", daemon=True)
 
     # From any thread ---------------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Start the thread; it connects at once."""
-        # An interrupt in the midst of this leaves a thread of which `threading` does not yet say that it is alive.
-        self._launched = True
-        self._thread.start()
-
-    @property
-    def last_error(self) -> str | None:
-        """Why there was no connection, the last time there was none."""
-        return self._connection.last_error
 
     @property
     def connected(self) -> bool:
@@ -127,64 +91,32 @@ class IOThread:
         """Host and port that was connected to last."""
         return self._connection.address
 
-    @property
-    def ended(self) -> bool:
-        """Whether the thread is done."""
-        return self._ended.is_set()
-
     def wake(self) -> None:
         """Have what is in the window sent as soon as the I/O thread can."""
         if not self._ended.is_set():
             self._loop.add_callback_threadsafe(self._send)
 
-    def close(self, timeout: float) -> None:
-        """Close the connection and end the thread, waiting `timeout` seconds at most."""
-        if not self._launched:
-            return
-        self._loop.add_callback_threadsafe(self._close)
-        if not self._ended.wait(timeout):
-            _log.warning("the broker did not confirm the close within %.3g s; leaving without its answer", timeout)
-            self._loop.add_callback_threadsafe(self._loop.stop)
-        if self._ended.wait(1.0):
-            self._thread.join(1.0)
-
     # The thread --------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        failure: BaseException | None = None
-        try:
-            self._watch()
-            self._connection.connect()
-            self._loop.start()
-        except BaseException as error:  # whatever it is, who waits must hear of it
-            failure = error
-        try:
-            self._connection.drop()
-            self._transport = None
-            if failure is not None:
-                _log.critical("the I/O thread ended by %s", type(failure).__name__, exc_info=failure)
-                self._listener.failed(failure)
-        finally:
-            self._ended.set()
-            self._loop.close()
-            self._listener.progressed()
-
-    def _watch(self) -> None:
-        """Send what an interrupted `publish` left behind, and end if the publisher cannot be used any more."""
-        if self._listener.orphan():
-            self._close()
-            self._loop.call_later(_LONGEST_END, self._loop.stop)
-            return
+    def _look(self) -> None:
+        """Send what an interrupted `publish` left behind."""
         self._send()
-        self._loop.call_later(_WATCH_PERIOD, self._watch)
 
-    def _close(self) -> None:
+    def _close(self, longest: float) -> None:
         self._closing = True
-        self._connection.close()
+        super()._close(longest)
 
-    def _fail(self, error: BaseException) -> None:
-        self._listener.failed(error)
-        self._close()
+    def _finish(self, failure: BaseException | None) -> None:
+        self._transport = None
+        if failure is not None:
+            _log.critical("the I/O thread ended by %s", type(failure).__name__, exc_info=failure)
+            self._owner.failed(failure)
+
+    def _on_late(self, waited: float) -> None:
+        _log.warning("the broker did not confirm the close within %.3g s; leaving without its answer", waited)
+
+    def _after_end(self) -> None:
+        self._owner.progressed()
 
     # The connection ----------------------------------------------------------------------------------------------
 
@@ -210,7 +142,7 @@ class IOThread:
         self.window.blocked = reason is not None
         if reason is None:
             self._send()
-            self._listener.progressed()
+            self._owner.progressed()
 
     def _open_channel(self, transport: PublisherTransport) -> None:
         if transport.is_open and not self._closing:
@@ -233,7 +165,7 @@ class IOThread:
         self._sending = True
         if not self._begun:
             self._begun = True
-            self._listener.ready()
+            self._owner.ready()
         self._send()
 
     def _on_channel_closed(self, transport: PublisherTransport, reason: BaseException) -> None:
@@ -251,7 +183,7 @@ class IOThread:
         # A message that failed is progress, and so is the knowledge that there is one; anything else waits its turn.
         delay = 0.0 if self.window.failed > before or self.window.singly else self._backoff.failed()
         self._loop.call_later(delay, lambda: self._open_channel(transport))
-        self._listener.progressed()
+        self._owner.progressed()
 
     # Messages ----------------------------------------------------------------------------------------------------
 
@@ -269,7 +201,7 @@ class IOThread:
         self._fruitless = 0
         if self.window.singly:
             self._send()
-        self._listener.progressed()
+        self._owner.progressed()
 
     def _on_confirm(self, frame: Any) -> None:
         """Take a confirm that took pika's way."""

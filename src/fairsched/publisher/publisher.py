@@ -8,9 +8,9 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from fairsched.amqp.flag import Flag
 from fairsched.config.arguments import made_by
 from fairsched.errors import PublishFailed
-from fairsched.publisher.change import Change
 from fairsched.publisher.client import Client, PublisherOptions, confirmations, message_count
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Publisher:
         self._client = client = Client(settings)
         alive = weakref.ref(self)
         client.orphaned = lambda: alive() is None
-        changed = self._changed = Change()
+        changed = self._changed = Flag()
         client.on_change = changed.set
         #: Held by the one thread that waits for room; a handler of a signal may publish meanwhile, in that thread.
         self._turn = threading.RLock()

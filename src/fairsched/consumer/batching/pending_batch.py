@@ -64,7 +64,7 @@ class PendingBatch:
         client = self._client
         if client.is_over():
             return 0
-        return count if self._lane.qsize() or not client.io_thread.is_full() else 0
+        return count if self._lane.qsize() or not client.io_thread.channels.is_full() else 0
 
     def left(self) -> float:
         """Return the remaining seconds."""

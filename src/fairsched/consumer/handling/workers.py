@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from fairsched.amqp.flag import Flag
+
 if TYPE_CHECKING:
     from fairsched.consumer.client import Client
     from fairsched.delivery._delivery import Message
@@ -34,7 +36,7 @@ class WorkerThreads:
         self._handler = handler
         self._left = len(priorities)
         self._guard = threading.Lock()
-        self._all_left = threading.Event()
+        self._all_left = Flag()
         self._threads = [
             threading.Thread(target=self._work, args=(number, priority), name=f"fairsched-worker-{number}", daemon=True)
             for number, priority in enumerate(priorities)

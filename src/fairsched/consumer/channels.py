@@ -1,0 +1,292 @@
+"""The channels of a consumer, one for each queue: opened, consumed, lost, opened again, cancelled."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairsched.amqp.backoff import Backoff
+from fairsched.amqp.errors import describe, is_missing
+from fairsched.amqp.urls import mask_url
+from fairsched.consumer.channel import ConsumerChannel
+from fairsched.consumer.declarations import wanted_queues
+from fairsched.errors import ConnectionFailed, QueueNotFound
+
+if TYPE_CHECKING:
+    from pika.adapters.select_connection import IOLoop
+
+    from fairsched.amqp.connection import Connection
+    from fairsched.amqp.transport import Transport
+    from fairsched.consumer.channel import ChannelCallbacks
+    from fairsched.consumer.declarations import Declarations
+    from fairsched.consumer.prefetch.control import WindowControl
+    from fairsched.consumer.prefetch.measure import Measurements
+    from fairsched.consumer.settings import ConsumerSettings
+    from fairsched.consumer.startup import Startup
+    from fairsched.delivery._delivery import Intake, Settlements
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two queues that are consumed after connections that did not last, and for all of them at most.
+_STAGGER, _LONGEST_STAGGER = 0.01, 2.0
+
+
+class Unsettled(NamedTuple):
+    """The filling of a queue's window: messages that are here and can be settled, of so many at most, and bytes."""
+
+    window: int
+    messages: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a consumer that each of its channels works with, or that say how it is opened.
+
+    Attributes
+    ----------
+    loop, connection, declarations, window_control, startup, settlements, intake, measurements
+        Of the I/O thread.
+    callbacks : ChannelCallbacks
+        Of every channel.
+    failed : callable
+        ``failed(error)``: a queue cannot be consumed, which ends the consumer.
+    cancelled : callable
+        Called, after `ConsumerChannels.cancel_all`, when no queue is consumed any more.
+    lost : callable
+        ``lost(channel)``: after `cancel_all`, the broker closed a channel.
+    """
+
+    loop: IOLoop
+    connection: Connection
+    declarations: Declarations
+    window_control: WindowControl
+    startup: Startup
+    settlements: Settlements
+    intake: Intake
+    measurements: Measurements
+    callbacks: ChannelCallbacks
+    failed: Callable[[Exception], None]
+    cancelled: Callable[[], None]
+    lost: Callable[[ConsumerChannel], None]
+
+
+class ConsumerChannels:
+    """Keeps a channel for each queue, and consumes again what the broker cancels or closes.
+
+    Parameters
+    ----------
+    settings : ConsumerSettings
+        The queues.
+
+    Notes
+    -----
+    `windows`, `window`, `occupied`, `unsettled`, `is_full` and `subscribed` are safe from any thread; everything else
+    belongs to the I/O thread.
+    """
+
+    #: Set once, by `work_with`, before anything is opened.
+    _parts: Parts
+
+    def __init__(self, settings: ConsumerSettings) -> None:
+        self._settings = settings
+        self.by_queue: dict[str, ConsumerChannel] = {}
+        #: Queues of which the broker has said that they are streams.
+        self._streams: set[str] = set()
+        self._backoffs = {name: Backoff() for name in settings.windows}
+        #: Queues that were never consumed: that one of them is missing is a mistake, later it is something to wait for.
+        self._unconfirmed = set(settings.windows)
+        self._cancelling: set[ConsumerChannel] = set()
+        self._stopping = False
+
+    def work_with(self, parts: Parts) -> None:
+        """Take what the channels need; some of it needs the channels, and so is made later than these."""
+        self._parts = parts
+
+    def reweigh(self, settings: ConsumerSettings) -> None:
+        """Take the windows that go with other weights."""
+        self._settings = settings
+
+    def __iter__(self) -> Iterator[ConsumerChannel]:
+        return iter(self.by_queue.values())
+
+    # From any thread ---------------------------------------------------------------------------------------------
+
+    def subscribed(self) -> dict[str, bool]:
+        """Return for every queue whether it is consumed."""
+        current = self.by_queue
+        return {name: name in current and current[name].subscribed for name in self._settings.windows}
+
+    def windows(self) -> dict[str, int]:
+        """Return for every queue that is consumed the unsettled messages that its consumer may have."""
+        return {name: found.window for name, found in list(self.by_queue.items())}
+
+    def window(self) -> int:
+        """Return the unsettled messages that all present consumers may have."""
+        return sum(self.windows().values())
+
+    def occupied(self) -> dict[str, Unsettled]:
+        """Return for every queue that is consumed what of it is here and can still be settled."""
+        return {
+            name: Unsettled(found.window, found.ledger.outstanding, found.ledger.size)
+            if found.alive
+            else Unsettled(found.window, 0, 0)
+            for name, found in list(self.by_queue.items())
+        }
+
+    def unsettled(self) -> int:
+        """Return the number of messages that are here and can still be settled."""
+        return sum(found.ledger.outstanding for found in list(self) if found.alive)
+
+    def is_full(self) -> bool:
+        """Whether the broker sends nothing before more is settled: every window is full, and every channel stands."""
+        return all(found.alive and found.ledger.outstanding >= found.window for found in list(self))
+
+    def forked(self) -> None:
+        """Let no message of this copy in a child process be settled."""
+        for found in list(self):
+            found.alive = False
+
+    # Opening -----------------------------------------------------------------------------------------------------
+
+    def open_all(self, transport: Transport) -> None:
+        """Open a channel for every queue on a new connection."""
+        names, control = list(self._settings.windows), self._parts.window_control
+        if control.is_careful:
+            # One after the other, or the first messages of all would fill a slow line; not always the same first.
+            random.shuffle(names)
+            pause = min(_STAGGER, _LONGEST_STAGGER / len(names))
+        else:
+            pause = 0.0
+        for number, name in enumerate(names):
+            self._open(transport, name, number * pause)
+
+    def _open(self, transport: Transport, name: str, delay: float = 0.0) -> None:
+        parts = self._parts
+        found = self.by_queue[name] = ConsumerChannel(
+            name,
+            parts.window_control.window(name),
+            parts.settlements,
+            parts.intake,
+            parts.callbacks,
+            parts.measurements,
+            self._settings.queues[name],
+            name in self._streams,
+        )
+
+        def open_it() -> None:
+            if found.alive and transport.is_open and not (delay and self._stopping):
+                transport.channel(on_open_callback=found.opened)
+
+        if delay:
+            parts.loop.call_later(delay, open_it)
+        else:
+            open_it()
+
+    def note_stream(self, queue: str) -> bool:
+        """Consume a queue as a stream from now on; False if it is none of the queues here."""
+        if queue in self._settings.queues:
+            self._streams.add(queue)
+            return True
+        return False
+
+    # What happens to a channel -----------------------------------------------------------------------------------
+
+    def changed(self, found: ConsumerChannel, reason: BaseException | None) -> None:
+        """Take note of what `ChannelCallbacks.changed` tells."""
+        if reason is not None:
+            self._on_lost(found, reason)
+        elif found.consuming:
+            self._on_consuming(found)
+        elif found.subscribed:
+            # Paused. If it turns out to be missing when it is resumed, that is something to wait for.
+            self._unconfirmed.discard(found.queue)
+            self._parts.startup.subscribed()
+        else:
+            self._on_cancelled(found)
+
+    def _on_consuming(self, found: ConsumerChannel) -> None:
+        """Note that the broker confirmed a consumer."""
+        self._backoffs[found.queue].succeeded()
+        self._unconfirmed.discard(found.queue)
+        if self._stopping:
+            self._cancel(found)
+        else:
+            _log.info("consuming queue %r, prefetch %d", found.queue, self._settings.windows[found.queue])
+            self._parts.startup.subscribed()
+
+    def _on_cancelled(self, found: ConsumerChannel) -> None:
+        """Consume again a queue whose consumer the broker cancelled."""
+        if self._stopping:
+            self._cancel_done(found)
+        else:
+            self._parts.connection.last_error = f"queue {found.queue!r}: the broker cancelled the consumer"
+            self._parts.loop.call_later(self._backoffs[found.queue].failed(), found.consume)
+
+    def _on_lost(self, found: ConsumerChannel, reason: BaseException) -> None:
+        """Open another channel for a queue whose channel the broker closed."""
+        parts, name = self._parts, found.queue
+        if parts.connection.transport is None:
+            return
+        if self._stopping:
+            self._cancel_done(found)
+            parts.lost(found)
+        elif name in self._unconfirmed:
+            kind = QueueNotFound if is_missing(reason) else ConnectionFailed
+            what = "does not exist" if is_missing(reason) else "cannot be consumed"
+            parts.failed(kind(f"queue {name!r} {what} on {parts.connection.address}: {mask_url(describe(reason))}"))
+        else:
+            delay = self._backoffs[name].failed()
+            parts.connection.last_error = f"queue {name!r}: {mask_url(describe(reason))}"
+            _log.warning("channel of queue %r lost, another in %.2f s: %s", name, delay, describe(reason))
+            parts.loop.call_later(delay, lambda: self._reopen(found))
+
+    def _reopen(self, lost: ConsumerChannel) -> None:
+        parts, transport = self._parts, self._parts.connection.transport
+        if transport is None or not self._is_wanted(lost):
+            return
+        parts.window_control.renew(lost.queue)
+        wanted = wanted_queues({lost.queue: self._settings.queues[lost.queue]})
+        if wanted:  # it may have been deleted
+            parts.declarations.declare_all(wanted, lambda error: self._on_declared_again(transport, lost, error))
+        else:
+            self._open(transport, lost.queue)
+
+    def _on_declared_again(self, transport: Transport, lost: ConsumerChannel, error: BaseException | None) -> None:
+        if error is not None:
+            _log.error("%s; it is consumed all the same", error)
+        if self._parts.connection.transport is transport and self._is_wanted(lost):
+            self._open(transport, lost.queue)
+
+    def _is_wanted(self, lost: ConsumerChannel) -> bool:
+        """Whether a lost channel's queue has no other meanwhile: a new connection opens every channel itself."""
+        return not self._stopping and self.by_queue[lost.queue] is lost
+
+    def abandon_all(self) -> bool:
+        """Forget every channel: the connection is gone. Return whether the broker has heard of any settlement."""
+        answered = any(found.answered for found in self)
+        for found in self:
+            found.abandon()
+        return answered
+
+    # The end -----------------------------------------------------------------------------------------------------
+
+    def cancel_all(self) -> None:
+        """Consume nothing any more, and open no channel."""
+        self._stopping = True
+        for found in list(self):
+            self._cancel(found)
+        if not self._cancelling:
+            self._parts.cancelled()
+
+    def _cancel(self, found: ConsumerChannel) -> None:
+        if found.cancel(lambda: self._cancel_done(found)):
+            self._cancelling.add(found)
+
+    def _cancel_done(self, found: ConsumerChannel) -> None:
+        self._cancelling.discard(found)
+        if not self._cancelling:
+            self._parts.cancelled()
