@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from model.explore import Fault, schedules
 from model.flag_model import GUARDS, FlagModel
 

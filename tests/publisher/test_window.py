@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from struct import pack
 from typing import Any
@@ -151,21 +152,20 @@ def window(messages: int = 100, size: int = 10**6) -> PublishWindow:
     return PublishWindow(messages, size, lambda: None)
 
 
-def test_a_wake_that_a_signal_ends_is_made_up_for() -> None:
-    calls: list[str] = []
+@pytest.mark.parametrize("again", [lambda found: found.put("", "q", PLAIN, b"", True), PublishWindow.wake_again])
+def test_a_wake_that_a_signal_ends_is_made_up_for(again: Callable[[PublishWindow], object]) -> None:
+    calls: list[None] = []
 
     def wake() -> None:
-        calls.append("")
-        if len(calls) % 2:
+        calls.append(None)
+        if len(calls) == 1:
             raise KeyboardInterrupt
 
-    for again in (lambda: window.put("", "q", PLAIN, b"", True), lambda: window.wake_again()):
-        calls.clear()
-        window = PublishWindow(100, 10**6, wake)
-        with pytest.raises(KeyboardInterrupt):
-            window.put("", "q", PLAIN, b"", True)
-        again()
-        assert len(calls) == 2
+    found = PublishWindow(100, 10**6, wake)
+    with pytest.raises(KeyboardInterrupt):
+        found.put("", "q", PLAIN, b"", True)
+    again(found)
+    assert len(calls) == 2
 
 
 def test_it_is_woken_once_until_it_was_asked() -> None:
