@@ -177,7 +177,7 @@ class App:
         found = self._used = self._found(url)
         options = {**self.options, **overrides}
         consumer = Consumer(found, self._selected(options.pop("queues", None)), **options)
-        # For `Message.reply`; not called before a handler answers, so that who never does has no second connection.
+        # For `Message.reply`; called when a handler first answers, so that without answers there is one connection.
         consumer._client.publisher = lambda: self.publisher
         return consumer
 

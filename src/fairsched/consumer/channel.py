@@ -107,7 +107,7 @@ class ConsumerChannel(ChannelDeliveries):
         self.prefetch = ResizableWindow(self.ledger, self._start, self._stop, self._on_change)
         #: Whether the broker confirmed the consumer and has not cancelled it since.
         self.consuming = False
-        #: The same for who asks how it goes, any thread: a window that is being changed, or is shut, counts too.
+        #: The same for the reported state, read by any thread: a window that is being changed, or is shut, counts too.
         self.subscribed = False
         #: Messages ready in the queue when the broker was last asked; None: not asked since the last look.
         self.ready: int | None = None

@@ -48,7 +48,7 @@ _CLOSE_PART, _CLOSE_MOST = 0.2, 2.0
 _CLOSE_LEAST = 0.5
 
 #: Why a consumer is an orphan that was dropped.
-DROPPED = "nobody refers to it"
+DROPPED = "no reference to it is left"
 
 #: Started consumers of this process, which a child process has to be kept from using.
 _started: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -322,7 +322,7 @@ class Client(MessageSource, ConsumingOwner):
 
     def _stop(self, *, returning: bool, abandoned: bool) -> None:
         first = self._stop_at is None
-        # In this order: who finds `returning` has a time that runs.
+        # In this order: a thread that finds `returning` has a time that runs.
         if first:
             self._stop_at = time.monotonic()
         if returning:

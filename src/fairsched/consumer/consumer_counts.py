@@ -36,7 +36,7 @@ class ConsumerCounts:
     -----
     `alone` is safe from any thread, the rest is for the I/O thread. A passive declare of a queue that is missing
     closes its channel, so it is not done on one that consumes. Until the first answer, and while there is no
-    connection, everybody counts as alone.
+    connection, every queue counts as consumed by this alone.
     """
 
     def __init__(self, loop: IOLoop, queues: Iterable[str], own: Callable[[str], int]) -> None:

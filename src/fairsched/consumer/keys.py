@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 #: The key of messages that carry no key.
-NOBODY = ""
+NO_KEY = ""
 
 #: Properties of a message that can serve as a key.
 PROPERTIES = frozenset(PROPERTY_NAMES) - {"headers"}
@@ -85,7 +85,7 @@ def _header(message: Message, name: str) -> object:
 def hashable(value: object) -> Hashable:
     """Return a value that can be a key: tables, lists and NaN, which a header may hold, become their text."""
     if value is None:
-        return NOBODY
+        return NO_KEY
     if isinstance(value, _WITHOUT_HASH):
         return repr(value)
     # No NaN equals another: each message would be a tenant of its own.
@@ -112,12 +112,12 @@ class _Guarded:
         except DecodingError as error:
             if self._reports.due(message.queue):
                 _log.error("%s of a message of queue %r: %s; it gets none", self._option, message.queue, error)
-            return NOBODY
+            return NO_KEY
         except Exception as error:
             if self._reports.due(message.queue):
                 _log.error(
                     "%s function failed on a message of queue %r (%s); such messages get no key",
                     self._option, message.queue, described(error), exc_info=shown(error),
                 )  # fmt: skip
-            return NOBODY
+            return NO_KEY
         return key

@@ -10,7 +10,7 @@ from typing import Any
 
 from fairsched.config.weights import tenant_quanta
 from fairsched.consumer.cost import ConstantCost, TimeCost
-from fairsched.consumer.keys import NOBODY, hashable
+from fairsched.consumer.keys import NO_KEY, hashable
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.delivery.handlers import check_plain
 from fairsched.errors import ConfigurationError
@@ -150,5 +150,5 @@ class Key:
         except Exception:
             if self._reports.due(""):
                 _log.exception("key function failed; such messages get no key")
-            return NOBODY
+            return NO_KEY
         return slot

@@ -258,7 +258,7 @@ def _is_orphaned(publisher: Publisher | None) -> bool:
 
 
 def _tell(publisher: Publisher | None) -> None:
-    """Wake who waits for a change, in a publisher's event loop, if there is one still."""
+    """Wake the tasks that wait for a change, in a publisher's event loop, if there is one still."""
     if publisher is not None and publisher._loop is not None:
         with contextlib.suppress(RuntimeError):  # a closed loop has no coroutine left to wake
             publisher._loop.call_soon_threadsafe(publisher._changed.set)

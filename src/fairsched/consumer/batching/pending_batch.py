@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fairsched.delivery._delivery import Message
     from fairsched.scheduling._fairqueue import FairQueue
 
-#: How often who waits looks whether the shutdown timeout is over, in seconds.
+#: How often a thread that waits looks whether the shutdown timeout is over, in seconds.
 _SLICE = 1.0
 
 

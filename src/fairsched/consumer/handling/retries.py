@@ -187,7 +187,7 @@ class Retries:
         #: What waits for room in the window of the publisher.
         self._ready: deque[_Copy] = deque()
         self._guard = threading.RLock()
-        #: Held by who puts messages into the window.
+        #: Held by the thread that puts messages into the window.
         self._turn = threading.Lock()
         self._look = False
         self._closed = False
