@@ -33,10 +33,10 @@ cdef enum SettleVerb:
     VERB_REQUEUE
     VERB_REJECT
 
-cdef struct Settling:  # several deliveries: those of one queue, one after the other, in one QueueCall
+cdef struct Settling:  # several deliveries: those of one queue, one after the other, in one visit
     Visit visit
-    BrokerQueue* queue       of the call, referenced; NULL: no call is open
-    bint requeued            a message was returned, which may have expired
+    BrokerQueue* queue       # of the visit, referenced; NULL: there is none
+    bint requeued            # something has come back, and may have expired
 
 cdef inline void settling_end(Settling* s) noexcept nogil:
     if s.queue != NULL:
@@ -47,7 +47,7 @@ cdef inline void settling_end(Settling* s) noexcept nogil:
         s.queue = NULL
 
 cdef inline void channel_settle(Channel* ch, Settling* s, Unacked* u, SettleVerb verb) noexcept nogil:
-    """Settle one delivery. Call settling_end after the last."""
+    """Settle one delivery. settling_end is due after the last."""
     cdef BrokerQueue* b = u.queue
     cdef Consumer* consumer = u.consumer
     cdef QueueConsumer* c = NULL
@@ -79,7 +79,7 @@ cdef inline void channel_settle(Channel* ch, Settling* s, Unacked* u, SettleVerb
         deadletters_add(&ch.client.dead, b, u.payload, DEAD_REJECTED)
 
 cdef inline void channel_settle_all(Channel* ch, uint64_t last, SettleVerb verb) noexcept nogil:
-    """Settle all deliveries up to a tag, except those that a transaction has settled."""
+    """Settle all deliveries up to a tag, but those that a transaction has settled."""
     cdef Settling s
     cdef Unacked* u
     cdef uint64_t tag = ch.unacked.base
@@ -92,7 +92,7 @@ cdef inline void channel_settle_all(Channel* ch, uint64_t last, SettleVerb verb)
     settling_end(&s)
 
 cdef inline void channel_relieve(Channel* ch) noexcept nogil:
-    """Let consumers pull again after a settlement."""
+    """Something was settled: consumers may have their turn again."""
     if ch.limit and ch.in_flight < ch.limit:
         channel_hinder(ch, False)
 
@@ -100,7 +100,7 @@ cdef inline bint channel_acknowledge(Channel* ch, uint64_t tag, bint multiple, S
     """Settle a delivery, or all up to it; False: there is no such tag."""
     cdef Settling s
     cdef Unacked* u
-    if multiple and tag == 0:  all deliveries
+    if multiple and tag == 0:  # all there are
         tag = ch.unacked.high - 1
     elif unacked_find(&ch.unacked, tag) == NULL:
         return False
@@ -145,14 +145,14 @@ cdef inline Channel* channel_create(Client* client, uint32_t number) noexcept no
     return ch
 
 cdef inline void channel_drop_incoming(Channel* ch) noexcept nogil:
-    """Drop the message that is being received."""
+    """Forget what was being published."""
     if ch.incoming.payload != NULL:
         payload_release(ch.incoming.payload)
         ch.incoming.payload = NULL
     ch.awaited = AWAIT_METHOD
 
 cdef inline void channel_unsettle(Channel* ch) noexcept nogil:
-    """Make the deliveries that were settled in a transaction unacknowledged again."""
+    """Forget what was settled in a transaction: it is unacknowledged again."""
     cdef int64_t at = ch.settlements.begin
     while at < ch.settlements.end:
         unacked_find(&ch.unacked, (<TxSettlement*> (ch.settlements.data + at)).tag).settled = False
@@ -161,7 +161,7 @@ cdef inline void channel_unsettle(Channel* ch) noexcept nogil:
     ch.settled = 0
 
 cdef inline void channel_drop_transaction(Channel* ch) noexcept nogil:
-    """Drop the messages and settlements of a transaction."""
+    """Forget what was published in a transaction, and what was settled."""
     cdef int64_t at = ch.transaction.begin
     cdef Publication* p
     while at < ch.transaction.end:
@@ -172,7 +172,7 @@ cdef inline void channel_drop_transaction(Channel* ch) noexcept nogil:
     channel_unsettle(ch)
 
 cdef inline void channel_unconfirm(Channel* ch) noexcept nogil:
-    """Remove a channel from the list of those that owe confirms."""
+    """Take it out of the list of channels that owe confirms."""
     cdef Channel** link = &ch.client.confirming
     if not ch.awaits_confirm:
         return
@@ -182,14 +182,14 @@ cdef inline void channel_unconfirm(Channel* ch) noexcept nogil:
     ch.awaits_confirm = False
 
 cdef inline void channel_empty(Channel* ch) noexcept nogil:
-    """Return the unacknowledged messages of a channel whose consumers have left."""
+    """Its consumers have left: give back what it has."""
     channel_drop_incoming(ch)
     channel_drop_transaction(ch)
     channel_unconfirm(ch)
     channel_settle_all(ch, <uint64_t> -1, VERB_REQUEUE)
 
 cdef inline void channel_stop(Channel* ch) noexcept nogil:
-    """Remove a channel's consumers and return its messages. The connection disposes of the channel later."""
+    """End its consumers, and give back what it has. It is disposed of later."""
     cdef Consumer* c = ch.consumers
     ch.open = False
     session_close(&ch.session)
@@ -201,5 +201,5 @@ cdef inline void channel_stop(Channel* ch) noexcept nogil:
     channel_empty(ch)
 
 cdef inline Channel* channel_closing() noexcept nogil:
-    """Return the stand-in for a channel that the broker has closed, until close-ok comes."""
+    """The stand-in for a channel that the broker has closed, until the client has said so too."""
     return <Channel*> <uintptr_t> 1

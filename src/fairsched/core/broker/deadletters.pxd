@@ -1,6 +1,6 @@
 """Dead letters: messages that leave a queue without an acknowledgement go to the queue's dead-letter exchange.
 
-Publishing them may make further messages leave (if a queue is full): these are appended to the list, and published in turn.
+Publishing them may make further messages leave (if a queue is full): these are appended, until there are none.
 
 Source: RabbitMQ, "Dead Letter Exchanges"; deathheader.pxd has their headers.
 Thread safety: any thread that shares the topology's lock, with lists of its own. Complexity: that of routing, and
@@ -31,7 +31,7 @@ cdef inline Text dead_reason(uint32_t reason) noexcept nogil:
     return text_of(b"maxlen") if reason == DEAD_MAXLEN else text_of(b"delivery_limit")
 
 cdef inline void death_straighten(Route* route, const DeadLetter* letter, Text headers) noexcept nogil:
-    """Remove from a route the queues that would make a letter go in a circle."""
+    """Take out of a route the queues where a letter would go in a circle."""
     cdef int64_t i, count = 0
     for i in range(route.count):
         if letter.reason == DEAD_REJECTED or not death_cycle(headers, (<BrokerQueue*> route.queues[i]).name):
@@ -42,7 +42,7 @@ cdef inline void death_straighten(Route* route, const DeadLetter* letter, Text h
 cdef inline bint death_put(
     Route* route, const DeadLetter* letter, Payload* p, DeadLetters* dead, int64_t now
 ) noexcept nogil:
-    """Put a letter into the queues of its route; False: the journal could not record it."""
+    """Put a letter into the queues it was routed to; False: it is there, but could not be recorded."""
     cdef Publication publication
     cdef int64_t i
     cdef bint recorded
@@ -60,7 +60,7 @@ cdef inline bint death_put(
     return recorded
 
 cdef inline Payload* death_payload(const DeadLetter* letter) noexcept nogil:
-    """Return the message to publish, with one reference; NULL: memory is exhausted."""
+    """The message as it is published anew, with one reference; NULL when memory is exhausted."""
     cdef Payload* old = letter.payload
     cdef BrokerQueue* b = letter.queue
     cdef Text key = Text(payload_key(old), old.key_size)
@@ -84,7 +84,7 @@ cdef inline Payload* death_payload(const DeadLetter* letter) noexcept nogil:
 cdef inline bint deadletter_publish(
     Route* route, const DeadLetter* letter, DeadLetters* dead, int64_t now
 ) noexcept nogil:
-    """Publish a letter; False: it was not recorded, so the original's record must stay."""
+    """Publish a letter; False: what it was is not to be forgotten by the journal, since this is not recorded."""
     cdef Payload* p = death_payload(letter)
     cdef Properties properties
     if p == NULL:
@@ -100,7 +100,7 @@ cdef inline bint deadletter_publish(
     return False
 
 cdef inline void deadletters_publish(Route* route, DeadLetters* dead, int64_t now) noexcept nogil:
-    """Publish all letters, and those that this produces. The caller has the topology's lock, shared."""
+    """Publish all, and what leaves by that. The topology's lock is shared."""
     cdef DeadLetter* letter = dead.first
     while letter != NULL:
         dead.first = letter.next
