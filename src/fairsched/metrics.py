@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from fairsched.aio import Consumer as AsyncConsumer
 from fairsched.consumer.app import App
 from fairsched.consumer.consumer import Consumer
-from fairsched.delivery._delivery import BUCKET_ENDS
+from fairsched.delivery._counters import BUCKET_ENDS
 from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -19,7 +19,10 @@ from fairsched.consumer.handling.handler_thread import HandlerThread
 from fairsched.consumer.handling.retries import Retries, copy_properties
 from fairsched.consumer.handling.time_limit import TimeLimits
 from fairsched.consumer.settings import ConsumerSettings, OnError
-from fairsched.delivery._delivery import Counters, Message, ask_about, call, settle_failed
+from fairsched.delivery._counters import Counters
+from fairsched.delivery._delivery import Message
+from fairsched.delivery._messagesource import call
+from fairsched.delivery._settling import ask_about, settle_failed
 from fairsched.delivery.handlers import check_plain, is_coroutine_handler
 
 if TYPE_CHECKING:

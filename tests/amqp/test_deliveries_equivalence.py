@@ -29,17 +29,10 @@ from fairsched.amqp._properties import PROPERTY_NAMES
 from fairsched.amqp.properties import decode
 from fairsched.amqp.transport import Transport
 from fairsched.consumer.cost import ConstantCost
-from fairsched.delivery._delivery import (
-    AckPolicy,
-    ChannelDeliveries,
-    Counters,
-    HeaderKey,
-    Intake,
-    LentConnection,
-    Message,
-    MessageSource,
-    Settlements,
-)  # fmt: skip
+from fairsched.delivery._ackpolicy import AckPolicy
+from fairsched.delivery._counters import Counters
+from fairsched.delivery._delivery import ChannelDeliveries, HeaderKey, Intake, LentConnection, Message, Settlements
+from fairsched.delivery._messagesource import MessageSource  # fmt: skip
 from fairsched.scheduling._fairqueue import FairQueue
 
 FRAME_MAX = 4096
@@ -116,7 +109,9 @@ class Recorded(Transport):
         counters, policy = Counters(), AckPolicy(10)
         #: Queues each delivery when it comes, not at the end of a read, so that what happens has one order.
         self._intake = Intake(self, counters, policy, key=self.KEY, cost=ConstantCost(), defer=self._drain)
-        self._settlements = Settlements(counters, policy, lambda: None)
+        self._lane = FairQueue(default_quantum=1)
+        self._lent = LentConnection(self._intake, self._lane, lambda: None)
+        self._settlements = Settlements(counters, policy, self._lent, lambda: None)
         self.stream = Stream()
         super().__init__(
             pika.ConnectionParameters(heartbeat=0, frame_max=FRAME_MAX),
@@ -137,7 +132,7 @@ class Recorded(Transport):
         channel = self.channel(number)
         self._proto_data_received(method(number, commands.Channel.OpenOk()))
         if number in OURS:
-            self.sinks[number] = deliveries = ChannelDeliveries(number, self._settlements, self._intake)
+            self.sinks[number] = deliveries = ChannelDeliveries(number, self._settlements)
             deliveries.set_window(2**32, 2**32)
 
         def on_message(_channel: Any, delivery: Any, properties: Any, content: bytes) -> None:
@@ -204,9 +199,6 @@ class Lent(Recorded):
         self._ours.setblocking(False)
         self._poll = select.epoll()
         self._poll.register(self._ours, select.EPOLLIN)
-        self._lane = FairQueue(default_quantum=1)
-        self._lent = LentConnection(self._intake, self._lane, lambda: None)
-        self._settlements.lent = self._lent
         self._lent.connect(self, self._ours.fileno(), self._poll.fileno(), select.EPOLLIN, self.longest)
         self._source = MessageSource()
         self._source.prepare(self._settlements, False)

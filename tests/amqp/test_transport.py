@@ -35,7 +35,7 @@ class Wire(Transport):
         self.got: list[Content] = []
         self.others: list[str] = []
         self.shortcuts = 0
-        self.sinks, self._unfinished = {OURS: self._sink}, {}
+        self.sinks, self.unfinished = {OURS: self._sink}, {}
         self._assemblers = {OURS: ContentFrameAssembler(), THEIRS: ContentFrameAssembler()}
 
     def _sink(self, tag: int, redelivered: int, delivery: bytes, properties: bytes, body: bytes) -> None:

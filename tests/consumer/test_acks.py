@@ -10,7 +10,9 @@ from fairsched.consumer.channel import ChannelCallbacks, ConsumerChannel
 from fairsched.consumer.cost import cost_model
 from fairsched.consumer.prefetch.arithmetic import default_windows
 from fairsched.consumer.prefetch.measure import Measurements
-from fairsched.delivery._delivery import PERIOD, SLOWEST_PERIOD, AckPolicy, Counters, Intake, Message, Settlements
+from fairsched.delivery._ackpolicy import PERIOD, SLOWEST_PERIOD, AckPolicy
+from fairsched.delivery._counters import Counters
+from fairsched.delivery._delivery import Intake, LentConnection, Message, Settlements
 
 
 class Wire:
@@ -22,8 +24,9 @@ class Wire:
     def __init__(self, windows: list[int]) -> None:
         self.frames = self.writes = 0
         self.acks = AckPolicy(sum(windows))
-        self.settlements = Settlements(Counters(), self.acks, self.request_flush)
         self.intake = Intake(self, Counters(), self.acks, key=None, cost=cost_model(None), defer=lambda: None)
+        lent = LentConnection(self.intake, None, lambda: None)
+        self.settlements = Settlements(Counters(), self.acks, lent, self.request_flush)
         self.sinks: dict[int, object] = {}
         self.connection = self
         self.queues = [self.channel(f"q-{number}", window) for number, window in enumerate(windows)]
@@ -34,7 +37,7 @@ class Wire:
 
     def channel(self, queue: str, window: int) -> ConsumerChannel:
         callbacks = ChannelCallbacks(filled=lambda _: None, changed=lambda *_: None, failed=lambda *_: None)
-        return ConsumerChannel(queue, window, self.settlements, self.intake, callbacks, Measurements())
+        return ConsumerChannel(queue, window, self.settlements, callbacks, Measurements())
 
     def put_many(self, slots: list[str], messages: list[Message], costs: None) -> list[Message]:
         return []

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched import _probe_codel
-from fairsched.delivery._delivery import BUCKET_ENDS
+from fairsched.delivery._counters import BUCKET_ENDS
 
 ENDS = [100_000 * end for end in BUCKET_ENDS]
 values = st.integers(0, 2**62) | st.sampled_from(ENDS).flatmap(lambda end: st.integers(end - 2, end + 2))

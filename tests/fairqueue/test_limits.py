@@ -21,7 +21,8 @@ from support.draining import drained
 from support.rabbitmq import eventually
 
 from fairsched import ConfigurationError, FairQueue, Limit, ShutDown
-from fairsched.delivery._delivery import Message, MessageSource
+from fairsched.delivery._delivery import Message
+from fairsched.delivery._messagesource import MessageSource
 from fairsched.stats import LimitStats
 from fairsched.testing import FakeChannel
 

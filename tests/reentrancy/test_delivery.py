@@ -12,7 +12,8 @@ from support.collecting import collecting
 from support.deliveries import ACK, REJECT, REQUEUE, Source, delivery
 
 from fairsched import ShutDown
-from fairsched.delivery._delivery import Intake, Message, Settlements, call, give_deliveries
+from fairsched.delivery._delivery import Intake, Message, Settlements, give_deliveries
+from fairsched.delivery._messagesource import call
 from fairsched.testing import FakeChannel
 
 BODIES = [b"%d" % number for number in range(3000)]

@@ -10,17 +10,18 @@ from typing import Any
 
 from fairsched import FairQueue, ShutDown
 from fairsched.amqp._ackledger import AckLedger
+from fairsched.delivery._ackpolicy import AckPolicy
+from fairsched.delivery._counters import Counters
 from fairsched.delivery._delivery import (
-    AckPolicy,
     ChannelDeliveries,
-    Counters,
     Intake,
+    LentConnection,
     Message,
-    MessageSource,
     Settlements,
     give_deliveries,
-    settle_failed,
 )
+from fairsched.delivery._messagesource import MessageSource
+from fairsched.delivery._settling import settle_failed
 
 ACK, REQUEUE, REJECT = AckLedger.ACK, AckLedger.REQUEUE, AckLedger.REJECT
 FRAME_MAX = 131072
@@ -46,8 +47,8 @@ def octets_kept(message: Message) -> int:
 class Channel(ChannelDeliveries):
     """What one channel delivered; `broker` and `number` say where its settlements go."""
 
-    def __init__(self, queue: str, settlements: Settlements, intake: Intake, broker: Broker, number: int) -> None:
-        super().__init__(queue, settlements, intake)
+    def __init__(self, queue: str, settlements: Settlements, broker: Broker, number: int) -> None:
+        super().__init__(queue, settlements)
         self.broker, self.number = broker, number
         self.failures: list[BaseException] = []
 
@@ -151,11 +152,16 @@ class Source(MessageSource):
         self.sinks: dict[int, Channel] = {}
         self.asked: Callable[[], object] = lambda: None
         self.charged: list[int] = []
-        self.prepare(Settlements(self.counters, self.policy, self.request_flush), False)
-        self.time_messages()
         price = cost or _Price()
-        self.intake = Intake(self.lanes, self.counters, self.policy, key=key, cost=price, defer=lambda: None)
+        self.intake = Intake(self.lanes, self.counters, self.policy, key=key, cost=price, defer=self.on_delivery)
+        self.on_wake: Callable[[], object] = lambda: None
+        self.lent = LentConnection(self.intake, self.lane, lambda: self.on_wake())  # noqa: PLW0108  # tests replace it
+        self.prepare(Settlements(self.counters, self.policy, self.lent, self.request_flush), False)
+        self.time_messages()
         self.connect()
+
+    def on_delivery(self) -> None:
+        """Take note of the first delivery of a read."""
 
     # What `Client` has, and the I/O thread ------------------------------------------------------------------------
 
@@ -184,7 +190,7 @@ class Source(MessageSource):
         for channel in self.sinks.values():
             channel.alive = False
         for number in self.numbers:
-            channel = Channel(f"q-{number}", self.settlements, self.intake, self.broker, number)
+            channel = Channel(f"q-{number}", self.settlements, self.broker, number)
             channel.set_window(self.window, self.window - 1)
             self.sinks[number] = channel
 

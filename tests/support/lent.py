@@ -20,7 +20,8 @@ from support.threads import SOON
 
 from fairsched.amqp import lending
 from fairsched.amqp.transport import Transport
-from fairsched.delivery._delivery import PERIOD, HeaderKey, Intake, LentConnection
+from fairsched.delivery._ackpolicy import PERIOD
+from fairsched.delivery._delivery import HeaderKey
 
 FRAME_MAX = 131072
 HEARTBEAT: bytes = Heartbeat().marshal()
@@ -90,11 +91,7 @@ class LentSource(Source):
         self.connections = 0
         self.wires: list[Wire] = []
         super().__init__(bodies, channels, window, key)
-        price = type("Price", (), {"varies": False})()
-        self.intake = Intake(self.lanes, self.counters, self.policy, key=key, cost=price, defer=self._defer)
         self.on_wake = self.wake
-        self.lent = LentConnection(self.intake, self.lane, lambda: self.on_wake())  # noqa: PLW0108  # tests replace it
-        self.settlements.lent = self.lent
         self.wakes = 0
         self.asked = lambda: self.loop.add_callback_threadsafe(self.send)
         lending.lend(self.loop, self.lent, lambda: (self.wire.flowing, self.quick and self.wire.whole))
@@ -122,7 +119,7 @@ class LentSource(Source):
         for channel in self.sinks.values():
             channel.alive = False
         for number in self.numbers:
-            channel = Channel(f"{self.broker.connection}.{number}", self.settlements, self.intake, self.broker, number)
+            channel = Channel(f"{self.broker.connection}.{number}", self.settlements, self.broker, number)
             channel.set_window(self.window, self.window - 1)
             self.sinks[number] = self.wire.sinks[number] = channel
         self.wire.after_read = self.intake.drain
@@ -154,7 +151,7 @@ class LentSource(Source):
         self.send()
         self.loop.call_later(PERIOD, self._tick)
 
-    def _defer(self) -> None:
+    def on_delivery(self) -> None:
         if not self.wire.reading:
             self.loop.call_later(0, self.intake.drain)
 

@@ -136,8 +136,8 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
     reading = False
     after_read: Callable[[], None] = staticmethod(lambda: None)
     _frame_buffer: bytes
-    #: By channel, while pika has a part of a content: bytes of the body that were announced, if any, and that came.
-    _unfinished: dict[int, tuple[int | None, int]]
+    #: While pika has a part of a content: by channel, bytes of the body that were announced, if any, and that came.
+    unfinished: dict[int, tuple[int | None, int]]
     _held: list[bytes] | None = None
     _shortcut = False
     _direct = False
@@ -158,7 +158,7 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
         ConfigurationError
             If this pika does not allow it, and `fast` is True.
         """
-        self.sinks, self._unfinished = {}, {}
+        self.sinks, self.unfinished = {}, {}
         missing = self._missing()
         if missing and fast:
             raise ConfigurationError(f"fast must be None or False with pika {pika.__version__} {missing}, got True")
@@ -190,7 +190,16 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
     @property
     def whole(self) -> bool:
         """Whether pika has no part of a content, whose rest is for it too."""
-        return not self._unfinished
+        return not self.unfinished
+
+    @property
+    def incomplete(self) -> bytes:
+        """What was read and is no whole frame yet; with it begins what is read next."""
+        return self._frame_buffer
+
+    @incomplete.setter
+    def incomplete(self, octets: bytes) -> None:
+        self._frame_buffer = octets
 
     @property
     def shortcut(self) -> bool:
@@ -248,7 +257,7 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
 
     def _take_known(self, buffer: bytes, start: int) -> tuple[int, bool, int]:
         """Take the frames at `start` that need no look from pika; return as `give_deliveries` does."""
-        return give_deliveries(buffer, start, self.longest, self.sinks, self._unfinished)
+        return give_deliveries(buffer, start, self.longest, self.sinks, self.unfinished)
 
     @property
     def longest(self) -> int:
@@ -275,17 +284,17 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
         if kind == _METHOD:
             method = frame[_HEAD : _HEAD + 4]
             if method in _ANEW:
-                self._unfinished.pop(channel, None)
+                self.unfinished.pop(channel, None)
             elif method in _WITH_CONTENT:
-                self._unfinished.setdefault(channel, (None, 0))
+                self.unfinished.setdefault(channel, (None, 0))
         elif kind in (_HEADER, _BODY):
-            announced, came = self._unfinished.pop(channel, (None, 0))
+            announced, came = self.unfinished.pop(channel, (None, 0))
             if kind == _HEADER:
                 announced = _BODY_SIZE.unpack_from(frame, _HEAD + 4)[0]
             else:
                 came += size
             if announced != (0 if kind == _HEADER else came):
-                self._unfinished[channel] = announced, came
+                self.unfinished[channel] = announced, came
 
     def _read_frame(self) -> tuple[int, Any]:
         found = getattr(self, "_frame_buffer", None)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from fairsched.config.queues import Queue
     from fairsched.consumer.prefetch.measure import Measurements
-    from fairsched.delivery._delivery import Intake, Message, Settlements
+    from fairsched.delivery._delivery import Message, Settlements
     from fairsched.publisher import Publisher
 
 _log = logging.getLogger(__name__)
@@ -75,8 +75,6 @@ class ConsumerChannel(ChannelDeliveries):
         Unsettled messages that the broker may send.
     settlements : Settlements
         Of the consumer.
-    intake : Intake
-        Gets the messages.
     callbacks : ChannelCallbacks
         Told what happens.
     measurements : Measurements
@@ -97,13 +95,12 @@ class ConsumerChannel(ChannelDeliveries):
         queue: str,
         window: int,
         settlements: Settlements,
-        intake: Intake,
         callbacks: ChannelCallbacks,
         measurements: Measurements,
         options: Queue | None = None,
         stream: bool = False,
     ) -> None:
-        super().__init__(queue, settlements, intake)
+        super().__init__(queue, settlements)
         self.prefetch = ResizableWindow(self.ledger, self._start, self._stop, self._on_change)
         #: Whether the broker confirmed the consumer and has not cancelled it since.
         self.consuming = False

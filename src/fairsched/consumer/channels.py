@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fairsched.consumer.prefetch.measure import Measurements
     from fairsched.consumer.settings import ConsumerSettings
     from fairsched.consumer.startup import Startup
-    from fairsched.delivery._delivery import Intake, Settlements
+    from fairsched.delivery._delivery import Settlements
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Parts:
 
     Attributes
     ----------
-    loop, connection, declarations, window_control, startup, settlements, intake, measurements
+    loop, connection, declarations, window_control, startup, settlements, measurements
         Of the I/O thread.
     callbacks : ChannelCallbacks
         Of every channel.
@@ -66,7 +66,6 @@ class Parts:
     window_control: WindowControl
     startup: Startup
     settlements: Settlements
-    intake: Intake
     measurements: Measurements
     callbacks: ChannelCallbacks
     failed: Callable[[Exception], None]
@@ -170,7 +169,6 @@ class ConsumerChannels:
             name,
             parts.window_control.window(name),
             parts.settlements,
-            parts.intake,
             parts.callbacks,
             parts.measurements,
             self._settings.queues[name],

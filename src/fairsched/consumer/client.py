@@ -28,7 +28,8 @@ from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.share_group import ShareGroup
 from fairsched.consumer.state import STUCK, ConsumerState
 from fairsched.consumer.waits import WaitWarnings, slow_rates
-from fairsched.delivery._delivery import Counters, MessageSource
+from fairsched.delivery._counters import Counters
+from fairsched.delivery._messagesource import MessageSource
 from fairsched.errors import ConnectionFailed, ShutDown
 
 if TYPE_CHECKING:

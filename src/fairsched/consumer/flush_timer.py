@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
 
     from fairsched.consumer.channel import ConsumerChannel
-    from fairsched.delivery._delivery import AckPolicy
+    from fairsched.delivery._ackpolicy import AckPolicy
 
 
 class FlushTimer:

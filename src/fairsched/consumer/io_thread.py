@@ -23,14 +23,16 @@ from fairsched.consumer.prefetch.control import WindowControl
 from fairsched.consumer.prefetch.hold import BackloggedSlots
 from fairsched.consumer.prefetch.measure import Measurements
 from fairsched.consumer.startup import Startup
-from fairsched.delivery._delivery import AckPolicy, HeaderKey, Intake, LentConnection, Settlements
+from fairsched.delivery._ackpolicy import AckPolicy
+from fairsched.delivery._delivery import HeaderKey, Intake, LentConnection, Settlements
 from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from fairsched.amqp.transport import Transport
     from fairsched.consumer.lanes import Lanes
     from fairsched.consumer.settings import ConsumerSettings
-    from fairsched.delivery._delivery import Counters, Message
+    from fairsched.delivery._counters import Counters
+    from fairsched.delivery._delivery import Message
     from fairsched.publisher import Publisher
 
 _log = logging.getLogger(__name__)
@@ -107,8 +109,6 @@ class IOThread(ConnectionThread):
         self._settings = settings
         self.counters = counters
         self.acks = AckPolicy(sum(settings.windows.values()))
-        #: What any thread settled and this one is yet to send.
-        self.settlements = Settlements(counters, self.acks, self.request_flush)
         self.measurements = Measurements()
         self.channels = channels = ConsumerChannels(settings)
         self._flush_timer = FlushTimer(self._loop, self.acks, self._each_channel, self._send)
@@ -122,7 +122,8 @@ class IOThread(ConnectionThread):
         plain = all(key is None or isinstance(key, HeaderKey) for key in (settings.key, settings.subkey))
         plain = plain and not settings.cost.varies and len(lanes.queues) == 1
         self._lent = LentConnection(self._intake, lanes.queues[0] if plain else None, self._wake)
-        self.settlements.lent = self._lent
+        #: What any thread settled and this one is yet to send.
+        self.settlements = Settlements(counters, self.acks, self._lent, self.request_flush)
         lending.lend(self._loop, self._lent, self._may_borrow)
         self.consumer_counts = ConsumerCounts(
             self._loop, settings.asked, lambda name: channels.by_queue[name].prefetch.consumers
@@ -156,7 +157,6 @@ class IOThread(ConnectionThread):
             window_control=self._window_control,
             startup=self._startup,
             settlements=self.settlements,
-            intake=self._intake,
             measurements=self.measurements,
             callbacks=callbacks,
             failed=self._fail,

@@ -7,51 +7,28 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fairsched.amqp._ackledger cimport AckLedger
 from fairsched.core.amqp.frames cimport Found
-from fairsched.core.delay.buckets cimport Buckets
+from fairsched.delivery._ackpolicy cimport AckPolicy
+from fairsched.delivery._counters cimport Counters, Durations
 from fairsched.scheduling._fairqueue cimport FairQueue, Place
 
-cdef enum:
-    COUNTERS = 11
-
-
-cdef class Durations:
-    cdef Buckets sojourn  # in nanoseconds
-    cdef Buckets service  # in nanoseconds
-    cdef Buckets age      # in units of 10 us
-
-
-cdef class Counters:
-    cdef int64_t counts[COUNTERS]
-    cdef dict by_queue  # Durations
-
-    cdef void count(self, int number, int64_t amount) noexcept
-    cdef Durations durations_of(self, object queue)
-
-
-cdef class AckPolicy:
-    cdef public double period  # how often it is looked whether something is settled and not sent, in seconds
-    cdef int64_t pending
-    cdef int64_t here
-    cdef int64_t limit
-    cdef int64_t small_limit
-    cdef double sent           # when settlements were sent last
-    cdef bint settled          # whether any were since the last look
-
-    cdef bint due(self, int64_t count, int64_t pending, int64_t window) noexcept
-    cdef void set_here(self, int64_t here) noexcept
+cdef enum:  # Message.failure: whether its handler raised, and which settlements have an effect since then
+    NOT_FAILED = 0  # all
+    DECIDED = 1     # those of the consumer alone: how it is settled is decided, or is being decided
+    ASKED = 2       # all, but no end of a block or handler: the function `on_error` settles or defers it
 
 
 cdef class Settlements:
     cdef readonly Counters counters
     cdef readonly AckPolicy policy
     cdef public bint flush_requested
-    cdef public LentConnection lent
+    cdef readonly LentConnection lent
     cdef object request
     cdef object forked_error
     cdef list unsent
 
     cdef int send_soon(self) except -1
     cdef list taken_unsent(self)
+    cdef int note_unsent(self, ChannelDeliveries channel) except -1
 
 
 cdef class ChannelDeliveries:
@@ -204,6 +181,7 @@ cdef class LentConnection:
     cdef int64_t sent_size
 
     cdef bint borrow(self) noexcept
+    cdef bint tell(self, tuple call) except -1
     cdef int give_back(self) except -1
     cdef int wake_up(self) except -1
     cdef bint send(self, Settlements settlements) except -1
@@ -220,30 +198,3 @@ cdef class LentConnection:
     cdef int rise(self) except -1
     cdef int watch(self) except -1
     cdef int unwatch(self) except -1
-
-
-cdef class MessageSource:
-    cdef public bint returning  # what is buffered goes back to its queues, and nothing more is handed out
-    cdef public bint stopped
-    cdef public object shedding
-    cdef readonly Settlements settlements
-    cdef public double service_ns       # mean of the handlers' time, in nanoseconds
-    cdef readonly int64_t handled_count
-    cdef readonly bint deferring
-    cdef bint measures
-    cdef bint timing             # durations are counted
-    cdef double wall             # what the clock of `begin` lacks to the time of day
-    cdef unsigned int turns      # messages that were asked for since the last look whether more have come
-    cdef unsigned int next_look  # after how many
-
-    cdef Message taken(self, object lane, object priority)
-    cdef bint is_usable(self, object lane, Message message) except -1
-    cdef int look_for_more(self) except -1
-    cdef list take_more(self, object lane, list found, Py_ssize_t limit)
-    cdef int take_all(self, FairQueue lane, list found, Py_ssize_t limit) except -1
-    cdef int leave_usable(self, FairQueue lane, list found, Py_ssize_t begin) except -1
-    cdef bint is_returned(self, object lane, Message message) except -1
-    cdef int note_handled(self, object lane, Message message, int64_t elapsed) except -1
-    cdef int64_t note_time(self, int64_t elapsed, int64_t count) except? -1
-    cdef int note_one(self, object lane, Message message, int64_t elapsed) except -1
-    cdef int note_begins(self, list messages) except -1

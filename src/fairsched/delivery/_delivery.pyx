@@ -32,8 +32,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.ref cimport PyObject, _Py_REFCNT
-from cpython.time cimport monotonic, perf_counter
-from cpython.time cimport time as wall_clock
+from cpython.time cimport monotonic
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from cpython.pythread cimport (
     NOWAIT_LOCK, PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_release_lock, WAIT_LOCK,
@@ -45,9 +44,11 @@ from fairsched.amqp._ackledger cimport AckLedger
 from fairsched.core.amqp.ackledger cimport (
     VERDICT_ACK as ACK, VERDICT_REJECT as REJECT, VERDICT_REQUEUE as REQUEUE, ackledger_deliver, ackledger_settle,
 )
-from fairsched.core.amqp.contents cimport (
-    CONTENT_HEAD, PROPERTY_HEADERS, PROPERTY_TIMESTAMP, Properties, contents_find, contents_number,
+from fairsched.core.amqp.ackpolicy cimport (
+    ACKS_AFTER_PAUSE, ACKS_DUE, ACKS_PERIOD, AcksDue, ackpolicy_due, ackpolicy_note_here, ackpolicy_rested,
+    ackpolicy_sending,
 )
+from fairsched.core.amqp.contents cimport PROPERTY_HEADERS, Properties, contents_find
 from fairsched.core.amqp.frames cimport (
     FOUND_OTHER, FOUND_WHOLE, FRAME_HEAD, Delivery, Found, frames_find, frames_number,
 )
@@ -57,14 +58,11 @@ from fairsched.core.amqp.sockets cimport (
 from fairsched.core.amqp.streamoffset cimport stream_offset
 from fairsched.core.amqp.tables cimport FIELD_FOUND, FIELD_MISSING, FIELD_UNSURE, Field, FieldFound, tables_find
 from fairsched.core.atomics cimport rarely
-from fairsched.core.delay.buckets cimport BUCKETS, BUCKETS_FIRST, Buckets, bucket_bounds, buckets_add
+from fairsched.delivery._ackpolicy cimport AckPolicy
 from fairsched.delivery._collected cimport CollectedDeliveries
+from fairsched.delivery._counters cimport COUNT_ACKED, COUNT_RECEIVED, COUNT_STALE, Counters
 from fairsched.scheduling._buffers cimport part
 from fairsched.scheduling._fairqueue cimport FairQueue, Place
-from fairsched.scheduling._numbers cimport as_priority
-
-from queue import Empty
-from time import get_clock_info
 
 from pika import spec
 
@@ -72,272 +70,28 @@ from fairsched.amqp.properties import decode
 from fairsched.delivery.handlers import check_result
 from fairsched.errors import ConfigurationError, ShutDown
 
-#: Names of the counters, in the order in which they are reported.
-COUNTER_NAMES = (
-    "received", "acked", "nacked", "rejected", "errors", "stale_settlements", "reconnects",
-    "shed", "kept_alone", "kept_budget", "timed_out",
-)
-
-#: Where the buckets of `Durations` end, as multiples of the first; the last has no end.
-BUCKET_ENDS = tuple(bucket_bounds.end[place] // BUCKETS_FIRST for place in range(BUCKETS - 1))
-
-#: Whether `perf_counter` and `monotonic` read one clock; not so on Windows before Python 3.13.
-cdef bint ONE_CLOCK = get_clock_info("perf_counter").implementation == get_clock_info("monotonic").implementation
-
-cdef dict COUNTER_NUMBERS = {name: number for number, name in enumerate(COUNTER_NAMES)}
-
-cdef enum:  # of the counters that are counted here; the three verdicts follow one another
-    COUNT_RECEIVED = 0
-    COUNT_ACKED = 1
-    COUNT_STALE = 5
-
-#: Settlements leave when they are this part of all windows together: early enough that the broker refills before the
-#: rest is handled, late enough that many share a frame and a write.
-PART = 4
-#: That soon after the last ones, in seconds, so many or more wait until they are twice as many: each sending costs as
-#: much as to handle a few messages, and dozens where it wakes the I/O thread.
-PAUSE, MANY = 0.0002, 32
-#: Where the queue of the last one has half of its own window settled and may soon get nothing more, they leave when
-#: they are this part of what the broker has given out and not heard of: little, where few of the queues have any.
-SMALL_PART = 16
-#: A settlement waits at most this long for others, in seconds.
-PERIOD = 0.005
-#: While messages are out but nothing is settled, it is looked this seldom.
-SLOWEST_PERIOD = 0.08
-#: A handler that ran longer than this, in nanoseconds, has its settlement sent at once.
-LONG = 2_000_000
-#: Who looks again within this many seconds is fast, and reads what comes itself; and waits so long for it, at most.
-FAST = 0.001
-#: Who takes messages looks about so often whether more have come, in seconds.
-SOON = 0.0001
-#: Who waits for messages keeps the GIL for so many microseconds at most, and for no longer than it worked before: to
-#: have it back from a thread that computes takes five thousand.
-BRIEF = 100
-
-cdef int64_t C_PART = PART
-cdef int64_t C_SMALL_PART = SMALL_PART
-cdef double C_PERIOD = PERIOD
-cdef double C_PAUSE = PAUSE
-cdef int64_t C_MANY = MANY
-cdef int64_t C_LONG = LONG
-cdef double C_FAST = FAST
-cdef double C_SOON = SOON
-cdef int64_t C_BRIEF = BRIEF
+cdef double FAST = 0.001  # a thread that looks again within so many seconds reads by itself, and waits so long for it
+cdef double SLEEPY = ACKS_PERIOD  # the I/O thread is woken by what comes again if none has looked for so long
 
 cdef enum:
-    LOOK_AFTER = 1000  # handled messages after which measured round trip and handler time are held against the windows
-    SLOW = 5_000_000   # of slower handlers, in nanoseconds, it is looked how long their messages wait here
-    OFTEN = 32         # messages taken after which it is looked, at the latest, whether more have come
+    # A thread that waits for messages keeps the GIL for so many microseconds at most, and for no longer than it worked
+    # before: to have it back from a thread that computes takes five thousand.
+    BRIEF = 100
     ROOM = 1 << 16     # octets that are read at once
     AROUND_MESSAGE = 64  # octets beside a message in a read that may be kept for it without being counted
     MOST_KEPT = 4 << 20  # octets of other reads that messages of a consumer keep
     MOST_READS = 1024  # and how many of these: a few small messages may keep each
     READS_LOOKED_AT = 32  # of these, each time that one comes, whether anybody still refers to them
     SETTLEMENT = 21    # octets of a frame that settles
-    AGE_TICKS = BUCKETS_FIRST  # of an age, to a second: its first bucket ends there
-    HAS_TIMESTAMP = 0x8000 >> PROPERTY_TIMESTAMP  # in the second octet of the flags of properties
-    NOT_NOW = -1  # no time at which a message was handed out
     READABLE = 1       # among the events of an epoll
 
-cdef enum:  # Message.failure: whether its handler raised, and which settlements have an effect since then
-    NOT_FAILED = 0  # all
-    DECIDED = 1     # those of the consumer alone: how it is settled is decided, or is being decided
-    ASKED = 2       # all, but no end of a block or handler: the function `on_error` settles or defers it
 
-
-# Counts ---------------------------------------------------------------------------------------------------------------
-
-
-@cython.final
-cdef class Durations:
-    """Durations()
-    --
-
-    How long the messages of one queue took, as histograms of fixed size.
-
-    Notes
-    -----
-    `snapshot` is safe from any thread and O(1).
-    """
-
-    def snapshot(self):
-        """snapshot($self)
-        --
-
-        A dict of (counts, sum in seconds) by name: ``sojourn``, from a message's arrival until it was handed out;
-        ``service``, its handler's time; and ``age``, from its `timestamp` until it was handed out.
-
-        The counts are per bucket of `BUCKET_ENDS`, not cumulative; bucket ends are in units of 100 us for ``sojourn``
-        and ``service``, of seconds for ``age``.
-        """
-        cdef Buckets sojourn, service, age
-        with cython.critical_section(self):
-            sojourn, service, age = self.sojourn, self.service, self.age
-        return {
-            "sojourn": bucket_figures(&sojourn, 1e9),
-            "service": bucket_figures(&service, 1e9),
-            "age": bucket_figures(&age, AGE_TICKS),
-        }
-
-
-cdef tuple bucket_figures(const Buckets* buckets, double second):
-    return [buckets.counts[place] for place in range(BUCKETS)], buckets.sum / second
-
-
-@cython.final
-cdef class Counters:
-    """Counters()
-    --
-
-    Counters of what one consumer has done so far, kept by the I/O thread and the workers.
-
-    Notes
-    -----
-    `add`, `snapshot` and `durations` are safe from any thread and O(1).
-    """
-
-    def __cinit__(self):
-        self.by_queue = {}
-
-    cdef void count(self, int number, int64_t amount) noexcept:
-        with cython.critical_section(self):
-            self.counts[number] += amount
-
-    def add(self, name, int64_t amount=1):
-        """add($self, name, amount=1)
-        --
-
-        Add to one counter.
-        """
-        self.count(COUNTER_NUMBERS[name], amount)
-
-    def snapshot(self):
-        """snapshot($self)
-        --
-
-        All counters: a dict of int by name.
-        """
-        return {name: self.counts[number] for number, name in enumerate(COUNTER_NAMES)}
-
-    def durations(self, queue):
-        """durations($self, queue)
-        --
-
-        How long the messages of a queue took: its `Durations`, created by the first call.
-        """
-        return self.durations_of(queue)
-
-    cdef Durations durations_of(self, object queue):
-        return self.by_queue.setdefault(queue, Durations())
-
-
-# When acknowledgements leave ------------------------------------------------------------------------------------------
-
-
-@cython.final
-cdef class AckPolicy:
-    """AckPolicy(window)
-    --
-
-    Decides when settlements are sent, by the prefetch windows of the whole connection and by time.
-
-    It does not go by the window of a single queue, which may be one message if there are hundreds of queues.
-
-    Parameters
-    ----------
-    window : int
-        Of all queues together.
-
-    Notes
-    -----
-    Settlements leave as soon as one of these is true:
-
-    * They are a quarter of all windows together, or half of them if these are many and the last ones just left.
-    * They are a sixteenth of what is here, and half of one queue's window is settled: others may still keep the workers
-      busy, but the broker soon gives no more of that one.
-    * A worker is about to wait for a message (`MessageSource.get`, `aio.Consumer`).
-    * A handler took longer than `LONG`, or nothing was settled for a while before.
-    * `PERIOD` is over.
-
-    Settlements are noted by any thread. Their count is not exact where several settle at once on a build without a GIL;
-    that moves one sending by a message or two, and `PERIOD` holds all the same. The rest is for who has the connection.
-    O(1).
-    """
-
-    def __init__(self, int64_t window):
-        self.period = C_PERIOD
-        self.pending = 0
-        self.count(0, window)
-
-    @property
-    def resting(self):
-        """Whether it is looked more seldom than a settlement may wait."""
-        return self.period > C_PERIOD
-
-    cdef bint due(self, int64_t count, int64_t pending, int64_t window) noexcept:
-        """Note settlements, of a queue with so many that are not sent and such a window; say if it is time to send."""
-        self.pending += count
-        if self.period > C_PERIOD or 2 * pending >= window and self.pending >= self.small_limit:
-            return True
-        if self.limit < C_MANY or self.pending < self.limit or self.pending >= 2 * self.limit:
-            return self.pending >= self.limit
-        return monotonic() - self.sent >= C_PAUSE
-
-    def arrived(self, int64_t count):
-        """arrived($self, count)
-        --
-
-        Note deliveries.
-        """
-        self.set_here(self.here + count)
-
-    def sending(self):
-        """sending($self)
-        --
-
-        Note that all that was settled is about to be sent.
-        """
-        cdef int64_t pending = self.pending
-        self.pending = 0
-        self.settled = self.settled or pending > 0
-        self.sent = monotonic()
-        self.set_here(self.here - pending)
-
-    def count(self, int64_t here, int64_t window):
-        """count($self, here, window)
-        --
-
-        Set what the broker has given out and not heard of, as it was counted, and what it may give out in all.
-        """
-        self.set_here(here)
-        self.limit = max(1, window // C_PART)
-
-    cdef void set_here(self, int64_t here) noexcept:
-        self.here = here
-        self.small_limit = max(1, here // C_SMALL_PART)
-
-    def looked(self, bint found):
-        """looked($self, found)
-        --
-
-        Note whether anything was found to send: if not, and nobody else has sent since the last look, look half as
-        often.
-        """
-        self.period = PERIOD if found or self.settled else min(SLOWEST_PERIOD, 2 * self.period)
-        self.settled = False
-
-    def wake(self):
-        """wake($self)
-        --
-
-        Look often again.
-        """
-        self.period = C_PERIOD
+# What is settled and not sent -----------------------------------------------------------------------------------------
 
 
 @cython.final
 cdef class Settlements:
-    """Settlements(counters, policy, request)
+    """Settlements(counters, policy, lent, request)
     --
 
     What is settled and not sent, of all channels of one consumer.
@@ -348,13 +102,13 @@ cdef class Settlements:
         Count each settlement by its verdict.
     policy : AckPolicy
         Says when they are to be sent.
+    lent : LentConnection
+        Sends them at once, where it can; and its intake gets what the channels deliver.
     request : callable
         Called, in whatever thread, when the I/O thread is to send them.
 
     Attributes
     ----------
-    lent : LentConnection
-        Sends them at once, where it can.
     flush_requested : bool
         Whether sending was asked for and is yet to be done.
 
@@ -369,9 +123,10 @@ cdef class Settlements:
         self.lent = LentConnection.__new__(LentConnection)
         self.unsent = []
 
-    def __init__(self, Counters counters not None, AckPolicy policy not None, request):
+    def __init__(self, Counters counters not None, AckPolicy policy not None, LentConnection lent not None, request):
         self.counters = counters
         self.policy = policy
+        self.lent = lent
         self.request = request
 
     @property
@@ -410,6 +165,14 @@ cdef class Settlements:
                 (<ChannelDeliveries> PyList_GET_ITEM(found, i)).unsent = False
         return found
 
+    cdef int note_unsent(self, ChannelDeliveries channel) except -1:
+        """Note that a channel has something to send."""
+        with cython.critical_section(self):
+            if not channel.unsent:
+                self.unsent.append(channel)
+                channel.unsent = True  # after that, which may be out of memory
+        return 0
+
     def forked(self, error):
         """forked($self, error)
         --
@@ -427,7 +190,7 @@ cdef class Settlements:
 
 @cython.no_gc_clear
 cdef class ChannelDeliveries:
-    """ChannelDeliveries(queue, settlements, intake)
+    """ChannelDeliveries(queue, settlements)
     --
 
     What one channel has delivered, and how it is settled; the base of `fairsched.consumer.channel.ConsumerChannel`.
@@ -437,9 +200,7 @@ cdef class ChannelDeliveries:
     queue : str
         The queue's name.
     settlements : Settlements
-        Of the consumer.
-    intake : Intake
-        Gets the messages.
+        Of the consumer; the intake of their connection gets the messages.
 
     Attributes
     ----------
@@ -475,10 +236,10 @@ cdef class ChannelDeliveries:
         self.settlements = Settlements.__new__(Settlements)
         self.intake = Intake.__new__(Intake)
 
-    def __init__(self, queue, Settlements settlements not None, Intake intake not None):
+    def __init__(self, queue, Settlements settlements not None):
         self.queue = queue
         self.settlements = settlements
-        self.intake = intake
+        self.intake = settlements.lent.intake
         self.alive = True
 
     def on_filled(self):
@@ -587,17 +348,11 @@ cdef class ChannelDeliveries:
         cdef LentConnection lent = self.settlements.lent
         if tag == self.due:
             self.due = 0
-            if lent.borrowed:
-                lent.later.append((self.on_refilled, monotonic() - self.sent))
-            else:
-                self.on_refilled(monotonic() - self.sent)
+            lent.tell((self.on_refilled, monotonic() - self.sent))
         if not self.filled and self.held() > self.nearly_full:
             self.filled = True
-            if lent.borrowed:
-                lent.later.append((self.on_filled,))
+            if lent.tell((self.on_filled,)):
                 lent.filled = True
-            else:
-                self.on_filled()
         return 0
 
     def settle(self, uint64_t tag, int verdict):
@@ -656,13 +411,14 @@ cdef class ChannelDeliveries:
         cdef Settlements settlements = self.settlements
         cdef AckLedger ledger = self.ledger
         settlements.counters.count(COUNT_ACKED + verdict, count)
-        with cython.critical_section(settlements):
-            if not self.unsent:
-                settlements.unsent.append(self)
-                self.unsent = True  # after that, which may be out of memory
-        return settlements.policy.due(
-            count, ledger.ledger.acked_size + ledger.ledger.refused_size, self.window
-        )
+        settlements.note_unsent(self)
+        return is_due(settlements.policy, ackpolicy_due(
+            &settlements.policy.state, count, ledger.ledger.acked_size + ledger.ledger.refused_size, self.window
+        ))
+
+
+cdef inline bint is_due(AckPolicy policy, AcksDue due) noexcept:
+    return due == ACKS_DUE or (due == ACKS_AFTER_PAUSE and ackpolicy_rested(&policy.state, monotonic()))
 
 
 # Messages -------------------------------------------------------------------------------------------------------------
@@ -1388,7 +1144,7 @@ cdef class Intake:
                 message.subkey = self.subkey(message)
         costs = self.prices(messages) if self.priced else None
         self.counters.count(COUNT_RECEIVED, len(messages))
-        self.policy.arrived(len(messages))
+        ackpolicy_note_here(&self.policy.state, self.policy.state.here + len(messages))
         slots = [(<Message> one).slot for one in messages]
         if self.subkey is None:
             refused = self.lanes.put_many(slots, messages, costs)
@@ -1418,14 +1174,15 @@ cdef class Intake:
         if len(messages) == 0:
             return True
         self.counters.count(COUNT_RECEIVED, len(messages))
-        self.policy.arrived(len(messages))
+        ackpolicy_note_here(&self.policy.state, self.policy.state.here + len(messages))
         try:
             if self.subkey is None:
                 lane.put_many(slots_of(messages), messages)
             else:
                 lane.put_many(slots_of(messages), messages, subkeys=[(<Message> one).subkey for one in messages])
         except ShutDown:
-            settle_all(messages, REQUEUE)
+            for message in messages:
+                message.settle(REQUEUE)
         return True
 
     cdef list prices(self, list messages):
@@ -1585,7 +1342,7 @@ cdef class LentConnection:
         if not PyThread_acquire_lock(self.lock, NOWAIT_LOCK):
             with nogil:
                 PyThread_acquire_lock(self.lock, WAIT_LOCK)
-        if self.unwatched and monotonic() - self.looked > C_PERIOD:
+        if self.unwatched and monotonic() - self.looked > SLEEPY:
             self.watch()
         if self.received_size or self.sent_size:
             self.transport.count(
@@ -1622,6 +1379,14 @@ cdef class LentConnection:
         PyThread_release_lock(self.lock)
         return False
 
+    cdef bint tell(self, tuple call) except -1:
+        """Call a function with arguments; or later, in the I/O thread, and True, if this is borrowed: that is Python."""
+        if self.borrowed:
+            self.later.append(call)
+            return True
+        call[0](*call[1:])
+        return False
+
     cdef int give_back(self) except -1:
         cdef bint left = self.left
         if left:
@@ -1648,10 +1413,10 @@ cdef class LentConnection:
     cdef bint send(self, Settlements settlements) except -1:
         """Send what is settled; False if that is for the I/O thread."""
         # Its timer rests while nothing is settled, and has to be woken.
-        if settlements.policy.period > C_PERIOD or not self.borrow():
+        if settlements.policy.state.period > ACKS_PERIOD or not self.borrow():
             return False
         try:
-            settlements.policy.sending()
+            ackpolicy_sending(&settlements.policy.state, monotonic())
             self.send_all(settlements.taken_unsent())
         except BaseException as error:  # what was taken and not sent would be lost: the connection must end
             self.left, self.error = True, error
@@ -1677,7 +1442,7 @@ cdef class LentConnection:
     cdef bint fetch(self, bint wait) except -1:
         """Read what has come, or comes soon; True if that were messages."""
         cdef double now = monotonic()
-        cdef bint fast = now - self.looked < C_FAST
+        cdef bint fast = now - self.looked < FAST
         cdef int found
         self.looked = now
         if not (fast and self.readable) or self.sleepers:
@@ -1686,7 +1451,7 @@ cdef class LentConnection:
             return False
         found = self.read()
         if found == 0 and wait:
-            found = self.wait(<int64_t> min(<double> C_BRIEF, 1e6 * (now - self.waited)))
+            found = self.wait(<int64_t> min(<double> BRIEF, 1e6 * (now - self.waited)))
         return found > 0
 
     cdef bint has(self, int64_t count) except -1:
@@ -1698,7 +1463,7 @@ cdef class LentConnection:
         if self.lane is None or self.lane.table.queued < count or not self.unwatched or self.intake.key is not None:
             return False
         now = monotonic()
-        if now - self.emptied > C_PERIOD or now - self.looked > C_FAST or len(self.transport.sinks) != 1:
+        if now - self.emptied > SLEEPY or now - self.looked > FAST or len(self.transport.sinks) != 1:
             return False
         self.looked = now
         return True
@@ -1711,7 +1476,7 @@ cdef class LentConnection:
         if found == 0:
             fd = self.fd  # with the exclusion: the I/O thread may change it
             with nogil:
-                sockets_wait(fd, <int64_t> (1e6 * C_FAST))
+                sockets_wait(fd, <int64_t> (1e6 * FAST))
             found = self.read()
         self.waited = monotonic()
         return found
@@ -1728,7 +1493,7 @@ cdef class LentConnection:
             self.give_back()
 
     cdef int read_borrowed(self) except -2:
-        cdef bytes rest = self.transport._frame_buffer
+        cdef bytes rest = self.transport.incomplete
         cdef int64_t size = PyBytes_GET_SIZE(rest), received
         cdef char* at
         if not self.readable or len(self.intake.messages) or 2 * size > ROOM:
@@ -1768,7 +1533,7 @@ cdef class LentConnection:
             try:
                 what = give(
                     octets, size, &position, &self.received_frames, self.longest, self.transport.sinks,
-                    self.transport._unfinished, True,
+                    self.transport.unfinished, True,
                 )
             except Exception:
                 self.left = True  # there it fails again
@@ -1786,7 +1551,7 @@ cdef class LentConnection:
         """Keep what is no whole delivery for the next read; a whole frame that is none is for the I/O thread."""
         cdef const uint8_t* at = <const uint8_t*> PyBytes_AS_STRING(octets)
         cdef int64_t left = size - position
-        self.transport._frame_buffer = part(at, position, size)
+        self.transport.incomplete = part(at, position, size)
         if what == FOUND_OTHER and left >= FRAME_HEAD:
             if FRAME_HEAD + <int64_t> frames_number(at + position + 3, 4) < left:
                 self.left = True
@@ -1825,636 +1590,3 @@ cdef class LentConnection:
             if not self.sleepers and sockets_watch(self.epoll, self.fd, self.events & ~READABLE) == 0:
                 self.unwatched = True
         return 0
-
-
-# Out of the lanes, to the workers -------------------------------------------------------------------------------------
-
-
-def call(handler, Message message not None):
-    """call(handler, message)
-    --
-
-    Call a plain handler and settle the message by the outcome; an `Exception` of the handler does not propagate.
-
-    Raises
-    ------
-    ConfigurationError
-        If the handler returns a coroutine or a generator.
-    BaseException
-        An exception of the handler that is not an `Exception`.
-    """
-    call_handler(handler, message)
-
-
-cdef int call_handler(object handler, Message message) except -1:
-    try:
-        result = handler(message)
-    except Exception as error:
-        message.fail(error)
-    except BaseException as error:
-        message.fail(error)
-        raise
-    else:
-        message.finish_with(result)
-    return 0
-
-
-@cython.no_gc_clear
-cdef class MessageSource:
-    """MessageSource()
-    --
-
-    Where workers get their messages from; the base of `fairsched.consumer.client.Client`.
-
-    Attributes
-    ----------
-    returning : bool
-        Whether what is buffered goes back to its queues, and nothing more is handed out.
-    stopped : bool
-        Whether it is about to end.
-    shedding : Shedding or None
-        Asked about each message that is taken.
-    service_ns : float
-        Nanoseconds for which handlers ran, in the mean of the last hundred.
-    handled_count : int
-        Messages that were handled.
-    deferring : bool
-        Whether a handler deferred its message.
-
-    Notes
-    -----
-    Safe from any thread, once `prepare` was called. O(1) a message.
-    """
-
-    def __cinit__(self, *_args, **_options):
-        self.settlements = Settlements.__new__(Settlements)
-
-    def prepare(self, Settlements settlements not None, bint measures):
-        """prepare($self, settlements, measures)
-        --
-
-        Say who is told of settlements, and whether `account` is to be called for each message that was handled.
-        """
-        self.settlements = settlements
-        self.measures = measures
-
-    def time_messages(self):
-        """time_messages($self)
-        --
-
-        Count from now on how long messages take, in `Counters.durations`; to be called again now and then, since that
-        is when the clocks are compared.
-        """
-        self.wall = wall_clock() - monotonic()
-        self.timing = True
-
-    def try_get(self, lane, priority=0):
-        """try_get($self, lane, priority=0)
-        --
-
-        The next message of a lane that came on a living channel, or None if there is none for us now.
-
-        Raises
-        ------
-        ShutDown
-            If there will be none.
-        """
-        cdef Message message = self.taken(lane, priority)
-        if self.timing and message is not None:
-            note_durations(self, message, monotonic(), -1)
-        return message
-
-    cdef Message taken(self, object lane, object priority):
-        cdef FairQueue fair = <FairQueue?> lane
-        cdef int rank = as_priority(priority)
-        cdef Message message
-        cdef Place place = None
-        self.turns += 1
-        if self.turns >= self.next_look:  # before a message is taken: this may raise
-            self.look_for_more()
-        while True:
-            if self.returning:
-                self.check_process()
-                raise ShutDown("the consumer was stopped")
-            if fair.limits.on:
-                place = Place.__new__(Place)
-            message = fair.take(rank, None, place)
-            if message is None or self.is_usable(lane, message):
-                if place is not None and message is not None:
-                    message.place = place
-                return message
-            if place is not None:
-                place.give_back(True)
-
-    def get(self, lane, timeout=None, priority=0):
-        """get($self, lane, timeout=None, priority=0)
-        --
-
-        The next message of a lane, waiting for it; None if the time is over.
-
-        Raises
-        ------
-        ShutDown
-            If there will be none.
-        """
-        cdef FairQueue fair = <FairQueue?> lane
-        cdef Settlements settlements = self.settlements
-        cdef Message message
-        cdef Place place = None
-        while True:
-            message = self.taken(lane, priority)
-            if message is not None:
-                return message
-            # About to wait: the broker may be waiting too, for what is settled but not sent.
-            settlements.send_soon()
-            if settlements.lent.fetch(True):
-                continue
-            settlements.lent.rest()
-            try:
-                if fair.limits.on:
-                    place = Place.__new__(Place)
-                    message = fair.take_in_time(timeout, as_priority(priority), place)
-                else:
-                    _, message = lane.get(True, timeout, priority=priority)
-            except Empty:
-                return None
-            finally:
-                settlements.lent.rise()
-            if self.returning:
-                message.settle(REQUEUE)
-            elif self.is_usable(lane, message):
-                message.place = place
-                return message
-            if place is not None:
-                place.give_back(True)
-
-    def try_get_many(self, lane, Py_ssize_t limit):
-        """try_get_many($self, lane, limit)
-        --
-
-        The next messages of a lane, as `try_get` finds them: a list of `limit` at most, empty if there are none now.
-
-        Raises
-        ------
-        ShutDown
-            If there will be none.
-        """
-        return self.take_more(lane, [], limit)
-
-    def get_many(self, lane, Py_ssize_t limit, timeout):
-        """get_many($self, lane, limit, timeout)
-        --
-
-        The next messages of a lane, waiting for the first as `get` does: an empty list if the time is over.
-
-        Raises
-        ------
-        ShutDown
-            If there will be none.
-        """
-        cdef list found = self.take_more(lane, [], limit)
-        if not found:
-            message = self.get(lane, timeout)
-            if message is not None:
-                found = self.take_more(lane, [message], limit)
-        return found
-
-    cdef int look_for_more(self) except -1:
-        """Read what has come; and again after so many messages that about 0.1 ms passes, or `OFTEN` at most."""
-        cdef LentConnection lent = self.settlements.lent
-        cdef double last = lent.looked
-        lent.fetch(False)
-        self.turns = 0
-        self.next_look = min(OFTEN, 2 * self.next_look + 1) if lent.looked - last < C_SOON else self.next_look // 4
-        return 0
-
-    cdef list take_more(self, object lane, list found, Py_ssize_t limit):
-        """Add messages of a lane; the end of deliveries is for who has none."""
-        cdef Message message
-        try:
-            if self.shedding is None and not (<FairQueue?> lane).limits.on:
-                self.take_all(<FairQueue?> lane, found, limit)
-            while PyList_GET_SIZE(found) < limit:
-                message = self.taken(lane, 0)
-                if message is None:
-                    break
-                found.append(message)
-        except BaseException as error:
-            if not found or not isinstance(error, ShutDown) or self.returning:
-                settle_all(found, REQUEUE)
-                raise
-        if self.timing:
-            self.note_begins(found)
-        return found
-
-    cdef int take_all(self, FairQueue lane, list found, Py_ssize_t limit) except -1:
-        """Add messages of a lane where none is looked at but for its channel, and read as long as that brings more."""
-        cdef Py_ssize_t before = -1
-        while before < PyList_GET_SIZE(found) < limit:
-            before = PyList_GET_SIZE(found)
-            if not self.settlements.lent.has(limit - before):
-                self.look_for_more()
-            if self.returning:
-                return 0
-            lane.take_more(found, limit)
-            self.leave_usable(lane, found, before)
-        return 0
-
-    cdef int leave_usable(self, FairQueue lane, list found, Py_ssize_t begin) except -1:
-        """Leave out of a list, from there on, what `is_usable` says is not to be handled; where nothing is shed."""
-        cdef Message message
-        cdef ChannelDeliveries living = None  # no Python code has run since it was seen to be
-        while begin < PyList_GET_SIZE(found):
-            message = <Message?> <object> PyList_GET_ITEM(found, begin)
-            if living is not None and message.origin is living:
-                begin += 1
-            elif self.is_usable(lane, message):
-                living = <ChannelDeliveries> message.origin if isinstance(message.origin, ChannelDeliveries) else None
-                begin += 1
-            else:
-                living = None
-                found.pop(begin)
-        return 0
-
-    def living(self, lane, list messages not None):
-        """living($self, lane, messages)
-        --
-
-        Those messages of a lane that came on a living channel: a list. For the others nobody is charged.
-        """
-        cdef Message message
-        cdef list found = [], gone = []
-        for message in messages:
-            (found if message.origin.alive else gone).append(message)
-        for message in gone:
-            self.charge(lane, message, -message.cost)
-        return found
-
-    cdef bint is_usable(self, object lane, Message message) except -1:
-        """Whether a message just taken is one to handle; if not, its slot was charged for nothing."""
-        cdef object origin = message.origin
-        # Its channel may be gone, and the broker delivers it again; or it waited too long, and was sent back.
-        if (<ChannelDeliveries> origin).alive if isinstance(origin, ChannelDeliveries) else origin.alive:
-            if self.shedding is None or not self.is_returned(lane, message):
-                return True
-        self.charge(lane, message, -(<object> message.cost))
-        return False
-
-    cdef bint is_returned(self, object lane, Message message) except -1:
-        """Whether a message waited too long; one that this fails with is requeued: nobody else has it."""
-        try:
-            return self.shedding.returns(lane, message.slot, message)
-        except BaseException:
-            message.settle(REQUEUE)
-            raise
-
-    def messages(self, lane, slice, over):
-        """messages($self, lane, slice, over)
-        --
-
-        Yield the messages of a lane until there will be none, or `over()`, which is asked every `slice` seconds.
-        """
-        cdef Settlements settlements = self.settlements
-        cdef Message message
-        try:
-            while not over():
-                message = self.get(lane, slice)
-                while message is not None:
-                    if self.timing:
-                        note_durations(self, message, monotonic(), -1)
-                    yield message
-                    if settlements.flush_requested:
-                        self.give_way()
-                    if self.stopped and over():
-                        return
-                    message = self.taken(lane, 0)
-        except ShutDown:
-            return
-        finally:
-            settlements.lent.watch()
-
-    def serve(self, lane, handler, priority):
-        """serve($self, lane, handler, priority)
-        --
-
-        Give the messages of a lane to a plain handler, and settle each, until there will be none.
-        """
-        cdef Settlements settlements = self.settlements
-        cdef Message message
-        cdef double begin
-        cdef int64_t elapsed
-        while True:
-            try:
-                message = self.taken(lane, priority)
-                if message is None:
-                    message = self.get(lane, None, priority)
-            except ShutDown:
-                return
-            if message is None:
-                continue
-            begin = perf_counter()
-            call_handler(handler, message)
-            elapsed = <int64_t> ((perf_counter() - begin) * 1e9)
-            self.note_handled(lane, message, elapsed)
-            if self.timing:
-                note_durations(self, message, begin if ONE_CLOCK else monotonic() - 1e-9 * elapsed, elapsed)
-            if settlements.flush_requested:
-                self.give_way()
-
-    def handled(self, lane, Message message not None, int64_t elapsed):
-        """handled($self, lane, message, elapsed)
-        --
-
-        Note that the handler of a lane's message took `elapsed` nanoseconds.
-        """
-        self.note_handled(lane, message, elapsed)
-        if self.timing:
-            note_durations(self, message, NOT_NOW, elapsed)
-
-    def handled_many(self, lane, list messages not None, int64_t elapsed):
-        """handled_many($self, lane, messages, elapsed)
-        --
-
-        Note that a lane's messages took `elapsed` nanoseconds together: an equal part each.
-        """
-        cdef Message message
-        cdef int64_t each
-        messages = messages[:]
-        if messages:
-            each = self.note_time(elapsed, len(messages))
-            for message in messages:
-                self.note_one(lane, message, each)
-                if self.timing:
-                    note_durations(self, message, NOT_NOW, each)
-
-    cdef int note_handled(self, object lane, Message message, int64_t elapsed) except -1:
-        self.note_one(lane, message, self.note_time(elapsed, 1))
-        return 0
-
-    cdef int64_t note_time(self, int64_t elapsed, int64_t count) except? -1:
-        """Count messages that took so long together; return how long each took."""
-        cdef int64_t each = elapsed // count, before = self.handled_count
-        # Several workers may lose an update here; the mean and the moment of the look need not be exact.
-        self.handled_count = before + count
-        self.service_ns += (each - self.service_ns) * min(1.0, <double> count / min(100, self.handled_count))
-        if before < LOOK_AFTER <= self.handled_count:
-            self.look_at_windows()
-        if elapsed > C_LONG:
-            self.settlements.send_soon()
-        return each
-
-    cdef int note_one(self, object lane, Message message, int64_t elapsed) except -1:
-        if self.measures:
-            self.account(lane, message, elapsed)
-        if message.deferred:
-            self.deferring = True
-        elif elapsed > SLOW:
-            self.look_at_wait(message)
-        return 0
-
-    cdef int note_begins(self, list messages) except -1:
-        """Count messages that are handed out together, now."""
-        cdef double now = monotonic()
-        for message in messages[:]:
-            note_durations(self, <Message?> message, now, -1)
-        return 0
-
-
-# How long messages take -----------------------------------------------------------------------------------------------
-
-
-cdef inline int note_durations(MessageSource source, Message message, double begin, int64_t elapsed) except -1:
-    """Count a message that was handed out at a time, unless that is NOT_NOW, and handled for so long, unless negative.
-
-    What came by no channel of ours counts nowhere.
-    """
-    cdef ChannelDeliveries channel
-    cdef Durations durations
-    cdef uint64_t born
-    if not isinstance(message.origin, ChannelDeliveries):
-        return 0
-    channel = <ChannelDeliveries> message.origin
-    if channel.durations is None:
-        channel.durations = source.settlements.counters.durations_of(channel.queue)
-    durations = channel.durations
-    born = timestamp_of(message) if begin != NOT_NOW else 0
-    with cython.critical_section(durations):
-        if begin != NOT_NOW:
-            buckets_add(&durations.sojourn, <int64_t> ((begin - message.arrived) * 1e9))
-        if elapsed >= 0:
-            buckets_add(&durations.service, elapsed)
-        if born:
-            buckets_add(&durations.age, <int64_t> (min(source.wall + begin - <double> born, 4e9) * AGE_TICKS))
-    return 0
-
-
-cdef inline uint64_t timestamp_of(Message message) except? 0:
-    """The time at which the publisher says that it made the message, in seconds since 1970; 0: it does not say."""
-    cdef int64_t size = 0
-    cdef const uint8_t* at = header_octets(message, &size)
-    if at == NULL:
-        found = getattr(message.header, "timestamp", None)
-        return found if isinstance(found, int) and 0 <= found < 1 << 63 else 0
-    # Most have none, and a look at the flags says so.
-    return timestamp_in(at, size) if size > CONTENT_HEAD + 1 and at[CONTENT_HEAD + 1] & HAS_TIMESTAMP else 0
-
-
-cdef uint64_t timestamp_in(const uint8_t* header, int64_t size) noexcept:
-    cdef Properties properties
-    if not contents_find(header, size, &properties):
-        return 0
-    return contents_number(header, &properties, PROPERTY_TIMESTAMP, 0)
-
-
-# Batches: many messages settled at once, and as columns of Arrow ------------------------------------------------------
-#
-# An Arrow column is up to three buffers: a bit a row that says whether it is there, and offsets and data, or values.
-# What may run Python code (hashes of origins, decoding by Python) comes before what it could change is read again, and
-# the bytes that are copied from are referred to by lists of our own meanwhile.
-#
-# Source: The Apache Arrow project, "Arrow Columnar Format", sections "Validity bitmaps" and "Variable-size Binary
-# Layout".
-
-
-cdef enum:  # for which reason messages are settled, and which of them therefore are not
-    BY_USER = 0     # all that a call of `Message.ack` would not settle
-    BY_RETURN = 1   # these, and those that were deferred or failed
-    BY_FAILURE = 2  # those that the function `on_error` was asked about
-
-
-def note_failures(list messages not None):
-    """note_failures(messages)
-    --
-
-    Note that the handler of messages raised: until `settle_failed` or `ask_about` only that has an effect on them.
-
-    Parameters
-    ----------
-    messages : list of Message
-
-    Returns
-    -------
-    list of Message
-        Those that were neither settled nor failed before.
-
-    Notes
-    -----
-    O(messages). Safe from any thread: of several calls, one gets a message.
-    """
-    cdef list found = []
-    cdef Message message
-    for message in messages[:]:
-        if not message.settled and message.note_failure():
-            found.append(message)
-    return found
-
-
-def settle_failed(Message message not None, int verdict):
-    """settle_failed(message, verdict)
-    --
-
-    Settle a message whose handler raised, as was decided; return whether this call settled it.
-    """
-    return message.carry_out(verdict)
-
-
-def ask_about(Message message not None):
-    """ask_about(message)
-    --
-
-    Let a message whose handler raised be settled and deferred by its methods, until `decide_about`.
-    """
-    with cython.critical_section(message):
-        message.failure = ASKED
-
-
-def decide_about(Message message not None):
-    """decide_about(message)
-    --
-
-    Return whether a message that was asked about is still neither settled nor deferred; then only `settle_failed` can
-    settle it.
-    """
-    cdef bint left
-    with cython.critical_section(message):
-        left = not (message.settled or message.deferred)
-        if left:
-            message.failure = DECIDED
-    return left
-
-
-def settle_all(list messages not None, int verdict):
-    """settle_all(messages, verdict)
-    --
-
-    Settle the unsettled messages of a list.
-
-    Parameters
-    ----------
-    messages : list of Message
-    verdict : int
-        `AckLedger.ACK`, `REQUEUE` or `REJECT`.
-
-    Returns
-    -------
-    int
-        Number of messages that this call settled.
-
-    Raises
-    ------
-    RuntimeError
-        This is a copy in a child process.
-
-    Notes
-    -----
-    Complexity: O(messages), without a Python call for each. Thread safety: any thread; each message is settled once,
-    even if other threads settle it too.
-    """
-    return settle_some(messages, verdict, BY_USER)
-
-
-def finish_all(list messages not None):
-    """finish_all(messages)
-    --
-
-    Ack messages as `Message.finish` does: unless they were settled or deferred, or failed; as `settle_all`.
-    """
-    return settle_some(messages, ACK, BY_RETURN)
-
-
-def settle_all_failed(list messages not None, int verdict):
-    """settle_all_failed(messages, verdict)
-    --
-
-    Settle messages whose handlers raised, except those that a function was asked about; as `settle_all`.
-    """
-    return settle_some(messages, verdict, BY_FAILURE)
-
-
-cdef Py_ssize_t settle_some(list messages, int verdict, int reason) except -1:
-    cdef list chosen = messages[:]  # a channel of somebody's own may change the caller's
-    cdef Settlements due = None
-    cdef Message message
-    cdef ChannelDeliveries channel
-    cdef Py_ssize_t count = 0, i = 0
-    cdef bint is_due = False, placed = False
-    while i < PyList_GET_SIZE(chosen):
-        message = <Message?> <object> PyList_GET_ITEM(chosen, i)
-        if isinstance(message.origin, ChannelDeliveries):
-            channel = <ChannelDeliveries> message.origin
-            count += settle_run(channel, chosen, &i, verdict, reason, &is_due, &placed)
-            if is_due:
-                due = channel.settlements
-                is_due = False
-            continue
-        i += 1
-        if takes(message, reason):
-            count += message.origin.settle(message.delivery_tag, verdict)
-            placed |= message.place is not None
-    if due is not None and not due.flush_requested:
-        due.send_soon()
-    if placed:
-        for message in chosen:
-            if message.settled:
-                message.leave_place()
-    return count
-
-
-cdef inline bint takes(Message message, int reason) noexcept:
-    """Return whether the caller is to settle a message for that reason."""
-    if reason == BY_RETURN and (message.deferred or message.failure != NOT_FAILED):
-        return False
-    if reason == BY_FAILURE and message.failure == ASKED:
-        return False
-    return message.take(reason == BY_FAILURE)
-
-
-cdef Py_ssize_t settle_run(
-    ChannelDeliveries channel, list messages, Py_ssize_t* at, int verdict, int reason, bint* is_due, bint* placed
-) except -1:
-    """Settle messages that follow one another and came on one channel.
-
-    No Python code runs in here, unless it is a stream of which pika has decoded the headers.
-    """
-    cdef Message message
-    cdef Py_ssize_t done = 0, stale = 0
-    cdef bint stands = channel.stands()
-    try:
-        while at[0] < PyList_GET_SIZE(messages):
-            message = <Message?> <object> PyList_GET_ITEM(messages, at[0])
-            if message.origin is not channel:
-                break
-            at[0] += 1
-            if not takes(message, reason):
-                continue
-            placed[0] |= message.place is not None
-            if stands:
-                done += channel.note_tag(message.delivery_tag, message.sent_as(channel, verdict))
-            else:
-                stale += 1
-    finally:
-        if stale:
-            channel.settlements.counters.count(COUNT_STALE, stale)
-        if done:
-            is_due[0] = channel.noted(done, verdict)
-    return done

@@ -25,7 +25,7 @@ from fairsched.amqp._ackledger import AckLedger
 from fairsched.amqp.fieldtables import LATEST_SECOND, as_text
 from fairsched.consumer.batching.batches import LARGEST
 from fairsched.delivery._columns import MessageColumns
-from fairsched.delivery._delivery import settle_all
+from fairsched.delivery._settling import settle_all
 from fairsched.testing import FakeChannel, FakeConsumer
 
 

@@ -16,7 +16,7 @@ from support.collecting import collecting
 from fairsched import ConfigurationError, Consumer, Message
 from fairsched.amqp._ackledger import AckLedger
 from fairsched.consumer.batching.batches import LARGEST, LONGEST, MessageBatch, check_limits
-from fairsched.delivery._delivery import settle_all
+from fairsched.delivery._settling import settle_all
 from fairsched.testing import FakeChannel, FakeConsumer
 
 

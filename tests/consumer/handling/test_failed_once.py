@@ -19,7 +19,8 @@ from fairsched.amqp._ackledger import AckLedger
 from fairsched.consumer.batching.batches import MessageBatch
 from fairsched.consumer.handling.failures import FailurePolicy, call_async
 from fairsched.consumer.requeueing.pace import Pace
-from fairsched.delivery._delivery import Counters, call
+from fairsched.delivery._counters import Counters
+from fairsched.delivery._messagesource import call
 from fairsched.testing import FakeChannel, FakeConsumer
 
 ACK, REQUEUE, REJECT = AckLedger.ACK, AckLedger.REQUEUE, AckLedger.REJECT

@@ -16,7 +16,8 @@ from pika.spec import Basic, BasicProperties
 from fairsched.amqp._ackledger import AckLedger
 from fairsched.consumer.handling.failures import FailurePolicy
 from fairsched.consumer.requeueing.pace import FIRST, LONGEST, REMEMBERED, Pace
-from fairsched.delivery._delivery import Counters, Message
+from fairsched.delivery._counters import Counters
+from fairsched.delivery._delivery import Message
 from fairsched.testing import FakeChannel
 
 

@@ -17,7 +17,8 @@ from fairsched import CoDel, ConfigurationError, FairQueue
 from fairsched.consumer.requeueing.budget import REMEMBERED, Budget
 from fairsched.consumer.requeueing.shedding import MAX_RETURNS, Shedding, shedding_rules
 from fairsched.consumer.settings import ConsumerSettings
-from fairsched.delivery._delivery import Counters, Message
+from fairsched.delivery._counters import Counters
+from fairsched.delivery._delivery import Message
 from fairsched.testing import FakeChannel
 
 URL = "amqp://guest:guest@localhost/"

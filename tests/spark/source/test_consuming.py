@@ -28,7 +28,7 @@ class Wire(Transport):
 
     def __init__(self, room: int, space: int, *, surplus: bool = False, shortcut: bool = True) -> None:
         self.params = pika.ConnectionParameters(frame_max=FRAME_MAX)
-        self.sinks, self._unfinished, self._shortcut = {}, {}, shortcut
+        self.sinks, self.unfinished, self._shortcut = {}, {}, shortcut
         self._frame_buffer, self.bytes_received, self.frames_received = b"", 0, 0
         self.transport, self.stops, self.others = self, 0, 0
         self._assembler = ContentFrameAssembler()

@@ -10,7 +10,7 @@ from fairsched.amqp.fieldtables import LATEST_SECOND, as_text
 from fairsched.amqp.properties import PROPERTY_NAMES
 from fairsched.consumer.batching.batches import MessageBatch
 from fairsched.delivery._columns import MessageColumns
-from fairsched.delivery._delivery import settle_all
+from fairsched.delivery._settling import settle_all
 from fairsched.errors import ConfigurationError, DecodingError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, overload
 
 from fairsched.amqp._ackledger import AckLedger
-from fairsched.delivery._delivery import finish_all, note_failures, settle_all, settle_all_failed
+from fairsched.delivery._settling import finish_all, note_failures, settle_all, settle_all_failed
 from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fairsched.amqp._ackledger import AckLedger
-from fairsched.delivery._delivery import settle_all
+from fairsched.delivery._settling import settle_all
 from fairsched.errors import ShutDown
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from fairsched.consumer.settings import ConsumerSettings
-    from fairsched.delivery._delivery import Counters, Message
+    from fairsched.delivery._counters import Counters
+    from fairsched.delivery._delivery import Message
 
 _Handler = Callable[["Message"], Any]
 

@@ -13,14 +13,15 @@ from fairsched.amqp._ackledger import AckLedger
 from fairsched.consumer.handling.described import described, shown
 from fairsched.consumer.handling.retries import attempts_before
 from fairsched.consumer.requeueing.pace import Pace
-from fairsched.delivery._delivery import ask_about, decide_about, settle_all_failed, settle_failed
+from fairsched.delivery._settling import ask_about, decide_about, settle_all_failed, settle_failed
 from fairsched.delivery.handlers import check_result
 from fairsched.errors import UndecodableBody
 
 if TYPE_CHECKING:
     from fairsched.consumer.handling.retries import Retries
     from fairsched.consumer.settings import OnError
-    from fairsched.delivery._delivery import Counters, Message
+    from fairsched.delivery._counters import Counters
+    from fairsched.delivery._delivery import Message
 
 _log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from fairsched.amqp._properties import PROPERTY_NAMES, encode_properties, read_p
 from fairsched.amqp.fieldtables import read_table, replace_fields
 from fairsched.consumer.declarations import Declaration, Declarations
 from fairsched.consumer.handling.described import described, shown
-from fairsched.delivery._delivery import settle_failed
+from fairsched.delivery._settling import settle_failed
 from fairsched.errors import MessageReturned, PublishFailed
 from fairsched.publisher.client import Client as PublisherClient
 from fairsched.publisher.client import PublisherOptions

@@ -15,7 +15,8 @@ from fairsched.errors import TimeLimitExceeded
 from fairsched.scheduling.greenlets import refuse
 
 if TYPE_CHECKING:
-    from fairsched.delivery._delivery import Counters, Message
+    from fairsched.delivery._counters import Counters
+    from fairsched.delivery._delivery import Message
 
     #: A handler at work: when it has to have ended, its message, and its limit. Equal to none but itself, since its
     #: message is.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fairsched.amqp._ackledger import AckLedger
 from fairsched.consumer.requeueing.budget import COUNTS
-from fairsched.delivery._delivery import settle_failed
+from fairsched.delivery._settling import settle_failed
 
 if TYPE_CHECKING:
     from fairsched.delivery._delivery import Message

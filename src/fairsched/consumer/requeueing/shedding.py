@@ -17,7 +17,8 @@ from fairsched.scheduling._codel import CoDel
 from fairsched.stats import CoDelStats
 
 if TYPE_CHECKING:
-    from fairsched.delivery._delivery import Counters, Message
+    from fairsched.delivery._counters import Counters
+    from fairsched.delivery._delivery import Message
     from fairsched.scheduling._fairqueue import FairQueue
 
 _log = logging.getLogger(__name__)
