@@ -13,6 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fairsched.amqp._publishing import LoopConfirmation
 from fairsched.config.arguments import made_by
 from fairsched.consumer.batching.arrow import ArrowBatch, ArrowColumns
 from fairsched.consumer.batching.batches import MessageBatch, check_limits, plain_batches
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from fairsched.delivery._delivery import Message
     from fairsched.scheduling._fairqueue import FairQueue
 
-__all__ = ["Consumer", "Publisher"]
+__all__ = ["Consumer", "LoopConfirmation", "Publisher"]
 
 _Batch = TypeVar("_Batch", bound=MessageBatch)
 _Taken = TypeVar("_Taken")
