@@ -1,4 +1,4 @@
-"""All schedules of callbacks that are added to a confirmation while it is settled; and each guard shown to be needed."""
+"""All schedules of callbacks added to a confirmation while it is settled; and each guard shown to be needed."""
 
 from __future__ import annotations
 

@@ -113,7 +113,10 @@ def test_any_sequence_is_answered_like_a_future(operations: list[str], fails: bo
         assert ours.made == theirs.made
 
 
-@given(st.lists(st.sampled_from(["done", "cancelled", "result", "exception", "add", "remove", "finish", "run"])), st.booleans())
+@given(
+    st.lists(st.sampled_from(["done", "cancelled", "result", "exception", "add", "remove", "finish", "run"])),
+    st.booleans(),
+)
 def test_any_sequence_is_answered_like_a_future_of_asyncio(operations: list[str], fails: bool) -> None:
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda *_: None)
