@@ -121,7 +121,7 @@ class FakeConsumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
     Notes
     -----
     A requeued message is not redelivered: `put` another message with ``redelivered=True``. Retry delays do not pass by
-    themselves: `return_waiting` ends all of them. A batch does not wait to be full, as if `max_wait` had passed, and the
+    themselves: `return_waiting` ends all of them. A batch does not wait to be full, as if `max_wait` had passed; the
     column "queue" of an Arrow batch has the queues of all messages put in so far.
 
     Use it from one thread; messages may be settled in other threads.

@@ -137,7 +137,7 @@ def test_it_is_refused_where_an_iteration_is(broker: Node, new_queue: Declare) -
     with pytest.raises(RuntimeError, match="closed"):
         consumer.get()
     lanes = Consumer(broker.url, [queue], ordering_key=lambda message: message.body, workers=2)
-    with lanes, pytest.raises(ConfigurationError, match="lanes|ordering_key|workers=1"):
+    with lanes, pytest.raises(ConfigurationError, match="workers=1"):
         lanes.get()
 
 

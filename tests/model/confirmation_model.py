@@ -52,10 +52,9 @@ class ConfirmationModel:
         yield None
         if done:
             self.calls.append(number)
-        elif self.removes and number == 0:
-            if number in self.callbacks:
-                self.callbacks.remove(number)
-                self.removed.append(number)
+        elif self.removes and number == 0 and number in self.callbacks:
+            self.callbacks.remove(number)
+            self.removed.append(number)
 
     def check(self, finished: list[bool]) -> None:
         assert all(finished)

@@ -26,8 +26,8 @@ from fairsched.errors import PublishFailed
 OPERATIONS = st.lists(
     st.sampled_from(
         [
-            "done", "running", "cancelled", "cancel", "result", "exception", "add_done_callback", "add a callback that raises",
-            "finish", "finish",
+            "done", "running", "cancelled", "cancel", "result", "exception", "add_done_callback",
+            "add a callback that raises", "finish", "finish",
         ]
     ),
     max_size=20,

@@ -3,7 +3,7 @@ from collections.abc import Callable, Generator
 from contextvars import Context
 from typing import Any, Literal, Self, final
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, disjoint_base
 
 from fairsched.errors import PublishFailed
 
@@ -13,6 +13,7 @@ def encode_message(
 async def settled(confirmation: _Outcome, seconds: float | None = None) -> bool: ...
 async def awaited(confirmation: _Outcome) -> None: ...
 
+@disjoint_base
 class _Outcome:
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     def done(self) -> bool: ...

@@ -9,17 +9,17 @@ from typing import Any, Generic, TypeVar
 from fairsched.consumer.batching.batches import check_limits, plain_batches
 
 #: An iterator of `MessageBatch`, and one of `ArrowBatch`.
-_Plain = TypeVar("_Plain")
-_Arrow = TypeVar("_Arrow")
+_Batches = TypeVar("_Batches")
+_ArrowBatches = TypeVar("_ArrowBatches")
 
 #: Makes batches of messages; called with those, and with the two functions of a `MessageBatch`.
 MakeBatches = Callable[..., Generator[Any]]
 
 
-class BatchMethods(Generic[_Plain, _Arrow]):
+class BatchMethods(Generic[_Batches, _ArrowBatches]):
     """Base of consumers that yield messages in batches."""
 
-    def batches(self, max_size: int = 256, max_wait: float = 0.1) -> _Plain:
+    def batches(self, max_size: int = 256, max_wait: float = 0.1) -> _Batches:
         """Yield batches of messages in fair order until `stop`; the caller settles each batch or uses it in a ``with``.
 
         Parameters
@@ -57,7 +57,8 @@ class BatchMethods(Generic[_Plain, _Arrow]):
         ...         with batch:
         ...             store([message.body for message in batch])
         """
-        return self._checked(plain_batches, max_size, max_wait)
+        found: _Batches = self._checked(plain_batches, max_size, max_wait)
+        return found
 
     def arrow_batches(
         self,
@@ -66,7 +67,7 @@ class BatchMethods(Generic[_Plain, _Arrow]):
         *,
         headers: Sequence[str] = (),
         properties: Sequence[str] = (),
-    ) -> _Arrow:
+    ) -> _ArrowBatches:
         """Yield batches of messages as Arrow record batches, in fair order, until `stop`; needs pyarrow.
 
         Parameters
@@ -108,7 +109,8 @@ class BatchMethods(Generic[_Plain, _Arrow]):
         ...         with batch:
         ...             writer.write_batch(batch.record_batch)
         """
-        return self._checked(self._arrow_columns(headers, properties), max_size, max_wait)
+        found: _ArrowBatches = self._checked(self._arrow_columns(headers, properties), max_size, max_wait)
+        return found
 
     def _checked(self, make: MakeBatches, max_size: int, max_wait: float) -> Any:
         size, wait = check_limits(max_size, max_wait)

@@ -116,7 +116,7 @@ def take(found: list[list[Message]], client: Client, lane: FairQueue, limit: int
 
 
 def _fill(pending: PendingBatch, client: Client, size: int) -> None:
-    """Wait for the messages of a batch; the end of deliveries completes it, but a stop that returns messages does not."""
+    """Wait for the messages of a batch; the end of deliveries completes it, unless they are to be returned."""
     pending.take(size, _SLICE)
     try:
         while missing := pending.missing():
@@ -127,7 +127,7 @@ def _fill(pending: PendingBatch, client: Client, size: int) -> None:
 
 
 def each_batch(client: Client, lane: FairQueue, make: MakeBatches, size: int, wait: float) -> Iterator[Any]:
-    """Yield batches until the consumer ends; see `Consumer.batches`. What interrupts it requeues an unfinished batch."""
+    """Yield batches until the consumer ends; see `Consumer.batches`. An interrupt requeues an unfinished batch."""
     handled = partial(client.handled_many, lane)
     while not client.is_over():
         try:
