@@ -28,7 +28,7 @@ ROUNDS = 5
 
 def ours(loopback: Loopback) -> float:
     with Publisher(url(loopback), confirm_window=WINDOW) as publisher:
-        publisher.publish(BODY, "q").wait(30)
+        publisher.publish(BODY, "q").result(30)
         begin = cpu_seconds()
         for _ in range(COUNT):
             publisher.publish(BODY, "q", delivery_mode=1)

@@ -40,6 +40,8 @@ nitpick_ignore = [
     ("py:class", "fairsched.delivery._delivery.Message"),
     ("py:class", "fairsched.consumer.app._H"),
     ("py:class", "fairsched.consumer.app._M"),
+    ("py:class", "fairsched.consumer.batching.batch_methods._Batches"),
+    ("py:class", "fairsched.consumer.batching.batch_methods._ArrowBatches"),
     ("py:class", "fairsched.config.frozenmapping.FrozenMapping"),
 ]
 

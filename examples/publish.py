@@ -14,6 +14,6 @@ with Publisher(os.environ["FAIRSCHED_URL"]) as publisher:
 
     lost = publisher.publish(b"order 100", "no-such-queue")
     try:
-        lost.wait()
+        lost.result()
     except MessageReturned as error:
         print(f"returned: {error.reply_code} {error.reply_text}, routing key {error.routing_key}")

@@ -8,14 +8,16 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Hashable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fairsched.amqp._publishing import LoopConfirmation
 from fairsched.config.arguments import made_by
 from fairsched.consumer.batching.arrow import ArrowBatch, ArrowColumns
-from fairsched.consumer.batching.batches import MessageBatch, check_limits, plain_batches
+from fairsched.consumer.batching.batch_methods import BatchMethods, MakeBatches
+from fairsched.consumer.batching.batches import MessageBatch
 from fairsched.consumer.batching.pending_batch import PendingBatch
 from fairsched.consumer.client import DROPPED, Client
 from fairsched.consumer.explanation import Explanation
@@ -32,9 +34,8 @@ if TYPE_CHECKING:
     from fairsched.delivery._delivery import Message
     from fairsched.scheduling._fairqueue import FairQueue
 
-__all__ = ["Consumer", "Publisher"]
+__all__ = ["Consumer", "LoopConfirmation", "Publisher"]
 
-_Batch = TypeVar("_Batch", bound=MessageBatch)
 _Taken = TypeVar("_Taken")
 
 _log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ _log = logging.getLogger(__name__)
 _LONGEST_TURN = 500_000
 
 
-class Consumer:
+class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatch]]):
     """Consume RabbitMQ queues in weighted fair order from asyncio.
 
     Parameters
@@ -251,43 +252,14 @@ class Consumer:
             if turn.is_over(time.perf_counter_ns()):
                 await turn.next()
 
-    def batches(self, max_size: int = 256, max_wait: float = 0.1) -> AsyncIterator[MessageBatch]:
-        """Yield batches of messages in fair order until `stop`, as `fairsched.Consumer.batches` does.
+    def _arrow_columns(self, headers: Sequence[str], properties: Sequence[str]) -> MakeBatches:
+        return ArrowColumns(list(self._client.settings.windows), headers, properties).batches
 
-        Returns
-        -------
-        asynchronous iterator of MessageBatch
-            For ``async for``; use each batch in a ``with``. Cancelling the iteration loses no message: those of an
-            unfinished batch are requeued.
-        """
-        return self._batches(plain_batches, max_size, max_wait)
-
-    def arrow_batches(
-        self,
-        max_size: int = 256,
-        max_wait: float = 0.1,
-        *,
-        headers: Sequence[str] = (),
-        properties: Sequence[str] = (),
-    ) -> AsyncIterator[ArrowBatch]:
-        """Yield batches of messages as Arrow record batches, as `fairsched.Consumer.arrow_batches` does.
-
-        Returns
-        -------
-        asynchronous iterator of ArrowBatch
-            As from `batches`.
-        """
-        columns = ArrowColumns(list(self._client.settings.windows), headers, properties)
-        return self._batches(columns.batches, max_size, max_wait)
-
-    def _batches(self, make: Callable[..., Generator[_Batch]], max_size: int, max_wait: float) -> AsyncIterator[_Batch]:
-        size, wait = check_limits(max_size, max_wait)
+    def _each_batch(self, make: MakeBatches, size: int, wait: float) -> AsyncIterator[Any]:
         self._check_usable()
-        return self._each_batch(make, self._client.lanes.only(), size, wait)
+        return self._batches(make, self._client.lanes.only(), size, wait)
 
-    async def _each_batch(
-        self, make: Callable[..., Generator[_Batch]], lane: FairQueue, size: int, wait: float
-    ) -> AsyncIterator[_Batch]:
+    async def _batches(self, make: MakeBatches, lane: FairQueue, size: int, wait: float) -> AsyncIterator[Any]:
         client = self._client
         handled = partial(client.handled_many, lane)
         while True:
@@ -305,11 +277,15 @@ class Consumer:
     async def _next_many(self, lane: FairQueue, size: int, wait: float) -> list[Message]:
         """Return the messages of a batch, waiting for the first, and for `wait` seconds for more."""
         client = self._client
-        found = client.try_get_many(lane, size) or await self._wait_many(lane, size)
-        with PendingBatch(client, lane, found, size, wait) as pending:
-            while missing := pending.missing():
-                pending.add(await self._wait_many(lane, missing, pending.left()))
-        return pending.messages()
+        with PendingBatch(client, lane, size, wait) as pending:
+            pending.add(client.try_get_many(lane, size) or await self._wait_many(lane, size))
+            try:
+                while missing := pending.missing():
+                    pending.add(await self._wait_many(lane, missing, pending.left()))
+            except ShutDown:
+                if client.returning:
+                    raise
+            return pending.messages()
 
     async def _wait_many(self, lane: FairQueue, limit: int, seconds: float | None = None) -> list[Message]:
         """Wait as `_wait` does, for up to `limit` messages; an empty list when the time is over."""

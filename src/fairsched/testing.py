@@ -6,13 +6,14 @@ import struct
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pika.spec import Basic, BasicProperties
 
 from fairsched.amqp._ackledger import AckLedger
 from fairsched.consumer.batching.arrow import ArrowBatch, ArrowColumns
-from fairsched.consumer.batching.batches import MessageBatch, check_limits, plain_batches
+from fairsched.consumer.batching.batch_methods import BatchMethods, MakeBatches
+from fairsched.consumer.batching.batches import MessageBatch
 from fairsched.consumer.handling.around import around_coroutine, around_plain, around_thread
 from fairsched.consumer.handling.failures import FailurePolicy, call_async
 from fairsched.consumer.handling.handler_thread import HandlerThread
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from fairsched.consumer.declarations import Declaration
 
 __all__ = ["FakeChannel", "FakeConsumer"]
-
-_Batch = TypeVar("_Batch", bound=MessageBatch)
 
 
 class FakeChannel:
@@ -98,7 +97,7 @@ def _requeue(message: Message) -> None:
     settle_failed(message, AckLedger.REQUEUE)
 
 
-class FakeConsumer:
+class FakeConsumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
     """A consumer without a broker: it gives handlers the messages that a test puts in, one at a time.
 
     Parameters
@@ -125,7 +124,8 @@ class FakeConsumer:
     Notes
     -----
     A requeued message is not redelivered: `put` another message with ``redelivered=True``. Retry delays do not pass by
-    themselves: `return_waiting` ends all of them.
+    themselves: `return_waiting` ends all of them. A batch does not wait to be full, as if `max_wait` had passed; the
+    column "queue" of an Arrow batch has the queues of all messages put in so far.
 
     Use it from one thread; messages may be settled in other threads.
 
@@ -287,34 +287,15 @@ class FakeConsumer:
         while self._waiting:
             yield self._waiting.popleft()
 
-    def batches(self, max_size: int = 256, max_wait: float = 0.1) -> Iterator[MessageBatch]:
-        """Yield the messages in batches, as `fairsched.Consumer.batches` does, as if `max_wait` had passed."""
-        return self._batches(plain_batches, max_size, max_wait)
-
-    def arrow_batches(
-        self,
-        max_size: int = 256,
-        max_wait: float = 0.1,
-        *,
-        headers: Sequence[str] = (),
-        properties: Sequence[str] = (),
-    ) -> Iterator[ArrowBatch]:
-        """Yield the messages, as `fairsched.Consumer.arrow_batches` does, as if `max_wait` had passed.
-
-        The dictionary of the column "queue" has the queues of all messages put in so far.
-        """
+    def _arrow_columns(self, headers: Sequence[str], properties: Sequence[str]) -> MakeBatches:
         ArrowColumns([], headers, properties)  # which checks them, before anything is taken
 
         def make(*args: Any) -> Generator[ArrowBatch]:
             return ArrowColumns(list(self.channels), headers, properties).batches(*args)
 
-        return self._batches(make, max_size, max_wait)
+        return make
 
-    def _batches(self, make: Callable[..., Generator[_Batch]], max_size: int, max_wait: float) -> Iterator[_Batch]:
-        size, _ = check_limits(max_size, max_wait)
-        return self._each_batch(make, size)
-
-    def _each_batch(self, make: Callable[..., Generator[_Batch]], size: int) -> Iterator[_Batch]:
+    def _each_batch(self, make: MakeBatches, size: int, wait: float) -> Iterator[Any]:
         while self._waiting:
             messages = [self._waiting.popleft() for _ in range(min(size, len(self._waiting)))]
             yield from make(messages, self._on_failures, lambda _messages, _elapsed: None)

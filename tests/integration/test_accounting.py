@@ -36,7 +36,7 @@ def publish(url: str, queue: str, count: int) -> set[bytes]:
         confirmed = set()
         for body, confirmation in sent.items():
             with contextlib.suppress(PublishFailed):
-                confirmation.wait(15)
+                confirmation.result(15)
                 confirmed.add(body)
     return confirmed
 

@@ -53,7 +53,7 @@ def test_a_handler_continues_the_trace_of_who_published(
     broker: Node, new_queue: Declare, tracing: Traced, publisher: Publisher
 ) -> None:
     queue = new_queue("traced")
-    tracing.publish(publisher, b"body", queue, headers={"own": 1}, message_id="m1", correlation_id="c1").wait(30)
+    tracing.publish(publisher, b"body", queue, headers={"own": 1}, message_id="m1", correlation_id="c1").result(30)
     current: list[trace.SpanContext] = []
     headers: list[dict[str, Any]] = []
 
@@ -104,7 +104,7 @@ def test_exchange_key_and_queue_are_the_destination(
     queue = new_queue("traced")
     with broker.connect() as channel:
         channel.queue_bind(queue, "amq.topic", "a.b")
-    tracing.publish(publisher, b"1", "a.b", exchange="amq.topic").wait(30)
+    tracing.publish(publisher, b"1", "a.b", exchange="amq.topic").result(30)
     consume(Consumer(broker.url, [queue], middleware=[tracing.middleware]), 1)
     [sent] = tracing.spans(trace.SpanKind.PRODUCER)
     [processed] = tracing.spans(trace.SpanKind.CONSUMER)
@@ -116,7 +116,7 @@ def test_failures_are_on_the_span_and_go_on(
     broker: Node, new_queue: Declare, tracing: Traced, publisher: Publisher
 ) -> None:
     queue = new_queue("traced")
-    publisher.publish(b"x", queue).wait(30)
+    publisher.publish(b"x", queue).result(30)
     failed: list[BaseException] = []
 
     def note(message: Any, error: Exception) -> str:
@@ -140,7 +140,7 @@ def test_a_publish_that_is_refused_is_on_the_span(tracing: Traced, publisher: Pu
     [sent] = tracing.spans(trace.SpanKind.PRODUCER)
     assert sent.attributes["error.type"] == "TypeError"
     with pytest.raises(PublishFailed, match="no-such-exchange"):
-        tracing.publish(publisher, b"", "q", exchange="no-such-exchange").wait(30)
+        tracing.publish(publisher, b"", "q", exchange="no-such-exchange").result(30)
 
 
 def test_coroutines(broker: Node, new_queue: Declare, tracing: Traced) -> None:
@@ -206,5 +206,5 @@ def test_what_the_page_shows() -> None:
 
 def test_nothing_is_exported_by_default(broker: Node, new_queue: Declare, publisher: Publisher) -> None:
     queue = new_queue("traced")
-    Tracing().publish(publisher, b"1", queue).wait(30)
+    Tracing().publish(publisher, b"1", queue).result(30)
     assert consume(Consumer(broker.url, [queue], middleware=[Tracing().middleware]), 1) == [b"1"]

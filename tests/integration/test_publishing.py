@@ -18,7 +18,7 @@ from support.outcomes import Outcomes
 from support.proxy import Proxy, behind
 from support.rabbitmq import Node, eventually, numbered
 
-from fairsched import App, ConnectionFailed, Message, MessageReturned, Publisher, PublishFailed, aio
+from fairsched import App, Confirmation, ConnectionFailed, Message, MessageReturned, Publisher, PublishFailed, aio
 from fairsched.amqp.transport import Transport
 from fairsched.consumer import Consumer
 from fairsched.publisher.transport import PublisherTransport
@@ -95,7 +95,7 @@ def test_a_message_is_passed_on_as_it_came(broker: Node, new_queue: Declare) -> 
     broker.publish(source, [b"x"], headers={"a": 1}, content_type="t", delivery_mode=1)
     with Publisher(broker.url) as publisher, Consumer(broker.url, [source]) as consumer:
         for message in consumer:
-            publisher.publish(message.body, target, properties=message.properties, priority=3).wait(30)
+            publisher.publish(message.body, target, properties=message.properties, priority=3).result(30)
             message.ack()
             consumer.stop()
     [(properties, body)] = messages(broker, target)
@@ -109,17 +109,17 @@ def test_the_unroutable_is_returned_and_never_forgotten(broker: Node, new_queue:
         ones = [publisher.publish(b"%d" % number, queue if number % 3 else "nowhere") for number in range(300)]
         with pytest.raises(PublishFailed, match="100 messages were not published; one of them: no queue takes"):
             publisher.flush()
-        failed = [number for number, one in enumerate(ones) if one.error is not None]
+        failed = [number for number, one in enumerate(ones) if one.exception(0) is not None]
         assert failed == list(range(0, 300, 3))
-        assert all(one.done for one in ones)
+        assert all(one.done() for one in ones)
         one = publisher.publish(b"x", "nowhere", message_id="m-1")
         with pytest.raises(
             MessageReturned, match=r"routing key 'nowhere' on exchange '' \(312 NO_ROUTE, .* 'm-1'"
         ) as why:
-            one.wait(30)
+            one.result(30)
         assert (why.value.reply_code, why.value.routing_key, why.value.exchange) == (312, "nowhere", "")
         publisher.flush()  # somebody has asked
-        publisher.publish(b"x", "nowhere", mandatory=False).wait(30)
+        publisher.publish(b"x", "nowhere", mandatory=False).result(30)
     assert len(bodies(broker, queue)) == 200
 
 
@@ -136,7 +136,7 @@ def test_the_refused_fails(broker: Node, new_queue: Declare) -> None:
         ones = [publisher.publish(b"x", queue) for _ in range(50)]
         with pytest.raises(PublishFailed, match="refused"):
             publisher.flush()
-        assert sum(one.error is None for one in ones) == broker.count(queue) < 50
+        assert sum(one.exception(0) is None for one in ones) == broker.count(queue) < 50
 
 
 def test_one_message_that_ends_the_channel_costs_no_other(broker: Node, new_queue: Declare) -> None:
@@ -148,8 +148,8 @@ def test_one_message_that_ends_the_channel_costs_no_other(broker: Node, new_queu
         ]
         with pytest.raises(PublishFailed, match=r"4 messages .* 404 NOT_FOUND - no exchange 'no-such-exchange'"):
             publisher.flush()
-        assert [number for number, one in enumerate(ones) if one.error is not None] == [0, 50, 100, 150]
-        publisher.publish(b"after", queue).wait(30)
+        assert [number for number, one in enumerate(ones) if one.exception(0) is not None] == [0, 50, 100, 150]
+        publisher.publish(b"after", queue).result(30)
     assert first_seen(bodies(broker, queue)) == [b"%d" % number for number in range(200) if number % 50] + [b"after"]
 
 
@@ -166,9 +166,9 @@ def test_one_message_that_ends_the_connection_costs_no_other(
         bad = publisher.publish(b"bad", queue, headers={})
         ones += [publisher.publish(b"%d" % number, queue) for number in range(5, 10)]
         with pytest.raises(PublishFailed, match="the broker closed the connection: 5"):
-            bad.wait(60)
+            bad.result(60)
         for one in ones:
-            one.wait(60)
+            one.result(60)
     arrived = bodies(broker, queue)
     assert first_seen(arrived) == [b"%d" % number for number in range(10)]
     assert len(arrived) <= 30
@@ -207,7 +207,7 @@ def test_what_is_published_without_a_connection_arrives_when_there_is_one(broker
         with pytest.raises(PublishFailed, match=r"the broker has not confirmed 100 messages within 0\.2 s"):
             publisher.flush(0.2)
         with pytest.raises(TimeoutError):
-            ones[0].wait(0.01)
+            ones[0].result(0.01)
         proxy.accepting = True
         publisher.flush()
     assert bodies(broker, queue) == numbered(100)
@@ -216,10 +216,10 @@ def test_what_is_published_without_a_connection_arrives_when_there_is_one(broker
 def test_a_half_open_connection_is_given_up(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("silent")
     with Proxy(broker.port) as proxy, Publisher(behind(proxy, broker.url) + "?heartbeat=1") as publisher:
-        publisher.publish(b"before", queue).wait(30)
+        publisher.publish(b"before", queue).result(30)
         proxy.silence()
         one = publisher.publish(b"after", queue)
-        one.wait(60)
+        one.result(60)
         assert publisher.stats()["reconnects"] == 1
     assert first_seen(bodies(broker, queue)) == [b"before", b"after"]
 
@@ -265,7 +265,7 @@ def test_an_exception_in_the_block_does_not_hang(broker: Node, new_queue: Declar
         Publisher(behind(proxy, broker.url), confirm_timeout=0.3) as publisher,
     ):
         fail(publisher, proxy)
-    assert isinstance(ones[-1].error, PublishFailed)
+    assert isinstance(ones[-1].exception(0), PublishFailed)
     assert "1 message of the publisher were not confirmed" in caplog.text
 
 
@@ -298,7 +298,7 @@ def test_threads_publish_at_once(broker: Node, new_queue: Declare) -> None:
             for number in range(500):
                 one = publisher.publish(b"%d:%d" % (name, number), queue, delivery_mode=1)
                 if number % 100 == 99:
-                    one.wait(60)
+                    one.result(60)
 
         threads = [threading.Thread(target=work, args=(name,)) for name in range(16)]
         for thread in threads:
@@ -348,7 +348,7 @@ def test_a_property_that_publishes_while_it_is_looked_at(broker: Node, new_queue
 def test_a_blocked_connection_makes_publishing_wait(mortal: Node, caplog: pytest.LogCaptureFixture) -> None:
     mortal.declare("blocked")
     with Publisher(mortal.url, confirm_timeout=0.5) as publisher:
-        publisher.publish(b"before", "blocked").wait(30)
+        publisher.publish(b"before", "blocked").result(30)
         mortal.raise_memory_alarm()
         # The broker blocks connections that publish, so this one does once more.
         one = publisher.publish(b"during", "blocked")
@@ -359,10 +359,10 @@ def test_a_blocked_connection_makes_publishing_wait(mortal: Node, caplog: pytest
         publisher._client.settings.confirm_timeout = 60
         waiting.start()
         eventually(lambda: publisher._client.window.queueing)
-        assert not one.done
+        assert not one.done()
         mortal.clear_memory_alarm()
         waiting.join(30)
-        one.wait(30)
+        one.result(30)
     assert bodies(mortal, "blocked") == [b"before", b"during", b"after"]
     assert caplog.text.count("blocked the connection: low on memory; publishing waits") == 1
 
@@ -373,7 +373,7 @@ def test_a_child_process_is_refused(broker: Node, new_queue: Declare) -> None:
         one = publisher.publish(b"parent", queue)
 
         def child(answers: Any) -> None:
-            for call in (lambda: publisher.publish(b"child", queue), publisher.flush, lambda: one.wait(1)):
+            for call in (lambda: publisher.publish(b"child", queue), publisher.flush, lambda: one.result(1)):
                 try:
                     call()
                 except (RuntimeError, PublishFailed) as error:
@@ -389,7 +389,7 @@ def test_a_child_process_is_refused(broker: Node, new_queue: Declare) -> None:
         process.join(30)
         assert process.exitcode == 0
         assert all("forked" in text or "fork" in text for text in found[:2])
-        publisher.publish(b"again", queue).wait(30)
+        publisher.publish(b"again", queue).result(30)
     assert bodies(broker, queue) == [b"parent", b"again"]
 
 
@@ -488,8 +488,8 @@ def test_handlers_publish_and_answer(broker: Node, new_queue: Declare) -> None:
     @app.consumer(questions)
     def handle(message: Message) -> None:
         if message.properties.reply_to:
-            message.reply(b"4", content_type="text/plain").wait(30)
-            app.publish(b"again", questions).wait(30)
+            message.reply(b"4", content_type="text/plain").result(30)
+            app.publish(b"again", questions).result(30)
         else:
             try:
                 message.reply(b"never")
@@ -516,7 +516,7 @@ def test_a_direct_reply_is_not_returned(broker: Node, new_queue: Declare) -> Non
         properties = pika.BasicProperties(reply_to="amq.rabbitmq.reply-to")
         channel.basic_publish("", questions, b"question", properties)
         [(asked, _body)] = messages(broker, questions)
-        publisher.publish(b"answer", asked.reply_to, mandatory=True).wait(30)
+        publisher.publish(b"answer", asked.reply_to, mandatory=True).result(30)
         eventually(lambda: channel.connection.process_data_events(0.05) or answers == [b"answer"])
 
 
@@ -528,8 +528,41 @@ def test_only_an_app_has_a_publisher_for_answers(broker: Node, new_queue: Declar
         with message:
             with pytest.raises(RuntimeError, match="give the message to one of your own"):
                 message.reply(b"4")
-            publisher.reply(message, b"4").wait(30)
+            publisher.reply(message, b"4").result(30)
     assert bodies(broker, answers) == [b"4"]
+
+
+def test_callbacks_run_in_the_io_thread_and_cannot_wait_there(broker: Node, new_queue: Declare) -> None:
+    queue = new_queue("callbacks")
+    found: list[Any] = []
+    errors: list[str] = []
+    called = threading.Event()
+
+    def call(confirmation: Confirmation) -> None:
+        second = publisher.publish(b"second", queue)
+        found.extend((confirmation, confirmation.exception(0), threading.current_thread().name, second))
+        for wait in (second.result, publisher.flush, publisher.close, lambda: publisher.publish(b"no room", queue)):
+            try:
+                wait()
+            except RuntimeError as error:
+                errors.append(str(error).partition(" and ")[0])
+        called.set()
+
+    with Proxy(broker.port) as proxy, Publisher(behind(proxy, broker.url), confirm_window=1) as publisher:
+        proxy.accepting = False
+        proxy.cut()
+        eventually(lambda: not publisher._client.io_thread.connected)
+        first = publisher.publish(b"first", "nowhere")
+        first.add_done_callback(call)
+        proxy.accepting = True
+        assert called.wait(30)
+        found[3].result(30)
+        publisher.publish(b"third", queue)
+    assert found[0] is first
+    assert isinstance(found[1], MessageReturned)
+    assert found[2] == "fairsched-publisher"
+    assert errors == ["a done callback runs in the publisher's I/O thread"] * 4
+    assert bodies(broker, queue) == [b"second", b"third"]
 
 
 def test_pikas_way_is_as_good(broker: Node, new_queue: Declare, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -539,7 +572,7 @@ def test_pikas_way_is_as_good(broker: Node, new_queue: Declare, monkeypatch: pyt
         ones = [publisher.publish(body, queue if number % 9 else "no") for number, body in enumerate(numbered(500))]
         with pytest.raises(PublishFailed, match="56 messages"):
             publisher.flush()
-        assert [one.error is not None for one in ones] == [number % 9 == 0 for number in range(500)]
+        assert [one.exception(0) is not None for one in ones] == [number % 9 == 0 for number in range(500)]
     assert len(bodies(broker, queue)) == 444
 
 

@@ -85,6 +85,16 @@ def test_wheel_from_the_sdist_holds_no_sources(wheel):
     assert check_dist.wheel_problems(wheel) == []
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(700)
+@pytest.mark.skipif(sys.platform != "linux", reason="of ELF files")
+def test_modules_of_a_wheel_have_no_table_of_static_names(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        modules = [archive.read(name) for name in archive.namelist() if name.endswith(".so")]
+    assert modules
+    assert not any(b"\0.symtab\0" in module for module in modules)
+
+
 def test_a_wheel_with_sources_or_the_probe_is_found_out(tmp_path):
     wheel = tmp_path / "bad.whl"
     with zipfile.ZipFile(wheel, "w") as archive:

@@ -57,13 +57,13 @@ def waits() -> dict[str, tuple[Callable[[Any], Any], Callable[[], Any]]]:
         "Subscription.get": (subscription.get, lambda: jobs.put(1)),
         "Target.get": (target.get, lambda: list(map(jobs.put, (1, 2)))),
         "PullQueue.put": (lambda timeout: stopped.put(1, timeout=timeout), lambda: draining.get().ack()),
-        "Confirmation.wait": (confirmation.wait, lambda: window.close(PublishFailed("closed"))),
+        "Confirmation.result": (confirmation.result, lambda: window.close(PublishFailed("closed"))),
     }
 
 
 CALLS = (
     "FairQueue.get", "FairQueue.get_many", "FairQueue.put", "FairQueue.put_many", "Subscription.get", "Target.get",
-    "PullQueue.put", "Confirmation.wait",
+    "PullQueue.put", "Confirmation.result",
 )  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def test_a_long_timeout_is_waited_for(call: str, timeout: Any, waits: dict[str, 
     wait, end = waits[call]
     ending = threading.Timer(0.02, end)
     ending.start()
-    with pytest.raises(PublishFailed, match="closed") if call == "Confirmation.wait" else contextlib.nullcontext():
+    with pytest.raises(PublishFailed, match="closed") if call == "Confirmation.result" else contextlib.nullcontext():
         wait(timeout)
     ending.join()
 
@@ -115,7 +115,7 @@ def test_options_may_be_as_long(timeout: Any, broker: Broker) -> None:
     """What is longer than any wait of a thread does not end the start by an OverflowError, nor the stop."""
     options: dict[str, Any] = {"connect_timeout": timeout, "shutdown_timeout": timeout}
     with Publisher(broker.url, connect_timeout=timeout, confirm_timeout=timeout) as publisher:
-        publisher.publish(b"", "timeouts").wait(timeout)
+        publisher.publish(b"", "timeouts").result(timeout)
     with Consumer(broker.url, ["timeouts"], **options) as consumer:
         for message in consumer:
             message.ack()

@@ -66,7 +66,7 @@ class Books(RuleBasedStateMachine):
             self.confirmations.append(found)
             self.states.append("unconfirmed")
             self.waiting.append(number)
-            found._call_when_done(lambda: self.told.append(number))
+            found.add_done_callback(lambda _: self.told.append(number))
 
     def _size(self) -> int:
         return sum(len(encoded(number, self.longest)) for number in self._outstanding())
@@ -141,7 +141,7 @@ class Books(RuleBasedStateMachine):
     def teardown(self) -> None:
         left = len(self._outstanding())
         assert self.window.close(PublishFailed("over")) == left
-        assert all(one.done for one in self.confirmations)
+        assert all(one.done() for one in self.confirmations)
         assert self.window.put("", "q", PLAIN, b"", True) is None
 
 
@@ -215,7 +215,7 @@ def test_properties_must_go_into_one_frame() -> None:
     large = found.put("", "q", b"\0\0" + bytes(5000), b"", True)
     small = found.put("", "q", PLAIN, b"", True)
     found.again(4088)
-    assert isinstance(large.error, PublishFailed)
+    assert isinstance(large.exception(0), PublishFailed)
     assert found.outstanding() == [small]
     assert found.output(10**9) == encode_message("", "q", PLAIN, b"", True, 1, 4088)
 
@@ -230,11 +230,11 @@ def test_returned_messages_are_matched_in_order() -> None:
     other = found.put("", "r", PLAIN, b"x", True)
     found.output(10**6)
     assert found.returned(encode_message("", "q", PLAIN, b"x", True, 1, 4088), Problem("first"))
-    assert not same[0].done
+    assert not same[0].done()
     assert found.returned(encode_message("", "r", PLAIN, b"another", True, 1, 4088), Problem("place"))
     assert not found.returned(encode_message("", "q", PLAIN, b"x", True, 1, 4088), Problem("too late"))
     found.take_confirms(confirm(4, True), 0)
-    assert [str(one.error) for one in (*same, other)] == ["first", "None", "None", "place"]
+    assert [str(one.exception(0)) for one in (*same, other)] == ["first", "None", "None", "place"]
 
 
 def test_a_returned_message_that_is_sent_again_may_find_a_queue() -> None:
@@ -245,7 +245,7 @@ def test_a_returned_message_that_is_sent_again_may_find_a_queue() -> None:
     found.again(4088)
     found.output(10**6)
     found.take_confirms(confirm(1), 0)
-    assert (one.done, one.error) == (True, None)
+    assert (one.done(), one.exception(0)) == (True, None)
 
 
 def test_failures_are_told_once_and_not_of_those_that_were_asked() -> None:
@@ -254,13 +254,13 @@ def test_failures_are_told_once_and_not_of_those_that_were_asked() -> None:
     found.output(10**6)
     found.take_confirms(confirm(20, True, True), 0)
     for one in ones[:19]:
-        assert isinstance(one.error, PublishFailed)
+        assert isinstance(one.exception(0), PublishFailed)
     count, problem = found.take_failures()
-    assert (count, problem) == (1, ones[19].error)
+    assert (count, problem) == (1, ones[19].exception(0))
     assert found.take_failures() == (0, None)
     found.take_confirms(confirm(30, True, True), 0)
     assert found.take_failures()[0] == 10
-    assert ones[29].error is not None  # was told: to ask now changes nothing
+    assert ones[29].exception(0) is not None  # was told: to ask now changes nothing
     assert found.take_failures() == (0, None)
 
 
@@ -324,7 +324,7 @@ def test_what_is_called_when_a_message_is_done_may_publish_and_ask() -> None:
     ones = [found.put("", "q", PLAIN, b"", True) for _ in range(2)]
     found.output(10**6)
     more: list[Any] = []
-    ones[0]._call_when_done(lambda: more.append((ones[1].done, found.put("", "q", PLAIN, b"", True))))
+    ones[0].add_done_callback(lambda _: more.append((ones[1].done(), found.put("", "q", PLAIN, b"", True))))
     found.take_confirms(confirm(1) + confirm(2), 0)
     assert more[0][0] is True
     assert found.outstanding() == [more[0][1]]
@@ -334,7 +334,7 @@ def test_a_confirmation_is_made_by_publishing_alone() -> None:
     with pytest.raises(TypeError, match="created by publish"):
         Confirmation()
     with pytest.raises(TypeError, match="created by publish"):
-        Confirmation.__new__(Confirmation).wait(0)
+        Confirmation.__new__(Confirmation).result(0)
 
 
 def published(found: PublishWindow) -> Confirmation:
@@ -349,20 +349,20 @@ def test_a_wait_ends_with_the_confirm_or_with_its_time() -> None:
     found = window()
     one, refused = published(found), published(found)
     with pytest.raises(TimeoutError, match=r"within 0\.01 s"):
-        one.wait(0.01)
+        one.result(0.01)
     with ThreadPoolExecutor() as threads:
-        waits = [threads.submit(one.wait, timeout) for timeout in (None, 30)]
-        failing = threads.submit(refused.wait)
+        waits = [threads.submit(one.result, timeout) for timeout in (None, 30)]
+        failing = threads.submit(refused.result)
         found.take_confirms(confirm(1) + confirm(2, refused=True), 0)
         assert [wait.result(30) for wait in waits] == [None, None]
         with pytest.raises(PublishFailed):
             failing.result(30)
-    one.wait(0)
+    one.result(0)
     with pytest.raises(PublishFailed):
-        refused.wait(0)
-    called: list[None] = []
-    one._call_when_done(lambda: called.append(None))
-    assert called == [None]
+        refused.result(0)
+    called: list[Confirmation] = []
+    one.add_done_callback(called.append)
+    assert called == [one]
 
 
 def test_coroutines_wait_too() -> None:
@@ -397,7 +397,7 @@ def test_a_confirm_after_the_loop_is_closed_finds_nobody() -> None:
     assert loop.run_until_complete(asyncio.wait([task], timeout=0.01)) == (set(), {task})
     loop.close()
     found.take_confirms(confirm(1), 0)
-    assert one.done
+    assert one.done()
     assert not task.done()
 
 
@@ -409,10 +409,10 @@ def test_a_window_that_is_dropped_lets_go_of_its_messages() -> None:
     body.extend(b"z")  # its buffer is free again
     held = Token()
     alive = weakref.ref(held)
-    found.outstanding()[1]._call_when_done(lambda held=held: held)
+    found.outstanding()[1].add_done_callback(lambda _, held=held: held)
     del held, found
     assert alive() is None
-    assert not one.done
+    assert not one.done()
 
 
 class Token:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 import threading
@@ -80,10 +81,10 @@ def test_every_message_is_confirmed_and_threads_keep_their_order(seed: int) -> N
         for number in range(EACH):
             body = b"%d:%d" % (name, number)
             while (one := peer.window.put("", "q", b"\0\0", body, False)) is None:
-                found[-1].wait(60) if found else peer.woken.set()
+                found[-1].result(60) if found else peer.woken.set()
             found.append(one)
             if number % 50 == name:
-                one.wait(60)
+                one.result(60)
         return found
 
     threads = [start(lambda name=name: publish(name)) for name in range(THREADS)]
@@ -91,8 +92,46 @@ def test_every_message_is_confirmed_and_threads_keep_their_order(seed: int) -> N
     peer.over = True
     peer.woken.set()
     assert result_of(serving) is None
-    assert all(one.done and one.error is None for found in results for one in found)
+    assert all(one.done() and one.exception(0) is None for found in results for one in found)
     assert (peer.window.confirmed, peer.window.failed) == (THREADS * EACH, 0)
     arrived = [tuple(map(int, body.split(b":"))) for body in peer.got]
     for name in range(THREADS):
         assert [number for one, number in arrived if one == name] == list(range(EACH))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_every_callback_is_called_once_whenever_it_is_added(seed: int) -> None:
+    """Callbacks are added, by several threads, while another thread settles."""
+    peer = Peer(seed)
+    serving = start(peer.run)
+    ready = threading.Barrier(THREADS)
+    shared: list[Confirmation] = []
+    calls: list[tuple[int, Confirmation]] = []
+
+    def publish() -> None:
+        for _ in range(EACH):
+            while (one := peer.window.put("", "q", b"\0\0", b"x", False)) is None:
+                shared[-1].result(60)
+            shared.append(one)
+
+    def add(name: int) -> None:
+        ready.wait()
+        for number in range(EACH):
+            while len(shared) <= number:
+                for one in shared[-1:]:
+                    one.result(60)
+            shared[number].add_done_callback(lambda one: calls.append((name, one)))
+            if number % 7 == name:
+                with contextlib.suppress(TimeoutError):
+                    shared[number].result(0)
+
+    adding = [start(lambda name=name: add(name)) for name in range(1, THREADS)]
+    ready.wait()
+    publish()
+    for thread in adding:
+        result_of(thread)
+    peer.over = True
+    peer.woken.set()
+    assert result_of(serving) is None
+    expected = [(name, id(one)) for name in range(1, THREADS) for one in shared]
+    assert sorted((name, id(one)) for name, one in calls) == sorted(expected)

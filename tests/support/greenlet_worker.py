@@ -110,8 +110,8 @@ def start_broker() -> None:
 
 def confirm() -> None:
     with Publisher(URL) as publisher:
-        publisher.publish(b"", QUEUE).wait(20)
-        publisher.publish(b"", QUEUE).wait()
+        publisher.publish(b"", QUEUE).result(20)
+        publisher.publish(b"", QUEUE).result()
 
 
 def flush() -> None:

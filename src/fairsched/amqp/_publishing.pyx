@@ -19,8 +19,12 @@ from fairsched.core.amqp.settlements cimport SETTLEMENT_SIZE
 from fairsched.scheduling._numbers cimport as_timeout
 
 import _thread
+import logging
+from contextvars import copy_context
 
 from fairsched.errors import PublishFailed
+
+_log = logging.getLogger("fairsched.publisher")
 
 cdef enum:
     #: A body that is at least this long is copied without the GIL.
@@ -43,7 +47,7 @@ cdef enum ConfirmationState:
     FAILED
 
 
-cdef class Confirmation
+cdef class _Outcome
 
 
 cdef struct SettledOne:
@@ -145,7 +149,7 @@ def encode_message(
     return encoded_content(&c, channel, longest)
 
 
-async def settled(Confirmation confirmation not None, seconds=None):
+async def settled(_Outcome confirmation not None, seconds=None):
     """settled(confirmation, seconds=None)
     --
 
@@ -153,7 +157,7 @@ async def settled(Confirmation confirmation not None, seconds=None):
 
     Parameters
     ----------
-    confirmation : Confirmation
+    confirmation : Confirmation or LoopConfirmation
         The message's confirmation.
     seconds : float, optional
         Maximum wait; by default unlimited.
@@ -163,102 +167,254 @@ async def settled(Confirmation confirmation not None, seconds=None):
     bool
         False after a timeout.
     """
-    if confirmation.done:
+    if confirmation.state != UNCONFIRMED:
         return True
-    check_process(confirmation.failures)
+    check_process(confirmation.shared)
     import asyncio
 
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
 
-    def tell():
+    def tell(_confirmation):
         try:
             loop.call_soon_threadsafe(told.set)
         except RuntimeError:
             pass  # the loop is closed: no task waits
 
-    confirmation._call_when_done(tell)
+    if confirmation.add(tell):
+        return True
     try:
         async with asyncio.timeout(seconds):
             await told.wait()
     except TimeoutError:
         pass
     finally:
-        confirmation._forget(tell)
-    return confirmation.done
+        confirmation.remove(tell)
+    return confirmation.state != UNCONFIRMED
 
 
-async def awaited(Confirmation confirmation):
+async def awaited(_Outcome confirmation):
     """Return once a message is confirmed, raise PublishFailed if it fails; used by ``await``."""
     await settled(confirmation)
     confirmation.check()
 
 
 @cython.final
-cdef class _Failures:
+cdef class _Shared:
     """State shared by a window and its confirmations, which therefore need no reference to the window (no cycle)."""
 
     cdef uint64_t unheard    # failures since the last flush that nobody has read
     cdef uint64_t flushes
     cdef str forked          # error message in a child process
+    cdef object loop         # the event loop of an aio.Publisher, otherwise None
+    cdef uint64_t calling    # the I/O thread while it calls done callbacks, otherwise 0
 
 
-cdef int check_process(_Failures failures) except -1:
+cdef int check_process(_Shared shared) except -1:
     """Raise if this is a child process, where no message will be confirmed."""
-    if failures is None:
+    if shared is None:
         raise TypeError("a Confirmation is created by publish() only")
-    if failures.forked is not None:
-        raise RuntimeError(failures.forked)
+    if shared.forked is not None:
+        raise RuntimeError(shared.forked)
     return 0
 
 
+cdef int check_may_wait(_Shared shared) except -1:
+    """Raise in a done callback that runs in the I/O thread, which alone ends a wait."""
+    if shared.calling and shared.calling == <uint64_t> _thread.get_ident():
+        raise RuntimeError(
+            "a done callback runs in the publisher's I/O thread and cannot wait for the broker, whose answer that "
+            "thread reads; wait in another thread"
+        )
+    return 0
+
+
+cdef call(callback, _Outcome confirmation):
+    """Call a done callback; log what it raises, unless that ends its thread."""
+    try:
+        callback(confirmation)
+    except Exception:
+        _log.exception("the done callback %r raised; %r has its result all the same", callback, confirmation)
+
+
 @cython.final
+cdef class _Release:
+    """A done callback that ends a thread's wait."""
+
+    cdef object lock
+
+    def __call__(self, _confirmation):
+        self.lock.release()
+
+
+@cython.final
+cdef class _LoopCall:
+    """A done callback that an event loop calls."""
+
+    cdef object loop
+    cdef object function
+    cdef object context
+
+    def schedule(self, confirmation):
+        """Have the event loop call the function."""
+        self.loop.call_soon_threadsafe(self.function, confirmation, context=self.context)
+
+    def __call__(self, confirmation):
+        try:
+            self.schedule(confirmation)
+        except RuntimeError:
+            pass  # the loop is closed: it calls nothing any more
+
+
 @cython.freelist(1024)
-cdef class Confirmation:
-    """Confirmation()
-    --
-
-    The result of publishing one message: the broker confirms it, or it fails.
-
-    Attributes
-    ----------
-    done : bool
-        Whether the broker has confirmed the message, or it has failed.
-    error : PublishFailed or None
-        Why the message failed; None if it has not, or not yet. After it was read, or raised by `wait`, `flush` does not
-        report the failure again.
+cdef class _Outcome:
+    """The state of one published message: unconfirmed, confirmed or failed.
 
     Notes
     -----
-    Returned by a publisher's ``publish()``. Every method is safe from any thread. In a coroutine, ``await`` the
-    confirmation instead of calling `wait`.
+    Base of `Confirmation`, for threads, and of `LoopConfirmation`, for an event loop. Safe from any thread.
     """
 
     cdef bytes data             # the encoded message, until it is done
     cdef object problem
-    cdef list waiting           # called when it is done
-    cdef _Failures failures
+    cdef list callbacks         # called when it is done
+    cdef _Shared shared
     cdef ConfirmationState state
     cdef uint64_t unheard       # the number of flushes when it failed; 0 once the failure was read
 
     def __init__(self):
         raise TypeError("a Confirmation is created by publish() only")
 
-    @property
     def done(self):
-        """Whether the broker has confirmed the message, or it has failed."""
+        """done($self)
+        --
+
+        Return whether the broker has confirmed the message, or it has failed.
+        """
         return self.state != UNCONFIRMED
 
-    @property
-    def error(self):
-        """Why the message failed; None if it has not, or not yet."""
+    def cancelled(self):
+        """cancelled($self)
+        --
+
+        Return False: a published message cannot be cancelled.
+        """
+        return False
+
+    def __await__(self):
+        return awaited(self).__await__()
+
+    def __repr__(self):
+        state = ("unconfirmed", "confirmed", "failed")[<int> self.state]
+        return f"<{type(self).__name__}: {state}>"
+
+    cdef check(self):
+        """Raise PublishFailed if the message has failed; do not wait."""
+        if self.state == FAILED:
+            self.heard()
+            raise self.problem.with_traceback(None)
+
+    cdef reason(self):
+        """Return why the message failed, or None, and count the failure as read."""
         if self.state != FAILED:
             return None
         self.heard()
         return self.problem
 
-    def wait(self, timeout=None):
-        """wait($self, timeout=None)
+    cdef bint add(self, callback):
+        """Add a done callback; return True, without adding it, if the message is done already."""
+        cdef list fresh = []
+        with cython.critical_section(self):
+            if self.state != UNCONFIRMED:
+                return True
+            if self.callbacks is None:
+                self.callbacks = fresh
+            self.callbacks.append(callback)
+        return False
+
+    cdef bint remove(self, callback):
+        """Remove a done callback, found by identity: comparing others may run their code; return if it was there."""
+        cdef Py_ssize_t i
+        with cython.critical_section(self):
+            if self.callbacks is not None:
+                for i in range(len(self.callbacks)):
+                    if self.callbacks[i] is callback:
+                        del self.callbacks[i]
+                        return True
+        return False
+
+    cdef void heard(self):
+        """Mark the failure as read."""
+        with cython.critical_section(self, self.shared):
+            if self.unheard:
+                self.shared.unheard -= self.unheard == self.shared.flushes
+                self.unheard = 0
+
+    cdef list finish(self, object problem):
+        """Set the result; return the callbacks to call."""
+        cdef list callbacks
+        with cython.critical_section(self, self.shared):
+            problem = problem if self.problem is None else self.problem
+            self.problem = problem
+            if problem is not None:
+                self.unheard = self.shared.flushes
+                self.shared.unheard += 1
+            self.state = CONFIRMED if problem is None else FAILED
+            callbacks, self.callbacks = self.callbacks, None
+            self.data = None
+        return callbacks
+
+
+@cython.final
+cdef class Confirmation(_Outcome):
+    """Confirmation()
+    --
+
+    The result of publishing one message, with the methods of `concurrent.futures.Future`.
+
+    Notes
+    -----
+    Returned by a publisher's ``publish()``. The result of a confirmed message is None; the exception of a message that
+    failed is a `PublishFailed`. Once `result` has raised it, or `exception` returned it, `flush` does not report it
+    again.
+
+    Every method is safe from any thread. In a coroutine, ``await`` the confirmation; ``asyncio.ensure_future`` makes a
+    task of it, in place of ``asyncio.wrap_future``, which takes subclasses of `Future` only.
+
+    This is no subclass of `Future`: each of these has a lock and two lists of its own, which costs more than publishing
+    a message does. ``concurrent.futures.wait`` and ``as_completed`` use these private attributes, and therefore do not
+    take confirmations. In place of the first, call `result` of one after another, or ``flush``. In place of the second,
+    let the callbacks fill a queue::
+
+        done = queue.SimpleQueue()
+        for confirmation in confirmations:
+            confirmation.add_done_callback(done.put)
+        for _ in confirmations:
+            first = done.get(timeout=30)
+    """
+
+    def running(self):
+        """running($self)
+        --
+
+        Return whether the message is still unconfirmed.
+
+        Notes
+        -----
+        It then may be at the broker already. So it is never pending in the sense of `Future`, which can be cancelled.
+        """
+        return self.state == UNCONFIRMED
+
+    def cancel(self):
+        """cancel($self)
+        --
+
+        Return False, and do nothing: a published message cannot be taken back.
+        """
+        return False
+
+    def result(self, timeout=None):
+        """result($self, timeout=None)
         --
 
         Wait until the broker has confirmed the message.
@@ -277,84 +433,195 @@ cdef class Confirmation:
         TypeError, ValueError
             If the timeout is not a number, or is negative or NaN.
         RuntimeError
-            In a child process that was forked after the message was published.
+            In a child process that was forked after the message was published; and for a message that is not done, in
+            a done callback that runs in the I/O thread.
+        """
+        self.wait_or_raise(timeout)
+        self.check()
+
+    def exception(self, timeout=None):
+        """exception($self, timeout=None)
+        --
+
+        Wait as `result` does, and return why the message failed.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Maximum wait in seconds; by default unlimited.
+
+        Returns
+        -------
+        PublishFailed or None
+            None if the broker has confirmed the message.
+
+        Raises
+        ------
+        TimeoutError, TypeError, ValueError, RuntimeError
+            As for `result`.
+        """
+        self.wait_or_raise(timeout)
+        return self.reason()
+
+    def add_done_callback(self, fn):
+        """add_done_callback($self, fn)
+        --
+
+        Have a function called with this confirmation once the message is confirmed or has failed.
+
+        Parameters
+        ----------
+        fn : callable
+            Takes the confirmation. If the message is done already, it is called at once, in this thread. Otherwise the
+            publisher's I/O thread calls it, or the thread that closes the publisher. The functions of one message are
+            called in the order in which they were added.
+
+        Raises
+        ------
+        RuntimeError
+            In a child process that was forked after the message was published, if it was not done then.
 
         Notes
         -----
-        Safe from any thread.
+        An `Exception` that the function raises is logged. Any other exception, such as SystemExit, ends the I/O thread,
+        after all functions were called; then publishing cannot continue.
+
+        The I/O thread reads no confirm and sends no heartbeat while it calls the function, which therefore should
+        return soon. A call in it that has to wait for the broker raises RuntimeError: `result` of another message,
+        ``flush``, ``close``, and ``publish`` if the window is full.
         """
+        if self.state == UNCONFIRMED:
+            check_process(self.shared)
+        if self.add(fn):
+            call(fn, self)
+
+    cdef wait_or_raise(self, timeout):
         cdef double seconds = as_timeout(timeout, "timeout")
         if not self._wait(seconds):
             raise TimeoutError(f"the broker has not confirmed the message within {seconds:g} s")
-        self.check()
 
     def _wait(self, double seconds=INFINITY):
-        """Wait until the confirmation is done; return False after a timeout."""
+        """Wait until the message is done; return False after a timeout."""
+        cdef _Release release
         if self.state == UNCONFIRMED:
-            check_process(self.failures)
+            check_process(self.shared)
+            check_may_wait(self.shared)
             lock = _thread.allocate_lock()  # by its name: where threads are greenlets, that is their lock
             lock.acquire()
-            self._call_when_done(lock.release)
-            if not lock.acquire(True, -1 if seconds > <double> _thread.TIMEOUT_MAX else seconds):
-                self._forget(lock.release)
+            release = _Release.__new__(_Release)
+            release.lock = lock
+            if not self.add(release):
+                try:
+                    lock.acquire(True, -1 if seconds > <double> _thread.TIMEOUT_MAX else seconds)
+                finally:
+                    self.remove(release)
         return self.state != UNCONFIRMED
 
-    def check(self):
-        """check($self)
+
+@cython.final
+cdef class LoopConfirmation(_Outcome):
+    """LoopConfirmation()
+    --
+
+    The result of publishing one message with `fairsched.aio.Publisher`, with the methods of `asyncio.Future`.
+
+    Notes
+    -----
+    ``await`` it: that returns None once the broker has confirmed the message, and raises `PublishFailed` if the message
+    failed. Cancelling the wait does not cancel the message. Once the failure was raised, or returned by `exception`,
+    `flush` does not report it again. ``asyncio.gather``, ``wait_for``, ``shield`` and ``as_completed`` take it as it
+    is, ``asyncio.wait`` after ``asyncio.ensure_future``.
+
+    This is no subclass of `Future`: the event loop would then be woken for every message, whether awaited or not.
+
+    Unlike those of a `Future`, all methods are safe from any thread.
+    """
+
+    def cancel(self, msg=None):
+        """cancel($self, msg=None)
         --
 
-        Raise PublishFailed if the message has failed; do not wait.
+        Return False, and do nothing: a published message cannot be taken back.
         """
-        if self.state == FAILED:
-            self.heard()
-            raise self.problem.with_traceback(None)
+        return False
 
-    def __await__(self):
-        return awaited(self).__await__()
+    def result(self):
+        """result($self)
+        --
 
-    def _call_when_done(self, function):
-        """Call a function once the confirmation is done, from any thread; at once if it is done already."""
-        cdef list waiting
-        fresh = []
+        Return None if the broker has confirmed the message; do not wait.
+
+        Raises
+        ------
+        PublishFailed
+            If the message failed: it was returned or refused, or its publisher was closed.
+        asyncio.InvalidStateError
+            If it is still unconfirmed.
+        """
+        self.check_done()
+        self.check()
+
+    def exception(self):
+        """exception($self)
+        --
+
+        Return why the message failed, or None if the broker has confirmed it; do not wait.
+
+        Raises
+        ------
+        asyncio.InvalidStateError
+            If it is still unconfirmed.
+        """
+        self.check_done()
+        return self.reason()
+
+    cdef check_done(self):
+        if self.state == UNCONFIRMED:
+            from asyncio import InvalidStateError
+
+            raise InvalidStateError("the broker has not confirmed the message yet; await the confirmation")
+
+    def add_done_callback(self, fn, *, context=None):
+        """add_done_callback($self, fn, *, context=None)
+        --
+
+        Have the publisher's event loop call a function with this confirmation once the message is done.
+
+        Parameters
+        ----------
+        fn : callable
+            Takes the confirmation. If the message is done already, the event loop calls it soon.
+        context : contextvars.Context, optional
+            The context to call it in; by default a copy of the current one.
+
+        Notes
+        -----
+        An exception that the function raises goes to the event loop's exception handler. After the event loop was
+        closed, nothing is called.
+        """
+        cdef _LoopCall scheduled
+        if self.state == UNCONFIRMED:
+            check_process(self.shared)
+        scheduled = _LoopCall.__new__(_LoopCall)
+        scheduled.loop = self.shared.loop
+        scheduled.function = fn
+        scheduled.context = copy_context() if context is None else context
+        if self.add(scheduled):
+            scheduled.schedule(self)
+
+    def remove_done_callback(self, fn):
+        """remove_done_callback($self, fn)
+        --
+
+        Remove all callbacks that equal a function, and return their number.
+        """
+        cdef _LoopCall one
+        cdef list callbacks = []
         with cython.critical_section(self):
-            waiting = self.waiting
-            if waiting is None:
-                waiting = self.waiting = fresh
-            if self.state == UNCONFIRMED:
-                waiting.append(function)
-                return
-        function()
-
-    def _forget(self, function):
-        """Cancel the call of a function that was passed to `_call_when_done`."""
-        cdef list waiting = self.waiting
-        if waiting is not None and function in waiting:
-            waiting.remove(function)
-
-    cdef void heard(self):
-        """Mark the failure as read."""
-        with cython.critical_section(self, self.failures):
-            if self.unheard:
-                self.failures.unheard -= self.unheard == self.failures.flushes
-                self.unheard = 0
-
-    cdef list finish(self, object problem):
-        """Set the result; return the functions to call."""
-        cdef list waiting
-        with cython.critical_section(self, self.failures):
-            problem = problem if self.problem is None else self.problem
-            self.problem = problem
-            if problem is not None:
-                self.unheard = self.failures.flushes
-                self.failures.unheard += 1
-            self.state = CONFIRMED if problem is None else FAILED
-            waiting, self.waiting = self.waiting, None
-            self.data = None
-        return waiting
-
-    def __repr__(self):
-        state = ("unconfirmed", "confirmed", "failed")[<int> self.state]
-        return f"<Confirmation: {state}>"
+            if self.callbacks is not None:
+                callbacks += self.callbacks
+        found = [one for one in callbacks if type(one) is _LoopCall and (<_LoopCall> one).function == fn]
+        return sum([self.remove(one) for one in found])
 
 
 @cython.final
@@ -394,7 +661,7 @@ cdef class PublishWindow:
     cdef int64_t waking
     cdef uint64_t last_returned
     cdef list remembered
-    cdef _Failures failures
+    cdef _Shared shared
     cdef public bint queueing
     cdef public bint blocked
     cdef readonly bint closed
@@ -409,8 +676,8 @@ cdef class PublishWindow:
         self.most = size
         self.wake = wake
         self.longest = 4096 - 8  # what every connection allows
-        self.failures = _Failures()
-        self.failures.flushes = 1
+        self.shared = _Shared()
+        self.shared.flushes = 1
         self.remembered = []
 
     def __dealloc__(self):
@@ -419,6 +686,14 @@ cdef class PublishWindow:
             token = window_settle(&self.window, self.window.base)
             Py_DECREF(<object> token)
         window_clear(&self.window)
+
+    def belong_to(self, loop not None):
+        """belong_to($self, loop)
+        --
+
+        Return a `LoopConfirmation` of this event loop for each message from now on.
+        """
+        self.shared.loop = loop
 
     @property
     def unconfirmed(self):
@@ -445,7 +720,7 @@ cdef class PublishWindow:
 
         Close this copy in a child process; its methods raise RuntimeError from now on.
         """
-        self.failures.forked = why
+        self.shared.forked = why
         self.closed = True
 
     # From any thread --------------------------------------------------------------------------------------------------
@@ -467,7 +742,7 @@ cdef class PublishWindow:
 
         Returns
         -------
-        Confirmation or None
+        Confirmation, LoopConfirmation or None
             None: there is no room, another caller waits for room, or the window is closed.
 
         Raises
@@ -508,12 +783,16 @@ cdef class PublishWindow:
             return True
         return self.window.outstanding < self.messages and self.window.size + size <= self.most
 
-    cdef Confirmation put_content(self, const Content* c, bint in_turn):
-        cdef Confirmation found = Confirmation.__new__(Confirmation)
+    cdef _Outcome put_content(self, const Content* c, bint in_turn):
+        cdef _Outcome found
         cdef Admission admission = OTHER_FRAMES
         cdef int64_t longest = 0
         cdef bint wake
-        found.failures = self.failures
+        if self.shared.loop is None:
+            found = Confirmation.__new__(Confirmation)
+        else:
+            found = LoopConfirmation.__new__(LoopConfirmation)
+        found.shared = self.shared
         while admission == OTHER_FRAMES:
             longest = self.longest
             if CONTENT_HEAD + c.properties_size > longest:
@@ -534,6 +813,14 @@ cdef class PublishWindow:
         if wake:
             self.wake_once()
         return found if admission == ADMITTED else None
+
+    def check_may_wait(self):
+        """check_may_wait($self)
+        --
+
+        Raise RuntimeError in a done callback that the I/O thread calls.
+        """
+        check_may_wait(self.shared)
 
     def wake_again(self):
         """wake_again($self)
@@ -560,7 +847,7 @@ cdef class PublishWindow:
             self.waking -= 1
         return 0
 
-    cdef Admission admit(self, Confirmation found, int64_t longest, bint in_turn):
+    cdef Admission admit(self, _Outcome found, int64_t longest, bint in_turn):
         cdef int64_t size = PyBytes_GET_SIZE(found.data)
         if self.longest != longest:
             return OTHER_FRAMES
@@ -599,14 +886,14 @@ cdef class PublishWindow:
         count : int
         problem : PublishFailed or None
         """
-        cdef Confirmation one
+        cdef _Outcome one
         cdef list remembered, fresh = []
         cdef uint64_t count, flush
-        with cython.critical_section(self, self.failures):
-            count, self.failures.unheard = self.failures.unheard, 0
+        with cython.critical_section(self, self.shared):
+            count, self.shared.unheard = self.shared.unheard, 0
             remembered, self.remembered = self.remembered, fresh
-            flush = self.failures.flushes
-            self.failures.flushes += 1
+            flush = self.shared.flushes
+            self.shared.flushes += 1
         for one in remembered:
             if one.unheard == flush:
                 return count, one.problem
@@ -632,14 +919,14 @@ cdef class PublishWindow:
         """
         cdef uint64_t first, position
         cdef int64_t size = 0, length
-        cdef Confirmation one
+        cdef _Outcome one
         cdef bytes data
         cdef char* to
         with cython.critical_section(self):
             self.requested = False
             first = position = self.window.sent
             while window_may_send(&self.window):
-                one = <Confirmation> window_at(&self.window, position).token
+                one = <_Outcome> window_at(&self.window, position).token
                 length = PyBytes_GET_SIZE(one.data)
                 if size and size + length > most:
                     break
@@ -649,11 +936,11 @@ cdef class PublishWindow:
             if position == first:
                 return b""
             if position == first + 1:
-                return (<Confirmation> window_at(&self.window, first).token).data
+                return (<_Outcome> window_at(&self.window, first).token).data
             data = PyBytes_FromStringAndSize(NULL, size)
             to = PyBytes_AS_STRING(data)
             while first < position:
-                one = <Confirmation> window_at(&self.window, first).token
+                one = <_Outcome> window_at(&self.window, first).token
                 length = PyBytes_GET_SIZE(one.data)
                 memcpy(to, PyBytes_AS_STRING(one.data), length)
                 to += length
@@ -719,31 +1006,52 @@ cdef class PublishWindow:
     cdef finish(self, Settled* settled, object problem=None):
         """Notify the confirmations, which were removed from the window."""
         cdef uint64_t i
-        cdef list waiting, called = []
-        cdef Confirmation one
+        cdef list callbacks, due = None
+        cdef _Outcome one
         try:
             for i in range(settled.count):
-                one = <Confirmation> settled.settled[i].token
+                one = <_Outcome> settled.settled[i].token
                 Py_DECREF(one)
                 why = problem
                 if settled.settled[i].refused:
                     why = PublishFailed("the broker refused the message (basic.nack)")
-                waiting = one.finish(why)
+                callbacks = one.finish(why)
                 if one.state == FAILED:
                     self.failed += 1
                     self.remember(one)
                 else:
                     self.confirmed += 1
-                if waiting is not None:
-                    called += waiting
+                if callbacks is not None:
+                    if due is None:
+                        due = []
+                    due.append((one, callbacks))
         finally:
             free(settled.settled)
-        for function in called:
-            function()
+        if due is not None:
+            self.call_all(due)
 
-    cdef remember(self, Confirmation failed):
+    cdef call_all(self, list due):
+        """Call the done callbacks of messages; raise what ends this thread only after all were called."""
+        cdef _Outcome one
+        cdef list callbacks
+        ending = None
+        if not self.closed:  # otherwise no message is left to wait for, and this may be any thread
+            self.shared.calling = _thread.get_ident()
+        try:
+            for one, callbacks in due:
+                for callback in callbacks:
+                    try:
+                        call(callback, one)
+                    except BaseException as error:
+                        ending = error
+        finally:
+            self.shared.calling = 0
+        if ending is not None:
+            raise ending
+
+    cdef remember(self, _Outcome failed):
         """Keep a failed message for the text of a later error, in case nobody reads its failure before."""
-        cdef Confirmation one
+        cdef _Outcome one
         if len(self.remembered) >= REMEMBERED:
             self.remembered = [one for one in self.remembered if one.unheard]
         if len(self.remembered) < REMEMBERED:
@@ -766,7 +1074,7 @@ cdef class PublishWindow:
         -----
         A message whose properties do not fit in one frame of the new connection fails.
         """
-        cdef Confirmation one
+        cdef _Outcome one
         cdef list all_, problems = []
         cdef bint smaller
         cdef uint64_t in_flight = self.in_flight
@@ -786,7 +1094,7 @@ cdef class PublishWindow:
             if smaller:
                 self.reframe(one)
 
-    cdef reframe(self, Confirmation one):
+    cdef reframe(self, _Outcome one):
         """Encode a message again as frames of the current size."""
         cdef Content c
         cdef bytes data = one.data, body
@@ -806,7 +1114,7 @@ cdef class PublishWindow:
             )
             self.fail(one, PublishFailed(f"the message cannot be published again: {why}"))
 
-    cdef fail(self, Confirmation one, object problem):
+    cdef fail(self, _Outcome one, object problem):
         """Remove a message from the window as failed. O(window)."""
         cdef uint64_t position
         cdef Settled settled
@@ -860,7 +1168,7 @@ cdef class PublishWindow:
         last returned one that is equal to `encoded`, or, if the broker has changed something, that has the same
         exchange and routing key. O(window).
         """
-        cdef Confirmation one, found = None
+        cdef _Outcome one, found = None
         cdef uint64_t position, at = 0
         cdef int64_t place
         cdef const uint8_t* text = <const uint8_t*> PyBytes_AS_STRING(encoded)
@@ -873,7 +1181,7 @@ cdef class PublishWindow:
                 for position in range(max(self.window.base, self.last_returned + 1), self.window.sent):
                     if window_at(&self.window, position).token == NULL:
                         continue
-                    one = <Confirmation> window_at(&self.window, position).token
+                    one = <_Outcome> window_at(&self.window, position).token
                     other = <const uint8_t*> PyBytes_AS_STRING(one.data)
                     if exactly and PyBytes_GET_SIZE(one.data) != PyBytes_GET_SIZE(encoded):
                         continue

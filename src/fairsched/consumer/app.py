@@ -286,7 +286,7 @@ class App:
         >>> app = App()
         >>> @app.consumer("orders")
         ... def order(message):
-        ...     app.publish(message.body, "invoices").wait()
+        ...     app.publish(message.body, "invoices").result()
         """
         return self.publisher.publish(body, routing_key, **values)
 

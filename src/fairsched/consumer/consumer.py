@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
+import time
 import weakref
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import partial
+from queue import Empty
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from fairsched._core import checked_timeout
+from fairsched.amqp._ackledger import AckLedger
 from fairsched.config.arguments import made_by
 from fairsched.consumer.batching.arrow import ArrowBatch, ArrowColumns
-from fairsched.consumer.batching.batches import MessageBatch, check_limits, plain_batches
-from fairsched.consumer.batching.pending_batch import taken
+from fairsched.consumer.batching.batch_methods import BatchMethods, MakeBatches
+from fairsched.consumer.batching.batches import MessageBatch
+from fairsched.consumer.batching.pending_batch import each_batch, take
 from fairsched.consumer.client import DROPPED, Client
 from fairsched.consumer.explanation import Explanation
 from fairsched.consumer.handling.around import around_plain
 from fairsched.consumer.handling.workers import WorkerThreads
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.state import ConsumerState
+from fairsched.delivery._delivery import settle_all
 from fairsched.delivery.handlers import check_plain
+from fairsched.errors import ShutDown
 
 if TYPE_CHECKING:
     from fairsched.delivery._delivery import Message
     from fairsched.scheduling._fairqueue import FairQueue
 
-_Batch = TypeVar("_Batch", bound=MessageBatch)
-
-#: How often a waiting iterator looks whether the shutdown timeout is over, in seconds.
+#: How often a thread that waits for a message looks whether the shutdown timeout is over, in seconds.
 _SLICE = 1.0
 
 
-class Consumer:
+class Consumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
     """Consume RabbitMQ queues in weighted fair order.
 
     Parameters
@@ -106,120 +110,88 @@ class Consumer:
         Leaving it without one, or by an exception, does not: they return to their queues.
         """
         client = self._client
-        client.check_process()
-        client.check_open()
-        if not self._entered:
-            raise RuntimeError("iterate inside 'with consumer:', which connects and closes")
-        yield from client.messages(client.lanes.only(), _SLICE, client.is_over)
+        yield from client.messages(self._usable_lane(), _SLICE, client.is_over)
         if client.error is not None:
             raise client.error
 
-    def batches(self, max_size: int = 256, max_wait: float = 0.1) -> Iterator[MessageBatch]:
-        """Yield batches of messages in fair order until `stop`; the caller settles each batch or uses it in a ``with``.
+    def get(self, timeout: float | None = None) -> Message:
+        """Wait for the next message in fair order and return it.
 
         Parameters
         ----------
-        max_size : int
-            Maximum number of messages in a batch, from 1 to 1 000 000. No batch is larger than the prefetch windows
-            together (`prefetch`); a prefetch of twice `max_size` keeps the broker sending while a batch is handled.
-        max_wait : float
-            Seconds that a batch which is not full waits for more messages after its first; 0 to 3600. It does not wait
-            if the prefetch windows are full, so that no more messages can come, or if the consumer stops.
+        timeout : float, optional
+            Maximum wait in seconds; by default unlimited.
 
         Returns
         -------
-        iterator of MessageBatch
-            Sequences of messages. The wait for the first message of a batch has no time limit.
+        Message
+            The caller settles it.
 
         Raises
         ------
+        queue.Empty
+            If no message came in time.
+        ShutDown
+            If the consumer was stopped, and no message is buffered or the shutdown timeout has passed.
         ConfigurationError
-            If an argument is invalid, or the consumer has lanes, which only `run` serves.
-        FairschedError, RuntimeError, BaseException
-            As for an iteration over the consumer.
+            If the consumer has lanes, which only `run` serves: an `ordering_key` and more than one worker.
+        FairschedError
+            If consuming cannot continue.
+        TypeError, ValueError
+            If the timeout is not a number, or is negative or NaN.
+        RuntimeError
+            Outside the ``with`` block, and in a child process that was forked after it was entered.
+        BaseException
+            The exception that ended the I/O thread, such as SystemExit raised by a key function.
 
         Notes
         -----
-        A stop, the end of the consumer's ``with`` block and a lost connection have the same effects as on the messages
-        of an iteration. An exception that interrupts the wait for more messages requeues those already in the batch.
+        O(1). An exception that interrupts the call, such as KeyboardInterrupt, loses no message: one that was taken
+        already is requeued. An iteration takes less time a message.
+
+        Safe from any thread. The ``with`` block ends as for an iteration.
 
         Examples
         --------
-        >>> with Consumer(url, {"gold": 40, "free": 4}, prefetch=1000) as consumer:  # doctest: +SKIP
-        ...     for batch in consumer.batches(max_size=256):
-        ...         with batch:
-        ...             store([message.body for message in batch])
+        >>> with Consumer(url, {"gold": 40, "free": 4}) as consumer:  # doctest: +SKIP
+        ...     with consumer.get(timeout=30) as message:
+        ...         work(message.body)
         """
-        return self._batches(plain_batches, max_size, max_wait)
+        deadline = time.monotonic() + checked_timeout(timeout)
+        client, lane = self._client, self._usable_lane()
+        if client.settlements.flush_requested:
+            client.give_way()
+        found: list[list[Message]] = []
+        try:
+            while not client.is_over():
+                left = max(0.0, deadline - time.monotonic())
+                take(found, client, lane, 1, min(_SLICE, left))
+                if found[-1]:
+                    return found[-1][0]
+                if left == 0.0:
+                    raise Empty
+            raise ShutDown("the consumer was stopped, and its shutdown timeout has passed")
+        except BaseException as error:
+            for messages in found:
+                settle_all(messages, AckLedger.REQUEUE)
+            if isinstance(error, ShutDown) and client.error is not None:
+                raise client.error from None
+            raise
 
-    def arrow_batches(
-        self,
-        max_size: int = 256,
-        max_wait: float = 0.1,
-        *,
-        headers: Sequence[str] = (),
-        properties: Sequence[str] = (),
-    ) -> Iterator[ArrowBatch]:
-        """Yield batches of messages as Arrow record batches, in fair order, until `stop`; needs pyarrow.
-
-        Parameters
-        ----------
-        max_size, max_wait
-            As for `batches`.
-        headers : sequence of str
-            Names of headers to include, each as a string column of that name. Values other than text are written as
-            JSON. The value is null if a message does not have the header, or its headers cannot be decoded.
-        properties : sequence of str
-            Names of properties to include, such as "message_id", each as a column of that name: a string, except
-            ``priority`` and ``delivery_mode`` (int32) and ``timestamp`` (in UTC; null beyond the year 9999). The value
-            is null if a message does not have the property, or it cannot be decoded.
-
-        Returns
-        -------
-        iterator of ArrowBatch
-            Batches as from `batches`, each with a ``record_batch``.
-
-        Raises
-        ------
-        ConfigurationError
-            As for `batches`; or if pyarrow is not installed, a property does not exist, or two columns would have the
-            same name.
-        FairschedError, RuntimeError, BaseException
-            As for an iteration over the consumer.
-
-        Notes
-        -----
-        The columns of ``batch.record_batch`` are ``body`` (binary), ``queue`` (dictionary of strings: all queues of
-        this consumer, the same in every batch), ``exchange`` and ``routing_key`` (strings), ``redelivered`` (bool),
-        then properties and headers. Invalid UTF-8 in a string is replaced. Messages whose bodies exceed 2 GiB together
-        are split into several batches.
-
-        Examples
-        --------
-        >>> with Consumer(url, {"gold": 40, "free": 4}, prefetch=1000) as consumer:  # doctest: +SKIP
-        ...     for batch in consumer.arrow_batches(headers=["tenant"]):
-        ...         with batch:
-        ...             writer.write_batch(batch.record_batch)
-        """
-        columns = ArrowColumns(list(self._client.settings.windows), headers, properties)
-        return self._batches(columns.batches, max_size, max_wait)
-
-    def _batches(self, make: Callable[..., Generator[_Batch]], max_size: int, max_wait: float) -> Iterator[_Batch]:
-        size, wait = check_limits(max_size, max_wait)
+    def _usable_lane(self) -> FairQueue:
+        """Return the lane to take messages from, or raise why none can be taken."""
         client = self._client
         client.check_process()
         client.check_open()
         if not self._entered:
-            raise RuntimeError("take batches inside 'with consumer:', which connects and closes")
-        return self._each_batch(make, client.lanes.only(), size, wait)
+            raise RuntimeError("consume inside 'with consumer:', which connects and closes")
+        return client.lanes.only()
 
-    def _each_batch(
-        self, make: Callable[..., Generator[_Batch]], lane: FairQueue, size: int, wait: float
-    ) -> Iterator[_Batch]:
-        client = self._client
-        handled = partial(client.handled_many, lane)
-        for messages in taken(client, lane, size, wait):
-            yield from make(messages, client.failed_many, handled)
+    def _arrow_columns(self, headers: Sequence[str], properties: Sequence[str]) -> MakeBatches:
+        return ArrowColumns(list(self._client.settings.windows), headers, properties).batches
+
+    def _each_batch(self, make: MakeBatches, size: int, wait: float) -> Iterator[Any]:
+        return each_batch(self._client, self._usable_lane(), make, size, wait)
 
     def run(self, handler: Callable[[Message], object]) -> None:
         """Call a handler for each message, in `workers` threads, until `stop`; then close.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pika.spec import BasicProperties
     from typing_extensions import Buffer
 
-    from fairsched.amqp._publishing import Confirmation
+    from fairsched.amqp._publishing import LoopConfirmation
     from fairsched.delivery._delivery import Message
     from fairsched.publisher.client import Outgoing
 
@@ -43,8 +43,8 @@ class Publisher:
     -----
     The publisher belongs to the event loop in which it is entered; in another one, its methods raise RuntimeError.
     Otherwise it works as `fairsched.Publisher`:
-    `publish` awaits room in the confirm window and returns a `Confirmation` that can be awaited. Cancelling that wait,
-    or `flush`, cancels no message.
+    `publish` awaits room in the confirm window and returns a `LoopConfirmation` that can be awaited. Cancelling that
+    wait, or `flush`, cancels no message.
 
     Examples
     --------
@@ -74,6 +74,7 @@ class Publisher:
             self._loop = asyncio.get_running_loop()
         check_loop(self._loop, "an aio.Publisher")
         client.start()
+        client.window.belong_to(self._loop)
         try:
             await self._wait(client.settings.connect_timeout)
             if client.error is None and not client.begun:
@@ -174,7 +175,7 @@ class Publisher:
         mandatory: bool | None = None,
         properties: BasicProperties | None = None,
         **values: Any,
-    ) -> Confirmation:
+    ) -> LoopConfirmation:
         """Publish a message, as `fairsched.Publisher.publish` does.
 
         Parameters
@@ -184,7 +185,7 @@ class Publisher:
 
         Returns
         -------
-        Confirmation
+        LoopConfirmation
             Can be awaited: the wait ends once the broker has confirmed the message, and raises `PublishFailed` if the
             message failed.
 
@@ -194,15 +195,15 @@ class Publisher:
         """
         message = self._client.message(body, routing_key, exchange, mandatory, properties, values)
         check_loop(self._loop, "an aio.Publisher")
-        found: Confirmation | None = self._client.window.put(*message)
+        found: LoopConfirmation | None = self._client.window.put(*message)
         return await self._put_in_turn(message) if found is None else found
 
-    async def reply(self, message: Message, body: Buffer, **values: Any) -> Confirmation:
+    async def reply(self, message: Message, body: Buffer, **values: Any) -> LoopConfirmation:
         """Reply to a message, as `fairsched.Publisher.reply` does."""
         routing_key, values = self._client.answer(message, values)
         return await self.publish(body, routing_key, **values)
 
-    async def _put_in_turn(self, message: Outgoing) -> Confirmation:
+    async def _put_in_turn(self, message: Outgoing) -> LoopConfirmation:
         """Wait for room: one task at a time, the others for their turn."""
         client = self._client
         async with self._turn:
@@ -211,7 +212,7 @@ class Publisher:
                 client.window.queueing = True
                 while True:
                     self._changed.clear()
-                    found: Confirmation | None = client.window.put(*message, in_turn=True)
+                    found: LoopConfirmation | None = client.window.put(*message, in_turn=True)
                     if found is not None:
                         return found
                     client.check_open()

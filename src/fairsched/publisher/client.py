@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairsched._core import checked_timeout
-from fairsched.amqp._publishing import Confirmation, PublishWindow
+from fairsched.amqp._publishing import PublishWindow
 from fairsched.amqp.urls import check_urls, endpoint
 from fairsched.errors import ConfigurationError, ConnectionFailed, PublishFailed
 from fairsched.publisher.contents import Contents
@@ -238,6 +238,11 @@ class Client(PublishingOwner):
             mandatory = False
         return exchange, routing_key, encoded, body, mandatory
 
+    def check_may_wait(self) -> None:
+        """Raise RuntimeError in a done callback, which the I/O thread calls."""
+        if self._started:
+            self.window.check_may_wait()
+
     def answer(self, question: Message, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """Return the routing key of a reply, and its properties."""
         asked = question.properties
@@ -360,7 +365,7 @@ def message_count(count: int) -> str:
     return "1 message" if count == 1 else f"{count} messages"
 
 
-def confirmations(found: Sequence[Confirmation]) -> Sequence[Confirmation]:
+def confirmations(found: list[Any]) -> list[Any]:
     """Return confirmations in the order to wait for them: the last one first, since most others are done by then."""
     return [*found[-1:], *found[:-1]]
 

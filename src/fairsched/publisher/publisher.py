@@ -97,7 +97,10 @@ class Publisher:
         PublishFailed
             Messages failed, as for `flush`; or messages are unconfirmed, and the broker has confirmed nothing for
             `confirm_timeout`: the error says how many. The connection is closed in any case.
+        RuntimeError
+            In a done callback of a `Confirmation`, which the I/O thread calls; nothing is closed.
         """
+        self._client.check_may_wait()
         try:
             if self._client.is_open:
                 self.flush()
@@ -167,7 +170,7 @@ class Publisher:
         Returns
         -------
         Confirmation
-            Tells whether the broker has confirmed the message; it need not be kept.
+            Its result, once the broker has confirmed the message; it need not be kept.
 
         Raises
         ------
@@ -177,7 +180,8 @@ class Publisher:
             The window was full, or the connection blocked, and the broker confirmed nothing for `confirm_timeout`; or
             publishing cannot continue. This message is not published.
         RuntimeError
-            The publisher is not open, or this is a child process that was forked after it was opened.
+            The publisher is not open, or this is a child process that was forked after it was opened. Or there is no
+            room, and this is a done callback of a `Confirmation`, which the I/O thread calls.
 
         Notes
         -----
@@ -221,6 +225,7 @@ class Publisher:
         """
         client = self._client
         client.check_open()
+        client.check_may_wait()
         client.window.wake_again()
         patience = client.patience()
         while not self._turn.acquire(timeout=patience.left()):

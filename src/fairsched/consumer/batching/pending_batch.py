@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from functools import partial
+from itertools import chain
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairsched.amqp._ackledger import AckLedger
 from fairsched.delivery._settling import settle_all
 from fairsched.errors import ShutDown
 
 if TYPE_CHECKING:
+    from fairsched.consumer.batching.batch_methods import MakeBatches
     from fairsched.consumer.client import Client
     from fairsched.delivery._delivery import Message
     from fairsched.scheduling._fairqueue import FairQueue
@@ -30,36 +33,40 @@ class PendingBatch:
         The client that receives the messages.
     lane : FairQueue
         The lane that they are taken from.
-    messages : list of Message
-        The messages taken so far.
     size : int
         Maximum number of messages.
     wait : float
-        Maximum wait for more messages, in seconds.
+        Maximum wait for more messages after the first, in seconds.
+
+    Attributes
+    ----------
+    handed_over : bool
+        Whether the messages belong to the caller of `Consumer.batches`; set in the step that hands them over.
 
     Notes
     -----
-    A context manager: the end of deliveries ends the block, and completes the batch. Any other exception, and
-    ``stop(now=True)``, requeues the messages.
+    A context manager: an exception requeues the messages unless they were handed over.
 
     For one thread, or task.
     """
 
-    def __init__(self, client: Client, lane: FairQueue, messages: list[Message], size: int, wait: float) -> None:
+    def __init__(self, client: Client, lane: FairQueue, size: int, wait: float) -> None:
         self._client = client
         self._lane = lane
-        self._messages = messages
+        self._parts: list[list[Message]] = []
         self._size = size
-        self._deadline = time.monotonic() + wait if wait else -math.inf
-        self._waited = False
+        self._wait = wait
+        self._deadline = -math.inf
+        self.handed_over = False
 
     def __enter__(self) -> PendingBatch:
         return self
 
     def missing(self) -> int:
         """Return how many messages to wait for; 0 after the maximum wait, or if no more can come."""
-        count = self._size - len(self._messages)
-        if not count or self.left() == 0.0 or not self._messages:
+        here = sum(map(len, self._parts))
+        count = self._size - here
+        if not count or self.left() == 0.0 or not here:
             return 0
         client = self._client
         if client.is_over():
@@ -70,40 +77,69 @@ class PendingBatch:
         """Return the remaining seconds."""
         return max(0.0, self._deadline - time.monotonic())
 
+    def take(self, limit: int, seconds: float) -> None:
+        """Add messages of the lane, at most `limit`, waiting at most `seconds` for the first."""
+        take(self._parts, self._client, self._lane, limit, seconds)
+        self._start()
+
     def add(self, messages: list[Message]) -> None:
         """Add messages."""
-        self._waited = True
-        self._messages += messages
+        self._parts.append(messages)
+        self._start()
+
+    def _start(self) -> None:
+        """Start the maximum wait, with the first messages."""
+        if len(self._parts) == 1 and self._wait:
+            self._deadline = time.monotonic() + self._wait
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
-        if error is None:
-            return False
-        if isinstance(error, ShutDown) and not self._client.returning:
-            return True
-        settle_all(self._messages, AckLedger.REQUEUE)
-        return False
+    ) -> None:
+        if error is not None and not self.handed_over:
+            for messages in self._parts:
+                settle_all(messages, AckLedger.REQUEUE)
 
     def messages(self) -> list[Message]:
         """Return the messages, without those that the broker redelivers because their channel was lost meanwhile."""
-        return self._client.living(self._lane, self._messages) if self._waited else self._messages
+        if len(self._parts) == 1:
+            return self._parts[0]
+        return self._client.living(self._lane, list(chain.from_iterable(self._parts)))
 
 
-def taken(client: Client, lane: FairQueue, size: int, wait: float) -> Iterator[list[Message]]:
-    """Yield the messages of each batch until the consumer ends; see `Consumer.batches`."""
+def take(found: list[list[Message]], client: Client, lane: FairQueue, limit: int, seconds: float) -> None:
+    """Append to a list the messages that `Client.get_many` returns, also a list.
+
+    That is one step: an exception raised by the handler of a signal comes before the messages are taken, or when the
+    caller has them. Between a call and the assignment of its result it would lose them.
+    """
+    found.extend(map(client.get_many, (lane,), (limit,), (seconds,)))
+
+
+def _fill(pending: PendingBatch, client: Client, size: int) -> None:
+    """Wait for the messages of a batch; the end of deliveries completes it, unless they are to be returned."""
+    pending.take(size, _SLICE)
+    try:
+        while missing := pending.missing():
+            pending.take(missing, min(_SLICE, pending.left()))
+    except ShutDown:
+        if client.returning:
+            raise
+
+
+def each_batch(client: Client, lane: FairQueue, make: MakeBatches, size: int, wait: float) -> Iterator[Any]:
+    """Yield batches until the consumer ends; see `Consumer.batches`. An interrupt requeues an unfinished batch."""
+    handled = partial(client.handled_many, lane)
     while not client.is_over():
         try:
-            with PendingBatch(client, lane, client.get_many(lane, size, _SLICE), size, wait) as pending:
-                while missing := pending.missing():
-                    pending.add(client.get_many(lane, missing, min(_SLICE, pending.left())))
-            messages = pending.messages()
+            with PendingBatch(client, lane, size, wait) as pending:
+                _fill(pending, client, size)
+                messages = pending.messages()
+                for batch in make(messages, client.failed_many, handled) if messages else ():
+                    pending.handed_over = True
+                    yield batch
         except ShutDown:
             break
-        if not messages:
-            continue
-        yield messages
-        if client.settlements.flush_requested:
+        if messages and client.settlements.flush_requested:
             client.give_way()
     if client.error is not None:
         raise client.error

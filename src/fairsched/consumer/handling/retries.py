@@ -312,7 +312,7 @@ class Retries:
             finally:
                 self._turn.release()
             for copy, confirmation in under_way:
-                confirmation._call_when_done(partial(self._on_done, copy, confirmation))
+                confirmation.add_done_callback(partial(self._on_done, copy))
             for copy, reason in failed:
                 self._failed(copy, reason)
             for copy in too_long:
@@ -383,8 +383,8 @@ class Retries:
             return self._publisher
 
     def _on_done(self, copy: _Copy, confirmation: Confirmation) -> None:
-        """Take note of what became of a copy."""
-        error = confirmation.error
+        """Settle the message whose copy the broker confirmed, or which failed."""
+        error = confirmation.exception(0)
         if error is None:
             if time.monotonic() < copy.declared + SAFE:
                 self._acknowledge(copy)
