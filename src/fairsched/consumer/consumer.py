@@ -23,7 +23,7 @@ from fairsched.consumer.handling.around import around_plain
 from fairsched.consumer.handling.workers import WorkerThreads
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.state import ConsumerState
-from fairsched.delivery._delivery import settle_all
+from fairsched.delivery._settling import settle_all
 from fairsched.delivery.handlers import check_plain
 from fairsched.errors import ShutDown
 
