@@ -1,4 +1,4 @@
-"""A connection of the broker: its frames, errors and alarms; what a pass reads, and what it writes.
+"""A client's connection: its frames, errors and alarms, and the reading and writing of a pass.
 
 A pass reads once, processes all complete frames, then publishes dead letters and confirms published messages
 (core/connection then serves consumers, and writes everything in one call). An error closes the channel or the
@@ -77,24 +77,24 @@ from fairsched.core.connection.connection cimport connection_close, connection_f
 cdef enum:
     READ_LEAST = 4096
     READ_MOST = 65536
-    BODY_ROOM = 131072           # octets of a body that room is made for before they are there
+    BODY_ROOM = 131072           # octets of a body that are allocated before they arrive
     FRAME_BEFORE_TUNE = 4096
-    OUTPUT_MOST = 8388608        # octets of answers that a client leaves unread before nothing more is done for it
-    ANSWER_SECONDS = 5           # that close-ok, or the end of the socket, is waited for
-    CATCH_UP = 64                # targets that are served before an answer
-    CATCH_UP_CANCELLED = 4096    # and before one of them is cancelled
+    OUTPUT_MOST = 8388608        # unread octets of replies at which a connection is no longer served
+    ANSWER_SECONDS = 5           # time to wait for close-ok or the end of the socket
+    CATCH_UP = 64                # targets that are served before a reply
+    CATCH_UP_CANCELLED = 4096    # the same, before one of them is cancelled
 
 # Errors ---------------------------------------------------------------------------------------------------------------
 
 cdef inline Text refusal_reply(const Refusal* refusal, char* room, size_t size) noexcept nogil:
-    """The text for the client: the name of the code, and the explanation, which may have zeros in it."""
+    """Return the text for the client: name of the code and explanation, which may contain zeros."""
     cdef int length = snprintf(room, size, b"%s - ", code_name(refusal.code))
     cdef size_t more = min(<size_t> refusal.length, size - <size_t> length)
     memcpy(room + length, refusal.text, more)
     return Text(<const uint8_t*> room, <uint32_t> (length + more))
 
 cdef inline void client_tear_down(Client* client) noexcept nogil:
-    """End its channels, give back what they have, and delete its exclusive queues."""
+    """Close a connection's channels, return their messages, and delete its exclusive queues."""
     cdef Channel* ch
     cdef BrokerQueue* chain = NULL
     cdef BrokerQueue* b
@@ -119,13 +119,13 @@ cdef inline void client_tear_down(Client* client) noexcept nogil:
         brokerqueue_drop(b, client.now)
 
 cdef inline void client_leave(Client* client) noexcept nogil:
-    """Read nothing more; what is to be written is."""
+    """Stop reading; pending output is still written."""
     client.state = CLIENT_GONE
     if not client_awaits(client):
         connection_close(&client.connection)
 
 cdef inline void client_lose(Client* client) noexcept nogil:
-    """The socket is of no use any more."""
+    """Give up a socket that has failed."""
     client.lost = True
     client.awaits = 0
     bytes_clear(&client.output)
@@ -156,7 +156,7 @@ cdef inline void channel_fail(Channel* ch, const Refusal* refusal, uint32_t meth
     channel_close_write(&client.output, ch.number, refusal.code, reply, method)
 
 cdef inline void fail(Client* client, Channel* ch, const Refusal* refusal, uint32_t method) noexcept nogil:
-    """Close what a refusal is about."""
+    """Close the channel or the connection, as the code of a refusal says."""
     if ch != NULL and code_of_channel(refusal.code):
         channel_fail(ch, refusal, method)
     else:
@@ -171,20 +171,20 @@ cdef inline void dead_publish(Client* client) noexcept nogil:
 # Publishing: method, header, body -------------------------------------------------------------------------------------
 
 cdef inline void client_block(Client* client) noexcept nogil:
-    """Memory is short, and it publishes, as only now is known: read no more of it, not even the message."""
+    """Pause reading: the broker is low on memory, and this connection has started to publish."""
     client.paused = True
     if client.blocked_notify:
         connection_blocked_write(&client.output, text_of(b"low on memory"))
 
 cdef inline void client_unblock(Client* client) noexcept nogil:
-    """Go on reading."""
+    """Resume reading."""
     client.paused = False
     client.events.fetch_or(EVENT_READ)
     if client.blocked_notify and client.state == CLIENT_OPEN:
         method_write(&client.output, 0, CONNECTION_UNBLOCKED)
 
 cdef inline bint on_basic_publish(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
-    """A header follows."""
+    """Start a message; its header follows."""
     cdef BasicPublish m
     if not basic_publish_read(r, &m):
         return refuse_syntax(refusal)
@@ -202,7 +202,7 @@ cdef inline bint on_basic_publish(Channel* ch, Reader* r, Refusal* refusal) noex
     return True
 
 cdef inline bint on_complete(Channel* ch, Refusal* refusal) noexcept nogil:
-    """All of a message is there."""
+    """Publish a message that is complete."""
     ch.awaited = AWAIT_METHOD
     payload_account(ch.incoming.payload, ch.client.server)
     return channel_publish(ch, refusal)
@@ -272,7 +272,7 @@ cdef inline bint on_channel_flow(Channel* ch, Reader* r, Refusal* refusal) noexc
     return True
 
 cdef inline void client_forget_channel(Client* client, uint32_t number) noexcept nogil:
-    """Its number is free again."""
+    """Free the number of a channel."""
     client.channels[number] = NULL
     client.channel_count -= 1
 
@@ -288,10 +288,10 @@ cdef inline bint on_channel_close(Channel* ch, Reader* r, Refusal* refusal) noex
     return True
 
 cdef inline void client_catch_up(Client* client, int most, bint in_turn) noexcept nogil:
-    """Before anything that is answered: see to what earlier frames have brought about, as far as that is not much.
+    """Deliver messages that earlier frames have made possible, for up to `most` targets, before a reply.
 
-    So a client that has acknowledged, and then asks, gets what it may have by that before the answer, as from RabbitMQ.
-    `in_turn`: of a queue with several consumers, one message.
+    A client that acknowledges and then sends a method with a reply receives the next messages first, as from RabbitMQ.
+    `in_turn`: one message at a time if the queue has several consumers.
     """
     cdef Connection* c = &client.connection
     cdef int steps = 0
@@ -314,7 +314,7 @@ cdef inline bint channel_method(
         return on_basic_nack(ch, r, refusal)
     if method == BASIC_REJECT:
         return on_basic_reject(ch, r, refusal)
-    if method == BASIC_CANCEL:  # what was published before is for the consumer, though others wait as well
+    if method == BASIC_CANCEL:  # earlier messages are still for this consumer, even if others wait
         client_catch_up(ch.client, CATCH_UP_CANCELLED, False)
         return on_basic_cancel(ch, r, refusal)
     client_catch_up(ch.client, CATCH_UP, True)
@@ -364,11 +364,11 @@ cdef inline bint channel_method(
     return refuse_number(refusal, COMMAND_INVALID, b"unknown method ", method, b"")
 
 cdef inline bint method_changes(uint32_t method) noexcept nogil:
-    """Whether its answer says that something has changed that may outlive the process: exchange, queue, tx.commit."""
+    """Return whether the reply confirms a change that may be durable: exchange, queue, tx.commit."""
     return method >> 16 == QUEUE_DECLARE >> 16 or method >> 16 == EXCHANGE_DECLARE >> 16 or method == TX_COMMIT
 
 cdef inline bint method_asks(uint32_t method, Reader r) noexcept nogil:
-    """Whether it is a passive declaration, which changes nothing."""
+    """Return whether a method is a passive declaration, which changes nothing."""
     cdef QueueDeclare queue
     cdef ExchangeDeclare exchange
     if method == QUEUE_DECLARE:
@@ -376,7 +376,7 @@ cdef inline bint method_asks(uint32_t method, Reader r) noexcept nogil:
     return method == EXCHANGE_DECLARE and exchange_declare_read(&r, &exchange) and exchange.passive
 
 cdef inline void channel_frame(Channel* ch, const FrameSpan* f) noexcept nogil:
-    """A frame of an open channel."""
+    """Process a frame of an open channel."""
     cdef Client* client = ch.client
     cdef Refusal refusal
     cdef Reader r
@@ -419,7 +419,7 @@ cdef inline void channel_frame(Channel* ch, const FrameSpan* f) noexcept nogil:
 # Frames of a connection -----------------------------------------------------------------------------------------------
 
 cdef inline bint client_room(Client* client, uint32_t number) noexcept nogil:
-    """Make room for a channel of that number; False when memory is exhausted."""
+    """Make room for a channel of a number; False: memory is exhausted."""
     cdef uint32_t room = max(client.room, <uint32_t> 8)
     cdef Channel** channels
     if number < client.room:
@@ -435,7 +435,7 @@ cdef inline bint client_room(Client* client, uint32_t number) noexcept nogil:
     return True
 
 cdef inline void client_open_channel(Client* client, const FrameSpan* f) noexcept nogil:
-    """A frame of a channel that is not open: it has to open it."""
+    """Process a frame of a channel that is not open: it must be channel.open."""
     cdef Refusal refusal
     cdef Reader r = reader_of(f.payload, f.size)
     cdef uint32_t method = method_of(&r) if f.kind == FRAME_METHOD else 0
@@ -465,7 +465,7 @@ cdef inline void client_open_channel(Client* client, const FrameSpan* f) noexcep
         client_fail(client, &refusal, method)
 
 cdef inline void client_closing_channel(Client* client, const FrameSpan* f) noexcept nogil:
-    """A frame of a channel that the broker has closed."""
+    """Process a frame of a channel that the broker has closed."""
     cdef Reader r = reader_of(f.payload, f.size)
     cdef uint32_t method = method_of(&r) if f.kind == FRAME_METHOD else 0
     if method == CHANNEL_CLOSE:
@@ -474,10 +474,10 @@ cdef inline void client_closing_channel(Client* client, const FrameSpan* f) noex
         client_forget_channel(client, f.channel)
 
 cdef inline void client_close(Client* client) noexcept nogil:
-    """The client says good-bye; it closes the socket when it has the answer.
+    """Reply to connection.close; the client closes the socket when it has the reply.
 
-    Until then what it sends is read: some send messages after the good-bye, and a socket that is closed with something
-    unread is reset, which takes the answer away from the client.
+    Until then the broker reads and discards input. Some clients send messages after connection.close, and closing a
+    socket with unread input resets it, so that the client would lose the reply.
     """
     confirms_write(client)
     client_tear_down(client)
@@ -486,7 +486,7 @@ cdef inline void client_close(Client* client) noexcept nogil:
     client.deadline.store(client.now + <int64_t> ANSWER_SECONDS * SECOND)
 
 cdef inline bint connection_method(Client* client, uint32_t method, Reader* r, Refusal* refusal) noexcept nogil:
-    """A method of the connection itself; False: refused."""
+    """Carry out a method of the connection itself; False: refused."""
     if method == CONNECTION_CLOSE:
         client_close(client)
         return True
@@ -502,7 +502,7 @@ cdef inline bint connection_method(Client* client, uint32_t method, Reader* r, R
     return refuse_number(refusal, COMMAND_INVALID, b"unexpected method ", method, b" on channel 0")
 
 cdef inline void connection_frame(Client* client, const FrameSpan* f) noexcept nogil:
-    """A frame of channel 0."""
+    """Process a frame of channel 0."""
     cdef Refusal refusal
     cdef Reader r = reader_of(f.payload, f.size)
     cdef uint32_t method = method_of(&r) if f.kind == FRAME_METHOD else 0
@@ -545,11 +545,11 @@ cdef inline void client_frame(
         client_fail(client, &refusal, 0)
 
 cdef inline void client_refuse_frame(Client* client, FrameFound found, const FrameSpan* f) noexcept nogil:
-    """Refuse octets that are no frame: nothing after them can be one."""
+    """Refuse octets that are not a frame; the following octets cannot be parsed either."""
     cdef Refusal refusal
     if client.state == CLIENT_CLOSING:
-        # The rest of the frame that was refused, say. A client that still sends has not read the refusal, and closing a
-        # socket that has unread input resets it: discard the input until close-ok, the client's end or the deadline.
+        # A client that still sends has not read the refusal, and closing a socket with unread input resets it. So
+        # discard the input until close-ok, the end of the connection or the deadline.
         bytes_clear(&client.input)
         return
     if found == FRAME_TOO_LONG:
@@ -562,18 +562,18 @@ cdef inline void client_refuse_frame(Client* client, FrameFound found, const Fra
     bytes_clear(&client.input)
 
 cdef inline bint client_reads(const Client* client) noexcept nogil:
-    """Whether frames are worked on."""
+    """Return whether frames of a connection are processed."""
     return client.state != CLIENT_GONE and client.state != CLIENT_LOGIN and not client.paused
 
 cdef inline bint client_holds(Client* client) noexcept nogil:
-    """Whether it has to read what it was sent first, or the disk is behind; `client_write` has it go on."""
+    """Return whether to pause: the client has too much to read, or the disk is behind. `client_write` resumes."""
     client.held = bytes_size(&client.output) >= OUTPUT_MOST or client_outruns(client)
     return client.held
 
 cdef inline void client_parse(
     Client* client
 ) noexcept nogil:
-    """Work through all frames that are whole."""
+    """Process all complete frames."""
     cdef FrameSpan f
     cdef FrameFound found
     cdef int64_t longest
@@ -585,7 +585,7 @@ cdef inline void client_parse(
             return
         bytes_take(&client.input, PROTOCOL_SIZE)
     while client_reads(client):
-        # Of the payload, where frame_max is of the whole frame: RabbitMQ is that lenient.
+        # The limit is applied to the payload, although frame_max is for the whole frame, as in RabbitMQ.
         longest = client.frame_max if client.frame_max else <int64_t> FRAME_BEFORE_TUNE
         found = frames_span(
             client.input.data + client.input.begin, bytes_size(&client.input), longest, &f
@@ -601,14 +601,14 @@ cdef inline void client_parse(
 # A pass ---------------------------------------------------------------------------------------------------------------
 
 cdef inline void client_settle_up(Client* client) noexcept nogil:
-    """Publish dead letters, and confirm what was published."""
+    """Publish dead letters, and confirm published messages."""
     dead_publish(client)
     topology_unshare(client)
     if client.confirming != NULL:
         confirms_write(client)
 
 cdef inline bint channel_overdue(Channel* ch, int64_t now, Refusal* refusal) noexcept nogil:
-    """Whether a delivery waits too long for its acknowledgement, and then the refusal."""
+    """Return whether a delivery has waited too long for its acknowledgement, and write the refusal."""
     cdef int64_t otherwise = ch.client.server.limits.ack_timeout, limit
     cdef uint64_t tag
     cdef Unacked* u
@@ -631,7 +631,7 @@ cdef inline bint channel_overdue(Channel* ch, int64_t now, Refusal* refusal) noe
 
 cdef inline void client_check_overdue(Client* client) noexcept nogil:
     cdef Refusal refusal
-    cdef Session* session = client.connection.sessions  # those of open channels: numbers have gaps
+    cdef Session* session = client.connection.sessions  # of open channels only: their numbers have gaps
     cdef Session* following
     while session != NULL:
         following = session.following
@@ -640,7 +640,7 @@ cdef inline void client_check_overdue(Client* client) noexcept nogil:
         session = following
 
 cdef inline void client_heed(Client* client, uint32_t alarms) noexcept nogil:
-    """Act on alarms that other threads have raised."""
+    """Handle alarms set by other threads."""
     cdef Refusal refusal
     cdef const uint8_t* heartbeat = b"\x08\x00\x00\x00\x00\x00\x00\xce"
     if alarms & ALARM_DEAD:
@@ -687,14 +687,14 @@ cdef inline bint client_read(
         elif got < client.reads // 4:
             client.reads = max(client.reads // 2, <int64_t> READ_LEAST)
     elif events & EVENT_END:
-        more = True  # it ends, and the end is still to be read
+        more = True  # the end of the connection is still to be read
     if more:
         client.events.fetch_or(events)
     client_parse(client)
     return more and client_reads(client) and not client.held
 
 cdef inline void client_go_on(Client* client) noexcept nogil:
-    """The disk was awaited: what was said may be true now, or never will be."""
+    """Go on after the journal has progressed or failed: send or drop what waited for it."""
     if client_deceived(client):
         client_lose(client)
     elif client.state == CLIENT_GONE and not client_awaits(client):
@@ -703,7 +703,7 @@ cdef inline void client_go_on(Client* client) noexcept nogil:
 cdef inline bint client_work(
     Client* client
 ) noexcept nogil:
-    """The first part of a pass; True: there may be more to read."""
+    """Carry out the first part of a pass; True: there may be more to read."""
     cdef uint32_t alarms = client.alarms.exchange(0)
     cdef bint more = False
     client.now = clock_now()
@@ -724,7 +724,7 @@ cdef inline int64_t client_buffered(void* context) noexcept nogil:
     return bytes_size(&(<Client*> context).output)
 
 cdef inline void client_write(void* context) noexcept nogil:
-    """Write what the socket takes."""
+    """Write as much output as the socket takes."""
     cdef Client* client = <Client*> context
     cdef Bytes* out = &client.output
     cdef int64_t sent = 1
@@ -739,5 +739,5 @@ cdef inline void client_write(void* context) noexcept nogil:
         client_lose(client)
     elif client.held and bytes_size(out) < OUTPUT_MOST and not client_outruns(client):
         client.held = False
-        client.events.fetch_or(EVENT_READ)  # what it has sent meanwhile
+        client.events.fetch_or(EVENT_READ)  # read the frames that came meanwhile
         connection_notify(&client.connection)

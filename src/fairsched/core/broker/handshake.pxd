@@ -33,14 +33,14 @@ from fairsched.core.connection.connection cimport (
 
 cdef enum:
     PROTOCOL_SIZE = 8
-    TLS_HANDSHAKE = 22           # with which a record of TLS begins, before
-    TLS_MAJOR = 3                # of all versions
+    TLS_HANDSHAKE = 22           # first octet of a TLS record, before
+    TLS_MAJOR = 3                # the major version
     CHANNELS_ALL = 65535
 
 cdef enum: SECOND = 1000000000
 
 cdef inline bint handshake_begin(Client* client, const uint8_t* header) noexcept nogil:
-    """The protocol header is there; False: it is another's, who is told and left."""
+    """Read the protocol header; False: it is another protocol's, and the connection is closed."""
     cdef const uint8_t* ours = b"AMQP\x00\x00\x09\x01"
     if memcmp(header, ours, PROTOCOL_SIZE) != 0:
         bytes_append(&client.output, ours, PROTOCOL_SIZE)
@@ -61,7 +61,7 @@ cdef inline bint capability(Text capabilities, const char* name) noexcept nogil:
     return tables_get(capabilities, text_of(name), &f) and field_bool(&f, &value) and value
 
 cdef inline void client_learn(Client* client, Text properties) noexcept nogil:
-    """Note the client's capabilities."""
+    """Store the client's capabilities."""
     cdef Field f
     if not tables_get(properties, text_of(b"capabilities"), &f) or f.kind != b'F':
         return
@@ -71,7 +71,7 @@ cdef inline void client_learn(Client* client, Text properties) noexcept nogil:
     client.nacks = capability(f.value, b"basic.nack")
 
 cdef inline bint login_plain(Text response, Text* user, Text* password) noexcept nogil:
-    """NUL user NUL password."""
+    """Read a response of PLAIN: NUL user NUL password."""
     cdef const uint8_t* end
     if response.length < 2 or response.data[0] != 0:
         return False
@@ -83,7 +83,7 @@ cdef inline bint login_plain(Text response, Text* user, Text* password) noexcept
     return True
 
 cdef inline bint login_amqplain(Text response, Text* user, Text* password) noexcept nogil:
-    """The fields of a table, LOGIN and PASSWORD."""
+    """Read a response of AMQPLAIN: the fields LOGIN and PASSWORD of a table."""
     cdef TableWalk w = tables_fields(response, True)
     cdef Text name
     cdef Field f
@@ -96,7 +96,7 @@ cdef inline bint login_amqplain(Text response, Text* user, Text* password) noexc
     return found == 3 and not w.broken
 
 cdef inline void login_submit(Client* client) noexcept nogil:
-    """Have the password checked."""
+    """Queue a login for `login_take`."""
     cdef Server* server = client.server
     connection_retain(&client.connection)
     client.next_login = NULL
@@ -107,7 +107,7 @@ cdef inline void login_submit(Client* client) noexcept nogil:
     server.arrived.unpark(1)
 
 cdef inline void login_refused(Client* client, const char* mechanism) noexcept nogil:
-    """Say so to who wants to know, and leave."""
+    """Close the connection. A client with the capability authentication_failure_close is told why."""
     cdef Refusal refusal
     refuse_name(
         &refusal, ACCESS_REFUSED, b"ACCESS_REFUSED - Login was refused using authentication mechanism ",
@@ -147,13 +147,13 @@ cdef inline bint on_start_ok(Client* client, Reader* r, Refusal* refusal) noexce
     return True
 
 cdef inline void login_forget(Client* client) noexcept nogil:
-    """Let go of a password."""
+    """Free a password."""
     if client.password.data != NULL:
         memset(<void*> client.password.data, 0, client.password.length)
         text_free(&client.password)
 
 cdef inline void login_done(Task* task) noexcept nogil:
-    """The password was checked."""
+    """Go on after `login_answer`."""
     cdef Client* client = <Client*> task.context
     login_forget(client)
     if client.state == CLIENT_LOGIN:
@@ -165,17 +165,18 @@ cdef inline void login_done(Task* task) noexcept nogil:
             client.state = CLIENT_TUNE
         else:
             login_refused(client, b"PLAIN" if client.plain else b"AMQPLAIN")
-    client.events.fetch_or(EVENT_READ)  # what it has sent meanwhile
+    client.events.fetch_or(EVENT_READ)  # read the frames that came meanwhile
     connection_notify(&client.connection)
 
 cdef inline bint login_abandoned(Client* client) noexcept nogil:
-    """Whether nobody waits for the answer any more."""
+    """Return whether the connection has ended before its password was checked."""
     return (client.connection.flags.load() & CONNECTION_CLOSING) != 0 or (client.events.load() & EVENT_END) != 0
 
 cdef inline Client* login_take(Server* server) noexcept nogil:
-    """The next client that logs in, or began `tls`, waiting for that; NULL: the broker stops. login_answer is due.
+    """Wait for a connection that logs in or began TLS, and return it; NULL: the broker stops.
 
-    Who has left is passed over: else strangers that come and go would have everybody wait for their passwords.
+    The caller must call login_answer. Connections that have ended are skipped, since checking their passwords would
+    delay the others.
     """
     cdef Client* client = NULL
     while client == NULL:
@@ -200,7 +201,7 @@ cdef inline void login_answer(Client* client, bint admitted) noexcept nogil:
     connection_release(&client.connection)
 
 cdef inline bint tuned(const char* name, uint32_t value, uint32_t most, Refusal* refusal) noexcept nogil:
-    """Whether what a client wants is not above what was proposed. 0 would be without limit."""
+    """Refuse a limit above the proposed one; 0 would be unlimited."""
     if 0 < value <= most:
         return True
     refuse(refusal, NOT_ALLOWED, b"negotiated ")

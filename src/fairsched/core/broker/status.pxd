@@ -57,7 +57,7 @@ cdef inline void status_queue(BrokerQueue* b, Bytes* out) noexcept nogil:
     status_text(out, b.name)
 
 cdef inline void status_consumer(Consumer* c, Bytes* out) noexcept nogil:
-    """A consumer that is listed with its queue: so its channel and its connection are there."""
+    """Append the row of a consumer. While its queue lists it, its channel and connection exist."""
     cdef Channel* ch = <Channel*> c.target.session
     cdef Client* client = <Client*> c.target.session.connection
     cdef BrokerQueue* b = c.queue
@@ -87,7 +87,7 @@ cdef inline void status_consumers_of(BrokerQueue* b, Bytes* out) noexcept nogil:
     b.guard.unlock()
 
 cdef inline void status_write(Server* server, bint consumers, Bytes* out) noexcept nogil:
-    """The rows of all queues, or of all consumers."""
+    """Append the rows of all queues, or of all consumers."""
     cdef Host* host = server.hosts
     cdef BrokerQueue* b
     server.lock.share()

@@ -37,13 +37,13 @@ from fairsched.core.broker.generated cimport name_generate
 from fairsched.core.broker.methods.queue cimport queue_open
 from fairsched.core.broker.payload cimport payload_content, payload_release
 from fairsched.core.broker.publishing cimport publication_deliver
-from fairsched.core.broker.queues cimport brokerqueue_release, visit_expire
+from fairsched.core.broker.queues cimport brokerqueue_release, queuecall_expire
 from fairsched.core.broker.replies cimport replies_named, replies_open
 from fairsched.core.broker.state cimport (
     BrokerQueue, Channel, Client, Consumer, Payload, Publication, TxSettlement, Unacked,
 )
 from fairsched.core.broker.unacked cimport unacked_add, unacked_find, unacked_reserve, unacked_skip
-from fairsched.core.broker.visit cimport Visit, visit_begin, visit_end
+from fairsched.core.broker.queuecall cimport QueueCall, queuecall_begin, queuecall_end
 from fairsched.core.queue.members cimport (
     ADMISSION_CLOSED, ADMISSION_NO_MEMORY, ADMITTED, Admission,
 )
@@ -77,11 +77,11 @@ cdef inline bint refuse_exclusive(Refusal* refusal, Text queue, Text vhost) noex
 cdef inline bint consume_start(
     Channel* ch, BrokerQueue* b, const BasicConsume* m, Refusal* refusal
 ) noexcept nogil:
-    """Make a consumer and have it join; False: refused."""
+    """Create a consumer and subscribe it; False: refused."""
     cdef int32_t priority
     cdef Consumer* c
     cdef Admission admission
-    if not consume_arguments_read(m.arguments, b, &priority, refusal):
+    if not consume_arguments_read(m.arguments, b.name, b.host.name, b.arguments.type, &priority, refusal):
         return False
     if m.exclusive and b.arguments.single_active:
         return refuse_exclusive(refusal, b.name, ch.client.host.name)
@@ -140,8 +140,10 @@ cdef inline bint on_basic_cancel(Channel* ch, Reader* r, Refusal* refusal) noexc
 
 # Get ------------------------------------------------------------------------------------------------------------------
 
-cdef inline void get_send(Channel* ch, BrokerQueue* b, Visit* v, const Pulled* pulled, bint no_ack) noexcept nogil:
-    """Send what was taken. Room for the tag was reserved."""
+cdef inline void get_send(
+    Channel* ch, BrokerQueue* b, QueueCall* call, const Pulled* pulled, bint no_ack
+) noexcept nogil:
+    """Send the message taken. The caller has reserved room for the tag."""
     cdef Payload* p = <Payload*> <uintptr_t> pulled.token
     cdef Content content = payload_content(p)
     cdef Unacked* u
@@ -152,7 +154,7 @@ cdef inline void get_send(Channel* ch, BrokerQueue* b, Visit* v, const Pulled* p
     b.delivered.fetch_add(1)
     if no_ack:
         unacked_skip(&ch.unacked)
-        queue_settle(&v.call, NULL, pulled.message, pulled.holder, pulled.lease, SETTLE_ACK)
+        queue_settle(&call.base, NULL, pulled.message, pulled.holder, pulled.lease, SETTLE_ACK)
         message_leave(b, p)
         return
     u = unacked_add(&ch.unacked)
@@ -169,7 +171,7 @@ cdef inline void get_send(Channel* ch, BrokerQueue* b, Visit* v, const Pulled* p
 cdef inline bint on_basic_get(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
     cdef BasicGet m
     cdef BrokerQueue* b
-    cdef Visit v
+    cdef QueueCall call
     cdef Pulled pulled
     cdef bint there
     if not basic_get_read(r, &m):
@@ -180,12 +182,12 @@ cdef inline bint on_basic_get(Channel* ch, Reader* r, Refusal* refusal) noexcept
     if not unacked_reserve(&ch.unacked, 1):
         brokerqueue_release(b)
         return refuse_memory(refusal)
-    visit_begin(&v, b, ch.client.now, &ch.client.dead)
-    there = queue_take(&v.call, &b.getter, &pulled)
+    queuecall_begin(&call, b, ch.client.now, &ch.client.dead)
+    there = queue_take(&call.base, &b.getter, &pulled)
     if there:
-        visit_expire(&v)  # what has expired behind the message does not count
-        get_send(ch, b, &v, &pulled, m.no_ack)
-    visit_end(&v)
+        queuecall_expire(&call)  # expired messages behind this one do not count
+        get_send(ch, b, &call, &pulled, m.no_ack)
+    queuecall_end(&call)
     brokerqueue_release(b)
     if not there:
         basic_get_empty_write(&ch.client.output, ch.number)
@@ -201,7 +203,7 @@ cdef inline bint settle_now(Channel* ch, uint64_t tag, bint multiple, SettleVerb
 cdef inline bint settle_later(
     Channel* ch, uint64_t tag, bint multiple, SettleVerb verb, Refusal* refusal
 ) noexcept nogil:
-    """Keep settlements until the transaction is committed: of what is delivered by now, each once."""
+    """Keep settlements until the transaction is committed; each delivery so far at most once."""
     cdef uint64_t first = tag, last = tag
     cdef TxSettlement s
     cdef Unacked* u = unacked_find(&ch.unacked, tag)
@@ -248,7 +250,7 @@ cdef inline bint on_basic_reject(Channel* ch, Reader* r, Refusal* refusal) noexc
     return settle(ch, &m, VERB_REQUEUE if m.requeue else VERB_REJECT, refusal)
 
 cdef inline bint on_basic_recover(Channel* ch, Reader* r, bint answered, Refusal* refusal) noexcept nogil:
-    """basic.recover, and basic.recover-async, which is not answered."""
+    """Carry out basic.recover, or basic.recover-async, which has no reply."""
     cdef bint requeue
     if not basic_recover_read(r, &requeue):
         return refuse_syntax(refusal)
@@ -283,7 +285,7 @@ cdef inline bint on_tx_select(Channel* ch, Reader* r, Refusal* refusal) noexcept
     return True
 
 cdef inline void transaction_publish_all(Channel* ch, Refusal* refusal) noexcept nogil:
-    """Put what was published into the queues that it was routed to then, and that exist now."""
+    """Put the transaction's messages into the queues found at publication that still exist."""
     cdef Client* client = ch.client
     cdef Bytes kept = ch.transaction
     cdef Publication* p
@@ -319,7 +321,7 @@ cdef inline void transaction_settle_all(Channel* ch) noexcept nogil:
     bytes_clear(&kept)
 
 cdef inline bint on_tx_end(Channel* ch, Reader* r, bint commits, Refusal* refusal) noexcept nogil:
-    """tx.commit and tx.rollback."""
+    """Carry out tx.commit or tx.rollback."""
     if not reader_done(r):
         return refuse_syntax(refusal)
     if not ch.transactional:

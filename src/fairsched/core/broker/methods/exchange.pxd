@@ -1,6 +1,6 @@
 """Class exchange: declare, delete, bind, unbind.
 
-Thread safety: the connection's thread; changes take the topology's lock. Complexity: that of exchanges.pxd.
+Thread safety: the connection's thread; changes take the topology's lock. Complexity: that of declaring.pxd.
 """
 
 from libc.stdint cimport uint8_t
@@ -14,7 +14,7 @@ from fairsched.core.amqp.methods cimport (
 )
 from fairsched.core.amqp.octets cimport Reader
 from fairsched.core.broker.errors cimport Refusal, refuse_syntax
-from fairsched.core.broker.exchanges.exchanges cimport (
+from fairsched.core.broker.exchanges.declaring cimport (
     exchange_declare, exchange_delete, topology_bind, topology_unbind,
 )
 from fairsched.core.broker.methods.names cimport strip_breaks
@@ -54,7 +54,7 @@ cdef inline bint on_exchange_delete(Channel* ch, Reader* r, Refusal* refusal) no
     return done
 
 cdef inline bint on_exchange_bind(Channel* ch, Reader* r, bint binds, Refusal* refusal) noexcept nogil:
-    """exchange.bind and exchange.unbind."""
+    """Carry out exchange.bind or exchange.unbind."""
     cdef ExchangeBind m
     cdef uint8_t room[2][256]
     cdef Client* client = ch.client

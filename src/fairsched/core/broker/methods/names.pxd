@@ -1,4 +1,4 @@
-"""Names in methods: of what is declared, bound or deleted.
+"""Names of exchanges and queues in methods that declare, bind or delete them.
 
 Thread safety: pure. Complexity: O(length).
 """
@@ -8,9 +8,9 @@ from libc.stdint cimport uint8_t, uint32_t
 from fairsched.core.amqp.octets cimport Text
 
 cdef inline void strip_breaks(Text* name, uint8_t* room) noexcept nogil:
-    """Take CR and LF out of a name that is declared, bound or deleted, as RabbitMQ does; `room` has 255 octets.
+    """Remove CR and LF from a name that is declared, bound or deleted, as RabbitMQ does; `room` has 255 octets.
 
-    Names to purge, get and consume are taken as they are, there as well.
+    Like RabbitMQ, do not use it for the names in purge, get and consume.
     """
     cdef uint32_t i, length = 0
     for i in range(name.length):

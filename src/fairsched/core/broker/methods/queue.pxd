@@ -1,6 +1,6 @@
 """Class queue: declare, bind, unbind, purge, delete.
 
-Thread safety: the connection's thread; changes take the topology's lock. Complexity: that of exchanges.pxd; purge and
+Thread safety: the connection's thread; changes take the topology's lock. Complexity: that of declaring.pxd; purge and
 delete O(messages).
 """
 
@@ -15,26 +15,28 @@ from fairsched.core.amqp.methods cimport (
     queue_unbind_read,
 )
 from fairsched.core.amqp.octets cimport Reader, Text, text_begins, text_copy, text_free
-from fairsched.core.broker.arguments cimport arguments_agree, arguments_read, arguments_suit
+from fairsched.core.broker.arguments cimport QueueArguments, arguments_agree, arguments_read
 from fairsched.core.broker.consumers cimport host_forget, topology_share, topology_unshare
 from fairsched.core.broker.durability.keeping cimport queue_record
 from fairsched.core.broker.errors cimport (
     Refusal, refuse, refuse_locked, refuse_memory, refuse_missing, refuse_name, refuse_number, refuse_resource,
     refuse_syntax, same_flag,
 )
-from fairsched.core.broker.exchanges.exchanges cimport queue_add, queue_find, topology_bind, topology_unbind
+from fairsched.core.broker.exchanges.declaring cimport topology_bind, topology_unbind
+from fairsched.core.broker.exchanges.exchanges cimport queue_add
+from fairsched.core.broker.exchanges.state cimport queue_find
 from fairsched.core.broker.generated cimport name_generate
 from fairsched.core.broker.methods.names cimport strip_breaks
 from fairsched.core.broker.queues cimport (
     brokerqueue_close, brokerqueue_create, brokerqueue_drop, brokerqueue_purge, brokerqueue_release,
     brokerqueue_retain, brokerqueue_watch,
 )
-from fairsched.core.broker.state cimport Arguments, BrokerQueue, Channel, Client, Host, Server
+from fairsched.core.broker.state cimport BrokerQueue, Channel, Client, Host, Server
 
 # Finding a queue ------------------------------------------------------------------------------------------------------
 
 cdef inline bint queue_name(Channel* ch, Text* name, Refusal* refusal) noexcept nogil:
-    """An empty name is that of the queue declared last on the channel."""
+    """Replace an empty name by that of the queue declared last on the channel; False: refused, there is none."""
     if name.length == 0:
         if ch.last_queue.length == 0:
             return refuse(refusal, NOT_FOUND, b"no previously declared queue")
@@ -42,11 +44,11 @@ cdef inline bint queue_name(Channel* ch, Text* name, Refusal* refusal) noexcept 
     return True
 
 cdef inline bint queue_locked(const BrokerQueue* b, const Client* client) noexcept nogil:
-    """Whether it is another connection's."""
+    """Return whether a queue is exclusive to another connection."""
     return b.exclusive and b.owner != client
 
 cdef inline BrokerQueue* queue_open(Channel* ch, Text* name, Refusal* refusal) noexcept nogil:
-    """The queue of that name, referenced; NULL: refused."""
+    """Return the queue of a name, referenced; NULL: refused."""
     cdef Client* client = ch.client
     cdef BrokerQueue* b
     if not queue_name(ch, name, refusal):
@@ -69,7 +71,7 @@ cdef inline BrokerQueue* queue_open(Channel* ch, Text* name, Refusal* refusal) n
 cdef inline bint queue_agrees(
     Client* client, const BrokerQueue* b, const QueueDeclare* m, Refusal* refusal
 ) noexcept nogil:
-    """Whether a queue that is there is what is declared."""
+    """Refuse a declaration that differs from the queue of its name."""
     cdef Text vhost = client.host.name
     if (b.owner if b.exclusive else NULL) != (client if m.exclusive else NULL):
         return refuse_locked(refusal, m.queue, vhost)
@@ -80,9 +82,9 @@ cdef inline bint queue_agrees(
     )
 
 cdef inline BrokerQueue* host_add_queue(
-    Host* host, Text name, Text table, const Arguments* arguments, bint durable
+    Host* host, Text name, Text table, const QueueArguments* arguments, bint durable
 ) noexcept nogil:
-    """With the topology's lock. Make a queue whose name is free; NULL: memory is exhausted."""
+    """Make a queue whose name is free; NULL: memory is exhausted. The caller has the topology's lock."""
     cdef BrokerQueue* b = brokerqueue_create(host.server, host, name, table, arguments)
     if b == NULL:
         return NULL
@@ -97,9 +99,9 @@ cdef inline BrokerQueue* host_add_queue(
     return b
 
 cdef inline BrokerQueue* queue_make(
-    Client* client, const QueueDeclare* m, const Arguments* arguments, Refusal* refusal
+    Client* client, const QueueDeclare* m, const QueueArguments* arguments, Refusal* refusal
 ) noexcept nogil:
-    """With the topology's lock. Make a queue; NULL: refused."""
+    """Make a queue; NULL: refused. The caller has the topology's lock."""
     cdef BrokerQueue* b
     cdef Server* server = client.server
     if server.limits.queues > 0 and server.queues.load() >= server.limits.queues:
@@ -121,8 +123,8 @@ cdef inline BrokerQueue* queue_make(
     return b
 
 cdef inline BrokerQueue* queue_obtain(Client* client, QueueDeclare* m, Refusal* refusal) noexcept nogil:
-    """The queue that is declared, referenced, made if it is not there; NULL: refused."""
-    cdef Arguments arguments
+    """Return the declared queue, referenced; it is made if it does not exist. NULL: refused."""
+    cdef QueueArguments arguments
     cdef BrokerQueue* b
     cdef Text vhost = client.host.name
     client.server.lock.lock()
@@ -130,9 +132,7 @@ cdef inline BrokerQueue* queue_obtain(Client* client, QueueDeclare* m, Refusal* 
     if b != NULL:
         if not queue_agrees(client, b, m, refusal):
             b = NULL
-    elif arguments_read(m.arguments, m.queue, vhost, &arguments, refusal) and arguments_suit(
-        m.arguments, m.queue, vhost, refusal
-    ):
+    elif arguments_read(m.arguments, m.queue, vhost, True, &arguments, refusal):
         b = queue_make(client, m, &arguments, refusal)
     if b != NULL:
         brokerqueue_retain(b)
@@ -143,7 +143,7 @@ cdef inline BrokerQueue* queue_obtain(Client* client, QueueDeclare* m, Refusal* 
     return b
 
 cdef inline void channel_remember(Channel* ch, Text name) noexcept nogil:
-    """Note which queue was declared last."""
+    """Store the name of the queue declared last on a channel."""
     text_free(&ch.last_queue)
     ch.last_queue = text_copy(name)
 
@@ -166,7 +166,7 @@ cdef inline bint on_queue_declare(Channel* ch, Reader* r, Refusal* refusal) noex
         return refuse_syntax(refusal)
     strip_breaks(&m.queue, room)
     m.durable = m.durable and not m.exclusive
-    if m.passive and m.queue.length == 0:  # which is not the queue that was declared last, as it is elsewhere
+    if m.passive and m.queue.length == 0:  # only here, not the queue declared last
         return refuse_missing(refusal, False, m.queue, ch.client.host.name)
     if m.passive:
         b = queue_open(ch, &m.queue, refusal)
@@ -174,7 +174,7 @@ cdef inline bint on_queue_declare(Channel* ch, Reader* r, Refusal* refusal) noex
         named = m.queue.length != 0
         if not named:
             m.queue = name_generate(b"amq.gen-", generated)
-        elif text_begins(m.queue, b"amq."):  # even if it is there, as for RabbitMQ
+        elif text_begins(m.queue, b"amq."):  # even if the queue exists, as in RabbitMQ
             return refuse_name(
                 refusal, ACCESS_REFUSED, b"queue name '", m.queue, b"' contains reserved prefix 'amq.*'"
             )
@@ -250,12 +250,12 @@ cdef inline bint on_queue_purge(Channel* ch, Reader* r, Refusal* refusal) noexce
 cdef inline bint queue_delete_check(
     Client* client, const QueueDelete* m, BrokerQueue* b, Refusal* refusal
 ) noexcept nogil:
-    """With the topology's lock. Close a queue that may be deleted; False: refused."""
+    """Close a queue that may be deleted; False: refused. The caller has the topology's lock."""
     if queue_locked(b, client):
         return refuse_locked(refusal, m.queue, client.host.name)
     if brokerqueue_close(b, m.if_unused, m.if_empty):
         return True
-    # What is in it comes first, as with RabbitMQ.
+    # A queue that is in use and not empty is refused as not empty, as in RabbitMQ.
     if m.if_unused and b.queue.consumers.load() != 0 and not (m.if_empty and b.queue.available.load() != 0):
         return refuse_resource(refusal, PRECONDITION_FAILED, b"", False, m.queue, client.host.name, b" in use")
     return refuse_resource(refusal, PRECONDITION_FAILED, b"", False, m.queue, client.host.name, b" not empty")
