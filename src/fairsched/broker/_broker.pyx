@@ -21,7 +21,7 @@ from fairsched.core.broker.server cimport (
     server_add_host, server_create, server_destroy, server_journal, server_limit_memory, server_listen, server_quiet,
     server_run, server_stop, server_warn,
 )
-from fairsched.core.broker.state cimport ALARM_CLOSE, ALARM_DEAD, Client, Server as ServerMemory
+from fairsched.core.broker.state cimport ALARM_CLOSE, ALARM_DEAD, BrokerConnection, Server as ServerMemory
 from fairsched.core.broker.status cimport ConsumerRow, QueueRow, status_write
 from fairsched.core.waiting.node cimport INTERESTED, NOTIFIED, NOT_INTERESTED, SERVED
 
@@ -185,14 +185,15 @@ cdef class Server:
             A token, to be passed to `answer`; user (None: the client began TLS, and its connection is closed);
             password; whether the client is on this machine; its address. None: the broker stops.
         """
-        cdef Client* client
+        cdef BrokerConnection* connection
         with nogil:
-            client = login_take(self.memory)
-        if client == NULL:
+            connection = login_take(self.memory)
+        if connection == NULL:
             return None
-        user = None if client.tls else bytes_of_text(client.user)
-        password = b"" if client.tls else bytes_of_text(client.password)
-        return <uintptr_t> client, user, password, bool(client.local), (<const char*> &client.peer[0]).decode("ascii")
+        user = None if connection.tls else bytes_of_text(connection.user)
+        password = b"" if connection.tls else bytes_of_text(connection.password)
+        peer = (<const char*> &connection.peer[0]).decode("ascii")
+        return <uintptr_t> connection, user, password, bool(connection.local), peer
 
     def answer(self, token, admitted):
         """answer($self, token, admitted)
@@ -200,10 +201,10 @@ cdef class Server:
 
         Accept or refuse a login. Call it once for each token.
         """
-        cdef Client* client = <Client*> <uintptr_t> token
+        cdef BrokerConnection* connection = <BrokerConnection*> <uintptr_t> token
         cdef bint yes = bool(admitted)
         with nogil:
-            login_answer(client, yes)
+            login_answer(connection, yes)
 
     def quiet(self):
         """quiet($self)

@@ -4,7 +4,7 @@ It uses core/amqp (the codec), core/queue (the queues), and core/connection (sch
 objects, which thread may access them, the order of locks, and lifetimes. Then
 
     server        I/O threads, sockets, timers; network: system calls; poller: waits for sockets
-    clients       a client's connection: frames, errors, a pass; handshake: its opening
+    connections   a client's connection: frames, errors, a pass; handshake: its opening
     channels      settlements, and the closing of a channel; unacked: deliveries by delivery tag
     consumers     subscribing, sending messages, cancelling
     publishing    incoming messages: routed, put, returned, confirmed; payload: their memory
@@ -21,8 +21,9 @@ objects, which thread may access them, the order of locks, and lifetimes. Then
 
 One message, from a publisher to a consumer:
 
-    client_read ─▶ client_parse ─▶ on_basic_publish, on_header, on_body ─▶ channel_publish ─▶ route_publish ─▶
-    brokerqueue_put ─▶ queue_put ─▶ queuecall_tell ─▶ target_notify        (the publisher's thread)
-    connection_pass ─▶ session_process ─▶ consumer_pull ─▶ queue_pull ─▶ basic_deliver_write ─▶ client_write
+    brokerconnection_read ─▶ brokerconnection_parse ─▶ on_basic_publish, on_header, on_body ─▶ channel_publish ─▶
+    route_publish ─▶ brokerqueue_put ─▶ queue_put ─▶ queuecall_tell ─▶ target_notify        (the publisher's thread)
+    connection_pass ─▶ session_process ─▶ consumer_pull ─▶ queue_pull ─▶ basic_deliver_write ─▶
+    brokerconnection_write
                                                                        (the consumer's thread)
 """

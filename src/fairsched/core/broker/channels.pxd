@@ -17,7 +17,7 @@ from fairsched.core.broker.exchanges.names cimport names_clear, names_init
 from fairsched.core.broker.payload cimport payload_release
 from fairsched.core.broker.queues cimport brokerqueue_gives_at_once, brokerqueue_release, queuecall_returned
 from fairsched.core.broker.state cimport (
-    AWAIT_METHOD, BrokerQueue, Channel, Client, Consumer, Publication, TxSettlement, Unacked,
+    AWAIT_METHOD, BrokerQueue, Channel, BrokerConnection, Consumer, Publication, TxSettlement, Unacked,
 )
 from fairsched.core.broker.unacked cimport unacked_clear, unacked_find, unacked_init, unacked_remove
 from fairsched.core.broker.queuecall cimport (
@@ -53,7 +53,7 @@ cdef inline void channel_settle(Channel* ch, Settling* s, Unacked* u, SettleVerb
     cdef QueueConsumer* c = NULL
     if s.queue != b:
         settling_end(s)
-        queuecall_begin(&s.call, b, ch.client.now, &ch.client.dead)
+        queuecall_begin(&s.call, b, ch.connection.now, &ch.connection.dead)
         s.queue = b  # with the reference of this delivery
         s.requeued = False
     else:
@@ -76,7 +76,7 @@ cdef inline void channel_settle(Channel* ch, Settling* s, Unacked* u, SettleVerb
         b.acked.fetch_add(1)
         message_leave(b, u.payload)
     else:
-        deadletters_add(&ch.client.dead, b, u.payload, DEAD_REJECTED)
+        deadletters_add(&ch.connection.dead, b, u.payload, DEAD_REJECTED)
 
 cdef inline void channel_settle_all(Channel* ch, uint64_t last, SettleVerb verb) noexcept nogil:
     """Settle all deliveries up to a tag, except those that a transaction has settled."""
@@ -118,7 +118,7 @@ cdef inline bint channel_acknowledge(Channel* ch, uint64_t tag, bint multiple, S
 
 cdef inline void channel_disposed(Session* session) noexcept nogil:
     cdef Channel* ch = <Channel*> session
-    ch.client.server.channels.fetch_sub(1)
+    ch.connection.server.channels.fetch_sub(1)
     unacked_clear(&ch.unacked)
     text_free(&ch.last_queue)
     text_free(&ch.replies)
@@ -127,13 +127,13 @@ cdef inline void channel_disposed(Session* session) noexcept nogil:
     bytes_clear(&ch.waiting)
     free(ch)
 
-cdef inline Channel* channel_create(Client* client, uint32_t number) noexcept nogil:
+cdef inline Channel* channel_create(BrokerConnection* connection, uint32_t number) noexcept nogil:
     cdef Channel* ch = <Channel*> malloc(sizeof(Channel))
     if ch == NULL:
         return NULL
     memset(<void*> ch, 0, sizeof(Channel))
-    session_init(&ch.session, &client.connection, &client.server.session_actions, ch)
-    ch.client = client
+    session_init(&ch.session, &connection.base, &connection.server.session_actions, ch)
+    ch.connection = connection
     ch.number = number
     ch.open = True
     names_init(&ch.tags)
@@ -141,7 +141,7 @@ cdef inline Channel* channel_create(Client* client, uint32_t number) noexcept no
     bytes_init(&ch.transaction)
     bytes_init(&ch.settlements)
     bytes_init(&ch.waiting)
-    client.server.channels.fetch_add(1)
+    connection.server.channels.fetch_add(1)
     return ch
 
 cdef inline void channel_drop_incoming(Channel* ch) noexcept nogil:
@@ -173,7 +173,7 @@ cdef inline void channel_drop_transaction(Channel* ch) noexcept nogil:
 
 cdef inline void channel_unconfirm(Channel* ch) noexcept nogil:
     """Remove a channel from the list of those that owe confirms."""
-    cdef Channel** link = &ch.client.confirming
+    cdef Channel** link = &ch.connection.confirming
     if not ch.awaits_confirm:
         return
     while link[0] != ch:

@@ -21,7 +21,7 @@ from fairsched.core.broker.exchanges.names cimport names_add, names_remove
 from fairsched.core.broker.payload cimport payload_content
 from fairsched.core.broker.queues cimport brokerqueue_close, brokerqueue_drop, brokerqueue_release, brokerqueue_retain
 from fairsched.core.broker.state cimport (
-    BrokerQueue, CLIENT_OPEN, Channel, Client, Consumer, Payload, Unacked,
+    BrokerQueue, STATE_OPEN, Channel, BrokerConnection, Consumer, Payload, Unacked,
 )
 from fairsched.core.broker.unacked cimport unacked_add, unacked_find, unacked_reserve, unacked_skip
 from fairsched.core.broker.queuecall cimport QueueCall, queuecall_begin, queuecall_end
@@ -82,17 +82,17 @@ cdef inline void consumer_book(Consumer* c, const Pulled* pulled) noexcept nogil
     u.lease = pulled.lease
     u.counted = True
     u.settled = False
-    u.since = ch.client.now
+    u.since = ch.connection.now
     ch.in_flight += 1
 
 cdef inline void consumer_deliver(Consumer* c, QueueCall* call, const Pulled* pulled) noexcept nogil:
     """Send one message."""
     cdef Channel* ch = c.channel
-    cdef Client* client = ch.client
+    cdef BrokerConnection* connection = ch.connection
     cdef Payload* p = <Payload*> <uintptr_t> pulled.token
     cdef Content content = payload_content(p)
     basic_deliver_write(
-        &client.output, ch.number, <int64_t> client.frame_max - 8, Text(c.tag, c.tag_size), ch.unacked.high,
+        &connection.output, ch.number, <int64_t> connection.frame_max - 8, Text(c.tag, c.tag_size), ch.unacked.high,
         pulled.redelivered, &content
     )
     if not c.no_ack:
@@ -113,20 +113,20 @@ cdef inline bint consumer_pull(void* context, void* consumer) noexcept nogil:
     cdef int64_t limit = consumer_limit(c), taken, i
     if limit <= 0 or not unacked_reserve(&ch.unacked, <uint64_t> limit):
         return False
-    queuecall_begin(&call, b, ch.client.now, &ch.client.dead)
+    queuecall_begin(&call, b, ch.connection.now, &ch.connection.dead)
     taken = queue_pull(&call.base, &c.base, limit, pulled, &question)
     for i in range(taken):
         consumer_deliver(c, &call, &pulled[i])
     if taken < limit and b.queue.overflow.policy == OVERFLOW_RING:
         queue_trim(&call.base, <uint64_t> -1)
     queuecall_end(&call)
-    if ch.client.dead.first != NULL:
-        connection_notify(&ch.client.connection)  # dead letters are published when nothing is locked
+    if ch.connection.dead.first != NULL:
+        connection_notify(&ch.connection.base)  # dead letters are published when nothing is locked
     if taken <= 0:
         return False
     b.delivered.fetch_add(<uint64_t> taken)
     if b.queue.consumers.load() > 1:
-        ch.client.connection.yields = True
+        ch.connection.base.yields = True
     if ch.limit and ch.in_flight >= ch.limit:
         channel_hinder(ch, True)
         channel_end_turn(c)
@@ -171,7 +171,7 @@ cdef inline void consumer_interest(void* context, void* consumer, bint desired) 
     cdef QueueCall call
     if c.left or c.channel == NULL:
         return
-    queuecall_begin(&call, c.queue, c.channel.client.now, &c.channel.client.dead)
+    queuecall_begin(&call, c.queue, c.channel.connection.now, &c.channel.connection.dead)
     queue_set_wish(&call.base, &c.base, WISH_USER, desired)
     queuecall_end(&call)
 
@@ -247,7 +247,7 @@ cdef inline Admission consumer_join(Consumer* c) noexcept nogil:
     cdef Channel* ch = c.channel
     cdef QueueCall call
     cdef Admission admission = ADMISSION_NO_MEMORY
-    target_init(&c.target, &ch.session, &ch.client.server.target_actions, c)
+    target_init(&c.target, &ch.session, &ch.connection.server.target_actions, c)
     if ch.full:
         target_hinder(&c.target, HINDRANCE_FULL)
     target_start(&c.target)
@@ -257,7 +257,7 @@ cdef inline Admission consumer_join(Consumer* c) noexcept nogil:
         if c.prefetch and not c.no_ack:
             consumer_set_credit(&c.base, c.prefetch)
         consumer_list(c)
-        queuecall_begin(&call, c.queue, ch.client.now, &ch.client.dead)
+        queuecall_begin(&call, c.queue, ch.connection.now, &ch.connection.dead)
         admission = queue_subscribe(&call.base, &c.base)
         queuecall_end(&call)
         if admission == ADMITTED:
@@ -275,7 +275,7 @@ cdef inline void consumer_leave(void* context, void* consumer) noexcept nogil:
     """Remove a consumer whose target has closed from its queue; delete the queue if it is auto-delete and unused."""
     cdef Consumer* c = <Consumer*> consumer
     cdef BrokerQueue* b = c.queue
-    cdef Client* client = <Client*> c.target.session.connection
+    cdef BrokerConnection* connection = <BrokerConnection*> c.target.session.connection
     cdef QueueCall call
     cdef Pin* pin
     cdef int _i
@@ -283,7 +283,7 @@ cdef inline void consumer_leave(void* context, void* consumer) noexcept nogil:
         return
     c.left = True
     consumer_unlist(c)
-    queuecall_begin(&call, b, client.now, &client.dead)
+    queuecall_begin(&call, b, connection.now, &connection.dead)
     queue_cancel(&call.base, &c.base)
     node_retire(call.base.pin, &c.base.node, consumer_dispose)
     queuecall_end(&call)
@@ -291,21 +291,21 @@ cdef inline void consumer_leave(void* context, void* consumer) noexcept nogil:
         pin = interest_enter(&b.queue.interest)
         reclaim_flush(pin)
         interest_leave(pin)
-    b.used.store(client.now)
+    b.used.store(connection.now)
     if b.auto_delete:
-        queue_delete_unused(client, b)
+        queue_delete_unused(connection, b)
     brokerqueue_release(b)
 
-cdef inline void topology_unshare(Client* client) noexcept nogil:
+cdef inline void topology_unshare(BrokerConnection* connection) noexcept nogil:
     """Release the topology's lock if this connection has it."""
-    if client.shares:
-        client.shares = False
-        client.server.lock.unshare()
+    if connection.shares:
+        connection.shares = False
+        connection.server.lock.unshare()
 
-cdef inline void topology_share(Client* client) noexcept nogil:
-    if not client.shares:
-        client.server.lock.share()
-        client.shares = True
+cdef inline void topology_share(BrokerConnection* connection) noexcept nogil:
+    if not connection.shares:
+        connection.server.lock.share()
+        connection.shares = True
 
 cdef inline void queue_disown(BrokerQueue* b) noexcept nogil:
     """Remove a queue from its owner's exclusive queues. The caller has the topology's lock."""
@@ -332,17 +332,17 @@ cdef inline void host_forget(BrokerQueue* b) noexcept nogil:
     queue_unrecord(b)
     topology_forget(&b.host.topology, b.name)
 
-cdef inline void queue_delete_unused(Client* client, BrokerQueue* b) noexcept nogil:
+cdef inline void queue_delete_unused(BrokerConnection* connection, BrokerQueue* b) noexcept nogil:
     """Delete a queue if it has no consumers."""
     cdef bint goes
-    topology_unshare(client)
-    client.server.lock.lock()
+    topology_unshare(connection)
+    connection.server.lock.lock()
     goes = not b.queue.closed.load() and brokerqueue_close(b, True, False)
     if goes:
         host_forget(b)
-    client.server.lock.unlock()
+    connection.server.lock.unlock()
     if goes:
-        brokerqueue_drop(b, client.now)
+        brokerqueue_drop(b, connection.now)
 
 cdef inline void channel_unlink_consumer(Consumer* c) noexcept nogil:
     """Remove a consumer from its channel and from the channel's unacknowledged deliveries."""
@@ -375,8 +375,8 @@ cdef inline void consumer_cancelled(Task* task) noexcept nogil:
     """Cancel a consumer whose queue was deleted. A client with the capability is sent basic.cancel."""
     cdef Consumer* c = <Consumer*> task.context
     cdef Channel* ch = c.channel
-    if ch != NULL and not c.left and ch.open and ch.client.state == CLIENT_OPEN:
-        if ch.client.cancel_notify:
-            basic_cancel_write(&ch.client.output, ch.number, Text(c.tag, c.tag_size), True)
+    if ch != NULL and not c.left and ch.open and ch.connection.state == STATE_OPEN:
+        if ch.connection.cancel_notify:
+            basic_cancel_write(&ch.connection.output, ch.number, Text(c.tag, c.tag_size), True)
         channel_cancel(c)
     consumer_unref(c)

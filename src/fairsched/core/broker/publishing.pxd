@@ -35,7 +35,7 @@ from fairsched.core.broker.payload cimport (
     payload_again, payload_content, payload_exchange, payload_header, payload_key, payload_release, payload_retain,
 )
 from fairsched.core.broker.queues cimport brokerqueue_put
-from fairsched.core.broker.state cimport BrokerQueue, Channel, Client, ConfirmRun, Payload, Publication
+from fairsched.core.broker.state cimport BrokerQueue, Channel, BrokerConnection, ConfirmRun, Payload, Publication
 
 cdef inline bint refuse_expiration(Refusal* refusal, Text text, const char* why, Text what) noexcept nogil:
     refuse_name(refusal, PRECONDITION_FAILED, b"invalid expiration '", text, b"': ")
@@ -77,11 +77,11 @@ cdef inline bint publication_check(Channel* ch, Publication* p, Refusal* refusal
         return refuse(refusal, INTERNAL_ERROR, b"a header is NaN or infinite")
     if contents_has(&p.properties, PROPERTY_USER_ID):
         text = contents_text(header, &p.properties, PROPERTY_USER_ID)
-        if not text_equal(text, ch.client.user):
+        if not text_equal(text, ch.connection.user):
             refuse_name(
                 refusal, PRECONDITION_FAILED, b"user_id property set to '", text, b"' but authenticated user was '"
             )
-            refusal_text(refusal, ch.client.user)
+            refusal_text(refusal, ch.connection.user)
             refusal_say(refusal, b"'")
             return False
     if contents_has(&p.properties, PROPERTY_EXPIRATION):
@@ -89,17 +89,17 @@ cdef inline bint publication_check(Channel* ch, Publication* p, Refusal* refusal
         return expiration_read(text, &p.expiration, refusal)
     return True
 
-cdef inline bint publication_put(Client* client, Publication* p) noexcept nogil:
+cdef inline bint publication_put(BrokerConnection* connection, Publication* p) noexcept nogil:
     """Put a message into the queues of its route, and release it; False: one of them refuses it."""
     cdef int64_t i
     cdef bint taken = True
-    if client.route.count == 0:
+    if connection.route.count == 0:
         payload_release(p.payload)
         return True
-    if client.route.count > 1:
-        payload_retain(p.payload, <uint32_t> (client.route.count - 1))
-    for i in range(client.route.count):
-        if not brokerqueue_put(<BrokerQueue*> client.route.queues[i], p, client.now, &client.dead):
+    if connection.route.count > 1:
+        payload_retain(p.payload, <uint32_t> (connection.route.count - 1))
+    for i in range(connection.route.count):
+        if not brokerqueue_put(<BrokerQueue*> connection.route.queues[i], p, connection.now, &connection.dead):
             taken = False
     return taken
 
@@ -107,7 +107,8 @@ cdef inline void publication_return(Channel* ch, const Payload* p) noexcept nogi
     """Send basic.return for a message that has no queue."""
     cdef Content content = payload_content(p)
     basic_return_write(
-        &ch.client.output, ch.number, <int64_t> ch.client.frame_max - 8, NO_ROUTE, text_of(b"NO_ROUTE"), &content
+        &ch.connection.output, ch.number, <int64_t> ch.connection.frame_max - 8, NO_ROUTE, text_of(b"NO_ROUTE"),
+        &content
     )
 
 cdef inline bint publication_answers(const Payload* p) noexcept nogil:
@@ -146,15 +147,16 @@ cdef inline bint publication_hide(Publication* p) noexcept nogil:
 
 cdef inline bint publication_route(Channel* ch, Publication* p, Refusal* refusal) noexcept nogil:
     """Check a message in RabbitMQ's order, and find its queues; False: refused, and the message is released."""
-    cdef Client* client = ch.client
+    cdef BrokerConnection* connection = ch.connection
     cdef Payload* payload = p.payload
     cdef Exchange* x
-    topology_share(client)
+    topology_share(connection)
     x = route_exchange(
-        &client.host.topology, Text(payload_exchange(payload), payload.exchange_size), refusal
+        &connection.host.topology, Text(payload_exchange(payload), payload.exchange_size), refusal
     )
     if x != NULL and publication_check(ch, p, refusal) and route_publish(
-        &client.route, &client.host.topology, x, Text(payload_key(payload), payload.key_size), payload_header(payload),
+        &connection.route, &connection.host.topology, x, Text(payload_key(payload), payload.key_size),
+        payload_header(payload),
         &p.properties, refusal
     ):
         return True
@@ -163,18 +165,18 @@ cdef inline bint publication_route(Channel* ch, Publication* p, Refusal* refusal
 
 cdef inline bint publication_deliver(Channel* ch, Publication* p, bint* taken, Refusal* refusal) noexcept nogil:
     """Put a message into the queues found, and release it; False: refused."""
-    cdef Client* client = ch.client
-    if client.route.bcc and not publication_hide(p):
+    cdef BrokerConnection* connection = ch.connection
+    if connection.route.bcc and not publication_hide(p):
         return refuse_memory(refusal)
-    if p.mandatory and (client.route.count == 0 or client.route.count == 1 and publication_answers(p.payload)):
+    if p.mandatory and (connection.route.count == 0 or connection.route.count == 1 and publication_answers(p.payload)):
         publication_return(ch, p.payload)
     if not message_keep(
-        client.server, p.payload, client.route.queues, client.route.count, p.expiration, &p.batch
+        connection.server, p.payload, connection.route.queues, connection.route.count, p.expiration, &p.batch
     ):
         payload_release(p.payload)
         taken[0] = False
         return ch.confirms or refuse_disk(refusal)
-    taken[0] = publication_put(client, p)
+    taken[0] = publication_put(connection, p)
     return True
 
 # Confirms -------------------------------------------------------------------------------------------------------------
@@ -182,12 +184,12 @@ cdef inline bint publication_deliver(Channel* ch, Publication* p, bint* taken, R
 cdef inline void confirm_flush(Channel* ch, uint64_t last) noexcept nogil:
     """Confirm the messages up to a number that were neither confirmed nor refused."""
     if ch.confirmed < last:
-        basic_ack_write(&ch.client.output, ch.number, last, last - ch.confirmed > 1)
+        basic_ack_write(&ch.connection.output, ch.number, last, last - ch.confirmed > 1)
         ch.confirmed = last
 
 cdef inline void confirm_refuse(Channel* ch, uint64_t last, bint multiple) noexcept nogil:
     """Refuse the last message, or all unconfirmed ones."""
-    basic_nack_write(&ch.client.output, ch.number, last, multiple, False)
+    basic_nack_write(&ch.connection.output, ch.number, last, multiple, False)
     ch.confirmed = last
 
 cdef inline void confirm_note(Channel* ch, bint taken, uint64_t batch) noexcept nogil:
@@ -201,8 +203,8 @@ cdef inline void confirm_note(Channel* ch, bint taken, uint64_t batch) noexcept 
         return
     if not ch.awaits_confirm:
         ch.awaits_confirm = True
-        ch.next_confirm = ch.client.confirming
-        ch.client.confirming = ch
+        ch.next_confirm = ch.connection.confirming
+        ch.connection.confirming = ch
 
 cdef inline void confirm_later(Channel* ch, bint taken, uint64_t batch) noexcept nogil:
     """Append a message to those that wait for the disk. Confirms are in order, so transient messages wait as well."""
@@ -216,7 +218,7 @@ cdef inline void confirm_later(Channel* ch, bint taken, uint64_t batch) noexcept
         run.batch = max(batch, before.batch)
     bytes_append(&ch.waiting, <const uint8_t*> &run, sizeof(ConfirmRun))
     if ch.waiting.failed:  # the list of messages to confirm is lost
-        ch.client.output.failed = True
+        ch.connection.output.failed = True
 
 cdef inline bint confirm_run(Channel* ch, const ConfirmRun* run, Journal* j) noexcept nogil:
     """Confirm or refuse a run; False: it waits for the disk."""
@@ -234,16 +236,16 @@ cdef inline bint confirm_run(Channel* ch, const ConfirmRun* run, Journal* j) noe
 
 cdef inline void confirm_due(Channel* ch) noexcept nogil:
     """Confirm all accepted messages of a channel that do not wait for the disk."""
-    cdef Journal* j = ch.client.server.journal
+    cdef Journal* j = ch.connection.server.journal
     if bytes_size(&ch.waiting) == 0:
         confirm_flush(ch, ch.sequence)
         return
     while bytes_size(&ch.waiting) and confirm_run(ch, <ConfirmRun*> (ch.waiting.data + ch.waiting.begin), j):
         bytes_take(&ch.waiting, sizeof(ConfirmRun))
 
-cdef inline void confirms_due(Client* client) noexcept nogil:
+cdef inline void confirms_due(BrokerConnection* connection) noexcept nogil:
     """Confirm the messages of all channels. Channels that wait for the disk stay in the list."""
-    cdef Channel** link = &client.confirming
+    cdef Channel** link = &connection.confirming
     cdef Channel* ch = link[0]
     while ch != NULL:
         confirm_due(ch)
@@ -254,14 +256,14 @@ cdef inline void confirms_due(Client* client) noexcept nogil:
             link[0] = ch.next_confirm
         ch = link[0]
 
-cdef inline void confirms_write(Client* client) noexcept nogil:
+cdef inline void confirms_write(BrokerConnection* connection) noexcept nogil:
     """Confirm messages accepted since the last call, and have the journal notify the connection if some wait."""
-    confirms_due(client)
-    if client.confirming != NULL:
-        client.waits.store(1)
-        confirms_due(client)  # the journal may have progressed meanwhile
+    confirms_due(connection)
+    if connection.confirming != NULL:
+        connection.waits.store(1)
+        confirms_due(connection)  # the journal may have progressed meanwhile
 
-# What a client has published ------------------------------------------------------------------------------------------
+# Incoming messages ----------------------------------------------------------------------------------------------------
 
 cdef inline bint channel_publish(Channel* ch, Refusal* refusal) noexcept nogil:
     """Publish a complete message; False: refused."""
@@ -312,8 +314,8 @@ cdef inline bint transaction_publish(Channel* ch, Publication* p, Refusal* refus
     cdef Bytes names
     cdef bint kept
     bytes_init(&names)
-    publication_names(&ch.client.route, p.payload, &names)
-    if ch.client.route.bcc and not publication_hide(p):
+    publication_names(&ch.connection.route, p.payload, &names)
+    if ch.connection.route.bcc and not publication_hide(p):
         bytes_clear(&names)
         return refuse_memory(refusal)
     kept = not names.failed and transaction_keep(ch, p, &names)

@@ -40,7 +40,7 @@ cdef inline BrokerQueue* replies_open(Channel* ch, const BasicConsume* m, Refusa
     if ch.replies.data == NULL:
         refuse_memory(refusal)
         return NULL
-    return queue_obtain(ch.client, &declare, refusal)
+    return queue_obtain(ch.connection, &declare, refusal)
 
 cdef inline bint replies_address(
     Channel* ch, const uint8_t* header, int64_t size, const Properties* properties, Bytes* out, Refusal* refusal

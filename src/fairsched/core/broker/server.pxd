@@ -14,15 +14,16 @@ from libc.string cimport memset
 
 from fairsched.core.amqp.octets cimport Text, bytes_clear, bytes_init, text_copy, text_free
 from fairsched.core.broker.channels cimport channel_disposed
-from fairsched.core.broker.clients cimport (
-    READ_LEAST, client_buffered, client_settle_up, client_tear_down, client_work, client_write,
+from fairsched.core.broker.connections cimport (
+    READ_LEAST, brokerconnection_buffered, brokerconnection_settle_up, brokerconnection_tear_down,
+    brokerconnection_work, brokerconnection_write,
 )
 from fairsched.core.broker.consumers cimport (
     consumer_disposed, consumer_interest, consumer_leave, consumer_pull, host_forget,
 )
 from fairsched.core.broker.deadletters cimport deadletters_publish
 from fairsched.core.broker.durability.journal cimport Journal
-from fairsched.core.broker.durability.keeping cimport clients_told
+from fairsched.core.broker.durability.keeping cimport connections_told
 from fairsched.core.broker.exchanges.exchanges cimport topology_clear, topology_init
 from fairsched.core.broker.exchanges.routing cimport route_clear, route_init
 from fairsched.core.broker.handshake cimport SECOND, login_done, login_forget
@@ -34,7 +35,8 @@ from fairsched.core.broker.queues cimport (
     MILLISECOND, brokerqueue_close, brokerqueue_drop, brokerqueue_expire, brokerqueue_release, timed_push,
 )
 from fairsched.core.broker.state cimport (
-    ALARM_DEAD, ALARM_HEARTBEAT, ALARM_MEMORY, ALARM_STOP, ALARM_TIMEOUT, BrokerQueue, CLIENT_HEADER, Client, Guard,
+    ALARM_DEAD, ALARM_HEARTBEAT, ALARM_MEMORY, ALARM_STOP, ALARM_TIMEOUT, BrokerConnection, BrokerQueue, STATE_HEADER,
+    Guard,
     Host, Server, SharedGuard,
 )
 from fairsched.core.broker.queuecall cimport deadletters_init
@@ -55,93 +57,93 @@ cdef enum:
 # Connections ----------------------------------------------------------------------------------------------------------
 
 cdef inline bint on_receive(void* context) noexcept nogil:
-    return client_work(<Client*> context)
+    return brokerconnection_work(<BrokerConnection*> context)
 
 cdef inline void on_closed(void* context) noexcept nogil:
     """Return the messages of a connection that has no more passes, and close its socket."""
-    cdef Client* client = <Client*> context
-    cdef Server* server = client.server
-    client.now = clock_now()
-    client_tear_down(client)
-    client_settle_up(client)
-    client_write(client)
+    cdef BrokerConnection* connection = <BrokerConnection*> context
+    cdef Server* server = connection.server
+    connection.now = clock_now()
+    brokerconnection_tear_down(connection)
+    brokerconnection_settle_up(connection)
+    brokerconnection_write(connection)
     server.registry.lock()
-    if client.previous != NULL:
-        client.previous.next = client.next
+    if connection.previous != NULL:
+        connection.previous.next = connection.next
     else:
-        server.clients = client.next
-    if client.next != NULL:
-        client.next.previous = client.previous
+        server.first_connection = connection.next
+    if connection.next != NULL:
+        connection.next.previous = connection.previous
     server.registry.unlock()
-    poller_close(server.poller, client.fd)
+    poller_close(server.poller, connection.fd)
     server.connections.fetch_sub(1)
 
-cdef inline void on_dispose(Connection* connection) noexcept nogil:
+cdef inline void on_dispose(Connection* base) noexcept nogil:
     """Put a connection into the graveyard: the poller frees it when no event can refer to it."""
-    cdef Client* client = <Client*> connection
-    cdef Server* server = client.server
+    cdef BrokerConnection* connection = <BrokerConnection*> base
+    cdef Server* server = connection.server
     cdef uintptr_t head = server.graveyard.load()
-    client.buried = head
-    while not server.graveyard.compare_exchange_weak(head, <uintptr_t> client):
-        client.buried = head
+    connection.buried = head
+    while not server.graveyard.compare_exchange_weak(head, <uintptr_t> connection):
+        connection.buried = head
 
 cdef inline void server_free_buried(Server* server) noexcept nogil:
-    cdef Client* client = <Client*> server.graveyard.exchange(0)
-    cdef Client* following
-    while client != NULL:
-        following = <Client*> client.buried
-        bytes_clear(&client.input)
-        bytes_clear(&client.output)
-        route_clear(&client.route)
-        login_forget(client)
-        text_free(&client.user)
-        free(client.channels)
-        free(client)
-        client = following
+    cdef BrokerConnection* connection = <BrokerConnection*> server.graveyard.exchange(0)
+    cdef BrokerConnection* following
+    while connection != NULL:
+        following = <BrokerConnection*> connection.buried
+        bytes_clear(&connection.input)
+        bytes_clear(&connection.output)
+        route_clear(&connection.route)
+        login_forget(connection)
+        text_free(&connection.user)
+        free(connection.channels)
+        free(connection)
+        connection = following
 
 cdef inline void server_admit(Server* server, int fd, bint local, const char* peer) noexcept nogil:
     """Start serving a new connection."""
-    cdef Client* client
+    cdef BrokerConnection* connection
     cdef int i
     if server.stopping.load() or (
         server.limits.connections > 0 and server.connections.load() >= server.limits.connections
     ):
         socket_close(fd)
         return
-    client = <Client*> malloc(sizeof(Client))
-    if client == NULL:
+    connection = <BrokerConnection*> malloc(sizeof(BrokerConnection))
+    if connection == NULL:
         socket_close(fd)
         return
-    memset(<void*> client, 0, sizeof(Client))
-    connection_init(&client.connection, server.scheduler.queue, &server.connection_actions, client, 0)
-    client.server = server
-    client.number = server.numbers.fetch_add(1) + 1
-    client.fd = fd
-    client.local = local
-    client.state = CLIENT_HEADER
+    memset(<void*> connection, 0, sizeof(BrokerConnection))
+    connection_init(&connection.base, server.scheduler.queue, &server.connection_actions, connection, 0)
+    connection.server = server
+    connection.number = server.numbers.fetch_add(1) + 1
+    connection.fd = fd
+    connection.local = local
+    connection.state = STATE_HEADER
     for i in range(63):
-        client.peer[i] = peer[i]
+        connection.peer[i] = peer[i]
         if peer[i] == 0:
             break
-    client.now = clock_now()
-    client.heard.store(client.now)
-    client.spoken.store(client.now)
-    client.deadline.store(client.now + server.limits.handshake)
-    client.reads = READ_LEAST
-    bytes_init(&client.input)
-    bytes_init(&client.output)
-    route_init(&client.route)
-    deadletters_init(&client.dead)
-    task_init(&client.login, login_done, client)
+    connection.now = clock_now()
+    connection.heard.store(connection.now)
+    connection.spoken.store(connection.now)
+    connection.deadline.store(connection.now + server.limits.handshake)
+    connection.reads = READ_LEAST
+    bytes_init(&connection.input)
+    bytes_init(&connection.output)
+    route_init(&connection.route)
+    deadletters_init(&connection.dead)
+    task_init(&connection.login, login_done, connection)
     server.connections.fetch_add(1)
     server.registry.lock()
-    client.next = server.clients
-    if client.next != NULL:
-        client.next.previous = client
-    server.clients = client
+    connection.next = server.first_connection
+    if connection.next != NULL:
+        connection.next.previous = connection
+    server.first_connection = connection
     server.registry.unlock()
-    if not server.poller.add(fd, client, False):
-        connection_close(&client.connection)
+    if not server.poller.add(fd, connection, False):
+        connection_close(&connection.base)
 
 cdef inline void server_accept(Server* server) noexcept nogil:
     cdef char peer[64]
@@ -202,38 +204,38 @@ cdef inline void tick_queues(Server* server, int64_t now) noexcept nogil:
         deadletters_publish(&server.route, &server.dead, now)
         server.lock.unshare()
 
-cdef inline uint32_t survey_client(Server* server, Client* client, int64_t now) noexcept nogil:
+cdef inline uint32_t survey_connection(Server* server, BrokerConnection* connection, int64_t now) noexcept nogil:
     """Return the alarms to raise for a connection: time-outs and heartbeats."""
     cdef uint32_t alarms = ALARM_TIMEOUT
-    cdef int64_t heartbeat = client.heartbeat.load(), deadline = client.deadline.load()
+    cdef int64_t heartbeat = connection.heartbeat.load(), deadline = connection.deadline.load()
     if deadline != 0 and now > deadline:
         alarms |= ALARM_DEAD
-    if heartbeat > 0 and client.opened.load():
-        if now - client.spoken.load() >= heartbeat // 2:
+    if heartbeat > 0 and connection.opened.load():
+        if now - connection.spoken.load() >= heartbeat // 2:
             alarms |= ALARM_HEARTBEAT
-        if not server.short_of_memory.load() and now - client.heard.load() > 2 * heartbeat + SECOND:
+        if not server.short_of_memory.load() and now - connection.heard.load() > 2 * heartbeat + SECOND:
             alarms |= ALARM_DEAD
     return alarms
 
 cdef inline void server_survey(Server* server, int64_t now) noexcept nogil:
-    cdef Client* client
+    cdef BrokerConnection* connection
     server.registry.lock()
-    client = server.clients
-    while client != NULL:
-        client.alarms.fetch_or(survey_client(server, client, now))
-        connection_notify(&client.connection)
-        client = client.next
+    connection = server.first_connection
+    while connection != NULL:
+        connection.alarms.fetch_or(survey_connection(server, connection, now))
+        connection_notify(&connection.base)
+        connection = connection.next
     server.registry.unlock()
 
 cdef inline void server_warn(Server* server, uint32_t alarms) noexcept nogil:
     """Raise alarms for all connections."""
-    cdef Client* client
+    cdef BrokerConnection* connection
     server.registry.lock()
-    client = server.clients
-    while client != NULL:
-        client.alarms.fetch_or(alarms)
-        connection_notify(&client.connection)
-        client = client.next
+    connection = server.first_connection
+    while connection != NULL:
+        connection.alarms.fetch_or(alarms)
+        connection_notify(&connection.base)
+        connection = connection.next
     server.registry.unlock()
 
 cdef inline void server_watch_memory(Server* server) noexcept nogil:
@@ -281,8 +283,8 @@ cdef inline void server_poll(void* context, bint wait) noexcept nogil:
         if found == server:
             server_accept(server)
         elif found != NULL:
-            (<Client*> found).events.fetch_or(what)
-            connection_notify(&(<Client*> found).connection)
+            (<BrokerConnection*> found).events.fetch_or(what)
+            connection_notify(&(<BrokerConnection*> found).base)
     now = clock_now()
     if now >= server.tick_due:
         server_tick(server, now)
@@ -294,8 +296,8 @@ cdef inline void server_interrupt(void* context) noexcept nogil:
 
 cdef inline void server_set_actions(Server* server) noexcept nogil:
     server.connection_actions.receive = on_receive
-    server.connection_actions.buffered = client_buffered
-    server.connection_actions.write = client_write
+    server.connection_actions.buffered = brokerconnection_buffered
+    server.connection_actions.write = brokerconnection_write
     server.connection_actions.closed = on_closed
     server.connection_actions.dispose = on_dispose
     server.session_actions.dispose = channel_disposed
@@ -346,7 +348,7 @@ cdef inline void server_journal(Server* server, Journal* journal) noexcept nogil
     """Give a server its journal, before the writer starts and before other threads know the server."""
     server.journal = journal
     journal.host = server
-    journal.told = clients_told
+    journal.told = connections_told
 
 cdef inline bint server_listen(Server* server, const char* host, uint16_t port) noexcept nogil:
     """Listen on an address; False: failed, with errno."""

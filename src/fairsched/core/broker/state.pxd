@@ -3,18 +3,19 @@
 Access. An I/O thread in a connection's pass has exclusive access to that connection, its channels, their consumers and
 tables of unacknowledged messages (connection/scheduler.pxd has the proof): fields marked "own".
 
-  field                             written by              read by             order
-  Server.topologies, .hosts         under `lock`            under `lock`        exclusive to change, shared to route
-  BrokerQueue.owner_next, _previous under `lock`            under `lock`        exclusive
-  BrokerQueue.consumers, …_of_queue under `guard`           under `guard`
-  Server.clients, Client.next, …    under `registry`        under `registry`
-  Server.timed, next_timed          any                     the ticking thread  compare-and-swap, exchange
-  Server.graveyard                  any                     the poller          compare-and-swap, exchange
-  Client.events, .alarms            the poller              own                 read-modify-writes, seq_cst
-  Client.heard, .spoken             own                     the poller          relaxed: some recent time
-  Client.waits                      own; the journal clears own                 exchange, seq_cst
-  references, counters              any                     any                 read-modify-writes, seq_cst
-  everything else in Client, Channel, Consumer               own                 own
+  field                                      written by        read by             order
+  Server.topologies, .hosts                  under `lock`      under `lock`        exclusive to change, shared to route
+  BrokerQueue.owner_next, _previous          under `lock`      under `lock`        exclusive
+  BrokerQueue.consumers, …_of_queue          under `guard`     under `guard`
+  Server.first_connection                    under `registry`  under `registry`
+  BrokerConnection.next, .previous           under `registry`  under `registry`
+  Server.timed, next_timed                   any               the ticking thread  compare-and-swap, exchange
+  Server.graveyard                           any               the poller          compare-and-swap, exchange
+  BrokerConnection.events, .alarms           the poller        own                 read-modify-writes, seq_cst
+  BrokerConnection.heard, .spoken            own               the poller          relaxed: some recent time
+  BrokerConnection.waits                     own; the journal  own                 exchange, seq_cst
+  references, counters                       any               any                 read-modify-writes, seq_cst
+  all else of connection, channel, consumer  own               own
 
 Order of locks: `lock` (topology), then a queue's `guard`, then `registry`, then what core/queue and core/connection
 lock inside. No thread waits for `lock` inside a pin of a queue. A thread that has `lock` shared does not take it again.
@@ -26,8 +27,8 @@ Lifetime.
   Consumer       counted: by its target (until the connection disposes of that, which is after the queue has retired the
                  node) and by its task, while that is submitted.
   Channel        belongs to its session: the connection disposes of it when it has closed and has no target.
-  Client         one client's connection; belongs to its base in core/connection. After its disposal the poller frees it
-                 before the next wait: no event can refer to it, since its socket was closed before that wait.
+  BrokerConnection  one client's connection; belongs to its base in core/connection. After its disposal the poller
+                 frees it before the next wait: no event can refer to it, since its socket was closed before that wait.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
@@ -89,7 +90,7 @@ cdef extern from *:
 
 cdef struct Server
 cdef struct Host
-cdef struct Client
+cdef struct BrokerConnection
 cdef struct Channel
 cdef struct Consumer
 cdef struct BrokerQueue
@@ -138,14 +139,14 @@ cdef struct BrokerQueue:
     atomic[int64_t] references
     Server* server
     Host* host
-    Text name                    # its own copy, as are:
-    Text table                   # its arguments, as declared: a table from its length on
+    Text name                    # its own copy
+    Text table                   # its own copy of the arguments as declared: a table, which begins with its length
     QueueArguments arguments     # texts are in `table`
     bint durable
     bint exclusive
     bint auto_delete
-    uint64_t record              # in the journal; 0: it does not outlive the process
-    Client* owner                # if exclusive: its connection, which exists as long as the topology has the queue
+    uint64_t record              # in the journal; 0: not recorded
+    BrokerConnection* owner      # if exclusive: its connection, which lives as long as the topology has the queue
     BrokerQueue* owner_next      # of the same owner
     BrokerQueue* owner_previous
     BrokerQueue* next            # of its virtual host
@@ -154,7 +155,7 @@ cdef struct BrokerQueue:
     Consumer* consumers
     Names slots                  # of a fair queue: from its keys to its slots; under `guard`
     QueueConsumer getter         # takes messages for basic.get
-    atomic[int64_t] used         # when it was used last: for x-expires
+    atomic[int64_t] used         # time of the last use, for x-expires
     atomic[uint32_t] listed      # in the list of queues with timers
     BrokerQueue* next_timed
     atomic[uint64_t] published
@@ -230,7 +231,7 @@ cdef struct ConfirmRun:
 
 cdef struct Channel:
     Session session              # must be first
-    Client* client
+    BrokerConnection* connection
     uint32_t number
     bint open
     Consumer* consumers
@@ -257,7 +258,7 @@ cdef struct Channel:
     uint64_t sequence            # of the last message published
     uint64_t confirmed           # of the last message confirmed or refused
     Bytes waiting                # ConfirmRun after ConfirmRun: messages that wait for the disk
-    bint awaits_confirm          # in the list Client.confirming
+    bint awaits_confirm          # in the list BrokerConnection.confirming
     Channel* next_confirm
     Bytes transaction            # Publication after Publication, each with the names of its queues
     Bytes settlements            # TxSettlement after TxSettlement
@@ -265,17 +266,17 @@ cdef struct Channel:
 
 # Connections ----------------------------------------------------------------------------------------------------------
 
-cdef enum ClientState:
-    CLIENT_HEADER        # waits for the protocol header
-    CLIENT_START         # waits for start-ok
-    CLIENT_LOGIN         # the password is being checked
-    CLIENT_TUNE          # waits for tune-ok
-    CLIENT_OPENING       # waits for connection.open
-    CLIENT_OPEN
-    CLIENT_CLOSING       # connection.close was sent: everything but close-ok is ignored
-    CLIENT_GONE          # neither read nor written any more
+cdef enum ConnectionState:
+    STATE_HEADER        # waits for the protocol header
+    STATE_START         # waits for start-ok
+    STATE_LOGIN         # the password is being checked
+    STATE_TUNE          # waits for tune-ok
+    STATE_OPENING       # waits for connection.open
+    STATE_OPEN
+    STATE_CLOSING       # connection.close was sent: everything but close-ok is ignored
+    STATE_GONE          # neither read nor written any more
 
-cdef enum:  # Client.alarms
+cdef enum:  # BrokerConnection.alarms
     ALARM_HEARTBEAT = 1  # a heartbeat is due
     ALARM_DEAD = 2       # the heartbeat or the handshake has timed out
     ALARM_STOP = 4       # the broker stops
@@ -283,14 +284,14 @@ cdef enum:  # Client.alarms
     ALARM_TIMEOUT = 16   # a delivery may have waited too long for its acknowledgement
     ALARM_CLOSE = 32     # the operator closes the connection
 
-cdef struct Client:  # one client's connection
-    Connection connection        # must be first
+cdef struct BrokerConnection:  # one client's connection
+    Connection base              # must be first
     Server* server
     uint64_t number
     int fd
     bint local
     char peer[64]
-    ClientState state
+    ConnectionState state
     atomic[uint32_t] events      # EVENT_…, as reported
     atomic[uint32_t] alarms
     atomic[int64_t] heard        # nanoseconds
@@ -329,9 +330,9 @@ cdef struct Client:  # one client's connection
     bint admitted
     bint plain                   # the mechanism is PLAIN; otherwise AMQPLAIN
     bint tls                     # it began TLS, which is not supported; it is among the logins only to be logged
-    Client* next_login
-    Client* next
-    Client* previous
+    BrokerConnection* next_login
+    BrokerConnection* next
+    BrokerConnection* previous
     uintptr_t buried             # next in the graveyard
 
 # The server -----------------------------------------------------------------------------------------------------------
@@ -368,7 +369,7 @@ cdef struct Server:
     Journal* journal             # NULL: nothing is durable
     Host* hosts
     Guard* registry
-    Client* clients
+    BrokerConnection* first_connection
     atomic[uintptr_t] timed      # queues with timers
     atomic[uintptr_t] graveyard
     atomic[int64_t] connections
@@ -384,8 +385,8 @@ cdef struct Server:
     DeadLetters dead
     int64_t tick_due
     int64_t survey_due
-    Client* logins               # under `registry`: waiting for the check of their passwords
-    Client** last_login
+    BrokerConnection* logins     # under `registry`: waiting for the check of their passwords
+    BrokerConnection** last_login
     Parking* arrived             # signals that `logins` is not empty
     Bytes properties             # server-properties: a table
     Text mechanisms

@@ -32,7 +32,7 @@ from fairsched.core.broker.exchanges.state cimport Binding, Exchange, binding_du
 from fairsched.core.broker.payload cimport (
     payload_bcc, payload_body, payload_exchange, payload_header, payload_kept, payload_key, payload_release,
 )
-from fairsched.core.broker.state cimport BrokerQueue, Client, Host, KEPT, Kept, KeptEntry, Payload, Server
+from fairsched.core.broker.state cimport BrokerQueue, BrokerConnection, Host, KEPT, Kept, KeptEntry, Payload, Server
 from fairsched.core.connection.connection cimport connection_notify
 
 cdef extern from *:
@@ -276,51 +276,53 @@ cdef inline bint refuse_disk(Refusal* refusal) noexcept nogil:
         b"the broker cannot write to its data directory any more, so nothing durable is taken; its status says why"
     )
 
-cdef inline bint client_disk_failed(const Client* client) noexcept nogil:
+cdef inline bint brokerconnection_disk_failed(const BrokerConnection* connection) noexcept nogil:
     """Return whether the journal has failed."""
-    return client.server.journal != NULL and (<Client*> client).server.journal.failed.load() != 0
+    return connection.server.journal != NULL and (<BrokerConnection*> connection).server.journal.failed.load() != 0
 
-cdef inline bint client_may_change(const Client* client, Refusal* refusal) noexcept nogil:
+cdef inline bint brokerconnection_may_change(const BrokerConnection* connection, Refusal* refusal) noexcept nogil:
     """Return whether a declaration or deletion can be recorded; False: refused."""
-    return not client_disk_failed(client) or refuse_disk(refusal)
+    return not brokerconnection_disk_failed(connection) or refuse_disk(refusal)
 
-cdef inline void client_await(Client* client) noexcept nogil:
+cdef inline void brokerconnection_await(BrokerConnection* connection) noexcept nogil:
     """Pause writing to the socket until everything recorded so far is on disk."""
-    if client.server.journal != NULL:
-        client.awaits = journal_latest(client.server.journal)
+    if connection.server.journal != NULL:
+        connection.awaits = journal_latest(connection.server.journal)
 
-cdef inline bint client_awaits(Client* client) noexcept nogil:
+cdef inline bint brokerconnection_awaits(BrokerConnection* connection) noexcept nogil:
     """Return whether writing is paused; then the next batch on disk notifies the connection."""
-    cdef Journal* j = client.server.journal
-    if client.awaits == 0:
+    cdef Journal* j = connection.server.journal
+    if connection.awaits == 0:
         return False
-    client.waits.store(1)  # before the check: the writer reads `waits` after it has published `durable`
-    if not journal_is_durable(j, client.awaits):
+    connection.waits.store(1)  # before the check: the writer reads `waits` after it has published `durable`
+    if not journal_is_durable(j, connection.awaits):
         return True
-    client.awaits = 0
+    connection.awaits = 0
     return False
 
-cdef inline bint client_deceived(Client* client) noexcept nogil:
+cdef inline bint brokerconnection_deceived(BrokerConnection* connection) noexcept nogil:
     """Return whether the output depends on a batch that will never be on disk."""
-    return client.awaits != 0 and client.server.journal.failed.load() != 0 and client_awaits(client)
+    return (
+        connection.awaits != 0 and connection.server.journal.failed.load() != 0 and brokerconnection_awaits(connection)
+    )
 
-cdef inline bint client_outruns(Client* client) noexcept nogil:
+cdef inline bint brokerconnection_outruns(BrokerConnection* connection) noexcept nogil:
     """Return whether the connection publishes faster than the disk writes; then the next batch notifies it."""
-    cdef Journal* j = client.server.journal
-    if j == NULL or not client.publishes or j.backlog.load() <= BACKLOG_MOST:
+    cdef Journal* j = connection.server.journal
+    if j == NULL or not connection.publishes or j.backlog.load() <= BACKLOG_MOST:
         return False
-    client.waits.store(1)
+    connection.waits.store(1)
     return j.backlog.load() > BACKLOG_MOST and j.failed.load() == 0
 
-cdef inline void clients_told(void* context, uint64_t durable) noexcept nogil:
+cdef inline void connections_told(void* context, uint64_t durable) noexcept nogil:
     """Notify connections that the journal has progressed or failed; called by its writer."""
     cdef Server* server = <Server*> context
-    cdef Client* client
+    cdef BrokerConnection* connection
     server.registry.lock()
-    client = server.clients
-    while client != NULL:
-        if client.waits.load():
-            client.waits.store(0)
-            connection_notify(&client.connection)
-        client = client.next
+    connection = server.first_connection
+    while connection != NULL:
+        if connection.waits.load():
+            connection.waits.store(0)
+            connection_notify(&connection.base)
+        connection = connection.next
     server.registry.unlock()

@@ -40,7 +40,7 @@ from fairsched.core.broker.publishing cimport publication_deliver
 from fairsched.core.broker.queues cimport brokerqueue_release, queuecall_expire
 from fairsched.core.broker.replies cimport replies_named, replies_open
 from fairsched.core.broker.state cimport (
-    BrokerQueue, Channel, Client, Consumer, Payload, Publication, TxSettlement, Unacked,
+    BrokerQueue, Channel, BrokerConnection, Consumer, Payload, Publication, TxSettlement, Unacked,
 )
 from fairsched.core.broker.unacked cimport unacked_add, unacked_find, unacked_reserve, unacked_skip
 from fairsched.core.broker.queuecall cimport QueueCall, queuecall_begin, queuecall_end
@@ -64,7 +64,7 @@ cdef inline bint on_basic_qos(Channel* ch, Reader* r, Refusal* refusal) noexcept
         channel_hinder(ch, ch.limit != 0 and ch.in_flight >= ch.limit)
     else:
         ch.prefetch = m.prefetch_count
-    method_write(&ch.client.output, ch.number, BASIC_QOS_OK)
+    method_write(&ch.connection.output, ch.number, BASIC_QOS_OK)
     return True
 
 cdef inline Consumer* channel_find_consumer(Channel* ch, Text tag) noexcept nogil:
@@ -84,7 +84,7 @@ cdef inline bint consume_start(
     if not consume_arguments_read(m.arguments, b.name, b.host.name, b.arguments.type, &priority, refusal):
         return False
     if m.exclusive and b.arguments.single_active:
-        return refuse_exclusive(refusal, b.name, ch.client.host.name)
+        return refuse_exclusive(refusal, b.name, ch.connection.host.name)
     c = consumer_create(ch, b, m.consumer_tag, priority, m.exclusive)
     if c == NULL:
         return refuse_memory(refusal)
@@ -101,8 +101,8 @@ cdef inline bint consume_start(
     if admission == ADMISSION_NO_MEMORY:
         return refuse_memory(refusal)
     if admission == ADMISSION_CLOSED:
-        return refuse_missing(refusal, False, b.name, ch.client.host.name)
-    return refuse_exclusive(refusal, b.name, ch.client.host.name)
+        return refuse_missing(refusal, False, b.name, ch.connection.host.name)
+    return refuse_exclusive(refusal, b.name, ch.connection.host.name)
 
 cdef inline bint on_basic_consume(
     Channel* ch, Reader* r, Refusal* refusal
@@ -123,7 +123,7 @@ cdef inline bint on_basic_consume(
     done = consume_start(ch, b, &m, refusal)
     brokerqueue_release(b)
     if done and not m.no_wait:
-        basic_consume_ok_write(&ch.client.output, ch.number, m.consumer_tag)
+        basic_consume_ok_write(&ch.connection.output, ch.number, m.consumer_tag)
     return done
 
 cdef inline bint on_basic_cancel(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
@@ -135,7 +135,7 @@ cdef inline bint on_basic_cancel(Channel* ch, Reader* r, Refusal* refusal) noexc
     if c != NULL:
         channel_cancel(c)
     if not m.no_wait:
-        basic_cancel_ok_write(&ch.client.output, ch.number, m.consumer_tag)
+        basic_cancel_ok_write(&ch.connection.output, ch.number, m.consumer_tag)
     return True
 
 # Get ------------------------------------------------------------------------------------------------------------------
@@ -148,7 +148,8 @@ cdef inline void get_send(
     cdef Content content = payload_content(p)
     cdef Unacked* u
     basic_get_ok_write(
-        &ch.client.output, ch.number, <int64_t> ch.client.frame_max - 8, ch.unacked.high, pulled.redelivered, &content,
+        &ch.connection.output, ch.number, <int64_t> ch.connection.frame_max - 8, ch.unacked.high, pulled.redelivered,
+        &content,
         <uint32_t> b.queue.available.load()
     )
     b.delivered.fetch_add(1)
@@ -166,7 +167,7 @@ cdef inline void get_send(
     u.holder = pulled.holder
     u.lease = pulled.lease
     u.counted = u.settled = False
-    u.since = ch.client.now
+    u.since = ch.connection.now
 
 cdef inline bint on_basic_get(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
     cdef BasicGet m
@@ -182,7 +183,7 @@ cdef inline bint on_basic_get(Channel* ch, Reader* r, Refusal* refusal) noexcept
     if not unacked_reserve(&ch.unacked, 1):
         brokerqueue_release(b)
         return refuse_memory(refusal)
-    queuecall_begin(&call, b, ch.client.now, &ch.client.dead)
+    queuecall_begin(&call, b, ch.connection.now, &ch.connection.dead)
     there = queue_take(&call.base, &b.getter, &pulled)
     if there:
         queuecall_expire(&call)  # expired messages behind this one do not count
@@ -190,7 +191,7 @@ cdef inline bint on_basic_get(Channel* ch, Reader* r, Refusal* refusal) noexcept
     queuecall_end(&call)
     brokerqueue_release(b)
     if not there:
-        basic_get_empty_write(&ch.client.output, ch.number)
+        basic_get_empty_write(&ch.connection.output, ch.number)
     return True
 
 # Settling -------------------------------------------------------------------------------------------------------------
@@ -259,7 +260,7 @@ cdef inline bint on_basic_recover(Channel* ch, Reader* r, bint answered, Refusal
     channel_settle_all(ch, <uint64_t> -1, VERB_REQUEUE)
     channel_relieve(ch)
     if answered:
-        method_write(&ch.client.output, ch.number, BASIC_RECOVER_OK)
+        method_write(&ch.connection.output, ch.number, BASIC_RECOVER_OK)
     return True
 
 # Confirms and transactions --------------------------------------------------------------------------------------------
@@ -272,7 +273,7 @@ cdef inline bint on_confirm_select(Channel* ch, Reader* r, Refusal* refusal) noe
         return refuse(refusal, PRECONDITION_FAILED, b"cannot switch from tx to confirm mode")
     ch.confirms = True
     if not no_wait:
-        method_write(&ch.client.output, ch.number, CONFIRM_SELECT_OK)
+        method_write(&ch.connection.output, ch.number, CONFIRM_SELECT_OK)
     return True
 
 cdef inline bint on_tx_select(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
@@ -281,12 +282,12 @@ cdef inline bint on_tx_select(Channel* ch, Reader* r, Refusal* refusal) noexcept
     if ch.confirms:
         return refuse(refusal, PRECONDITION_FAILED, b"cannot switch from confirm to tx mode")
     ch.transactional = True
-    method_write(&ch.client.output, ch.number, TX_SELECT_OK)
+    method_write(&ch.connection.output, ch.number, TX_SELECT_OK)
     return True
 
 cdef inline void transaction_publish_all(Channel* ch, Refusal* refusal) noexcept nogil:
     """Put the transaction's messages into the queues found at publication that still exist."""
-    cdef Client* client = ch.client
+    cdef BrokerConnection* connection = ch.connection
     cdef Bytes kept = ch.transaction
     cdef Publication* p
     cdef int64_t at = kept.begin
@@ -296,8 +297,8 @@ cdef inline void transaction_publish_all(Channel* ch, Refusal* refusal) noexcept
     while at < kept.end:
         p = <Publication*> (kept.data + at)
         at += <int64_t> sizeof(Publication) + p.names
-        topology_share(client)
-        if route_named(&client.route, &client.host.topology, Text(<uint8_t*> (p + 1), <uint32_t> p.names)):
+        topology_share(connection)
+        if route_named(&connection.route, &connection.host.topology, Text(<uint8_t*> (p + 1), <uint32_t> p.names)):
             publication_deliver(ch, p, &taken, refusal)
         else:
             payload_release(p.payload)
@@ -331,5 +332,5 @@ cdef inline bint on_tx_end(Channel* ch, Reader* r, bint commits, Refusal* refusa
         transaction_settle_all(ch)
     else:
         channel_drop_transaction(ch)
-    method_write(&ch.client.output, ch.number, TX_COMMIT_OK if commits else TX_ROLLBACK_OK)
+    method_write(&ch.connection.output, ch.number, TX_COMMIT_OK if commits else TX_ROLLBACK_OK)
     return True
