@@ -17,7 +17,7 @@ from fairsched.core.broker.exchanges.names cimport names_clear, names_init
 from fairsched.core.broker.payload cimport payload_release
 from fairsched.core.broker.queues cimport brokerqueue_gives_at_once, brokerqueue_release, queuecall_returned
 from fairsched.core.broker.state cimport (
-    AWAIT_METHOD, BrokerQueue, Channel, BrokerConnection, Consumer, Publication, TxSettlement, Unacked,
+    AWAIT_METHOD, BrokerConnection, BrokerQueue, Channel, Consumer, Publication, TxSettlement, Unacked,
 )
 from fairsched.core.broker.unacked cimport unacked_clear, unacked_find, unacked_init, unacked_remove
 from fairsched.core.broker.queuecall cimport (

@@ -40,8 +40,8 @@ from fairsched.core.broker.channels cimport channel_closing, channel_create, cha
 from fairsched.core.broker.consumers cimport host_forget, topology_share, topology_unshare
 from fairsched.core.broker.deadletters cimport deadletters_publish
 from fairsched.core.broker.durability.keeping cimport (
-    brokerconnection_await, brokerconnection_awaits, brokerconnection_deceived, brokerconnection_disk_failed,
-    brokerconnection_may_change, brokerconnection_outruns,
+    brokerconnection_await, brokerconnection_awaits, brokerconnection_disk_failed, brokerconnection_may_change,
+    brokerconnection_outpaces_disk, brokerconnection_output_lost,
 )
 from fairsched.core.broker.errors cimport (
     Refusal, code_name, code_of_channel, refusal_number, refusal_say, refuse, refuse_memory, refuse_number,
@@ -68,8 +68,8 @@ from fairsched.core.broker.queues cimport brokerqueue_close, brokerqueue_drop
 from fairsched.core.broker.replies cimport replies_address
 from fairsched.core.broker.state cimport (
     ALARM_CLOSE, ALARM_DEAD, ALARM_HEARTBEAT, ALARM_STOP, ALARM_TIMEOUT, AWAIT_BODY, AWAIT_HEADER, AWAIT_METHOD,
-    STATE_CLOSING, STATE_GONE, STATE_HEADER, STATE_LOGIN, STATE_OPEN, STATE_OPENING, STATE_START,
-    STATE_TUNE, BrokerQueue, Channel, BrokerConnection, Payload, Unacked,
+    BrokerConnection, BrokerQueue, Channel, Payload, STATE_CLOSING, STATE_GONE, STATE_HEADER, STATE_LOGIN, STATE_OPEN,
+    STATE_OPENING, STATE_START, STATE_TUNE, Unacked,
 )
 from fairsched.core.broker.unacked cimport unacked_find
 from fairsched.core.connection.chain cimport Connection, Session
@@ -579,7 +579,7 @@ cdef inline bint brokerconnection_holds(BrokerConnection* connection) noexcept n
 
     `brokerconnection_write` resumes.
     """
-    connection.held = bytes_size(&connection.output) >= OUTPUT_MOST or brokerconnection_outruns(connection)
+    connection.held = bytes_size(&connection.output) >= OUTPUT_MOST or brokerconnection_outpaces_disk(connection)
     return connection.held
 
 cdef inline void brokerconnection_parse(
@@ -651,7 +651,7 @@ cdef inline void brokerconnection_check_overdue(BrokerConnection* connection) no
             channel_fail(<Channel*> session, &refusal, 0)
         session = following
 
-cdef inline void brokerconnection_heed(BrokerConnection* connection, uint32_t alarms) noexcept nogil:
+cdef inline void brokerconnection_handle_alarms(BrokerConnection* connection, uint32_t alarms) noexcept nogil:
     """Handle alarms set by other threads."""
     cdef Refusal refusal
     cdef const uint8_t* heartbeat = b"\x08\x00\x00\x00\x00\x00\x00\xce"
@@ -705,9 +705,9 @@ cdef inline bint brokerconnection_read(
     brokerconnection_parse(connection)
     return more and brokerconnection_reads(connection) and not connection.held
 
-cdef inline void brokerconnection_go_on(BrokerConnection* connection) noexcept nogil:
-    """Go on after the journal has progressed or failed: send or drop what waited for it."""
-    if brokerconnection_deceived(connection):
+cdef inline void brokerconnection_resume(BrokerConnection* connection) noexcept nogil:
+    """Resume after the journal has progressed or failed: send or drop what waited for it."""
+    if brokerconnection_output_lost(connection):
         brokerconnection_lose(connection)
     elif connection.state == STATE_GONE and not brokerconnection_awaits(connection):
         connection_close(&connection.base)
@@ -720,9 +720,9 @@ cdef inline bint brokerconnection_work(
     cdef bint more = False
     connection.now = clock_now()
     if alarms:
-        brokerconnection_heed(connection, alarms)
+        brokerconnection_handle_alarms(connection, alarms)
     if connection.awaits or connection.state == STATE_GONE:
-        brokerconnection_go_on(connection)
+        brokerconnection_resume(connection)
     if connection.paused and (not connection.server.short_of_memory.load() or connection.state != STATE_OPEN):
         brokerconnection_unblock(connection)
     if brokerconnection_reads(connection) and not brokerconnection_holds(connection):
@@ -749,7 +749,7 @@ cdef inline void brokerconnection_write(void* context) noexcept nogil:
             connection.spoken.store(connection.now)
     if sent < 0:
         brokerconnection_lose(connection)
-    elif connection.held and bytes_size(out) < OUTPUT_MOST and not brokerconnection_outruns(connection):
+    elif connection.held and bytes_size(out) < OUTPUT_MOST and not brokerconnection_outpaces_disk(connection):
         connection.held = False
         connection.events.fetch_or(EVENT_READ)  # read the frames that came meanwhile
         connection_notify(&connection.base)

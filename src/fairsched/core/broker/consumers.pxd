@@ -20,9 +20,7 @@ from fairsched.core.broker.exchanges.exchanges cimport queue_remove as topology_
 from fairsched.core.broker.exchanges.names cimport names_add, names_remove
 from fairsched.core.broker.payload cimport payload_content
 from fairsched.core.broker.queues cimport brokerqueue_close, brokerqueue_drop, brokerqueue_release, brokerqueue_retain
-from fairsched.core.broker.state cimport (
-    BrokerQueue, STATE_OPEN, Channel, BrokerConnection, Consumer, Payload, Unacked,
-)
+from fairsched.core.broker.state cimport BrokerConnection, BrokerQueue, Channel, Consumer, Payload, STATE_OPEN, Unacked
 from fairsched.core.broker.unacked cimport unacked_add, unacked_find, unacked_reserve, unacked_skip
 from fairsched.core.broker.queuecall cimport QueueCall, queuecall_begin, queuecall_end
 from fairsched.core.connection.chain cimport HINDRANCE_HOST, Target, Task

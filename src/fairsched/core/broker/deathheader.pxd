@@ -191,7 +191,7 @@ cdef inline void death_header_write(
 # Cycles ---------------------------------------------------------------------------------------------------------------
 
 cdef inline bint death_cycle(Text headers, Text queue) noexcept nogil:
-    """Return whether a queue must not receive a dead letter with these headers: no client has rejected it since."""
+    """Return whether a dead letter has been in a queue before, and no client has rejected it since: a cycle."""
     cdef Field deaths, entry
     cdef Text name
     cdef TableWalk w

@@ -23,8 +23,8 @@ from fairsched.core.broker.errors cimport (
 )
 from fairsched.core.broker.poller cimport EVENT_END, EVENT_READ
 from fairsched.core.broker.state cimport (
-    STATE_CLOSING, STATE_GONE, STATE_LOGIN, STATE_OPEN, STATE_OPENING, STATE_START, STATE_TUNE, BrokerConnection, Host,
-    Server,
+    BrokerConnection, Host, Server, STATE_CLOSING, STATE_GONE, STATE_LOGIN, STATE_OPEN, STATE_OPENING, STATE_START,
+    STATE_TUNE,
 )
 from fairsched.core.connection.chain cimport Task
 from fairsched.core.connection.connection cimport (
@@ -60,7 +60,7 @@ cdef inline bint capability(Text capabilities, const char* name) noexcept nogil:
     cdef bint value = False
     return tables_get(capabilities, text_of(name), &f) and field_bool(&f, &value) and value
 
-cdef inline void brokerconnection_learn(BrokerConnection* connection, Text properties) noexcept nogil:
+cdef inline void brokerconnection_read_capabilities(BrokerConnection* connection, Text properties) noexcept nogil:
     """Store the client's capabilities."""
     cdef Field f
     if not tables_get(properties, text_of(b"capabilities"), &f) or f.kind != b'F':
@@ -127,7 +127,7 @@ cdef inline bint on_start_ok(BrokerConnection* connection, Reader* r, Refusal* r
     cdef bint there
     if not connection_start_ok_read(r, &m):
         return refuse_syntax(refusal)
-    brokerconnection_learn(connection, m.client_properties)
+    brokerconnection_read_capabilities(connection, m.client_properties)
     if text_is(m.mechanism, b"PLAIN"):
         there = login_plain(m.response, &user, &password)
     elif text_is(m.mechanism, b"AMQPLAIN"):

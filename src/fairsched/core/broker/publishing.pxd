@@ -35,7 +35,7 @@ from fairsched.core.broker.payload cimport (
     payload_again, payload_content, payload_exchange, payload_header, payload_key, payload_release, payload_retain,
 )
 from fairsched.core.broker.queues cimport brokerqueue_put
-from fairsched.core.broker.state cimport BrokerQueue, Channel, BrokerConnection, ConfirmRun, Payload, Publication
+from fairsched.core.broker.state cimport BrokerConnection, BrokerQueue, Channel, ConfirmRun, Payload, Publication
 
 cdef inline bint refuse_expiration(Refusal* refusal, Text text, const char* why, Text what) noexcept nogil:
     refuse_name(refusal, PRECONDITION_FAILED, b"invalid expiration '", text, b"': ")

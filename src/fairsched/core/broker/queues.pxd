@@ -226,7 +226,7 @@ cdef inline void brokerqueue_offer(
     offer.key = NULL
     offer.key_length = 0
     offer.slot = 0
-    if b.arguments.kind == <uint32_t> KIND_PRIORITY:  # the default priority of core/queue is 4
+    if b.arguments.kind == <uint32_t> KIND_PRIORITY:  # the middle priority of core/queue is 4
         offer.priority = min(
             <int64_t> contents_number(payload_header(p.payload), &p.properties, PROPERTY_PRIORITY, 0),
             b.arguments.max_priority

@@ -35,9 +35,8 @@ from fairsched.core.broker.queues cimport (
     MILLISECOND, brokerqueue_close, brokerqueue_drop, brokerqueue_expire, brokerqueue_release, timed_push,
 )
 from fairsched.core.broker.state cimport (
-    ALARM_DEAD, ALARM_HEARTBEAT, ALARM_MEMORY, ALARM_STOP, ALARM_TIMEOUT, BrokerConnection, BrokerQueue, STATE_HEADER,
-    Guard,
-    Host, Server, SharedGuard,
+    ALARM_DEAD, ALARM_HEARTBEAT, ALARM_MEMORY, ALARM_STOP, ALARM_TIMEOUT, BrokerConnection, BrokerQueue, Guard, Host,
+    Server, SharedGuard, STATE_HEADER,
 )
 from fairsched.core.broker.queuecall cimport deadletters_init
 from fairsched.core.connection.chain cimport Connection

@@ -9,7 +9,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport strlen
 
 from fairsched.core.amqp.octets cimport Bytes, Text, bytes_append
-from fairsched.core.broker.state cimport BrokerQueue, Channel, BrokerConnection, Consumer, Host, Server
+from fairsched.core.broker.state cimport BrokerConnection, BrokerQueue, Channel, Consumer, Host, Server
 from fairsched.core.waiting.node cimport node_state
 
 cdef struct QueueRow:

@@ -22,7 +22,7 @@ from libc.stdlib cimport malloc
 from fairsched.core.amqp.constants cimport RESOURCE_ERROR
 from fairsched.core.amqp.frames cimport frames_write
 from fairsched.core.amqp.octets cimport (
-    Bytes, Text, bytes_append, bytes_clear, bytes_init, bytes_long, bytes_number, bytes_short, text_of,
+    Bytes, Text, bytes_append, bytes_clear, bytes_init, bytes_number, bytes_short, text_of,
 )
 from fairsched.core.broker.durability.journal cimport (
     Journal, journal_drop, journal_fail, journal_is_durable, journal_latest, journal_put,
@@ -32,7 +32,7 @@ from fairsched.core.broker.exchanges.state cimport Binding, Exchange, binding_du
 from fairsched.core.broker.payload cimport (
     payload_bcc, payload_body, payload_exchange, payload_header, payload_kept, payload_key, payload_release,
 )
-from fairsched.core.broker.state cimport BrokerQueue, BrokerConnection, Host, KEPT, Kept, KeptEntry, Payload, Server
+from fairsched.core.broker.state cimport BrokerConnection, BrokerQueue, Host, KEPT, Kept, KeptEntry, Payload, Server
 from fairsched.core.connection.connection cimport connection_notify
 
 cdef extern from *:
@@ -300,13 +300,13 @@ cdef inline bint brokerconnection_awaits(BrokerConnection* connection) noexcept 
     connection.awaits = 0
     return False
 
-cdef inline bint brokerconnection_deceived(BrokerConnection* connection) noexcept nogil:
+cdef inline bint brokerconnection_output_lost(BrokerConnection* connection) noexcept nogil:
     """Return whether the output depends on a batch that will never be on disk."""
     return (
         connection.awaits != 0 and connection.server.journal.failed.load() != 0 and brokerconnection_awaits(connection)
     )
 
-cdef inline bint brokerconnection_outruns(BrokerConnection* connection) noexcept nogil:
+cdef inline bint brokerconnection_outpaces_disk(BrokerConnection* connection) noexcept nogil:
     """Return whether the connection publishes faster than the disk writes; then the next batch notifies it."""
     cdef Journal* j = connection.server.journal
     if j == NULL or not connection.publishes or j.backlog.load() <= BACKLOG_MOST:

@@ -7,7 +7,7 @@ Source: AMQP 0-9-1, sections 3.1 and 1.7; the answers of RabbitMQ (tests/integra
 Thread safety: none; the caller synchronizes. Complexity: that of exchanges.pxd and bindings.pxd.
 """
 
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t
 
 from fairsched.core.amqp.octets cimport Bytes, Text, bytes_clear, text_begins
 from fairsched.core.broker.errors cimport (
@@ -21,18 +21,7 @@ from fairsched.core.broker.exchanges.state cimport (
 )
 from fairsched.core.broker.exchanges.textarguments cimport text_argument_check
 from fairsched.core.broker.exchanges.types cimport exchange_type
-
-cdef struct Name:            # without line breaks, which RabbitMQ removes from names
-    uint8_t room[256]
-    Text text
-
-cdef inline void name_strip(Name* name, Text given) noexcept nogil:
-    cdef uint32_t i, length = 0
-    for i in range(given.length):
-        if length < 255 and given.data[i] != b'\r' and given.data[i] != b'\n':
-            name.room[length] = given.data[i]
-            length += 1
-    name.text = Text(&name.room[0], length)
+from fairsched.core.broker.linebreaks cimport strip_breaks
 
 cdef inline bint refuse_default(Refusal* r) noexcept nogil:
     return refuse(r, 403, "operation not permitted on the default exchange")
@@ -80,21 +69,21 @@ cdef inline bint exchange_declare(
     """
     cdef const ExchangeType* type = exchange_type(t, kind)
     cdef Exchange* found
-    cdef Name stripped
+    cdef uint8_t room[256]
     created[0] = False
     if not passive and type == NULL:
         return refuse_name(refusal, 503, "unknown exchange type '", kind, "'")
-    name_strip(&stripped, name)
-    if stripped.text.length == 0:
+    strip_breaks(&name, room)
+    if name.length == 0:
         return refuse_default(refusal)
-    found = exchange_find(t, stripped.text)
+    found = exchange_find(t, name)
     if passive:
-        return found != NULL or refuse_missing(refusal, True, stripped.text, t.vhost)
+        return found != NULL or refuse_missing(refusal, True, name, t.vhost)
     if found != NULL:
         return exchange_same(refusal, t, found, type, durable, auto_delete, internal, arguments)
-    if not exchange_check(refusal, t, stripped.text, type, arguments):
+    if not exchange_check(refusal, t, name, type, arguments):
         return False
-    found = exchange_make(t, stripped.text, type, durable, auto_delete, internal, arguments)
+    found = exchange_make(t, name, type, durable, auto_delete, internal, arguments)
     if found == NULL:
         return refuse_memory(refusal)
     if t.added != NULL:
@@ -111,17 +100,17 @@ cdef inline bint exchange_delete(Topology* t, Text name, bint if_unused, Refusal
     - 406: in use
     """
     cdef Exchange* x
-    cdef Name stripped
-    name_strip(&stripped, name)
-    if stripped.text.length == 0:
+    cdef uint8_t room[256]
+    strip_breaks(&name, room)
+    if name.length == 0:
         return refuse_default(refusal)
-    if text_begins(stripped.text, "amq."):
-        return refuse_resource(refusal, 403, "deletion of system ", True, stripped.text, t.vhost, " not allowed")
-    x = exchange_find(t, stripped.text)
+    if text_begins(name, "amq."):
+        return refuse_resource(refusal, 403, "deletion of system ", True, name, t.vhost, " not allowed")
+    x = exchange_find(t, name)
     if x == NULL:
         return True
     if if_unused and x.oldest != NULL:
-        return refuse_resource(refusal, 406, "", True, stripped.text, t.vhost, " in use")
+        return refuse_resource(refusal, 406, "", True, name, t.vhost, " in use")
     exchange_doom(t, x)
     topology_sweep(t)
     return True
@@ -143,26 +132,26 @@ cdef inline bint topology_bind(
     - 405: the queue is `locked`
     - 541: memory is exhausted
     """
-    cdef Name from_name, to_name
+    cdef uint8_t room[2][256]
     cdef Exchange* x
     cdef Destination* place
     cdef Binding* made = NULL
     cdef Bytes identity
     created[0] = False
-    name_strip(&from_name, source)
-    name_strip(&to_name, destination)
-    if from_name.text.length == 0 or (to_exchange and to_name.text.length == 0):
+    strip_breaks(&source, room[0])
+    strip_breaks(&destination, room[1])
+    if source.length == 0 or (to_exchange and destination.length == 0):
         return refuse_default(refusal)
-    x = exchange_find(t, from_name.text)
-    place = place_of(t, to_name.text, to_exchange)
+    x = exchange_find(t, source)
+    place = place_of(t, destination, to_exchange)
     if x == NULL:
-        return refuse_missing(refusal, True, from_name.text, t.vhost)
+        return refuse_missing(refusal, True, source, t.vhost)
     if place == NULL:
-        return refuse_missing(refusal, to_exchange, to_name.text, t.vhost)
+        return refuse_missing(refusal, to_exchange, destination, t.vhost)
     if x.type.check_binding != NULL and not x.type.check_binding(refusal, x, key, arguments):
         return False
     if locked:
-        return refuse_locked(refusal, to_name.text, t.vhost)
+        return refuse_locked(refusal, destination, t.vhost)
     if binding_find(x, place, key, arguments, &identity) != NULL:
         bytes_clear(&identity)
         return True
@@ -188,18 +177,18 @@ cdef inline bint topology_unbind(
     - 405: the binding exists and the queue is `locked`
     - 541: memory is exhausted
     """
-    cdef Name from_name, to_name
+    cdef uint8_t room[2][256]
     cdef Exchange* x
     cdef Destination* place
     cdef Binding* found
     cdef Bytes identity
     cdef bint failed
-    name_strip(&from_name, source)
-    name_strip(&to_name, destination)
-    if from_name.text.length == 0 or (to_exchange and to_name.text.length == 0):
+    strip_breaks(&source, room[0])
+    strip_breaks(&destination, room[1])
+    if source.length == 0 or (to_exchange and destination.length == 0):
         return refuse_default(refusal)
-    x = exchange_find(t, from_name.text)
-    place = place_of(t, to_name.text, to_exchange)
+    x = exchange_find(t, source)
+    place = place_of(t, destination, to_exchange)
     if x == NULL or place == NULL:
         return True
     found = binding_find(x, place, key, arguments, &identity)
@@ -208,7 +197,7 @@ cdef inline bint topology_unbind(
     if failed:
         return refuse_memory(refusal)
     if found != NULL and locked:
-        return refuse_locked(refusal, to_name.text, t.vhost)
+        return refuse_locked(refusal, destination, t.vhost)
     if found != NULL:
         binding_remove(t, found)
         topology_sweep(t)

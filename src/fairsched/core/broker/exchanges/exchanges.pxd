@@ -138,7 +138,7 @@ cdef inline bint topology_predeclare(
     ) != NULL
 
 cdef inline bint topology_init(Topology* t, Text vhost) noexcept nogil:
-    """Begin with the exchanges that RabbitMQ declares in advance. False: memory is exhausted; then clear it."""
+    """Declare the exchanges that RabbitMQ declares in advance; False: memory is exhausted, call `topology_clear`."""
     memset(t, 0, sizeof(Topology))
     t.vhost = text_copy(vhost)
     t.types = exchange_types()

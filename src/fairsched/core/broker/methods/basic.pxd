@@ -40,7 +40,7 @@ from fairsched.core.broker.publishing cimport publication_deliver
 from fairsched.core.broker.queues cimport brokerqueue_release, queuecall_expire
 from fairsched.core.broker.replies cimport replies_named, replies_open
 from fairsched.core.broker.state cimport (
-    BrokerQueue, Channel, BrokerConnection, Consumer, Payload, Publication, TxSettlement, Unacked,
+    BrokerConnection, BrokerQueue, Channel, Consumer, Payload, Publication, TxSettlement, Unacked,
 )
 from fairsched.core.broker.unacked cimport unacked_add, unacked_find, unacked_reserve, unacked_skip
 from fairsched.core.broker.queuecall cimport QueueCall, queuecall_begin, queuecall_end

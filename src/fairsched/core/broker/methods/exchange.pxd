@@ -3,8 +3,6 @@
 Thread safety: the connection's thread; changes take the topology's lock. Complexity: that of declaring.pxd.
 """
 
-from libc.stdint cimport uint8_t
-
 from fairsched.core.amqp.constants cimport (
     EXCHANGE_BIND_OK, EXCHANGE_DECLARE_OK, EXCHANGE_DELETE_OK, EXCHANGE_UNBIND_OK,
 )
@@ -17,17 +15,14 @@ from fairsched.core.broker.errors cimport Refusal, refuse_syntax
 from fairsched.core.broker.exchanges.declaring cimport (
     exchange_declare, exchange_delete, topology_bind, topology_unbind,
 )
-from fairsched.core.broker.methods.names cimport strip_breaks
-from fairsched.core.broker.state cimport Channel, BrokerConnection
+from fairsched.core.broker.state cimport BrokerConnection, Channel
 
 cdef inline bint on_exchange_declare(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
     cdef ExchangeDeclare m
-    cdef uint8_t room[256]
     cdef BrokerConnection* connection = ch.connection
     cdef bint created, done
     if not exchange_declare_read(r, &m):
         return refuse_syntax(refusal)
-    strip_breaks(&m.exchange, room)
     connection.server.lock.lock()
     done = exchange_declare(
         &connection.host.topology, m.exchange, m.type, m.passive, m.durable, m.auto_delete, m.internal, m.arguments,
@@ -40,12 +35,10 @@ cdef inline bint on_exchange_declare(Channel* ch, Reader* r, Refusal* refusal) n
 
 cdef inline bint on_exchange_delete(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
     cdef ExchangeDelete m
-    cdef uint8_t room[256]
     cdef BrokerConnection* connection = ch.connection
     cdef bint done
     if not exchange_delete_read(r, &m):
         return refuse_syntax(refusal)
-    strip_breaks(&m.exchange, room)
     connection.server.lock.lock()
     done = exchange_delete(&connection.host.topology, m.exchange, m.if_unused, refusal)
     connection.server.lock.unlock()
@@ -56,13 +49,10 @@ cdef inline bint on_exchange_delete(Channel* ch, Reader* r, Refusal* refusal) no
 cdef inline bint on_exchange_bind(Channel* ch, Reader* r, bint binds, Refusal* refusal) noexcept nogil:
     """Carry out exchange.bind or exchange.unbind."""
     cdef ExchangeBind m
-    cdef uint8_t room[2][256]
     cdef BrokerConnection* connection = ch.connection
     cdef bint created, done
     if not exchange_bind_read(r, &m):
         return refuse_syntax(refusal)
-    strip_breaks(&m.source, room[0])
-    strip_breaks(&m.destination, room[1])
     connection.server.lock.lock()
     if binds:
         done = topology_bind(

@@ -26,12 +26,12 @@ from fairsched.core.broker.exchanges.declaring cimport topology_bind, topology_u
 from fairsched.core.broker.exchanges.exchanges cimport queue_add
 from fairsched.core.broker.exchanges.state cimport queue_find
 from fairsched.core.broker.generated cimport name_generate
-from fairsched.core.broker.methods.names cimport strip_breaks
+from fairsched.core.broker.linebreaks cimport strip_breaks
 from fairsched.core.broker.queues cimport (
     brokerqueue_close, brokerqueue_create, brokerqueue_drop, brokerqueue_purge, brokerqueue_release,
     brokerqueue_retain, brokerqueue_watch,
 )
-from fairsched.core.broker.state cimport BrokerQueue, Channel, BrokerConnection, Host, Server
+from fairsched.core.broker.state cimport BrokerConnection, BrokerQueue, Channel, Host, Server
 
 # Finding a queue ------------------------------------------------------------------------------------------------------
 
@@ -189,10 +189,9 @@ cdef inline bint on_queue_declare(Channel* ch, Reader* r, Refusal* refusal) noex
 cdef inline bint queue_bind_change(Channel* ch, QueueBind* m, bint binds, Refusal* refusal) noexcept nogil:
     cdef BrokerConnection* connection = ch.connection
     cdef BrokerQueue* b
-    cdef uint8_t room[2][256]
+    cdef uint8_t room[256]
     cdef bint locked, created, done
-    strip_breaks(&m.queue, room[0])
-    strip_breaks(&m.exchange, room[1])
+    strip_breaks(&m.queue, room)
     if m.queue.length == 0 and m.routing_key.length == 0:
         m.routing_key = ch.last_queue
     if not queue_name(ch, &m.queue, refusal):

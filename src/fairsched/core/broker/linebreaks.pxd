@@ -1,5 +1,6 @@
-"""Names of exchanges and queues in methods that declare, bind or delete them.
+"""Line breaks in names of exchanges and queues.
 
+Source: the answers of RabbitMQ (tests/integration/broker).
 Thread safety: pure. Complexity: O(length).
 """
 
@@ -10,7 +11,7 @@ from fairsched.core.amqp.octets cimport Text
 cdef inline void strip_breaks(Text* name, uint8_t* room) noexcept nogil:
     """Remove CR and LF from a name that is declared, bound or deleted, as RabbitMQ does; `room` has 255 octets.
 
-    Like RabbitMQ, do not use it for the names in purge, get and consume.
+    The name is a short string. Names in purge, get and consume keep their line breaks, as in RabbitMQ.
     """
     cdef uint32_t i, length = 0
     for i in range(name.length):
