@@ -366,7 +366,7 @@ def test_a_client_that_begins_tls_is_sent_away_and_logged(broker, caplog):
         host, port = plain.getsockname()
         with pytest.raises(ssl.SSLError):
             ssl.create_default_context().wrap_socket(plain, server_hostname="localhost")
-    eventually(lambda: f"{host}:{port} was sent away: it began TLS" in caplog.text)
+    eventually(lambda: f"connection from {host}:{port} closed: it began TLS" in caplog.text)
     with pytest.raises(fairsched.ConnectionFailed, match="does not speak TLS: use amqp://"):
         fairsched.Consumer(broker.url.replace("amqp://", "amqps://"), ["q"]).run(lambda message: None)
     eventually(lambda: caplog.text.count("it began TLS") == 2)

@@ -314,7 +314,7 @@ def test_keys_whose_length_is_damaged_are_refused(tmp_path: Path, length: int) -
         assert octets.count(whole) == 1
         connection.execute("update chunk set octets = ? where number = ?", (damaged, number))
     connection.close()
-    with pytest.raises(ValueError, match=r"broker\.db cannot be made again: a record is not well formed"):
+    with pytest.raises(ValueError, match=r"broker\.db cannot be restored: a record is not well formed"):
         fairsched.Broker(data_dir=tmp_path).start()
 
 

@@ -6,14 +6,20 @@ from fairsched.core.amqp.contents cimport PROPERTY_HEADERS, Properties, contents
 from fairsched.core.amqp.octets cimport Bytes, Text, bytes_clear, bytes_init
 from fairsched.core.broker.deathheader cimport Death, death_cycle, death_header_write
 from fairsched.core.broker.errors cimport Refusal
-from fairsched.core.broker.exchanges.exchanges cimport (
-    Binding, Exchange, Topology, binding_durable, binding_first, binding_next, destination_name, exchange_declare,
-    exchange_delete, exchange_first, exchange_name, exchange_next, exchange_type_name, queue_add, queue_find,
-    queue_remove, topology_bind, topology_clear, topology_init, topology_unbind,
+from fairsched.core.broker.exchanges.consistenthash cimport ConsistentHash
+from fairsched.core.broker.exchanges.declaring cimport (
+    exchange_declare, exchange_delete, topology_bind, topology_unbind,
 )
+from fairsched.core.broker.exchanges.exchanges cimport queue_add, queue_remove, topology_clear, topology_init
+from fairsched.core.broker.exchanges.names cimport Names
 from fairsched.core.broker.exchanges.routing cimport (
-    Route, route_clear, route_dead_letter, route_exchange, route_init, route_publish,
+    route_clear, route_dead_letter, route_exchange, route_init, route_publish,
 )
+from fairsched.core.broker.exchanges.state cimport (
+    Binding, Exchange, Route, Topology, binding_durable, binding_first, binding_next, destination_name, exchange_first,
+    exchange_name, exchange_next, queue_find,
+)
+from fairsched.core.broker.exchanges.topictree cimport TopicNode, Topics
 
 cdef extern from "Python.h":
     char* PyBytes_AS_STRING(object o) noexcept
@@ -39,7 +45,7 @@ cdef void forget(void* context, Exchange* exchange, Binding* binding) noexcept n
 
 cdef tuple described(const Exchange* x):
     return (
-        taken(exchange_name(x)), (<bytes> exchange_type_name(x.kind)), bool(x.place.durable), bool(x.auto_delete),
+        taken(exchange_name(x)), (<bytes> x.type.name), bool(x.place.durable), bool(x.auto_delete),
         bool(x.internal), taken(x.arguments),
     )
 
@@ -180,10 +186,17 @@ cdef class ProbeTopology:
     def nodes(self):
         """Names in all tables, which must be none but the exchanges' once nothing is bound."""
         cdef Exchange* x = exchange_first(&self.topology)
+        cdef TopicNode* root
         count = 0
         while x != NULL:
-            count += x.keys.count + x.identities.count + x.topics.root.words.count + x.buckets.count
-            count += (x.topics.root.star != NULL) + (x.topics.root.hash != NULL)
+            count += x.identities.count
+            if x.type.name == b"direct":
+                count += (<Names*> x.own).count
+            elif x.type.name == b"topic":
+                root = &(<Topics*> x.own).root
+                count += root.words.count + (root.star != NULL) + (root.hash != NULL)
+            elif x.type.name == b"x-consistent-hash":
+                count += (<ConsistentHash*> x.own).buckets.count
             x = exchange_next(x)
         return count
 

@@ -39,9 +39,9 @@ __all__ = ["Broker"]
 
 _log = logging.getLogger(__name__)
 
-#: What scrypt costs: 4 MiB and about ten milliseconds.
+#: Cost of scrypt: 4 MiB and about ten milliseconds.
 _SCRYPT = {"n": 4096, "r": 8, "p": 1}
-#: The password guest of the user guest is no secret: its check takes no time.
+#: Cost for the public password of the user guest: no time.
 _PUBLIC = {**_SCRYPT, "n": 2}
 _CAPABILITIES = (
     "publisher_confirms",
@@ -55,14 +55,14 @@ _CAPABILITIES = (
     "direct_reply_to",
 )
 _STOP_SECONDS = 5.0
-#: As with RabbitMQ.
+#: Largest body in octets, as in RabbitMQ.
 _MESSAGE_MOST = 536870912
-#: What the log says of an address.
+#: Log line for an address.
 _NO_TLS = (
-    "%s was sent away: it began TLS, which is not spoken here; use a URL with amqp:// instead of amqps://, or put a "
-    "proxy that speaks TLS in front"
+    "connection from %s closed: it began TLS, which the broker does not support; use a URL with amqp:// instead of "
+    "amqps://, or put a TLS proxy in front"
 )
-#: Octets of the largest body that is kept on disk.
+#: Largest body in octets that can be stored on disk.
 _KEPT_MOST = 268435456
 
 
@@ -75,13 +75,13 @@ class _Passwords:
         for user, password in users.items():
             salt = os.urandom(16)
             self._hashes[user.encode()] = salt, self._hash(password.encode(), salt)
-        self._nobody = os.urandom(16), os.urandom(64)
+        self._unknown = os.urandom(16), os.urandom(64)
 
     def _hash(self, password: bytes, salt: bytes) -> bytes:
         return hashlib.scrypt(password, salt=salt, **self._cost)
 
     def admits(self, user: bytes, password: bytes) -> bool:
-        salt, expected = self._hashes.get(user, self._nobody)  # nobody's takes as long
+        salt, expected = self._hashes.get(user, self._unknown)  # which takes as long
         return hmac.compare_digest(self._hash(password, salt), expected)
 
 
@@ -297,9 +297,9 @@ class Broker:
             )
         except ValueError as error:
             path = store.path if store is not None else ""
-            raise ValueError(f"what is in {path} cannot be made again: {error}") from None
+            raise ValueError(f"the contents of {path} cannot be restored: {error}") from None
         if store is not None:
-            store.flush()  # that it was closed before is true no more
+            store.flush()  # drops the record of the last shutdown
             store.start()
         return server
 
@@ -314,19 +314,19 @@ class Broker:
                     _log.warning(_NO_TLS, peer)
                 else:
                     admitted = self._passwords.admits(user, password) and (local or not self._guest_only)
-            except Exception:  # such as no memory: the next one may be luckier
-                _log.exception("a password could not be checked")
+            except Exception:  # such as MemoryError: the next check may succeed
+                _log.exception("password of a login from %s could not be checked; login refused", peer)
             server.answer(token, admitted)
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """The port that the broker listens on."""
         return self._running().port
 
     @property
     def url(self) -> str:
         """The URL for clients."""
-        vhost = quote(self._vhosts[0], safe="")  # %2F: to some clients an empty path is a host of no name
+        vhost = quote(self._vhosts[0], safe="")  # %2F: to some clients an empty path is a virtual host without a name
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"amqp://{self._user}{host}:{self.port}/{vhost}"
 

@@ -1,8 +1,8 @@
-"""The embedded broker: its server, and what Python decides about it; the face of core/broker.
+"""The embedded broker for Python: a class around core/broker.
 
-    Server     a socket, connections, queues; I/O threads live in `run`, which never takes the GIL
+    Server     a socket, connections, queues; I/O threads run in `run`, which never takes the GIL
 
-What needs Python is passwords (hashlib) and the status; everything between a socket and a queue is in core/broker.
+Python checks passwords (hashlib) and builds the status; everything between a socket and a queue is in core/broker.
 """
 
 cimport cython
@@ -21,7 +21,7 @@ from fairsched.core.broker.server cimport (
     server_add_host, server_create, server_destroy, server_journal, server_limit_memory, server_listen, server_quiet,
     server_run, server_stop, server_warn,
 )
-from fairsched.core.broker.state cimport ALARM_CLOSE, ALARM_DEAD, Client, Server as ServerMemory
+from fairsched.core.broker.state cimport ALARM_CLOSE, ALARM_DEAD, BrokerConnection, Server as ServerMemory
 from fairsched.core.broker.status cimport ConsumerRow, QueueRow, status_write
 from fairsched.core.waiting.node cimport INTERESTED, NOTIFIED, NOT_INTERESTED, SERVED
 
@@ -36,20 +36,20 @@ cdef inline bytes bytes_of_text(Text text):
     return (<const char*> text.data)[:text.length]
 
 
-#: The lists that a consumer can stand in.
+#: The lists that a consumer can be in.
 cdef dict LISTS = {
     INTERESTED: "interested", NOTIFIED: "notified", SERVED: "notified", NOT_INTERESTED: "not interested",
 }
 
 
 cdef str text_at(bytes rows, int64_t* at, uint32_t length):
-    """The text that follows, which is gone past."""
+    """Return the text at `at`, and advance past it."""
     at[0] += length
     return rows[at[0] - length:at[0]].decode("utf-8", "replace")
 
 
 cdef bytes status_rows(ServerMemory* server, bint consumers):
-    """Rows of core/broker/status.pxd. Nothing of Python's is made under the broker's locks."""
+    """Return rows of core/broker/status.pxd. No Python object is made under the broker's locks."""
     cdef Bytes out
     bytes_init(&out)
     with nogil:
@@ -74,7 +74,7 @@ cdef class Server:
     host : str
         A numeric address to listen on.
     port : int
-        0: any that is free.
+        Port to listen on; 0: any free port.
     properties : bytes
         The server-properties of connection.start, as a table of AMQP.
     vhosts : sequence of str
@@ -82,13 +82,12 @@ cdef class Server:
         connections, queues, channel_max, frame_max, heartbeat (seconds), message_size, memory (bytes), handshake and
         ack_timeout (nanoseconds). 0: none, of connections, queues, heartbeat, memory and ack_timeout.
     store : Store, optional
-        What outlives the process, which has not started: what is in it is there from the beginning. It is closed
-        before the server is let go of.
+        The journal, not started yet: its contents are restored. Close it before the server is freed.
 
     Raises
     ------
     ValueError
-        What is in the store cannot be made again.
+        The contents of the store cannot be restored.
     OSError
         The address cannot be listened on.
 
@@ -137,7 +136,7 @@ cdef class Server:
             server_destroy(self.memory)
 
     cdef int recover(self) except -1:
-        """Make what the store has."""
+        """Restore the contents of the store."""
         cdef JournalRecord* records = journal_records(&self.store.journal)
         cdef int64_t count = journal_count(&self.store.journal)
         cdef Refusal refusal
@@ -153,22 +152,23 @@ cdef class Server:
         """say_closed($self)
         --
 
-        Tell the store what was delivered, so that it is known when it comes again; when all threads are back from
-        `run`, and before the store is closed.
+        Record in the store which messages were delivered, so that they are marked as redelivered after the next start.
+
+        Call it when all threads have returned from `run`, and before the store is closed.
         """
         with nogil:
             server_say_closed(self.memory)
 
     @property
     def port(self):
-        """The port it listens on."""
+        """The port that the server listens on."""
         return self.memory.port
 
     def run(self):
         """run($self)
         --
 
-        Be one of the I/O threads until `stop`. The GIL is released all the time.
+        Run as an I/O thread until `stop`, without the GIL.
         """
         with nogil:
             server_run(self.memory)
@@ -177,39 +177,40 @@ cdef class Server:
         """login($self)
         --
 
-        Wait for somebody who logs in.
+        Wait for a client that logs in.
 
         Returns
         -------
         (int, bytes or None, bytes, bool, str) or None
-            A token for `answer`, which is due; user, None: it began TLS and is sent away; password; whether it comes
-            from this machine; its address. None: the broker stops.
+            A token, to be passed to `answer`; user (None: the client began TLS, and its connection is closed);
+            password; whether the client is on this machine; its address. None: the broker stops.
         """
-        cdef Client* client
+        cdef BrokerConnection* connection
         with nogil:
-            client = login_take(self.memory)
-        if client == NULL:
+            connection = login_take(self.memory)
+        if connection == NULL:
             return None
-        user = None if client.tls else bytes_of_text(client.user)
-        password = b"" if client.tls else bytes_of_text(client.password)
-        return <uintptr_t> client, user, password, bool(client.local), (<const char*> &client.peer[0]).decode("ascii")
+        user = None if connection.tls else bytes_of_text(connection.user)
+        password = b"" if connection.tls else bytes_of_text(connection.password)
+        peer = (<const char*> &connection.peer[0]).decode("ascii")
+        return <uintptr_t> connection, user, password, bool(connection.local), peer
 
     def answer(self, token, admitted):
         """answer($self, token, admitted)
         --
 
-        Say whether somebody who logs in is admitted. Once for each token.
+        Accept or refuse a login. Call it once for each token.
         """
-        cdef Client* client = <Client*> <uintptr_t> token
+        cdef BrokerConnection* connection = <BrokerConnection*> <uintptr_t> token
         cdef bint yes = bool(admitted)
         with nogil:
-            login_answer(client, yes)
+            login_answer(connection, yes)
 
     def quiet(self):
         """quiet($self)
         --
 
-        Accept nobody any more, and say good-bye to all connections.
+        Stop accepting connections, and close those that are open.
         """
         with nogil:
             server_quiet(self.memory)
@@ -218,7 +219,7 @@ cdef class Server:
         """close_connections($self)
         --
 
-        Say good-bye to all connections; whoever comes is accepted.
+        Close all connections; clients may connect again.
         """
         with nogil:
             server_warn(self.memory, ALARM_CLOSE)
@@ -227,7 +228,7 @@ cdef class Server:
         """limit_memory($self, most)
         --
 
-        Change how many bytes of messages there may be before publishers are stopped; 0: any number.
+        Set the number of bytes of messages at which publishers are blocked; 0: no limit.
         """
         with nogil:
             server_limit_memory(self.memory, most)
@@ -236,7 +237,7 @@ cdef class Server:
         """disconnect($self)
         --
 
-        End all connections at once.
+        End all connections immediately, without connection.close.
         """
         with nogil:
             server_warn(self.memory, ALARM_DEAD)
@@ -245,7 +246,7 @@ cdef class Server:
         """stop($self)
         --
 
-        Have all threads come back from `run`.
+        Have all threads return from `run`.
         """
         with nogil:
             server_stop(self.memory)
@@ -254,7 +255,7 @@ cdef class Server:
         """counts($self)
         --
 
-        How many connections, channels, queues and messages there are, and bytes of messages.
+        Return the numbers of connections, channels, queues and messages, and the bytes of messages.
 
         Returns
         -------
@@ -274,7 +275,7 @@ cdef class Server:
         """queues($self)
         --
 
-        What there is to say of each queue, in no order.
+        Return the status of each queue, in no order.
 
         Returns
         -------
@@ -306,7 +307,7 @@ cdef class Server:
         """consumers($self)
         --
 
-        What there is to say of each consumer, in no order.
+        Return the status of each consumer, in no order.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""A store, as other compiled modules see it."""
+"""Declarations of the store for other compiled modules."""
 
 from libc.stdint cimport uint64_t
 
@@ -10,6 +10,6 @@ cdef class Store:
     cdef object thread
     cdef readonly object error
     cdef readonly str path
-    cdef list files            # path and identity of what SQLite has open
-    cdef list chunks           # those read: the records are in them
+    cdef list files            # path and identity of the files that SQLite has open
+    cdef list chunks           # chunks read: the records point into them
     cdef int copy(self, uint64_t number, tuple row) except -1

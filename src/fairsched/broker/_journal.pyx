@@ -1,7 +1,7 @@
-"""The store of a broker that survives: a journal in a SQLite database, written by a thread of its own.
+"""The durable contents of a broker: a journal in a SQLite database, written by a thread of its own.
 
-Thread safety: whoever is compiled appends from any thread without the GIL (core/broker/durability/journal.pxd); the
-methods here are for one thread, but `close`, which may be called twice and from any.
+Thread safety: compiled code appends from any thread without the GIL (core/broker/durability/journal.pxd). The methods
+here are for one thread, except `close`, which may be called from any thread, and twice.
 """
 
 import logging
@@ -22,23 +22,23 @@ from fairsched.core.broker.durability.journal cimport (
 
 _log = logging.getLogger("fairsched.broker")
 
-#: What a database says it is, so that no other is taken for one.
+#: SQLite's application id of a journal, by which other databases are recognised.
 APPLICATION = 0x46534A31
-#: The form of chunks and records that is written here. Who changes it reads the older ones, too.
+#: Version of the format of chunks and records. A later version must read all earlier ones.
 FORMAT = 1
 
 
 def database_in(directory):
-    """Return the path of the database in a directory; both are made if they are not there, for this user alone."""
+    """Return the path of the database in a directory. Missing ones are created, with access for this user only."""
     path = os.path.join(directory, "broker.db")
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
-        # Who is there is not opened here: to close it would end the locks that a broker of this process has on it.
+        # Do not open an existing file: closing it would release the locks that a broker of this process has on it.
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         folder = os.open(directory, os.O_RDONLY)
         try:
-            os.fsync(folder)  # the file's name, too, is to be there after a power cut
+            os.fsync(folder)  # after a power cut the directory must contain the file
         finally:
             os.close(folder)
     except OSError as error:
@@ -52,7 +52,7 @@ def database_in(directory):
 
 
 def identity_of(path):
-    """Return what tells a file from one that takes its name."""
+    """Return the identity of a file, which differs from that of a file that replaces it."""
     found = os.stat(path)
     return found.st_dev, found.st_ino
 
@@ -66,28 +66,28 @@ cdef class Store:
     Parameters
     ----------
     directory : str or path
-        Where its database is, `broker.db`; both are made if they are not there, for this user alone.
+        Directory of the database, `broker.db`. Missing ones are created, with access for this user only.
 
     Attributes
     ----------
     path : str
         The file.
     error : Exception or None
-        Why nothing more gets on disk.
+        The reason why writing has failed.
 
     Raises
     ------
     RuntimeError
-        The database belongs to a broker that runs.
+        The database is in use by another broker.
     ValueError
         The file is another database, is damaged, or was written by a later version.
     OSError
-        The directory cannot be made, or not be written to.
+        The directory cannot be created or written to.
 
     Notes
     -----
-    SQLite's write-ahead log is written and synchronised once a batch (`synchronous=full`), so a batch is on disk
-    whole or not at all, whatever ends the process or the machine. Opening is O(octets stored).
+    SQLite's write-ahead log is written and synchronised once per batch (`synchronous=full`), so a batch is on disk
+    either completely or not at all, even after a power cut. Opening is O(octets stored).
     """
 
     def __cinit__(self, *_args):
@@ -110,7 +110,7 @@ cdef class Store:
             raise
 
     def explained(self, path, error):
-        """Return the exception to raise, instead of an error of SQLite, when the database is opened."""
+        """Return the exception to raise for an error of SQLite while the database is opened."""
         code = getattr(error, "sqlite_errorname", "")
         if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             return RuntimeError(
@@ -122,7 +122,7 @@ cdef class Store:
                 f"{path} must be the database of a broker, but is damaged or something else ({error}): restore it from "
                 "a copy, or choose another directory"
             )
-        return OSError(f"{path} cannot be read and written ({error}): see to its disk, or choose another directory")
+        return OSError(f"{path} cannot be read and written ({error}): check its disk, or choose another directory")
 
     def open_database(self, path):
         execute = self.connection.execute
@@ -150,7 +150,7 @@ cdef class Store:
         execute(f"pragma user_version = {FORMAT}")
         execute(f"pragma application_id = {APPLICATION}")
         execute("commit")
-        whole = os.path.abspath(path)  # of the process's directory of now
+        whole = os.path.abspath(path)  # the process may change its directory later
         self.files = [(name, identity_of(name)) for name in (whole, whole + "-wal")]
         self.recover(path)
 
@@ -166,7 +166,7 @@ cdef class Store:
                     "another directory"
                 )
             last = number
-            good = number > 0 and type(octets) is bytes  # a damaged page may have any number, and any type of SQLite's
+            good = number > 0 and type(octets) is bytes  # a damaged page may contain any number and any type
             if good:
                 self.chunks.append(octets)
                 data = <const uint8_t*> PyBytes_AS_STRING(octets)
@@ -181,7 +181,7 @@ cdef class Store:
 
     @property
     def complaint(self):
-        """Why nothing more gets on disk, as text; None: it does."""
+        """The reason why writing has failed, as text, or None."""
         if self.error is not None:
             return f"{type(self.error).__name__}: {self.error}"
         return "memory is exhausted" if self.journal.failed.load() else None
@@ -190,9 +190,9 @@ cdef class Store:
         """records($self)
         --
 
-        What was put and not dropped when the store was opened, once: a list of (id, kind, octets), by their ids.
+        Return the live records at the time of opening, as a list of (id, kind, octets) in the order of ids.
 
-        `Broker` reads the same records without making objects of them.
+        Call it at most once. `Server` reads the same records without making objects.
         """
         cdef JournalRecord* found = journal_records(&self.journal)
         cdef int64_t i, count = journal_count(&self.journal)
@@ -209,12 +209,12 @@ cdef class Store:
         """flush($self)
         --
 
-        Write what was appended so far, in this thread; before `start`.
+        Write the records appended so far, in this thread; before `start`.
 
         Raises
         ------
         OSError
-            It could not be written.
+            The database cannot be written.
         """
         cdef uint64_t number
         with nogil:
@@ -232,7 +232,7 @@ cdef class Store:
         """start($self)
         --
 
-        Start to write. Nobody is told before that what the records say is on disk.
+        Start the writer. Until then nothing is confirmed as written.
         """
         self.chunks = []
         self.thread = threading.Thread(target=self.run, name="fairsched-journal", daemon=True)
@@ -252,12 +252,15 @@ cdef class Store:
                     return
         except BaseException as error:
             self.error = error
-            _log.critical("%s cannot be written any more: nothing durable is taken", self.path, exc_info=error)
+            _log.critical(
+                "%s can no longer be written; durable messages and declarations are refused from now on", self.path,
+                exc_info=error,
+            )
             with nogil:
                 journal_refused(&self.journal)
 
     def write(self, uint64_t number):
-        """Write the batch that was taken, and forget what nobody needs, in one transaction."""
+        """Write the batch taken, and delete chunks that are no longer needed, in one transaction."""
         cdef uint64_t old, first
         execute = self.connection.execute
         with nogil:
@@ -277,17 +280,17 @@ cdef class Store:
         self.check_files()
 
     def check_files(self):
-        """Raise unless the files are still what the next start finds: SQLite writes to any that is open.
+        """Raise if a file was replaced: SQLite writes to open files even if the next start will not find them.
 
         Raises
         ------
         FileNotFoundError
-            One was moved, removed or replaced.
+            A file was moved, removed or replaced.
         """
         for path, identity in self.files:
             try:
                 there = identity_of(path)
-            except PermissionError:  # of a process that has given up its rights since it started
+            except PermissionError:  # the process has given up its rights since it started
                 there = identity
             except (FileNotFoundError, NotADirectoryError):
                 there = None
@@ -301,7 +304,7 @@ cdef class Store:
         cdef bytes octets
         cdef const uint8_t* data
         cdef int64_t size
-        if row is None:  # it was taken and not written: there was an error before
+        if row is None:  # it was never written, because of an earlier error
             raise ValueError(f"chunk {number} is missing")
         octets = row[0]
         data = <const uint8_t*> PyBytes_AS_STRING(octets)
@@ -314,7 +317,7 @@ cdef class Store:
         """close($self)
         --
 
-        Write what waits, and close the database. Nothing is appended any more.
+        Write the waiting records, and close the database. No thread may append any more.
         """
         with nogil:
             journal_close(&self.journal)

@@ -1,4 +1,4 @@
-"""The simulator's compiled face: lay out a plan, run it without the GIL, hand out the figures."""
+"""The simulation for Python: lay out a plan, run it without the GIL, return the figures."""
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
@@ -63,7 +63,7 @@ cdef dict CHANGES = {
 cdef tuple HISTOGRAMS = ("wait", "latency", "age", "total")
 
 cdef enum:
-    STEPS = 1 << 20  # events between two looks at signals
+    STEPS = 1 << 20  # events between two checks for signals
 
 
 cdef int set_service(Variate* service, object plan) except -1:
@@ -88,7 +88,7 @@ cdef Histogram* histogram_named(SimSlot* slot, object name):
 
 
 cdef object counted(Histogram* h):
-    """The values of a histogram, ascending, and how many there are of each; and what is known exactly."""
+    """Return the values of a histogram, ascending, their counts, and the exact figures."""
     cdef int64_t i, size = 0
     cdef object value_array, count_array
     cdef int64_t* values
@@ -114,7 +114,7 @@ cdef object counted(Histogram* h):
 
 
 cdef object copied(const int64_t* source, int64_t size):
-    """An array with a copy of what stands there."""
+    """Return an array with a copy of `size` numbers."""
     array = np.empty(size, dtype=np.int64)
     if size:
         memcpy(array_data(array), source, size * sizeof(int64_t))
@@ -126,12 +126,12 @@ cdef class Simulation:
     """Simulation(plan)
     --
 
-    One run of a plan, as `fairsched.simulator.plan` makes it: everything in numbers, times in nanoseconds.
+    One run of a plan, which `fairsched.simulator.plan` makes: numbers only, times in nanoseconds.
 
     Parameters
     ----------
     plan : Plan
-        The world, checked by the caller.
+        The plan, checked by the caller.
 
     Notes
     -----
@@ -266,11 +266,11 @@ cdef class Simulation:
         Raises
         ------
         RuntimeError
-            It was run before.
+            The simulation was run before.
         MemoryError
             Memory is exhausted.
         KeyboardInterrupt
-            The user interrupted; looked for every 2**20 events.
+            The user interrupted; checked every 2**20 events.
 
         Notes
         -----
@@ -290,19 +290,19 @@ cdef class Simulation:
 
     @property
     def now(self):
-        """Nanoseconds simulated."""
+        """Simulated nanoseconds."""
         return self.sim.now
 
     @property
     def events(self):
-        """Events so far."""
+        """Number of events so far."""
         return self.sim.events
 
     def queue_figures(self):
         """queue_figures($self)
         --
 
-        List, for each queue: messages that came, and messages that wait.
+        Return for each queue the number of messages that arrived and the number that wait.
         """
         cdef uint32_t i
         return [(self.sim.queues[i].came, stock_ready(&self.sim.queues[i].stock)) for i in range(self.sim.queue_count)]
@@ -311,7 +311,7 @@ cdef class Simulation:
         """consumer_figures($self)
         --
 
-        List, for each consumer: nanoseconds for which it was present.
+        Return for each consumer the nanoseconds of its presence.
         """
         cdef uint32_t i
         cdef SimConsumer* c
@@ -325,8 +325,8 @@ cdef class Simulation:
         """slot_figures($self)
         --
 
-        List, for each slot since counting began: served, repeated, returned, redelivered, busy and waited nanoseconds,
-        unsettled now, and the most returns of one message.
+        Return for each slot, since counting began: served, repeated, returned, redelivered, busy and waited
+        nanoseconds, unsettled now, and the most returns of one message.
         """
         cdef uint32_t i
         cdef SimCounts* now
@@ -346,8 +346,8 @@ cdef class Simulation:
         """law_figures($self)
         --
 
-        List, for each slot since it was attached the last time: times the law was asked, episodes, pulls it capped,
-        and returns spared.
+        Return for each slot, since it was last attached: CoDel's decisions, episodes, capped pulls, and spared
+        returns.
         """
         cdef uint32_t i
         figures = []
@@ -360,7 +360,7 @@ cdef class Simulation:
         """histogram($self, slot, which)
         --
 
-        Give a slot's "wait", "latency", "age" or "total": values, counts, exact?, count, sum, least, largest.
+        Return a slot's "wait", "latency", "age" or "total": values, counts, exact?, count, sum, least, largest.
         """
         cdef SimSlot* found
         cdef Histogram* h
@@ -377,8 +377,8 @@ cdef class Simulation:
         """records($self)
         --
 
-        Copy the histories of the first messages handled, one row for each: slot, number in its queue, created, sent,
-        arrived, messages ahead then, started, handled, returns.
+        Return the histories of the first handled messages, one row each: slot, number in the queue, created, sent,
+        arrived, messages ahead at arrival, started, handled, returns.
         """
         return copied(self.sim.records, RECORD_COLUMNS * self.sim.record_count).reshape(-1, RECORD_COLUMNS)
 
@@ -386,7 +386,7 @@ cdef class Simulation:
         """frames($self)
         --
 
-        Copy the timeline: nanoseconds between two rows, depths by row and queue, and counters since the start by row
+        Return the timeline: nanoseconds between two rows, depths by row and queue, and counters since the start by row
         and slot: served, returned, waited and busy nanoseconds, buffered.
         """
         cdef int64_t size = self.sim.queue_count + FRAME_COLUMNS * <int64_t> self.sim.slot_count

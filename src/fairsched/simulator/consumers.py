@@ -117,9 +117,9 @@ class ConsumerSpec:
     full : bool
         Whether it joins with full windows, as if deliveries had been sent one delay earlier.
     joins : float or str
-        When it joins, in seconds from the start.
+        Time of joining, in seconds from the start.
     leaves, fails : float or str, optional
-        When it leaves in good order, or loses its connection.
+        Time of leaving in good order, or of losing its connection.
     count : int
         Number of such consumers; more than one are named name-0, name-1, ….
 

@@ -14,7 +14,7 @@ __all__ = ["Broker", "Change", "Queue"]
 #: The default arrivals.
 BACKLOGGED = Arrivals.backlogged()
 
-#: What a change may have a consumer do.
+#: Actions of a consumer in a change.
 ACTIONS = ("join", "leave", "fail")
 
 #: The engine numbers messages and entities with 32 bits.
@@ -66,7 +66,7 @@ class Queue:
     quantum : int
         Its weight in every consumer's scheduler.
     arrivals : Arrivals, str or mapping
-        How messages arrive; by default the queue never runs empty.
+        Arrival process; by default the queue never runs empty.
     depth : int
         Messages in the queue at the start. Not for a backlogged queue.
     cost : int
@@ -117,9 +117,9 @@ class Change:
     at : float or str
         Seconds from the start. Changes at the same time are applied in the order of the scenario.
     consumer, queue, broker : str, optional
-        What is changed; by default all consumers, queues or brokers.
+        The changed part; by default all consumers, queues or brokers.
     action : {"join", "leave", "fail"}, optional
-        What the consumer does.
+        Action of the consumer.
     delay : float or str, optional
         New one-way delay between the consumers and brokers.
     service : Service, float, str or mapping, optional
@@ -192,7 +192,7 @@ class Change:
         return next(kind for kind in _CHANGES if getattr(self, kind) is not None)
 
 
-#: What may change, and what the change may be restricted to.
+#: Kinds of changes, and the parts to which each may be restricted.
 _CHANGES = {
     "action": ("consumer",),
     "delay": ("consumer", "broker"),

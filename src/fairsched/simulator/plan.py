@@ -171,12 +171,12 @@ def make_plan(scenario: Scenario) -> Plan:
     Parameters
     ----------
     scenario : Scenario
-        What to simulate.
+        The scenario.
 
     Returns
     -------
     Plan
-        What `fairsched.simulator._simulator.Simulation` runs.
+        The plan that `fairsched.simulator._simulator.Simulation` runs.
 
     Notes
     -----

@@ -34,7 +34,7 @@ def simulate(scenario: Scenario) -> Result:
     Parameters
     ----------
     scenario : Scenario
-        What to simulate.
+        The scenario.
 
     Returns
     -------

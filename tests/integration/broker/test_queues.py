@@ -203,6 +203,49 @@ def test_arguments_that_cannot_be(channel: WireChannel, name: Name, arguments: d
     assert channel.refused(Queue.Declare(queue=queue, passive=True)).code == 404
 
 
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"x-expires": 0, "x-queue-type": "nonsense"}, "x-queue-type"),
+        ({"x-expires": 0, "x-dead-letter-exchange": 1}, "x-dead-letter-exchange"),
+        ({"x-max-length": -1, "x-expires": 0}, "x-expires"),
+        ({"x-max-length": -1, "x-dead-letter-routing-key": "no exchange"}, "x-dead-letter-routing-key"),
+        ({"x-overflow": "nonsense", "x-max-priority": 256}, "x-max-priority"),
+        ({"x-queue-mode": "nonsense", "x-overflow": "nonsense"}, "x-overflow"),
+        ({"x-queue-version": 3, "x-queue-mode": "nonsense"}, "x-queue-mode"),
+        ({"x-single-active-consumer": "yes", "x-queue-version": 3}, "x-queue-version"),
+        ({"x-max-age": "1h", "x-single-active-consumer": "yes"}, "x-single-active-consumer"),
+        ({"x-max-age": "1h", "x-dead-letter-strategy": "at-most-once"}, "x-dead-letter-strategy"),
+    ],
+    ids=lambda one: ",".join(key[2:] for key in one) if isinstance(one, dict) else "",
+)
+def test_the_first_of_two_invalid_arguments_is_named(
+    channel: WireChannel, name: Name, arguments: dict[str, Any], named: str
+) -> None:
+    refusal = channel.refused(Queue.Declare(queue=name(), arguments=arguments))
+    assert refusal.code == 406
+    assert f"arg '{named}'" in refusal.text
+
+
+@pytest.mark.parametrize(
+    ("current", "received", "named"),
+    [
+        ({}, {"x-message-ttl": 1, "x-expires": 60_000}, "x-expires"),
+        ({}, {"x-max-length": 1, "x-dead-letter-exchange": "e"}, "x-dead-letter-exchange"),
+        ({}, {"x-queue-mode": "lazy", "x-overflow": "drop-head"}, "x-overflow"),
+        ({"x-max-priority": 1, "x-max-length-bytes": 1}, {}, "x-max-length-bytes"),
+        ({"x-queue-type": "classic", "x-max-length": 1}, {}, "x-max-length"),
+    ],
+)
+def test_the_first_of_two_arguments_that_differ_is_named(
+    channel: WireChannel, name: Name, current: dict[str, Any], received: dict[str, Any], named: str
+) -> None:
+    queue = channel.declare(name(), current)
+    refusal = channel.refused(Queue.Declare(queue=queue, arguments=received))
+    assert refusal.code == 406
+    assert f"inequivalent arg '{named}'" in refusal.text
+
+
 @pytest.mark.parametrize(("value", "kind"), [(1, "byte"), (True, "bool"), (None, "void"), ({"a": 1}, "table")])
 def test_a_dead_letter_exchange_that_is_no_name(channel: WireChannel, name: Name, value: Any, kind: str) -> None:
     queue = name()

@@ -1,27 +1,29 @@
-"""The broker: AMQP 0-9-1 from sockets to queues, without Python. Compiled into `_broker`.
+"""The embedded broker: AMQP 0-9-1 from sockets to queues, without Python. Compiled into `_broker`.
 
 It uses core/amqp (the codec), core/queue (the queues), and core/connection (scheduling). Read state.pxd first: the
 objects, which thread may access them, the order of locks, and lifetimes. Then
 
     server        I/O threads, sockets, timers; network: system calls; poller: waits for sockets
-    clients       a connection: frames, errors, a pass; handshake: how a connection opens
-    channels      settlements, and how a channel closes; unacked: deliveries by delivery tag
-    consumers     sends messages; how consumers are added and removed
+    connections   a client's connection: frames, errors, a pass; handshake: its opening
+    channels      settlements, and the closing of a channel; unacked: deliveries by delivery tag
+    consumers     subscribing, sending messages, cancelling
     publishing    incoming messages: routed, put, returned, confirmed; payload: their memory
-    queues        a queue and its messages; visit: one call into it; arguments: x-arguments; keys: the key by which a
-                  message is served
+    arguments     the table of x-arguments of queues
+    queues        a queue and its messages; queuecall: one call into core/queue; keys: the key by which a message is
+                  served
     deadletters   messages that left a queue unacknowledged; deathheader: their headers
     replies       direct reply-to
-    errors        codes and texts; generated: generated names; status: the figures it shows
+    errors        codes and texts; generated: generated names; status: the figures of the status page
 
-    methods/      what a client may call, by class: basic, queue, exchange
-    exchanges/    exchanges, bindings, routing
-    durability/   what survives a restart: a journal, and recovery
+    methods/      the methods of AMQP, by class: basic, queue, exchange
+    exchanges/    exchanges, bindings, routing; types: the table of exchange types
+    durability/   durable contents: a journal, and recovery
 
 One message, from a publisher to a consumer:
 
-    client_read ─▶ client_parse ─▶ on_basic_publish, on_header, on_body ─▶ channel_publish ─▶ route_publish ─▶
-    brokerqueue_put ─▶ queue_put ─▶ visit_tell ─▶ target_notify        (the publisher's thread)
-    connection_pass ─▶ session_process ─▶ consumer_pull ─▶ queue_pull ─▶ basic_deliver_write ─▶ client_write
+    brokerconnection_read ─▶ brokerconnection_parse ─▶ on_basic_publish, on_header, on_body ─▶ channel_publish ─▶
+    route_publish ─▶ brokerqueue_put ─▶ queue_put ─▶ queuecall_tell ─▶ target_notify        (the publisher's thread)
+    connection_pass ─▶ session_process ─▶ consumer_pull ─▶ queue_pull ─▶ basic_deliver_write ─▶
+    brokerconnection_write
                                                                        (the consumer's thread)
 """

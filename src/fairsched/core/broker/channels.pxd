@@ -15,13 +15,13 @@ from fairsched.core.broker.consumers cimport channel_hinder
 from fairsched.core.broker.durability.keeping cimport message_leave
 from fairsched.core.broker.exchanges.names cimport names_clear, names_init
 from fairsched.core.broker.payload cimport payload_release
-from fairsched.core.broker.queues cimport brokerqueue_gives_at_once, brokerqueue_release, visit_returned
+from fairsched.core.broker.queues cimport brokerqueue_gives_at_once, brokerqueue_release, queuecall_returned
 from fairsched.core.broker.state cimport (
-    AWAIT_METHOD, BrokerQueue, Channel, Client, Consumer, Publication, TxSettlement, Unacked,
+    AWAIT_METHOD, BrokerConnection, BrokerQueue, Channel, Consumer, Publication, TxSettlement, Unacked,
 )
 from fairsched.core.broker.unacked cimport unacked_clear, unacked_find, unacked_init, unacked_remove
-from fairsched.core.broker.visit cimport (
-    DEAD_REJECTED, Visit, deadletters_add, visit_begin, visit_end,
+from fairsched.core.broker.queuecall cimport (
+    DEAD_REJECTED, QueueCall, deadletters_add, queuecall_begin, queuecall_end,
 )
 from fairsched.core.connection.chain cimport Session
 from fairsched.core.connection.session cimport session_close, session_init
@@ -33,27 +33,27 @@ cdef enum SettleVerb:
     VERB_REQUEUE
     VERB_REJECT
 
-cdef struct Settling:  # several deliveries: those of one queue, one after the other, in one visit
-    Visit visit
-    BrokerQueue* queue       # of the visit, referenced; NULL: there is none
-    bint requeued            # something has come back, and may have expired
+cdef struct Settling:  # several deliveries: those of one queue, one after the other, in one QueueCall
+    QueueCall call
+    BrokerQueue* queue       # of the call, referenced; NULL: no call is open
+    bint requeued            # a message was returned, which may have expired
 
 cdef inline void settling_end(Settling* s) noexcept nogil:
     if s.queue != NULL:
         if s.requeued:
-            visit_returned(&s.visit)
-        visit_end(&s.visit)
+            queuecall_returned(&s.call)
+        queuecall_end(&s.call)
         brokerqueue_release(s.queue)
         s.queue = NULL
 
 cdef inline void channel_settle(Channel* ch, Settling* s, Unacked* u, SettleVerb verb) noexcept nogil:
-    """Settle one delivery. settling_end is due after the last."""
+    """Settle one delivery. Call settling_end after the last."""
     cdef BrokerQueue* b = u.queue
     cdef Consumer* consumer = u.consumer
     cdef QueueConsumer* c = NULL
     if s.queue != b:
         settling_end(s)
-        visit_begin(&s.visit, b, ch.client.now, &ch.client.dead)
+        queuecall_begin(&s.call, b, ch.connection.now, &ch.connection.dead)
         s.queue = b  # with the reference of this delivery
         s.requeued = False
     else:
@@ -69,17 +69,17 @@ cdef inline void channel_settle(Channel* ch, Settling* s, Unacked* u, SettleVerb
         s.requeued = True
         if brokerqueue_gives_at_once(b, u.payload):
             queue_expire_taken(&b.queue, u.message, u.holder, u.lease)
-        queue_settle(&s.visit.call, c, u.message, u.holder, u.lease, SETTLE_RELEASE)
+        queue_settle(&s.call.base, c, u.message, u.holder, u.lease, SETTLE_RELEASE)
         return
-    queue_settle(&s.visit.call, c, u.message, u.holder, u.lease, SETTLE_ACK)
+    queue_settle(&s.call.base, c, u.message, u.holder, u.lease, SETTLE_ACK)
     if verb == VERB_ACK:
         b.acked.fetch_add(1)
         message_leave(b, u.payload)
     else:
-        deadletters_add(&ch.client.dead, b, u.payload, DEAD_REJECTED)
+        deadletters_add(&ch.connection.dead, b, u.payload, DEAD_REJECTED)
 
 cdef inline void channel_settle_all(Channel* ch, uint64_t last, SettleVerb verb) noexcept nogil:
-    """Settle all deliveries up to a tag, but those that a transaction has settled."""
+    """Settle all deliveries up to a tag, except those that a transaction has settled."""
     cdef Settling s
     cdef Unacked* u
     cdef uint64_t tag = ch.unacked.base
@@ -92,7 +92,7 @@ cdef inline void channel_settle_all(Channel* ch, uint64_t last, SettleVerb verb)
     settling_end(&s)
 
 cdef inline void channel_relieve(Channel* ch) noexcept nogil:
-    """Something was settled: consumers may have their turn again."""
+    """Let consumers pull again after a settlement."""
     if ch.limit and ch.in_flight < ch.limit:
         channel_hinder(ch, False)
 
@@ -100,7 +100,7 @@ cdef inline bint channel_acknowledge(Channel* ch, uint64_t tag, bint multiple, S
     """Settle a delivery, or all up to it; False: there is no such tag."""
     cdef Settling s
     cdef Unacked* u
-    if multiple and tag == 0:  # all there are
+    if multiple and tag == 0:  # all deliveries
         tag = ch.unacked.high - 1
     elif unacked_find(&ch.unacked, tag) == NULL:
         return False
@@ -118,7 +118,7 @@ cdef inline bint channel_acknowledge(Channel* ch, uint64_t tag, bint multiple, S
 
 cdef inline void channel_disposed(Session* session) noexcept nogil:
     cdef Channel* ch = <Channel*> session
-    ch.client.server.channels.fetch_sub(1)
+    ch.connection.server.channels.fetch_sub(1)
     unacked_clear(&ch.unacked)
     text_free(&ch.last_queue)
     text_free(&ch.replies)
@@ -127,13 +127,13 @@ cdef inline void channel_disposed(Session* session) noexcept nogil:
     bytes_clear(&ch.waiting)
     free(ch)
 
-cdef inline Channel* channel_create(Client* client, uint32_t number) noexcept nogil:
+cdef inline Channel* channel_create(BrokerConnection* connection, uint32_t number) noexcept nogil:
     cdef Channel* ch = <Channel*> malloc(sizeof(Channel))
     if ch == NULL:
         return NULL
     memset(<void*> ch, 0, sizeof(Channel))
-    session_init(&ch.session, &client.connection, &client.server.session_actions, ch)
-    ch.client = client
+    session_init(&ch.session, &connection.base, &connection.server.session_actions, ch)
+    ch.connection = connection
     ch.number = number
     ch.open = True
     names_init(&ch.tags)
@@ -141,18 +141,18 @@ cdef inline Channel* channel_create(Client* client, uint32_t number) noexcept no
     bytes_init(&ch.transaction)
     bytes_init(&ch.settlements)
     bytes_init(&ch.waiting)
-    client.server.channels.fetch_add(1)
+    connection.server.channels.fetch_add(1)
     return ch
 
 cdef inline void channel_drop_incoming(Channel* ch) noexcept nogil:
-    """Forget what was being published."""
+    """Drop the message that is being received."""
     if ch.incoming.payload != NULL:
         payload_release(ch.incoming.payload)
         ch.incoming.payload = NULL
     ch.awaited = AWAIT_METHOD
 
 cdef inline void channel_unsettle(Channel* ch) noexcept nogil:
-    """Forget what was settled in a transaction: it is unacknowledged again."""
+    """Make the deliveries that were settled in a transaction unacknowledged again."""
     cdef int64_t at = ch.settlements.begin
     while at < ch.settlements.end:
         unacked_find(&ch.unacked, (<TxSettlement*> (ch.settlements.data + at)).tag).settled = False
@@ -161,7 +161,7 @@ cdef inline void channel_unsettle(Channel* ch) noexcept nogil:
     ch.settled = 0
 
 cdef inline void channel_drop_transaction(Channel* ch) noexcept nogil:
-    """Forget what was published in a transaction, and what was settled."""
+    """Drop the messages and settlements of a transaction."""
     cdef int64_t at = ch.transaction.begin
     cdef Publication* p
     while at < ch.transaction.end:
@@ -172,8 +172,8 @@ cdef inline void channel_drop_transaction(Channel* ch) noexcept nogil:
     channel_unsettle(ch)
 
 cdef inline void channel_unconfirm(Channel* ch) noexcept nogil:
-    """Take it out of the list of channels that owe confirms."""
-    cdef Channel** link = &ch.client.confirming
+    """Remove a channel from the list of those that owe confirms."""
+    cdef Channel** link = &ch.connection.confirming
     if not ch.awaits_confirm:
         return
     while link[0] != ch:
@@ -182,14 +182,14 @@ cdef inline void channel_unconfirm(Channel* ch) noexcept nogil:
     ch.awaits_confirm = False
 
 cdef inline void channel_empty(Channel* ch) noexcept nogil:
-    """Its consumers have left: give back what it has."""
+    """Return the unacknowledged messages of a channel whose consumers have left."""
     channel_drop_incoming(ch)
     channel_drop_transaction(ch)
     channel_unconfirm(ch)
     channel_settle_all(ch, <uint64_t> -1, VERB_REQUEUE)
 
 cdef inline void channel_stop(Channel* ch) noexcept nogil:
-    """End its consumers, and give back what it has. It is disposed of later."""
+    """Remove a channel's consumers and return its messages. The connection disposes of the channel later."""
     cdef Consumer* c = ch.consumers
     ch.open = False
     session_close(&ch.session)
@@ -201,5 +201,5 @@ cdef inline void channel_stop(Channel* ch) noexcept nogil:
     channel_empty(ch)
 
 cdef inline Channel* channel_closing() noexcept nogil:
-    """The stand-in for a channel that the broker has closed, until the client has said so too."""
+    """Return the stand-in for a channel that the broker has closed, until close-ok comes."""
     return <Channel*> <uintptr_t> 1

@@ -1,9 +1,9 @@
-"""A consumer of a channel: how it starts, what it is sent, and how it is cancelled.
+"""The consumers of a channel: subscribing, sending messages, cancelling.
 
-Its queue notifies it of work (visit.pxd); then its connection's thread pulls as many messages at a time as fit, or one
-message if other consumers wait at the same queue, so that messages are distributed in turn.
+The queue notifies a consumer of work (queuecall.pxd). The connection's thread then pulls as many messages at a time as
+fit, or one message if other consumers wait at the same queue, so that messages are distributed in turn.
 
-Thread safety: the connection's thread; consumer_cancelled is a task, so that as well; consumer_dispose any.
+Thread safety: the connection's thread; consumer_cancelled, a task, too; consumer_dispose by any.
 Complexity: O(1) per message, and O(consumers of its channel) when it uses up the channel's prefetch, and at the first
 settlement after that; cancelling O(unacknowledged messages of its channel), if it has any.
 """
@@ -20,11 +20,9 @@ from fairsched.core.broker.exchanges.exchanges cimport queue_remove as topology_
 from fairsched.core.broker.exchanges.names cimport names_add, names_remove
 from fairsched.core.broker.payload cimport payload_content
 from fairsched.core.broker.queues cimport brokerqueue_close, brokerqueue_drop, brokerqueue_release, brokerqueue_retain
-from fairsched.core.broker.state cimport (
-    BrokerQueue, CLIENT_OPEN, Channel, Client, Consumer, Payload, Unacked,
-)
+from fairsched.core.broker.state cimport BrokerConnection, BrokerQueue, Channel, Consumer, Payload, STATE_OPEN, Unacked
 from fairsched.core.broker.unacked cimport unacked_add, unacked_find, unacked_reserve, unacked_skip
-from fairsched.core.broker.visit cimport Visit, visit_begin, visit_end
+from fairsched.core.broker.queuecall cimport QueueCall, queuecall_begin, queuecall_end
 from fairsched.core.connection.chain cimport HINDRANCE_HOST, Target, Task
 from fairsched.core.connection.connection cimport connection_notify, target_forget, task_init
 from fairsched.core.connection.target cimport (
@@ -47,13 +45,13 @@ from fairsched.core.waiting.reclaim cimport GRACE, Garbage, Pin, reclaim_flush
 
 cdef enum:
     DELIVERIES = 32          # messages pulled at once
-    DELIVERY_OCTETS = 65536  # and about so much of their bodies
+    DELIVERY_OCTETS = 65536  # about so many octets of bodies pulled at once
     HINDRANCE_FULL = HINDRANCE_HOST  # the channel's prefetch is used up
 
-# What it is sent ------------------------------------------------------------------------------------------------------
+# Sending messages -----------------------------------------------------------------------------------------------------
 
 cdef inline int64_t consumer_limit(const Consumer* c) noexcept nogil:
-    """The number of messages that it may pull now."""
+    """Return the number of messages that a consumer may pull now."""
     cdef BrokerQueue* b = c.queue
     cdef Channel* ch = c.channel
     cdef int64_t depth, left, limit = DELIVERIES
@@ -69,7 +67,7 @@ cdef inline int64_t consumer_limit(const Consumer* c) noexcept nogil:
     return limit
 
 cdef inline void consumer_book(Consumer* c, const Pulled* pulled) noexcept nogil:
-    """Note what it is to acknowledge."""
+    """Add deliveries to the unacknowledged ones."""
     cdef Channel* ch = c.channel
     cdef Unacked* u = unacked_add(&ch.unacked)
     brokerqueue_retain(c.queue)
@@ -82,58 +80,58 @@ cdef inline void consumer_book(Consumer* c, const Pulled* pulled) noexcept nogil
     u.lease = pulled.lease
     u.counted = True
     u.settled = False
-    u.since = ch.client.now
+    u.since = ch.connection.now
     ch.in_flight += 1
 
-cdef inline void consumer_deliver(Consumer* c, Visit* v, const Pulled* pulled) noexcept nogil:
+cdef inline void consumer_deliver(Consumer* c, QueueCall* call, const Pulled* pulled) noexcept nogil:
     """Send one message."""
     cdef Channel* ch = c.channel
-    cdef Client* client = ch.client
+    cdef BrokerConnection* connection = ch.connection
     cdef Payload* p = <Payload*> <uintptr_t> pulled.token
     cdef Content content = payload_content(p)
     basic_deliver_write(
-        &client.output, ch.number, <int64_t> client.frame_max - 8, Text(c.tag, c.tag_size), ch.unacked.high,
+        &connection.output, ch.number, <int64_t> connection.frame_max - 8, Text(c.tag, c.tag_size), ch.unacked.high,
         pulled.redelivered, &content
     )
     if not c.no_ack:
         consumer_book(c, pulled)
         return
     unacked_skip(&ch.unacked)
-    queue_settle(&v.call, &c.base, pulled.message, pulled.holder, pulled.lease, SETTLE_ACK)
+    queue_settle(&call.base, &c.base, pulled.message, pulled.holder, pulled.lease, SETTLE_ACK)
     message_leave(c.queue, p)
 
 cdef inline bint consumer_pull(void* context, void* consumer) noexcept nogil:
-    """Pull, and send what was pulled; False: there was nothing."""
+    """Pull messages and send them; False: there were none."""
     cdef Consumer* c = <Consumer*> consumer
     cdef Channel* ch = c.channel
     cdef BrokerQueue* b = c.queue
     cdef Pulled pulled[DELIVERIES]
     cdef Question question
-    cdef Visit v
+    cdef QueueCall call
     cdef int64_t limit = consumer_limit(c), taken, i
     if limit <= 0 or not unacked_reserve(&ch.unacked, <uint64_t> limit):
         return False
-    visit_begin(&v, b, ch.client.now, &ch.client.dead)
-    taken = queue_pull(&v.call, &c.base, limit, pulled, &question)
+    queuecall_begin(&call, b, ch.connection.now, &ch.connection.dead)
+    taken = queue_pull(&call.base, &c.base, limit, pulled, &question)
     for i in range(taken):
-        consumer_deliver(c, &v, &pulled[i])
+        consumer_deliver(c, &call, &pulled[i])
     if taken < limit and b.queue.overflow.policy == OVERFLOW_RING:
-        queue_trim(&v.call, <uint64_t> -1)
-    visit_end(&v)
-    if ch.client.dead.first != NULL:
-        connection_notify(&ch.client.connection)  # they are published when nothing is locked
+        queue_trim(&call.base, <uint64_t> -1)
+    queuecall_end(&call)
+    if ch.connection.dead.first != NULL:
+        connection_notify(&ch.connection.base)  # dead letters are published when nothing is locked
     if taken <= 0:
         return False
     b.delivered.fetch_add(<uint64_t> taken)
     if b.queue.consumers.load() > 1:
-        ch.client.connection.yields = True
+        ch.connection.base.yields = True
     if ch.limit and ch.in_flight >= ch.limit:
         channel_hinder(ch, True)
         channel_end_turn(c)
     return True
 
 cdef inline void channel_end_turn(Consumer* c) noexcept nogil:
-    """Put a consumer behind the others of its channel: the first is told first that there is room again."""
+    """Move a consumer behind the others of its channel: when the prefetch allows, the first is served first."""
     cdef Channel* ch = c.channel
     cdef Consumer* last = c
     while last.next != NULL:
@@ -150,9 +148,9 @@ cdef inline void channel_end_turn(Consumer* c) noexcept nogil:
     c.next = NULL
 
 cdef inline void channel_hinder(Channel* ch, bint full) noexcept nogil:
-    """The channel's prefetch is used up, or is not any more.
+    """Stop or resume the consumers of a channel whose prefetch is used up, or no longer.
 
-    As with RabbitMQ, consumers without acknowledgements do not use it, but wait for it.
+    As in RabbitMQ, consumers without acknowledgements do not count towards the prefetch, but stop as well.
     """
     cdef Consumer* c = ch.consumers
     if ch.full == full:
@@ -166,21 +164,21 @@ cdef inline void channel_hinder(Channel* ch, bint full) noexcept nogil:
         c = c.next
 
 cdef inline void consumer_interest(void* context, void* consumer, bint desired) noexcept nogil:
-    """Whether it is to be told of messages."""
+    """Set whether the queue notifies a consumer of messages."""
     cdef Consumer* c = <Consumer*> consumer
-    cdef Visit v
+    cdef QueueCall call
     if c.left or c.channel == NULL:
         return
-    visit_begin(&v, c.queue, c.channel.client.now, &c.channel.client.dead)
-    queue_set_wish(&v.call, &c.base, WISH_USER, desired)
-    visit_end(&v)
+    queuecall_begin(&call, c.queue, c.channel.connection.now, &c.channel.connection.dead)
+    queue_set_wish(&call.base, &c.base, WISH_USER, desired)
+    queuecall_end(&call)
 
 # Memory ---------------------------------------------------------------------------------------------------------------
 
 cdef inline Consumer* consumer_create(
     Channel* ch, BrokerQueue* b, Text tag, int32_t priority, bint exclusive
 ) noexcept nogil:
-    """A consumer that nobody knows but its channel, by its tag, with a reference to its queue; NULL: no memory."""
+    """Make a consumer in its channel, with a reference to its queue but not subscribed; NULL: memory is exhausted."""
     cdef void* block = malloc(sizeof(Consumer) + CACHE_LINE)
     cdef Consumer* c
     if block == NULL:
@@ -216,10 +214,10 @@ cdef inline void consumer_disposed(Target* t) noexcept nogil:
     consumer_unref(<Consumer*> t.context)
 
 cdef inline void consumer_dispose(Garbage* garbage, Pin* pin) noexcept nogil:
-    """Nobody can hold its node any more."""
+    """Free a consumer whose node no thread can refer to any more."""
     target_forget(&(<Consumer*> garbage).target)
 
-# Coming and going -----------------------------------------------------------------------------------------------------
+# Subscribing and cancelling -------------------------------------------------------------------------------------------
 
 cdef inline void consumer_list(Consumer* c) noexcept nogil:
     cdef BrokerQueue* b = c.queue
@@ -243,11 +241,11 @@ cdef inline void consumer_unlist(Consumer* c) noexcept nogil:
     b.guard.unlock()
 
 cdef inline Admission consumer_join(Consumer* c) noexcept nogil:
-    """Subscribe it. If it is not admitted, it goes."""
+    """Subscribe a consumer to its queue; free the consumer if it is not admitted."""
     cdef Channel* ch = c.channel
-    cdef Visit v
+    cdef QueueCall call
     cdef Admission admission = ADMISSION_NO_MEMORY
-    target_init(&c.target, &ch.session, &ch.client.server.target_actions, c)
+    target_init(&c.target, &ch.session, &ch.connection.server.target_actions, c)
     if ch.full:
         target_hinder(&c.target, HINDRANCE_FULL)
     target_start(&c.target)
@@ -257,9 +255,9 @@ cdef inline Admission consumer_join(Consumer* c) noexcept nogil:
         if c.prefetch and not c.no_ack:
             consumer_set_credit(&c.base, c.prefetch)
         consumer_list(c)
-        visit_begin(&v, c.queue, ch.client.now, &ch.client.dead)
-        admission = queue_subscribe(&v.call, &c.base)
-        visit_end(&v)
+        queuecall_begin(&call, c.queue, ch.connection.now, &ch.connection.dead)
+        admission = queue_subscribe(&call.base, &c.base)
+        queuecall_end(&call)
         if admission == ADMITTED:
             return admission
         consumer_unlist(c)
@@ -272,43 +270,43 @@ cdef inline Admission consumer_join(Consumer* c) noexcept nogil:
     return admission
 
 cdef inline void consumer_leave(void* context, void* consumer) noexcept nogil:
-    """Its target has closed: leave the queue, which goes too if it is to be deleted with its last consumer."""
+    """Remove a consumer whose target has closed from its queue; delete the queue if it is auto-delete and unused."""
     cdef Consumer* c = <Consumer*> consumer
     cdef BrokerQueue* b = c.queue
-    cdef Client* client = <Client*> c.target.session.connection
-    cdef Visit v
+    cdef BrokerConnection* connection = <BrokerConnection*> c.target.session.connection
+    cdef QueueCall call
     cdef Pin* pin
     cdef int _i
     if c.left:
         return
     c.left = True
     consumer_unlist(c)
-    visit_begin(&v, b, client.now, &client.dead)
-    queue_cancel(&v.call, &c.base)
-    node_retire(v.call.pin, &c.base.node, consumer_dispose)
-    visit_end(&v)
+    queuecall_begin(&call, b, connection.now, &connection.dead)
+    queue_cancel(&call.base, &c.base)
+    node_retire(call.base.pin, &c.base.node, consumer_dispose)
+    queuecall_end(&call)
     for _i in range(GRACE + 1):
         pin = interest_enter(&b.queue.interest)
         reclaim_flush(pin)
         interest_leave(pin)
-    b.used.store(client.now)
+    b.used.store(connection.now)
     if b.auto_delete:
-        queue_delete_unused(client, b)
+        queue_delete_unused(connection, b)
     brokerqueue_release(b)
 
-cdef inline void topology_unshare(Client* client) noexcept nogil:
-    """Let go of the topology's lock, if this connection has it."""
-    if client.shares:
-        client.shares = False
-        client.server.lock.unshare()
+cdef inline void topology_unshare(BrokerConnection* connection) noexcept nogil:
+    """Release the topology's lock if this connection has it."""
+    if connection.shares:
+        connection.shares = False
+        connection.server.lock.unshare()
 
-cdef inline void topology_share(Client* client) noexcept nogil:
-    if not client.shares:
-        client.server.lock.share()
-        client.shares = True
+cdef inline void topology_share(BrokerConnection* connection) noexcept nogil:
+    if not connection.shares:
+        connection.server.lock.share()
+        connection.shares = True
 
 cdef inline void queue_disown(BrokerQueue* b) noexcept nogil:
-    """With the topology's lock. Take it out of the list of its owner's exclusive queues."""
+    """Remove a queue from its owner's exclusive queues. The caller has the topology's lock."""
     if b.owner == NULL:
         return
     if b.owner_previous != NULL:
@@ -320,7 +318,7 @@ cdef inline void queue_disown(BrokerQueue* b) noexcept nogil:
     b.owner = NULL
 
 cdef inline void host_forget(BrokerQueue* b) noexcept nogil:
-    """With the topology's lock. A queue that was closed is not to be found any more."""
+    """Remove a closed queue from the topology. The caller has its lock."""
     queue_disown(b)
     if b.previous != NULL:
         b.previous.next = b.next
@@ -332,20 +330,20 @@ cdef inline void host_forget(BrokerQueue* b) noexcept nogil:
     queue_unrecord(b)
     topology_forget(&b.host.topology, b.name)
 
-cdef inline void queue_delete_unused(Client* client, BrokerQueue* b) noexcept nogil:
-    """Delete a queue, if nobody consumes from it."""
+cdef inline void queue_delete_unused(BrokerConnection* connection, BrokerQueue* b) noexcept nogil:
+    """Delete a queue if it has no consumers."""
     cdef bint goes
-    topology_unshare(client)
-    client.server.lock.lock()
+    topology_unshare(connection)
+    connection.server.lock.lock()
     goes = not b.queue.closed.load() and brokerqueue_close(b, True, False)
     if goes:
         host_forget(b)
-    client.server.lock.unlock()
+    connection.server.lock.unlock()
     if goes:
-        brokerqueue_drop(b, client.now)
+        brokerqueue_drop(b, connection.now)
 
 cdef inline void channel_unlink_consumer(Consumer* c) noexcept nogil:
-    """Take it out of its channel, and have what it was delivered not name it any more."""
+    """Remove a consumer from its channel and from the channel's unacknowledged deliveries."""
     cdef Channel* ch = c.channel
     cdef uint64_t tag = ch.unacked.base
     cdef Unacked* u
@@ -364,7 +362,7 @@ cdef inline void channel_unlink_consumer(Consumer* c) noexcept nogil:
         tag += 1
 
 cdef inline void channel_cancel(Consumer* c) noexcept nogil:
-    """End a consumer of an open channel."""
+    """Cancel a consumer of an open channel."""
     if c.replies:
         text_free(&c.channel.replies)
     channel_unlink_consumer(c)
@@ -372,11 +370,11 @@ cdef inline void channel_cancel(Consumer* c) noexcept nogil:
     c.channel = NULL
 
 cdef inline void consumer_cancelled(Task* task) noexcept nogil:
-    """Its queue is gone: tell the client, if it wants to know."""
+    """Cancel a consumer whose queue was deleted. A client with the capability is sent basic.cancel."""
     cdef Consumer* c = <Consumer*> task.context
     cdef Channel* ch = c.channel
-    if ch != NULL and not c.left and ch.open and ch.client.state == CLIENT_OPEN:
-        if ch.client.cancel_notify:
-            basic_cancel_write(&ch.client.output, ch.number, Text(c.tag, c.tag_size), True)
+    if ch != NULL and not c.left and ch.open and ch.connection.state == STATE_OPEN:
+        if ch.connection.cancel_notify:
+            basic_cancel_write(&ch.connection.output, ch.number, Text(c.tag, c.tag_size), True)
         channel_cancel(c)
     consumer_unref(c)

@@ -1,6 +1,6 @@
 """Dead letters: messages that leave a queue without an acknowledgement go to the queue's dead-letter exchange.
 
-Publishing them may make further messages leave (if a queue is full): these are appended, until there are none.
+Publishing them may make further messages leave (if a queue is full): these are appended to the list.
 
 Source: RabbitMQ, "Dead Letter Exchanges"; deathheader.pxd has their headers.
 Thread safety: any thread that shares the topology's lock, with lists of its own. Complexity: that of routing, and
@@ -14,14 +14,15 @@ from fairsched.core.amqp.contents cimport PROPERTY_HEADERS, Properties, contents
 from fairsched.core.amqp.octets cimport Bytes, Text, bytes_clear, bytes_init, text_of
 from fairsched.core.broker.deathheader cimport Death, death_cycle, death_header_write
 from fairsched.core.broker.durability.keeping cimport message_keep, message_leave
-from fairsched.core.broker.exchanges.routing cimport Route, route_dead_letter
+from fairsched.core.broker.exchanges.routing cimport route_dead_letter
+from fairsched.core.broker.exchanges.state cimport Route
 from fairsched.core.broker.network cimport clock_wall
 from fairsched.core.broker.payload cimport (
     payload_again, payload_bcc, payload_exchange, payload_header, payload_key, payload_release, payload_retain,
 )
 from fairsched.core.broker.queues cimport brokerqueue_put, brokerqueue_release
 from fairsched.core.broker.state cimport BrokerQueue, DeadLetter, DeadLetters, Payload, Publication
-from fairsched.core.broker.visit cimport DEAD_EXPIRED, DEAD_MAXLEN, DEAD_REJECTED
+from fairsched.core.broker.queuecall cimport DEAD_EXPIRED, DEAD_MAXLEN, DEAD_REJECTED
 
 cdef inline Text dead_reason(uint32_t reason) noexcept nogil:
     if reason == DEAD_EXPIRED:
@@ -31,7 +32,7 @@ cdef inline Text dead_reason(uint32_t reason) noexcept nogil:
     return text_of(b"maxlen") if reason == DEAD_MAXLEN else text_of(b"delivery_limit")
 
 cdef inline void death_straighten(Route* route, const DeadLetter* letter, Text headers) noexcept nogil:
-    """Take out of a route the queues where a letter would go in a circle."""
+    """Remove from a route the queues that would make a letter go in a circle."""
     cdef int64_t i, count = 0
     for i in range(route.count):
         if letter.reason == DEAD_REJECTED or not death_cycle(headers, (<BrokerQueue*> route.queues[i]).name):
@@ -42,7 +43,7 @@ cdef inline void death_straighten(Route* route, const DeadLetter* letter, Text h
 cdef inline bint death_put(
     Route* route, const DeadLetter* letter, Payload* p, DeadLetters* dead, int64_t now
 ) noexcept nogil:
-    """Put a letter into the queues it was routed to; False: it is there, but could not be recorded."""
+    """Put a letter into the queues of its route; False: the journal could not record it."""
     cdef Publication publication
     cdef int64_t i
     cdef bint recorded
@@ -60,13 +61,13 @@ cdef inline bint death_put(
     return recorded
 
 cdef inline Payload* death_payload(const DeadLetter* letter) noexcept nogil:
-    """The message as it is published anew, with one reference; NULL when memory is exhausted."""
+    """Return the message to publish, with one reference; NULL: memory is exhausted."""
     cdef Payload* old = letter.payload
     cdef BrokerQueue* b = letter.queue
     cdef Text key = Text(payload_key(old), old.key_size)
     cdef Death death = Death(
-        b.name, dead_reason(letter.reason), Text(payload_exchange(old), old.exchange_size), key, b.arguments.has_dlk,
-        <uint64_t> clock_wall()
+        b.name, dead_reason(letter.reason), Text(payload_exchange(old), old.exchange_size), key,
+        b.arguments.dlk.data != NULL, <uint64_t> clock_wall()
     )
     cdef Properties properties
     cdef Payload* p = NULL
@@ -75,8 +76,8 @@ cdef inline Payload* death_payload(const DeadLetter* letter) noexcept nogil:
     if contents_find(payload_header(old), old.header_size, &properties):
         death_header_write(&header, payload_header(old), &properties, &death)
         p = payload_again(
-            old, b.arguments.dlx, b.arguments.dlk if b.arguments.has_dlk else key, &header,
-            Text(NULL, 0) if b.arguments.has_dlk else payload_bcc(old), &properties
+            old, b.arguments.dlx, b.arguments.dlk if b.arguments.dlk.data != NULL else key, &header,
+            Text(NULL, 0) if b.arguments.dlk.data != NULL else payload_bcc(old), &properties
         )
     bytes_clear(&header)
     return p
@@ -84,7 +85,7 @@ cdef inline Payload* death_payload(const DeadLetter* letter) noexcept nogil:
 cdef inline bint deadletter_publish(
     Route* route, const DeadLetter* letter, DeadLetters* dead, int64_t now
 ) noexcept nogil:
-    """Publish a letter; False: what it was is not to be forgotten by the journal, since this is not recorded."""
+    """Publish a letter; False: it was not recorded, so the original's record must stay."""
     cdef Payload* p = death_payload(letter)
     cdef Properties properties
     if p == NULL:
@@ -100,7 +101,7 @@ cdef inline bint deadletter_publish(
     return False
 
 cdef inline void deadletters_publish(Route* route, DeadLetters* dead, int64_t now) noexcept nogil:
-    """Publish all, and what leaves by that. The topology's lock is shared."""
+    """Publish all letters, and those that this produces. The caller has the topology's lock, shared."""
     cdef DeadLetter* letter = dead.first
     while letter != NULL:
         dead.first = letter.next

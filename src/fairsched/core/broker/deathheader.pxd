@@ -28,10 +28,10 @@ from fairsched.core.broker.exchanges.fields cimport (
 )
 
 cdef struct Death:
-    Text queue               # that it left
+    Text queue               # the queue that the message has left
     Text reason              # expired, rejected, maxlen or delivery_limit
-    Text exchange            # to which it had been published
-    Text key                 # by which it had been published
+    Text exchange            # the exchange it was published to
+    Text key                 # the routing key it was published with
     bint rekeyed             # the queue names a routing key for dead letters
     uint64_t time            # seconds since 1970
 
@@ -43,7 +43,7 @@ cdef inline bint death_says(Text entry, const char* name, Text value) noexcept n
     return tables_get(entry, text_of(name), &field) and field.kind == b'S' and text_equal(field.value, value)
 
 cdef inline bint death_same(const Field* entry, const Death* death) noexcept nogil:
-    """Whether an entry is about the same queue and reason."""
+    """Return whether an entry has the same queue and reason."""
     return (
         entry.kind == b'F'
         and death_says(entry.value, "queue", death.queue)
@@ -51,7 +51,7 @@ cdef inline bint death_same(const Field* entry, const Death* death) noexcept nog
     )
 
 cdef inline void death_keys(Bytes* out, Text headers, const Death* death) noexcept nogil:
-    """Write the routing keys: the one it was published by, and those of CC."""
+    """Write the routing keys: the message's, and those of CC."""
     cdef int64_t begin = table_array_begin(out, text_of("routing-keys"))
     cdef Field field, key
     cdef Text nothing = Text(NULL, 0)
@@ -65,7 +65,7 @@ cdef inline void death_keys(Bytes* out, Text headers, const Death* death) noexce
     table_end(out, begin)
 
 cdef inline void death_new(Bytes* out, Text headers, const Text* expiration, const Death* death) noexcept nogil:
-    """Write an entry of this death, the first of its queue and reason."""
+    """Write a new entry for a death, the first of its queue and reason."""
     cdef int64_t begin = table_nested_begin(out, Text(NULL, 0))
     table_long(out, text_of("count"), 1)
     table_text(out, text_of("exchange"), death.exchange)
@@ -78,7 +78,7 @@ cdef inline void death_new(Bytes* out, Text headers, const Text* expiration, con
     table_end(out, begin)
 
 cdef inline void death_again(Bytes* out, const Field* entry) noexcept nogil:
-    """Write an entry with one more."""
+    """Write an entry with its count increased by one."""
     cdef int64_t begin = table_nested_begin(out, Text(NULL, 0)), count = 0
     cdef Text name = text_of("count")
     cdef Field field
@@ -91,7 +91,7 @@ cdef inline void death_again(Bytes* out, const Field* entry) noexcept nogil:
 cdef inline void deaths_write(
     Bytes* out, Text headers, const Field* deaths, const Text* expiration, const Death* death
 ) noexcept nogil:
-    """Write the array, from its length on: this death, then the others there were; `deaths` NULL: none."""
+    """Write the array, which begins with its length: this death, then the earlier ones (`deaths`; NULL: none)."""
     cdef int64_t begin = table_begin(out)
     cdef TableWalk w = tables_walk(deaths.value if deaths != NULL else Text(NULL, 0), False)
     cdef Text name
@@ -120,7 +120,7 @@ cdef inline bint death_put(Fields* f, const char* name, uint8_t kind, Text value
     return True
 
 cdef inline bint death_replaces(Text name, bint first, const Death* death) noexcept nogil:
-    """Whether a header does not stay."""
+    """Return whether a header is removed or replaced."""
     return (
         text_is(name, "x-death") or (death.rekeyed and text_is(name, "CC"))
         or (first and (
@@ -171,7 +171,7 @@ cdef inline void death_headers(
 cdef inline void death_header_write(
     Bytes* out, const uint8_t* header, const Properties* properties, const Death* death
 ) noexcept nogil:
-    """Append the payload of the dead letter's content header, after that of the message and what was found in it."""
+    """Append the payload of a dead letter's content header, from that of the message and its properties."""
     cdef Text headers = contents_text(header, properties, PROPERTY_HEADERS)
     cdef Text expiration = contents_text(header, properties, PROPERTY_EXPIRATION)
     cdef Text table
@@ -188,10 +188,10 @@ cdef inline void death_header_write(
     bytes_clear(&written)
 
 
-# Circles --------------------------------------------------------------------------------------------------------------
+# Cycles ---------------------------------------------------------------------------------------------------------------
 
 cdef inline bint death_cycle(Text headers, Text queue) noexcept nogil:
-    """Whether a dead letter with these headers must not go to a queue; one that was just rejected always may."""
+    """Return whether a dead letter has been in a queue before, and no client has rejected it since: a cycle."""
     cdef Field deaths, entry
     cdef Text name
     cdef TableWalk w

@@ -1,6 +1,6 @@
 """Errors: RabbitMQ's codes and texts.
 
-`refuse` starts a text, and further parts are appended; what does not fit is cut off.
+`refuse` starts a text, and further parts are appended. A text that is too long is truncated.
 
 Thread safety: pure functions. Complexity: O(octets).
 """
@@ -15,13 +15,13 @@ from fairsched.core.amqp.constants cimport (
 )
 from fairsched.core.amqp.octets cimport Bytes, Text, bytes_clear, bytes_init, bytes_size, text_equal, text_of
 from fairsched.core.amqp.tables cimport (
-    Field, bytes_literal, field_describe, field_value_describe, tables_equivalent, tables_get,
+    Field, bytes_literal, field_describe, field_type, field_value_describe, tables_equivalent, tables_get,
 )
 
 cdef enum:
     TEXT_MAX = 1024
 
-cdef struct Refusal:         # why something was not done
+cdef struct Refusal:         # the error that a method is answered with
     uint16_t code            # 403, 404, 406: close the channel; 503, 541: close the connection
     uint32_t length
     uint8_t text[TEXT_MAX]   # the explanation, without the name of the code, such as "no exchange 'x' in vhost '/'"
@@ -54,7 +54,7 @@ cdef inline const char* code_name(uint32_t code) noexcept nogil:
     return b"NOT_IMPLEMENTED" if code == NOT_IMPLEMENTED else b"INTERNAL_ERROR"
 
 cdef inline bint code_of_channel(uint32_t code) noexcept nogil:
-    """Whether an error closes the channel, and not the connection."""
+    """Return whether an error closes the channel only, rather than the connection."""
     return code in (ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED)
 
 # Explanations ---------------------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ cdef inline void refusal_number(Refusal* r, int64_t number) noexcept nogil:
     refusal_say(r, digits)
 
 cdef inline void refusal_resource(Refusal* r, bint exchange, Text name, Text vhost) noexcept nogil:
-    """Append what RabbitMQ calls an exchange or a queue."""
+    """Append the description of an exchange or a queue, as RabbitMQ words it."""
     refusal_say(r, "exchange '" if exchange else "queue '")
     refusal_text(r, name)
     refusal_say(r, "' in vhost '")
@@ -145,6 +145,18 @@ cdef inline bint refuse_resource(
     refusal_say(r, more)
     return False
 
+cdef inline bint refuse_type(
+    Refusal* r, bint exchange, Text name, Text vhost, const char* argument, const Field* found
+) noexcept nogil:
+    """Explain that an argument has the wrong type."""
+    refuse(r, PRECONDITION_FAILED, "invalid type '")
+    refusal_say(r, field_type(found))
+    refusal_say(r, "' for arg '")
+    refusal_say(r, argument)
+    refusal_say(r, "' in ")
+    refusal_resource(r, exchange, name, vhost)
+    return False
+
 cdef inline bint refuse_missing(Refusal* r, bint exchange, Text name, Text vhost) noexcept nogil:
     return refuse_resource(r, NOT_FOUND, "no ", exchange, name, vhost, "")
 
@@ -165,7 +177,7 @@ cdef inline bint refuse_syntax(Refusal* refusal) noexcept nogil:
 cdef inline bint refuse_unlike(
     Refusal* r, bint exchange, Text name, Text vhost, const char* argument
 ) noexcept nogil:
-    """Begin to explain that what is declared is there, and not like that."""
+    """Begin to explain that a declaration differs from the existing object."""
     refuse(r, PRECONDITION_FAILED, "inequivalent arg '")
     refusal_say(r, argument)
     refusal_say(r, "' for ")
@@ -173,7 +185,7 @@ cdef inline bint refuse_unlike(
     refusal_say(r, ": received ")
     return False
 
-# Comparing what is declared with what is there: False and refused if it is not the same -------------------------------
+# Comparing a declaration with the existing object: False and refused if they differ -----------------------------------
 
 cdef inline bint same_word(
     Refusal* r, bint exchange, Text name, Text vhost, const char* argument, const char* current, const char* received
@@ -196,7 +208,7 @@ cdef inline bint same_flag(
     )
 
 cdef inline void value_describe(Bytes* out, const Field* f) noexcept nogil:
-    """Append a value beside another; for RabbitMQ a void one is none."""
+    """Append a value in quotes, or "none" for a void one, as RabbitMQ does."""
     if f.kind == b'V':
         bytes_literal(out, "none")
         return

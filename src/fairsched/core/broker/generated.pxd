@@ -21,7 +21,7 @@ cdef extern from *:
     uint32_t system_random "fairsched_random"() noexcept nogil
 
 cdef inline Text name_generate(const char* prefix, uint8_t* room) noexcept nogil:
-    """A name that nothing else has; `room` has 22 octets more than the prefix."""
+    """Return a unique name; `room` must hold the prefix and 22 octets."""
     cdef const char* letters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     cdef uint32_t size = <uint32_t> strlen(prefix), _i
     cdef uint64_t bits = 0

@@ -23,8 +23,8 @@ from fairsched.core.broker.errors cimport (
 )
 from fairsched.core.broker.poller cimport EVENT_END, EVENT_READ
 from fairsched.core.broker.state cimport (
-    CLIENT_CLOSING, CLIENT_GONE, CLIENT_LOGIN, CLIENT_OPEN, CLIENT_OPENING, CLIENT_START, CLIENT_TUNE, Client, Host,
-    Server,
+    BrokerConnection, Host, Server, STATE_CLOSING, STATE_GONE, STATE_LOGIN, STATE_OPEN, STATE_OPENING, STATE_START,
+    STATE_TUNE,
 )
 from fairsched.core.connection.chain cimport Task
 from fairsched.core.connection.connection cimport (
@@ -33,26 +33,26 @@ from fairsched.core.connection.connection cimport (
 
 cdef enum:
     PROTOCOL_SIZE = 8
-    TLS_HANDSHAKE = 22           # with which a record of TLS begins, before
-    TLS_MAJOR = 3                # of all versions
+    TLS_HANDSHAKE = 22           # first octet of a TLS record, before
+    TLS_MAJOR = 3                # the major version
     CHANNELS_ALL = 65535
 
 cdef enum: SECOND = 1000000000
 
-cdef inline bint handshake_begin(Client* client, const uint8_t* header) noexcept nogil:
-    """The protocol header is there; False: it is another's, who is told and left."""
+cdef inline bint handshake_begin(BrokerConnection* connection, const uint8_t* header) noexcept nogil:
+    """Read the protocol header; False: it is another protocol's, and the connection is closed."""
     cdef const uint8_t* ours = b"AMQP\x00\x00\x09\x01"
     if memcmp(header, ours, PROTOCOL_SIZE) != 0:
-        bytes_append(&client.output, ours, PROTOCOL_SIZE)
-        client.tls = header[0] == TLS_HANDSHAKE and header[1] == TLS_MAJOR
-        if client.tls:
-            login_submit(client)
+        bytes_append(&connection.output, ours, PROTOCOL_SIZE)
+        connection.tls = header[0] == TLS_HANDSHAKE and header[1] == TLS_MAJOR
+        if connection.tls:
+            login_submit(connection)
         return False
     connection_start_write(
-        &client.output, Text(client.server.properties.data, <uint32_t> client.server.properties.end),
-        client.server.mechanisms, text_of(b"en_US")
+        &connection.output, Text(connection.server.properties.data, <uint32_t> connection.server.properties.end),
+        connection.server.mechanisms, text_of(b"en_US")
     )
-    client.state = CLIENT_START
+    connection.state = STATE_START
     return True
 
 cdef inline bint capability(Text capabilities, const char* name) noexcept nogil:
@@ -60,18 +60,18 @@ cdef inline bint capability(Text capabilities, const char* name) noexcept nogil:
     cdef bint value = False
     return tables_get(capabilities, text_of(name), &f) and field_bool(&f, &value) and value
 
-cdef inline void client_learn(Client* client, Text properties) noexcept nogil:
-    """Note the client's capabilities."""
+cdef inline void brokerconnection_read_capabilities(BrokerConnection* connection, Text properties) noexcept nogil:
+    """Store the client's capabilities."""
     cdef Field f
     if not tables_get(properties, text_of(b"capabilities"), &f) or f.kind != b'F':
         return
-    client.cancel_notify = capability(f.value, b"consumer_cancel_notify")
-    client.blocked_notify = capability(f.value, b"connection.blocked")
-    client.close_notify = capability(f.value, b"authentication_failure_close")
-    client.nacks = capability(f.value, b"basic.nack")
+    connection.cancel_notify = capability(f.value, b"consumer_cancel_notify")
+    connection.blocked_notify = capability(f.value, b"connection.blocked")
+    connection.close_notify = capability(f.value, b"authentication_failure_close")
+    connection.nacks = capability(f.value, b"basic.nack")
 
 cdef inline bint login_plain(Text response, Text* user, Text* password) noexcept nogil:
-    """NUL user NUL password."""
+    """Read a response of PLAIN: NUL user NUL password."""
     cdef const uint8_t* end
     if response.length < 2 or response.data[0] != 0:
         return False
@@ -83,7 +83,7 @@ cdef inline bint login_plain(Text response, Text* user, Text* password) noexcept
     return True
 
 cdef inline bint login_amqplain(Text response, Text* user, Text* password) noexcept nogil:
-    """The fields of a table, LOGIN and PASSWORD."""
+    """Read a response of AMQPLAIN: the fields LOGIN and PASSWORD of a table."""
     cdef TableWalk w = tables_fields(response, True)
     cdef Text name
     cdef Field f
@@ -95,39 +95,39 @@ cdef inline bint login_amqplain(Text response, Text* user, Text* password) noexc
             found |= 2
     return found == 3 and not w.broken
 
-cdef inline void login_submit(Client* client) noexcept nogil:
-    """Have the password checked."""
-    cdef Server* server = client.server
-    connection_retain(&client.connection)
-    client.next_login = NULL
+cdef inline void login_submit(BrokerConnection* connection) noexcept nogil:
+    """Queue a login for `login_take`."""
+    cdef Server* server = connection.server
+    connection_retain(&connection.base)
+    connection.next_login = NULL
     server.registry.lock()
-    server.last_login[0] = client
-    server.last_login = &client.next_login
+    server.last_login[0] = connection
+    server.last_login = &connection.next_login
     server.registry.unlock()
     server.arrived.unpark(1)
 
-cdef inline void login_refused(Client* client, const char* mechanism) noexcept nogil:
-    """Say so to who wants to know, and leave."""
+cdef inline void login_refused(BrokerConnection* connection, const char* mechanism) noexcept nogil:
+    """Close the connection. A client with the capability authentication_failure_close is told why."""
     cdef Refusal refusal
     refuse_name(
         &refusal, ACCESS_REFUSED, b"ACCESS_REFUSED - Login was refused using authentication mechanism ",
         text_of(mechanism), b". For details see the broker logfile."
     )
-    if client.close_notify:
-        connection_close_write(&client.output, ACCESS_REFUSED, Text(&refusal.text[0], refusal.length), 0)
-        client.state = CLIENT_CLOSING
-        client.deadline.store(client.now + SECOND)
+    if connection.close_notify:
+        connection_close_write(&connection.output, ACCESS_REFUSED, Text(&refusal.text[0], refusal.length), 0)
+        connection.state = STATE_CLOSING
+        connection.deadline.store(connection.now + SECOND)
     else:
-        client.state = CLIENT_GONE
-        connection_close(&client.connection)
+        connection.state = STATE_GONE
+        connection_close(&connection.base)
 
-cdef inline bint on_start_ok(Client* client, Reader* r, Refusal* refusal) noexcept nogil:
+cdef inline bint on_start_ok(BrokerConnection* connection, Reader* r, Refusal* refusal) noexcept nogil:
     cdef ConnectionStartOk m
     cdef Text user, password
     cdef bint there
     if not connection_start_ok_read(r, &m):
         return refuse_syntax(refusal)
-    client_learn(client, m.client_properties)
+    brokerconnection_read_capabilities(connection, m.client_properties)
     if text_is(m.mechanism, b"PLAIN"):
         there = login_plain(m.response, &user, &password)
     elif text_is(m.mechanism, b"AMQPLAIN"):
@@ -135,72 +135,73 @@ cdef inline bint on_start_ok(Client* client, Reader* r, Refusal* refusal) noexce
     else:
         return refuse_name(refusal, COMMAND_INVALID, b"unknown authentication mechanism '", m.mechanism, b"'")
     if not there or user.length > 255 or password.length > 1024:
-        login_refused(client, b"PLAIN")
+        login_refused(connection, b"PLAIN")
         return True
-    client.plain = text_is(m.mechanism, b"PLAIN")
-    client.user = text_copy(user)
-    client.password = text_copy(password)
-    if client.user.data == NULL or client.password.data == NULL:
+    connection.plain = text_is(m.mechanism, b"PLAIN")
+    connection.user = text_copy(user)
+    connection.password = text_copy(password)
+    if connection.user.data == NULL or connection.password.data == NULL:
         return refuse_memory(refusal)
-    client.state = CLIENT_LOGIN
-    login_submit(client)
+    connection.state = STATE_LOGIN
+    login_submit(connection)
     return True
 
-cdef inline void login_forget(Client* client) noexcept nogil:
-    """Let go of a password."""
-    if client.password.data != NULL:
-        memset(<void*> client.password.data, 0, client.password.length)
-        text_free(&client.password)
+cdef inline void login_forget(BrokerConnection* connection) noexcept nogil:
+    """Free a password."""
+    if connection.password.data != NULL:
+        memset(<void*> connection.password.data, 0, connection.password.length)
+        text_free(&connection.password)
 
 cdef inline void login_done(Task* task) noexcept nogil:
-    """The password was checked."""
-    cdef Client* client = <Client*> task.context
-    login_forget(client)
-    if client.state == CLIENT_LOGIN:
-        if client.admitted:
+    """Go on after `login_answer`."""
+    cdef BrokerConnection* connection = <BrokerConnection*> task.context
+    login_forget(connection)
+    if connection.state == STATE_LOGIN:
+        if connection.admitted:
             connection_tune_write(
-                &client.output, client.server.limits.channel_max, client.server.limits.frame_max,
-                client.server.limits.heartbeat
+                &connection.output, connection.server.limits.channel_max, connection.server.limits.frame_max,
+                connection.server.limits.heartbeat
             )
-            client.state = CLIENT_TUNE
+            connection.state = STATE_TUNE
         else:
-            login_refused(client, b"PLAIN" if client.plain else b"AMQPLAIN")
-    client.events.fetch_or(EVENT_READ)  # what it has sent meanwhile
-    connection_notify(&client.connection)
+            login_refused(connection, b"PLAIN" if connection.plain else b"AMQPLAIN")
+    connection.events.fetch_or(EVENT_READ)  # read the frames that came meanwhile
+    connection_notify(&connection.base)
 
-cdef inline bint login_abandoned(Client* client) noexcept nogil:
-    """Whether nobody waits for the answer any more."""
-    return (client.connection.flags.load() & CONNECTION_CLOSING) != 0 or (client.events.load() & EVENT_END) != 0
+cdef inline bint login_abandoned(BrokerConnection* connection) noexcept nogil:
+    """Return whether the connection has ended before its password was checked."""
+    return (connection.base.flags.load() & CONNECTION_CLOSING) != 0 or (connection.events.load() & EVENT_END) != 0
 
-cdef inline Client* login_take(Server* server) noexcept nogil:
-    """The next client that logs in, or began `tls`, waiting for that; NULL: the broker stops. login_answer is due.
+cdef inline BrokerConnection* login_take(Server* server) noexcept nogil:
+    """Wait for a connection that logs in or began TLS, and return it; NULL: the broker stops.
 
-    Who has left is passed over: else strangers that come and go would have everybody wait for their passwords.
+    The caller must call login_answer. Connections that have ended are skipped, since checking their passwords would
+    delay the others.
     """
-    cdef Client* client = NULL
-    while client == NULL:
+    cdef BrokerConnection* connection = NULL
+    while connection == NULL:
         server.arrived.park(-1)
         server.registry.lock()
-        client = server.logins
-        if client != NULL:
-            server.logins = client.next_login
+        connection = server.logins
+        if connection != NULL:
+            server.logins = connection.next_login
             if server.logins == NULL:
                 server.last_login = &server.logins
         server.registry.unlock()
-        if client == NULL and server.stopping.load():
+        if connection == NULL and server.stopping.load():
             return NULL
-        if client != NULL and not client.tls and login_abandoned(client):
-            login_answer(client, False)
-            client = NULL
-    return client
+        if connection != NULL and not connection.tls and login_abandoned(connection):
+            login_answer(connection, False)
+            connection = NULL
+    return connection
 
-cdef inline void login_answer(Client* client, bint admitted) noexcept nogil:
-    client.admitted = admitted
-    connection_submit(&client.connection, &client.login)
-    connection_release(&client.connection)
+cdef inline void login_answer(BrokerConnection* connection, bint admitted) noexcept nogil:
+    connection.admitted = admitted
+    connection_submit(&connection.base, &connection.login)
+    connection_release(&connection.base)
 
 cdef inline bint tuned(const char* name, uint32_t value, uint32_t most, Refusal* refusal) noexcept nogil:
-    """Whether what a client wants is not above what was proposed. 0 would be without limit."""
+    """Refuse a limit above the proposed one; 0 would be unlimited."""
     if 0 < value <= most:
         return True
     refuse(refusal, NOT_ALLOWED, b"negotiated ")
@@ -215,12 +216,12 @@ cdef inline bint tuned(const char* name, uint32_t value, uint32_t most, Refusal*
     refusal_say(refusal, b")")
     return False
 
-cdef inline bint on_tune_ok(Client* client, Reader* r, Refusal* refusal) noexcept nogil:
+cdef inline bint on_tune_ok(BrokerConnection* connection, Reader* r, Refusal* refusal) noexcept nogil:
     cdef ConnectionTuneOk m
     if not connection_tune_ok_read(r, &m):
         return refuse_syntax(refusal)
-    if not tuned(b"frame_max", m.frame_max, client.server.limits.frame_max, refusal) or not tuned(
-        b"channel_max", m.channel_max, client.server.limits.channel_max, refusal
+    if not tuned(b"frame_max", m.frame_max, connection.server.limits.frame_max, refusal) or not tuned(
+        b"channel_max", m.channel_max, connection.server.limits.channel_max, refusal
     ):
         return False
     if m.frame_max < FRAME_MIN_SIZE:
@@ -228,24 +229,24 @@ cdef inline bint on_tune_ok(Client* client, Reader* r, Refusal* refusal) noexcep
             refusal, NOT_ALLOWED, b"negotiated frame_max = ", m.frame_max,
             b" is lower than the minimum allowed value (4096)"
         )
-    client.frame_max = m.frame_max
-    client.channel_max = m.channel_max
-    client.heartbeat.store(<int64_t> m.heartbeat * SECOND)
-    client.state = CLIENT_OPENING
+    connection.frame_max = m.frame_max
+    connection.channel_max = m.channel_max
+    connection.heartbeat.store(<int64_t> m.heartbeat * SECOND)
+    connection.state = STATE_OPENING
     return True
 
-cdef inline bint on_connection_open(Client* client, Reader* r, Refusal* refusal) noexcept nogil:
+cdef inline bint on_connection_open(BrokerConnection* connection, Reader* r, Refusal* refusal) noexcept nogil:
     cdef Text name
-    cdef Host* host = client.server.hosts
+    cdef Host* host = connection.server.hosts
     if not connection_open_read(r, &name):
         return refuse_syntax(refusal)
     while host != NULL and not text_equal(host.name, name):
         host = host.next
     if host == NULL:
         return refuse_name(refusal, NOT_ALLOWED, b"vhost ", name, b" not found")
-    client.host = host
-    client.state = CLIENT_OPEN
-    client.opened.store(1)
-    client.deadline.store(0)
-    connection_open_ok_write(&client.output)
+    connection.host = host
+    connection.state = STATE_OPEN
+    connection.opened.store(1)
+    connection.deadline.store(0)
+    connection_open_ok_write(&connection.output)
     return True

@@ -1,7 +1,7 @@
 """The key of a message in a fair, sorted or last-value queue: the value of its header, as octets.
 
-Text is its own octets. A number is the same whatever type it was sent as: its digits where keys have names, and where
-they are sorted, octets that compare as the numbers do.
+The key of a text is its octets. The key of a number does not depend on the type it was sent as: in a fair or
+last-value queue it is the digits, in a sorted queue octets that compare as the numbers do.
 
 Thread safety: pure functions. Complexity: O(headers).
 """
@@ -18,10 +18,10 @@ from fairsched.core.broker.payload cimport payload_header
 from fairsched.core.broker.state cimport Publication
 
 cdef enum:
-    KEY_ROOM = 24  # octets that a number takes at most
+    KEY_ROOM = 24  # largest size of a number's key, in octets
 
 cdef inline bint key_number(const Field* f, int64_t* whole, double* real) noexcept nogil:
-    """Read a number of any type; False: it is none."""
+    """Read a number of any type; False: the field is not a number."""
     if f.kind in (b'd', b'f'):
         real[0] = field_real(f)
         whole[0] = 0
@@ -34,16 +34,16 @@ cdef inline bint key_number(const Field* f, int64_t* whole, double* real) noexce
     return True
 
 cdef inline Text key_sorted(int64_t whole, double real, uint8_t* room) noexcept nogil:
-    """Write a number, such that a smaller one has smaller octets; integers that are one as doubles by themselves."""
+    """Write a number so that octets compare as numbers do; integers that are equal as doubles compare exactly."""
     cdef uint64_t sign = <uint64_t> INT64_MIN, bits
-    real += 0.0  # there is one zero
+    real += 0.0  # -0.0 becomes 0.0
     memcpy(&bits, &real, sizeof(double))
     bits = ~bits if bits & sign else bits | sign
     frames_write(frames_write(room, bits, 8), <uint64_t> whole ^ sign, 8)
     return Text(room, 16)
 
 cdef inline Text key_of(const Publication* p, Text name, bint sorts, uint8_t* room) noexcept nogil:
-    """The text of the header of that name; empty: there is none. `room` is for KEY_ROOM octets."""
+    """Return the key in the header of a name; empty: there is none. `room` must hold KEY_ROOM octets."""
     cdef Field f
     cdef int64_t whole
     cdef double real

@@ -38,7 +38,7 @@ cdef extern from *:
         return accept4(listening, address, size, SOCK_NONBLOCK | SOCK_CLOEXEC);
     }
     #else
-    // Have it not block, and programs that are started not inherit it; -1: it cannot be, and is closed.
+    // Make a socket non-blocking, and not inherited by child processes; -1: failed, and the socket is closed.
     inline int socket_ready(int fd) {
         if (fd >= 0 && (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || fcntl(fd, F_SETFL, O_NONBLOCK) != 0)) {
             ::close(fd);
@@ -64,7 +64,7 @@ cdef extern from *:
     constexpr int SEND_FLAGS = 0;  // SO_NOSIGPIPE has been set
     #endif
 
-    // A socket that listens on a numeric address; -1, and errno says why.
+    // Return a socket that listens on a numeric address; -1: failed, with errno.
     inline int socket_listen(const char* host, uint16_t port, int backlog) {
         addrinfo hints{};
         addrinfo* found = nullptr;
@@ -102,11 +102,11 @@ cdef extern from *:
                                                    : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
     }
 
-    // A descriptor in reserve, for socket_turn_away; -1: there is none.
+    // Return a descriptor in reserve for socket_turn_away; -1: there is none.
     inline int socket_spare() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
-    // Close the next connection at once when no file can be opened any more: its socket would be reported as waiting
-    // again and again. False: that is not why none could be accepted.
+    // Close the next connection at once if the process has no free descriptors; otherwise its socket would be reported
+    // again and again. False: accepting failed for another reason.
     inline bool socket_turn_away(int listening, int* spare) {
         if ((errno != EMFILE && errno != ENFILE) || *spare < 0) return false;
         ::close(*spare);
@@ -116,7 +116,7 @@ cdef extern from *:
         return fd >= 0;
     }
 
-    // The next connection; -1: none waits, or errno says why not. `local`: it comes from this machine.
+    // Accept the next connection; -1: none waits, or failed with errno. `local`: it comes from this machine.
     inline int socket_accept(int listening, int* local, char* peer, int room) {
         sockaddr_storage address{};
         socklen_t size = sizeof address;
@@ -146,7 +146,7 @@ cdef extern from *:
         return fd;
     }
 
-    // Octets read; 0: there are none now; -1: the connection is over.
+    // Return the number of octets read; 0: no data yet; -1: the connection has ended.
     inline int64_t socket_read(int fd, void* to, int64_t room) {
         ssize_t got;
         do {
@@ -156,7 +156,7 @@ cdef extern from *:
         return got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? 0 : -1;
     }
 
-    // Octets written; 0: no more is taken now; -1: the connection is over.
+    // Return the number of octets written; 0: the socket is full; -1: the connection has ended.
     inline int64_t socket_write(int fd, const void* from, int64_t size) {
         ssize_t sent;
         do {

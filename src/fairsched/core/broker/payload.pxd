@@ -28,16 +28,16 @@ cdef inline uint8_t* payload_body(const Payload* p) noexcept nogil:
     return payload_header(p) + p.header_size
 
 cdef inline Text payload_bcc(const Payload* p) noexcept nogil:
-    """The routing keys that nobody else sees: an array from its length on, or nothing."""
+    """Return the keys of the header BCC: an array, which begins with its length, or nothing."""
     cdef const uint8_t* data = payload_body(p) + p.body_size
     return Text(data, 4 + <uint32_t> frames_number(data, 4)) if p.has_bcc else Text(NULL, 0)
 
 cdef inline int64_t payload_size(const Payload* p, int64_t body) noexcept nogil:
-    """Octets of memory, with so many of the body."""
+    """Return the octets of memory that a message takes, with `body` octets of its body."""
     return <int64_t> sizeof(Payload) + p.exchange_size + p.key_size + p.header_size + body + payload_bcc(p).length
 
 cdef inline Kept* payload_kept(const Payload* p) noexcept nogil:
-    """The block before a message that is `KEPT`."""
+    """Return the block before a message that is `KEPT`."""
     return <Kept*> p - 1
 
 cdef inline void* payload_block(const Payload* p) noexcept nogil:
@@ -47,7 +47,7 @@ cdef inline Payload* payload_create(
     Server* server, Text exchange, Text key, const uint8_t* header, int64_t header_size, const Properties* properties,
     int64_t body_size, int64_t room
 ) noexcept nogil:
-    """A message without its body, for `room` octets of which there is room; NULL when memory is exhausted."""
+    """Make a message without its body, and with room for `room` octets of it; NULL: memory is exhausted."""
     cdef bint persistent = contents_number(header, properties, PROPERTY_DELIVERY_MODE, 1) == 2
     cdef size_t before = sizeof(Kept) if persistent and server.journal != NULL else 0
     cdef void* block = malloc(
@@ -74,13 +74,13 @@ cdef inline Payload* payload_create(
     return p
 
 cdef inline Payload* payload_resize(Payload* p, int64_t room) noexcept nogil:
-    """Make room for so many octets of the body; NULL when memory is exhausted. Before others know it."""
+    """Make room for `room` octets of the body; NULL: memory is exhausted. No other thread may know the message."""
     cdef size_t before = sizeof(Kept) if p.persistent == KEPT else 0
     cdef void* block = realloc(payload_block(p), before + <size_t> payload_size(p, room))
     return <Payload*> (<uint8_t*> block + before) if block != NULL else NULL
 
 cdef inline void payload_account(Payload* p, Server* server) noexcept nogil:
-    """It is complete: count it in its server's memory."""
+    """Count a complete message in its server's memory."""
     p.server = server
     server.payloads.fetch_add(1)
     server.memory.fetch_add(payload_size(p, p.body_size))
@@ -88,7 +88,7 @@ cdef inline void payload_account(Payload* p, Server* server) noexcept nogil:
 cdef inline Payload* payload_again(
     const Payload* old, Text exchange, Text key, const Bytes* header, Text bcc, Properties* properties
 ) noexcept nogil:
-    """The same message with another content header, which is read anew, and counted; NULL when memory is exhausted."""
+    """Copy a message with another content header, and read and count that; NULL: memory is exhausted."""
     cdef int64_t size = header.end - header.begin
     cdef Payload* p
     if header.failed or not contents_find(header.data + header.begin, size, properties):
@@ -110,7 +110,7 @@ cdef inline void payload_retain(Payload* p, uint32_t count) noexcept nogil:
     p.references.fetch_add(count)
 
 cdef inline void payload_release(Payload* p) noexcept nogil:
-    # Who has the only reference need not count: nobody can add one.
+    # With the only reference, no atomic decrement is needed: no other thread can add one.
     if p.references.load() != 1 and p.references.fetch_sub(1) != 1:
         return
     if p.server != NULL:
@@ -121,7 +121,7 @@ cdef inline void payload_release(Payload* p) noexcept nogil:
     free(payload_block(p))
 
 cdef inline Content payload_content(const Payload* p) noexcept nogil:
-    """As the codec writes it."""
+    """Return a message in the form that the codec writes."""
     cdef Content c
     c.exchange = payload_exchange(p)
     c.exchange_size = p.exchange_size

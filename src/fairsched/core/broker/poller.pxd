@@ -1,14 +1,14 @@
-"""Wait for changes of sockets, without Python.
+"""Wait for sockets, without Python.
 
-A connection is reported when it has something to read, takes something again, or ends: whoever was told reads until
-there is nothing, and writes until no more is taken (edge triggered). `poller_read` and `poller_write` are how. A
-listening socket is reported as long as somebody waits there.
-  On Linux that is epoll. Elsewhere it is poll(2), which knows no changes: what was reported is not looked at any more
-until a read or a write has found that there is nothing left, and has said so by `want`. Waiting is O(sockets) then. The
-definition FAIRSCHED_POLL has it so on Linux, for tests.
+A connection's socket is reported once when it becomes readable or writable, or ends (edge triggered). The thread that
+gets the event must read until there is no data, and write until the socket takes no more, with `poller_read` and
+`poller_write`. A listening socket is reported as long as a connection waits to be accepted.
+  Linux uses epoll. Other systems use poll(2), which is level triggered: an event that was reported is not polled again
+until a read or a write has found no more data or room, and has called `want`. Waiting is then O(sockets). Define
+FAIRSCHED_POLL to test that on Linux.
 
-Thread safety: `wait` and `event` are one thread's at a time; the rest any, but for one socket the connection's thread.
-Complexity: O(1), and what is said above.
+Thread safety: `wait` and `event` by one thread at a time; others by any thread, for one socket by its connection's.
+Complexity: O(1), except as stated above.
 """
 
 from libc.stdint cimport int64_t, uint32_t
@@ -57,7 +57,7 @@ cdef extern from *:
             epoll = bell = -1;
         }
 
-        // A listening socket is reported as long as somebody waits there, a connection when it has changed.
+        // A listening socket is level triggered, a connection edge triggered.
         bool add(int fd, void* context, bool listening) {
             epoll_event event{};
             event.events = listening ? EPOLLIN : EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
@@ -65,9 +65,9 @@ cdef extern from *:
             return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0;
         }
 
-        void forget(int) {}           // who closes a socket takes it out
+        void forget(int) {}           // closing a socket removes it
 
-        void want(int, uint32_t) {}   // what changes is reported anyway
+        void want(int, uint32_t) {}   // changes are reported anyway
 
         void ring() {
             uint64_t one = 1;
@@ -80,7 +80,7 @@ cdef extern from *:
             return count < 0 ? 0 : count;
         }
 
-        // Whose event it is, and what; null: the bell.
+        // Return the context of an event, and write its kinds; null: the bell.
         void* event(int index, uint32_t* what) {
             const epoll_event& e = events[index];
             if (e.data.ptr == this) {
@@ -99,8 +99,8 @@ cdef extern from *:
 
     class Poller {
         struct Watch {
-            void* context;   // null: nobody's
-            uint32_t turn;   // of those that have had the descriptor
+            void* context;   // null: the descriptor is unused
+            uint32_t turn;   // counts the sockets that have had the descriptor
             short wanted;
             bool listening;
         };
@@ -111,9 +111,9 @@ cdef extern from *:
         };
 
         std::mutex mutex;
-        std::vector<Watch> watches;    // by descriptor; with the mutex, as is:
+        std::vector<Watch> watches;    // by descriptor; like `waiting`, with the mutex
         bool waiting = false;
-        std::vector<pollfd> polled;    // of who waits, as are:
+        std::vector<pollfd> polled;    // like the next two, of the waiting thread
         std::vector<uint32_t> turns;
         std::vector<Found> found;
         int bell[2] = {-1, -1};
@@ -134,7 +134,7 @@ cdef extern from *:
 
         void report(const pollfd& p, uint32_t turn) {
             Watch& watch = watches[p.fd];
-            // Another thread may have closed it meanwhile, and the system have given its number to another socket.
+            // Another thread may have closed the socket, and the system may have reused its descriptor.
             if (p.revents == 0 || watch.context == nullptr || watch.turn != turn) return;
             bool ends = (p.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
             if (!watch.listening) watch.wanted = ends ? 0 : watch.wanted & ~p.revents;
@@ -166,7 +166,7 @@ cdef extern from *:
             watch.turn += 1;
             watch.wanted = listening ? POLLIN : POLLIN | POLLOUT;
             watch.listening = listening;
-            return true;  // who waits adds
+            return true;  // the waiting thread adds it
         }
 
         void forget(int fd) {
@@ -180,7 +180,7 @@ cdef extern from *:
                 std::lock_guard<std::mutex> lock(mutex);
                 watches[fd].wanted |= (what & EVENT_READ ? POLLIN : 0) | (what & EVENT_WRITE ? POLLOUT : 0);
                 wakes = waiting;
-                waiting = false;  // once is enough
+                waiting = false;  // one ring is enough
             }
             if (wakes) ring();
         }
@@ -230,14 +230,14 @@ cdef extern from *:
         void* event(int index, uint32_t* what) noexcept nogil
 
 cdef inline int64_t poller_read(Poller* p, int fd, void* to, int64_t room) noexcept nogil:
-    """Read, as socket_read does; what comes once there was nothing left is reported."""
+    """Read as socket_read does. After a read that finds no data, the next data is reported."""
     cdef int64_t got = socket_read(fd, to, room)
     if 0 <= got < room:
         p.want(fd, EVENT_READ)
     return got
 
 cdef inline int64_t poller_write(Poller* p, int fd, const void* data, int64_t size) noexcept nogil:
-    """Write, as socket_write does; that more is taken once no more was is reported."""
+    """Write as socket_write does. After an incomplete write, the socket is reported when it takes more."""
     cdef int64_t sent = socket_write(fd, data, size)
     if 0 <= sent < size:
         p.want(fd, EVENT_WRITE)

@@ -1,4 +1,4 @@
-"""Publishing: a message is routed, put into its queues, returned if it has none, and confirmed.
+"""Publishing: a message is routed, put into its queues or returned, and confirmed.
 
 Routing takes the topology's lock in shared mode; a connection keeps it while it reads messages, and releases it before
 anything else. Confirms are written together for all messages read (`confirms_write`); a basic.nack is sent at its place
@@ -29,13 +29,13 @@ from fairsched.core.broker.durability.keeping cimport message_keep, refuse_disk
 from fairsched.core.broker.errors cimport (
     Refusal, refusal_quoted, refusal_say, refusal_text, refuse, refuse_memory, refuse_name,
 )
-from fairsched.core.broker.exchanges.exchanges cimport Exchange
-from fairsched.core.broker.exchanges.routing cimport Route, route_exchange, route_publish
+from fairsched.core.broker.exchanges.routing cimport route_exchange, route_publish
+from fairsched.core.broker.exchanges.state cimport Exchange, Route
 from fairsched.core.broker.payload cimport (
     payload_again, payload_content, payload_exchange, payload_header, payload_key, payload_release, payload_retain,
 )
 from fairsched.core.broker.queues cimport brokerqueue_put
-from fairsched.core.broker.state cimport BrokerQueue, Channel, Client, ConfirmRun, Payload, Publication
+from fairsched.core.broker.state cimport BrokerConnection, BrokerQueue, Channel, ConfirmRun, Payload, Publication
 
 cdef inline bint refuse_expiration(Refusal* refusal, Text text, const char* why, Text what) noexcept nogil:
     refuse_name(refusal, PRECONDITION_FAILED, b"invalid expiration '", text, b"': ")
@@ -45,7 +45,7 @@ cdef inline bint refuse_expiration(Refusal* refusal, Text text, const char* why,
     return False
 
 cdef inline bint expiration_read(Text text, int64_t* milliseconds, Refusal* refusal) noexcept nogil:
-    """Read a time to live: digits, after a sign or none; False: refused."""
+    """Read a time to live: an optional sign, and digits; False: refused."""
     cdef uint32_t first = 1 if text.length and text.data[0] in (b'+', b'-') else 0, at = first
     cdef int64_t value = 0
     while at < text.length and b'0' <= text.data[at] <= b'9':
@@ -66,7 +66,7 @@ cdef inline bint expiration_read(Text text, int64_t* milliseconds, Refusal* refu
     return True
 
 cdef inline bint publication_check(Channel* ch, Publication* p, Refusal* refusal) noexcept nogil:
-    """Read and check what the properties ask for."""
+    """Read and check the properties that the broker uses."""
     cdef const uint8_t* header = payload_header(p.payload)
     cdef Text text
     p.expiration = -1
@@ -77,11 +77,11 @@ cdef inline bint publication_check(Channel* ch, Publication* p, Refusal* refusal
         return refuse(refusal, INTERNAL_ERROR, b"a header is NaN or infinite")
     if contents_has(&p.properties, PROPERTY_USER_ID):
         text = contents_text(header, &p.properties, PROPERTY_USER_ID)
-        if not text_equal(text, ch.client.user):
+        if not text_equal(text, ch.connection.user):
             refuse_name(
                 refusal, PRECONDITION_FAILED, b"user_id property set to '", text, b"' but authenticated user was '"
             )
-            refusal_text(refusal, ch.client.user)
+            refusal_text(refusal, ch.connection.user)
             refusal_say(refusal, b"'")
             return False
     if contents_has(&p.properties, PROPERTY_EXPIRATION):
@@ -89,33 +89,34 @@ cdef inline bint publication_check(Channel* ch, Publication* p, Refusal* refusal
         return expiration_read(text, &p.expiration, refusal)
     return True
 
-cdef inline bint publication_put(Client* client, Publication* p) noexcept nogil:
-    """Put a message into the queues that it was routed to, and give up the reference; False: one refuses it."""
+cdef inline bint publication_put(BrokerConnection* connection, Publication* p) noexcept nogil:
+    """Put a message into the queues of its route, and release it; False: one of them refuses it."""
     cdef int64_t i
     cdef bint taken = True
-    if client.route.count == 0:
+    if connection.route.count == 0:
         payload_release(p.payload)
         return True
-    if client.route.count > 1:
-        payload_retain(p.payload, <uint32_t> (client.route.count - 1))
-    for i in range(client.route.count):
-        if not brokerqueue_put(<BrokerQueue*> client.route.queues[i], p, client.now, &client.dead):
+    if connection.route.count > 1:
+        payload_retain(p.payload, <uint32_t> (connection.route.count - 1))
+    for i in range(connection.route.count):
+        if not brokerqueue_put(<BrokerQueue*> connection.route.queues[i], p, connection.now, &connection.dead):
             taken = False
     return taken
 
 cdef inline void publication_return(Channel* ch, const Payload* p) noexcept nogil:
-    """Return a message that goes nowhere."""
+    """Send basic.return for a message that has no queue."""
     cdef Content content = payload_content(p)
     basic_return_write(
-        &ch.client.output, ch.number, <int64_t> ch.client.frame_max - 8, NO_ROUTE, text_of(b"NO_ROUTE"), &content
+        &ch.connection.output, ch.number, <int64_t> ch.connection.frame_max - 8, NO_ROUTE, text_of(b"NO_ROUTE"),
+        &content
     )
 
 cdef inline bint publication_answers(const Payload* p) noexcept nogil:
-    """Return whether a message is a direct reply, which RabbitMQ delivers to no queue, and so returns as well."""
+    """Return whether a message is a direct reply; RabbitMQ delivers it to no queue, and so returns it too."""
     return p.exchange_size == 0 and text_begins(Text(payload_key(p), p.key_size), b"amq.rabbitmq.reply-to.")
 
 cdef inline bint publication_hide(Publication* p) noexcept nogil:
-    """Take the header BCC out of a message and keep its keys, by which a dead letter goes, too."""
+    """Remove the header BCC from a message. Its keys are kept, since dead letters are routed by them."""
     cdef Payload* old = p.payload
     cdef const uint8_t* header = payload_header(old)
     cdef Text bcc = text_of(b"BCC"), headers = contents_text(header, &p.properties, PROPERTY_HEADERS)
@@ -145,16 +146,17 @@ cdef inline bint publication_hide(Publication* p) noexcept nogil:
     return p.payload != NULL
 
 cdef inline bint publication_route(Channel* ch, Publication* p, Refusal* refusal) noexcept nogil:
-    """Check a message in RabbitMQ's order, and find its queues; False: refused, and the reference is given up."""
-    cdef Client* client = ch.client
+    """Check a message in RabbitMQ's order, and find its queues; False: refused, and the message is released."""
+    cdef BrokerConnection* connection = ch.connection
     cdef Payload* payload = p.payload
     cdef Exchange* x
-    topology_share(client)
+    topology_share(connection)
     x = route_exchange(
-        &client.host.topology, Text(payload_exchange(payload), payload.exchange_size), refusal
+        &connection.host.topology, Text(payload_exchange(payload), payload.exchange_size), refusal
     )
     if x != NULL and publication_check(ch, p, refusal) and route_publish(
-        &client.route, &client.host.topology, x, Text(payload_key(payload), payload.key_size), payload_header(payload),
+        &connection.route, &connection.host.topology, x, Text(payload_key(payload), payload.key_size),
+        payload_header(payload),
         &p.properties, refusal
     ):
         return True
@@ -162,36 +164,36 @@ cdef inline bint publication_route(Channel* ch, Publication* p, Refusal* refusal
     return False
 
 cdef inline bint publication_deliver(Channel* ch, Publication* p, bint* taken, Refusal* refusal) noexcept nogil:
-    """Put a message into the queues that were found; False: refused. The reference is given up in any case."""
-    cdef Client* client = ch.client
-    if client.route.bcc and not publication_hide(p):
+    """Put a message into the queues found, and release it; False: refused."""
+    cdef BrokerConnection* connection = ch.connection
+    if connection.route.bcc and not publication_hide(p):
         return refuse_memory(refusal)
-    if p.mandatory and (client.route.count == 0 or client.route.count == 1 and publication_answers(p.payload)):
+    if p.mandatory and (connection.route.count == 0 or connection.route.count == 1 and publication_answers(p.payload)):
         publication_return(ch, p.payload)
     if not message_keep(
-        client.server, p.payload, client.route.queues, client.route.count, p.expiration, &p.batch
+        connection.server, p.payload, connection.route.queues, connection.route.count, p.expiration, &p.batch
     ):
         payload_release(p.payload)
         taken[0] = False
         return ch.confirms or refuse_disk(refusal)
-    taken[0] = publication_put(client, p)
+    taken[0] = publication_put(connection, p)
     return True
 
 # Confirms -------------------------------------------------------------------------------------------------------------
 
 cdef inline void confirm_flush(Channel* ch, uint64_t last) noexcept nogil:
-    """Confirm what was published up to a number, and has not been said to be taken or refused."""
+    """Confirm the messages up to a number that were neither confirmed nor refused."""
     if ch.confirmed < last:
-        basic_ack_write(&ch.client.output, ch.number, last, last - ch.confirmed > 1)
+        basic_ack_write(&ch.connection.output, ch.number, last, last - ch.confirmed > 1)
         ch.confirmed = last
 
 cdef inline void confirm_refuse(Channel* ch, uint64_t last, bint multiple) noexcept nogil:
-    """Refuse what was published last, or all of it that was not confirmed."""
-    basic_nack_write(&ch.client.output, ch.number, last, multiple, False)
+    """Refuse the last message, or all unconfirmed ones."""
+    basic_nack_write(&ch.connection.output, ch.number, last, multiple, False)
     ch.confirmed = last
 
 cdef inline void confirm_note(Channel* ch, bint taken, uint64_t batch) noexcept nogil:
-    """The next message was taken, or refused."""
+    """Note that the next message was accepted or refused."""
     ch.sequence += 1
     if batch or bytes_size(&ch.waiting):
         confirm_later(ch, taken, batch)
@@ -201,11 +203,11 @@ cdef inline void confirm_note(Channel* ch, bint taken, uint64_t batch) noexcept 
         return
     if not ch.awaits_confirm:
         ch.awaits_confirm = True
-        ch.next_confirm = ch.client.confirming
-        ch.client.confirming = ch
+        ch.next_confirm = ch.connection.confirming
+        ch.connection.confirming = ch
 
 cdef inline void confirm_later(Channel* ch, bint taken, uint64_t batch) noexcept nogil:
-    """Note what the disk is awaited for. What needs no disk waits, too, behind what does: confirms are in order."""
+    """Append a message to those that wait for the disk. Confirms are in order, so transient messages wait as well."""
     cdef ConfirmRun run = ConfirmRun(ch.sequence, batch, not taken)
     cdef ConfirmRun* before
     if bytes_size(&ch.waiting):
@@ -215,11 +217,11 @@ cdef inline void confirm_later(Channel* ch, bint taken, uint64_t batch) noexcept
             return
         run.batch = max(batch, before.batch)
     bytes_append(&ch.waiting, <const uint8_t*> &run, sizeof(ConfirmRun))
-    if ch.waiting.failed:  # nothing is known any more of what to confirm
-        ch.client.output.failed = True
+    if ch.waiting.failed:  # the list of messages to confirm is lost
+        ch.connection.output.failed = True
 
 cdef inline bint confirm_run(Channel* ch, const ConfirmRun* run, Journal* j) noexcept nogil:
-    """Confirm or refuse a run; False: the disk is awaited."""
+    """Confirm or refuse a run; False: it waits for the disk."""
     cdef bint failed = j.failed.load() != 0
     if not journal_is_durable(j, run.batch):
         if failed:
@@ -233,17 +235,17 @@ cdef inline bint confirm_run(Channel* ch, const ConfirmRun* run, Journal* j) noe
     return True
 
 cdef inline void confirm_due(Channel* ch) noexcept nogil:
-    """Confirm all that was taken and needs no disk, or is on it."""
-    cdef Journal* j = ch.client.server.journal
+    """Confirm all accepted messages of a channel that do not wait for the disk."""
+    cdef Journal* j = ch.connection.server.journal
     if bytes_size(&ch.waiting) == 0:
         confirm_flush(ch, ch.sequence)
         return
     while bytes_size(&ch.waiting) and confirm_run(ch, <ConfirmRun*> (ch.waiting.data + ch.waiting.begin), j):
         bytes_take(&ch.waiting, sizeof(ConfirmRun))
 
-cdef inline void confirms_due(Client* client) noexcept nogil:
-    """… of all channels; those that wait for the disk stay in the list."""
-    cdef Channel** link = &client.confirming
+cdef inline void confirms_due(BrokerConnection* connection) noexcept nogil:
+    """Confirm the messages of all channels. Channels that wait for the disk stay in the list."""
+    cdef Channel** link = &connection.confirming
     cdef Channel* ch = link[0]
     while ch != NULL:
         confirm_due(ch)
@@ -254,17 +256,17 @@ cdef inline void confirms_due(Client* client) noexcept nogil:
             link[0] = ch.next_confirm
         ch = link[0]
 
-cdef inline void confirms_write(Client* client) noexcept nogil:
-    """Confirm all that was taken since the last time, and have the disk say when there is more."""
-    confirms_due(client)
-    if client.confirming != NULL:
-        client.waits.store(1)
-        confirms_due(client)  # the disk may have been faster
+cdef inline void confirms_write(BrokerConnection* connection) noexcept nogil:
+    """Confirm messages accepted since the last call, and have the journal notify the connection if some wait."""
+    confirms_due(connection)
+    if connection.confirming != NULL:
+        connection.waits.store(1)
+        confirms_due(connection)  # the journal may have progressed meanwhile
 
-# What a client has published ------------------------------------------------------------------------------------------
+# Incoming messages ----------------------------------------------------------------------------------------------------
 
 cdef inline bint channel_publish(Channel* ch, Refusal* refusal) noexcept nogil:
-    """A message is complete; False: refused."""
+    """Publish a complete message; False: refused."""
     cdef Publication p = ch.incoming
     cdef bint taken = True
     ch.incoming.payload = NULL
@@ -280,9 +282,9 @@ cdef inline bint channel_publish(Channel* ch, Refusal* refusal) noexcept nogil:
     return True
 
 cdef inline void publication_names(const Route* r, const Payload* p, Bytes* names) noexcept nogil:
-    """Append the names of the queues that were found, for `route_named`.
+    """Append the names of the queues found, for `route_named`.
 
-    With the default exchange they are the keys: it leads to a queue that is declared later as well.
+    With the default exchange these are the keys, since the queue may be declared later.
     """
     cdef int64_t i
     if p.exchange_size:
@@ -308,12 +310,12 @@ cdef inline bint transaction_keep(Channel* ch, Publication* p, const Bytes* name
     return True
 
 cdef inline bint transaction_publish(Channel* ch, Publication* p, Refusal* refusal) noexcept nogil:
-    """Keep a message, and where it goes, until the transaction is committed."""
+    """Keep a message and the names of its queues until the transaction is committed."""
     cdef Bytes names
     cdef bint kept
     bytes_init(&names)
-    publication_names(&ch.client.route, p.payload, &names)
-    if ch.client.route.bcc and not publication_hide(p):
+    publication_names(&ch.connection.route, p.payload, &names)
+    if ch.connection.route.bcc and not publication_hide(p):
         bytes_clear(&names)
         return refuse_memory(refusal)
     kept = not names.failed and transaction_keep(ch, p, &names)

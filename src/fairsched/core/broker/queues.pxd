@@ -1,6 +1,7 @@
 """A queue of the broker: its memory, putting messages into it, and its deletion.
 
-Thread safety: any thread that holds a reference, outside of `guard`; what needs the topology's lock says so.
+Thread safety: any thread that has a reference and does not hold `guard`; functions that need the topology's lock say
+so.
 Complexity: put O(1), besides the order of the queue; purge and drop O(messages).
 """
 
@@ -13,16 +14,20 @@ from fairsched.core.amqp.contents cimport (
 )
 from fairsched.core.amqp.octets cimport Text, text_copy, text_free
 from fairsched.core.amqp.tables cimport Field, field_integer, tables_get
+from fairsched.core.broker.arguments cimport (
+    DROP_HEAD, FAIR_WEIGHT_MAX, QueueArguments, REJECT_PUBLISH_DLX, arguments_move,
+)
 from fairsched.core.broker.durability.keeping cimport message_leave
 from fairsched.core.broker.exchanges.names cimport NameEntry, names_add, names_clear, names_find, names_init
 from fairsched.core.broker.keys cimport KEY_ROOM, key_of
 from fairsched.core.broker.network cimport clock_now
 from fairsched.core.broker.payload cimport payload_header, payload_key, payload_release
 from fairsched.core.broker.state cimport (
-    Arguments, BrokerQueue, Consumer, DROP_HEAD, DeadLetters, FAIR_WEIGHT_MAX, Guard, Host, Payload, Publication,
-    REJECT_PUBLISH_DLX, Server,
+    BrokerQueue, Consumer, DeadLetters, Guard, Host, Payload, Publication, Server,
 )
-from fairsched.core.broker.visit cimport DEAD_EXPIRED, DEAD_MAXLEN, Visit, deadletters_add, visit_begin, visit_end
+from fairsched.core.broker.queuecall cimport (
+    DEAD_EXPIRED, DEAD_MAXLEN, QueueCall, deadletters_add, queuecall_begin, queuecall_end,
+)
 from fairsched.core.connection.connection cimport connection_submit
 from fairsched.core.queue.groups cimport GROUPS_NONE
 from fairsched.core.queue.members cimport consumer_init
@@ -46,17 +51,17 @@ from fairsched.core.queue.time cimport queue_sweep
 from fairsched.core.schedule.slots cimport NO_SLOT, slots_add
 
 cdef enum:
-    QUEUE_THRESHOLD = 100        # dead entries that a list of consumers keeps
-    FAIR_KEYS_MAX = 65536        # further ones share a slot with messages that have no key
+    QUEUE_THRESHOLD = 100        # dead entries kept in a list of consumers
+    FAIR_KEYS_MAX = 65536        # messages of further keys share the slot of those without a key
 
 cdef enum: MILLISECOND = 1000000
-cdef enum: LIFE_AT_ONCE = 10000000  # nanoseconds that a consumer has for what is to be delivered at once or never
+cdef enum: LIFE_AT_ONCE = 10000000  # nanoseconds to deliver a message with a TTL of 0
 
 # Memory ---------------------------------------------------------------------------------------------------------------
 
 cdef inline void brokerqueue_limit(BrokerQueue* b) noexcept nogil:
-    """Set the limits that the arguments ask for."""
-    cdef Arguments* a = &b.arguments
+    """Set the limits that the arguments give."""
+    cdef QueueArguments* a = &b.arguments
     cdef Queue* q = &b.queue
     q.overflow.max_depth = a.max_length
     q.overflow.max_bytes = a.max_bytes
@@ -69,15 +74,15 @@ cdef inline void brokerqueue_limit(BrokerQueue* b) noexcept nogil:
         q.live_limit = 1
         q.live_by_priority = True
 
-cdef inline uint32_t brokerqueue_levels(const Arguments* a) noexcept nogil:
+cdef inline uint32_t brokerqueue_levels(const QueueArguments* a) noexcept nogil:
     return <uint32_t> (a.max_priority + 1) if a.kind == <uint32_t> KIND_PRIORITY else 1
 
 cdef inline BrokerQueue* brokerqueue_create(
-    Server* server, Host* host, Text name, Text table, const Arguments* arguments
+    Server* server, Host* host, Text name, Text table, const QueueArguments* arguments
 ) noexcept nogil:
-    """A queue that nobody knows, with one reference; NULL when memory is exhausted.
+    """Make a queue with one reference, which is in no topology yet; NULL: memory is exhausted.
 
-    The texts of `arguments` are in `table`; those of the queue, in its copy of it.
+    The texts of `arguments` point into `table`; those of the queue, into its copy.
     """
     cdef BrokerQueue* b = <BrokerQueue*> malloc(sizeof(BrokerQueue))
     cdef bint made
@@ -99,7 +104,7 @@ cdef inline BrokerQueue* brokerqueue_create(
     if not made or b.name.data == NULL or b.table.data == NULL:
         brokerqueue_destroy(b)
         return NULL
-    arguments_rebase(&b.arguments, table, b.table)
+    arguments_move(&b.arguments, table, b.table)
     brokerqueue_limit(b)
     consumer_init(&b.getter, 0, True)
     b.queue.ids += 1
@@ -111,20 +116,8 @@ cdef inline BrokerQueue* brokerqueue_create(
         return NULL
     return b
 
-cdef inline void text_rebase(Text* text, Text old, Text new_) noexcept nogil:
-    if text.data != NULL:
-        text.data = new_.data + (text.data - old.data)
-
-cdef inline void arguments_rebase(Arguments* a, Text old, Text new_) noexcept nogil:
-    """Have the texts be in a copy of the table."""
-    text_rebase(&a.dlx, old, new_)
-    text_rebase(&a.dlk, old, new_)
-    text_rebase(&a.key, old, new_)
-    text_rebase(&a.fair_key, old, new_)
-    text_rebase(&a.weights, old, new_)
-
 cdef inline void brokerqueue_destroy(BrokerQueue* b) noexcept nogil:
-    """Free it. Nobody knows it, and nobody has a message of it."""
+    """Free a queue that has no references and no delivered messages."""
     cdef Message* m
     b.queue.closed.store(1)
     if b.queue.order.levels != NULL:
@@ -151,7 +144,7 @@ cdef inline void brokerqueue_release(BrokerQueue* b) noexcept nogil:
 # Putting --------------------------------------------------------------------------------------------------------------
 
 cdef inline NameEntry* brokerqueue_slot_add(BrokerQueue* b, Text key, int64_t weight) noexcept nogil:
-    """Guarded, or before others know it. Give a key its slot; NULL: memory is exhausted."""
+    """Make the slot of a key; NULL: memory is exhausted. With `guard`, or before other threads know the queue."""
     cdef uint32_t slot
     queue_lock(&b.queue)
     slot = slots_add(&b.queue.order.slots, weight, False)
@@ -159,7 +152,7 @@ cdef inline NameEntry* brokerqueue_slot_add(BrokerQueue* b, Text key, int64_t we
     return names_add(&b.slots, key, <void*> <uintptr_t> slot) if slot != NO_SLOT else NULL
 
 cdef inline int64_t weight_of(Text weights, Text key) noexcept nogil:
-    """The weight of a key in a table of weights; 1: it has none there."""
+    """Return the weight of a key in a table of weights; 1 if it is missing."""
     cdef Field f
     cdef int64_t weight
     if not tables_get(weights, key, &f) or not field_integer(&f, &weight):
@@ -167,7 +160,7 @@ cdef inline int64_t weight_of(Text weights, Text key) noexcept nogil:
     return weight if 1 <= weight <= FAIR_WEIGHT_MAX else 1
 
 cdef inline uint32_t brokerqueue_slot(BrokerQueue* b, const Publication* p) noexcept nogil:
-    """The slot that a message is served in, made for the first of its key."""
+    """Return the slot of a message; it is made for the first message of a key."""
     cdef Text key
     cdef NameEntry* entry
     cdef uint8_t room[KEY_ROOM]
@@ -183,13 +176,13 @@ cdef inline uint32_t brokerqueue_slot(BrokerQueue* b, const Publication* p) noex
     return <uint32_t> <uintptr_t> entry.value if entry != NULL else 0
 
 cdef inline int64_t brokerqueue_life(const BrokerQueue* b, const Publication* p) noexcept nogil:
-    """Milliseconds that a message is to live; -1: for ever."""
+    """Return the time to live of a message in milliseconds; -1: unlimited."""
     if b.arguments.message_ttl < 0 or (0 <= p.expiration < b.arguments.message_ttl):
         return p.expiration
     return b.arguments.message_ttl
 
 cdef inline bint brokerqueue_gives_at_once(const BrokerQueue* b, Payload* p) noexcept nogil:
-    """Whether a message of a queue has a time to live of 0: it goes to a consumer at once, or expires."""
+    """Return whether a message's time to live is 0: a consumer gets it at once, or it expires."""
     cdef const uint8_t* header = payload_header(p)
     cdef Properties properties
     cdef Text text
@@ -200,31 +193,31 @@ cdef inline bint brokerqueue_gives_at_once(const BrokerQueue* b, Payload* p) noe
         return False
     contents_find(header, p.header_size, &properties)
     text = contents_text(header, &properties, PROPERTY_EXPIRATION)
-    for i in range(text.length):  # it was checked when it was published: a sign and digits
+    for i in range(text.length):  # checked at publication: an optional sign, and digits
         if b'1' <= text.data[i] <= b'9':
             return False
     return text.length > 0
 
 cdef inline void timed_push(Server* server, BrokerQueue* b) noexcept nogil:
-    """Put a queue, with a reference, among those that time concerns."""
+    """Add a queue, with a reference, to the list of queues with timers."""
     cdef uintptr_t head = server.timed.load()
     b.next_timed = <BrokerQueue*> head
     while not server.timed.compare_exchange_weak(head, <uintptr_t> b):
         b.next_timed = <BrokerQueue*> head
 
 cdef inline void brokerqueue_watch(BrokerQueue* b) noexcept nogil:
-    """Have time looked after."""
+    """Have the timer thread look after a queue."""
     cdef Server* server = b.server
     if b.listed.load() or b.listed.exchange(1):
         return
     brokerqueue_retain(b)
     timed_push(server, b)
-    server.poller.ring()  # who waits there does not know yet
+    server.poller.ring()  # the waiting thread computes its timeout again
 
 cdef inline void brokerqueue_offer(
     BrokerQueue* b, const Publication* p, int64_t now, Offer* offer, uint8_t* room
 ) noexcept nogil:
-    """Fill in what core/queue is given; `expiry` is that of messages that have none, `room` is for the key."""
+    """Fill in an offer for core/queue. `expiry` is for messages that have none; `room` holds the key."""
     cdef Text key
     offer.token = <uint64_t> <uintptr_t> p.payload
     offer.size = p.payload.body_size
@@ -233,14 +226,14 @@ cdef inline void brokerqueue_offer(
     offer.key = NULL
     offer.key_length = 0
     offer.slot = 0
-    if b.arguments.kind == <uint32_t> KIND_PRIORITY:  # core/queue has the middle at 4
+    if b.arguments.kind == <uint32_t> KIND_PRIORITY:  # the middle priority of core/queue is 4
         offer.priority = min(
             <int64_t> contents_number(payload_header(p.payload), &p.properties, PROPERTY_PRIORITY, 0),
             b.arguments.max_priority
         ) + (5 - (b.arguments.max_priority + 2) // 2)
     elif b.arguments.kind == <uint32_t> KIND_FAIR:
         offer.slot = brokerqueue_slot(b, p)
-        offer.size = 0  # each message costs as much as any other
+        offer.size = 0  # all messages cost the same
     elif b.arguments.kind == <uint32_t> KIND_SORTED or b.arguments.kind == <uint32_t> KIND_LAST_VALUE:
         key = key_of(p, b.arguments.key, b.arguments.kind == <uint32_t> KIND_SORTED, room)
         offer.key = <const char*> key.data
@@ -249,25 +242,25 @@ cdef inline void brokerqueue_offer(
 cdef inline bint brokerqueue_put(
     BrokerQueue* b, const Publication* p, int64_t now, DeadLetters* dead
 ) noexcept nogil:
-    """Put a message, with a reference to it; False: the queue refuses it, and the publisher is to be told."""
-    cdef Visit v
+    """Put a message, and take over a reference; False: the queue refuses it, and the publisher must be told."""
+    cdef QueueCall call
     cdef Offer offer
     cdef uint8_t room[KEY_ROOM]
     cdef Admittance done
     cdef int64_t life = brokerqueue_life(b, p)
     cdef bint wanted
     brokerqueue_offer(b, p, now, &offer, &room[0])
-    visit_begin(&v, b, now, dead)
-    wanted = life == 0 and queue_wanted(&v.call)
+    queuecall_begin(&call, b, now, dead)
+    wanted = life == 0 and queue_wanted(&call.base)
     if life == 0 and not wanted and b.queue.available.load() == 0:
-        visit_end(&v)
+        queuecall_end(&call)
         deadletters_add(dead, b, p.payload, DEAD_EXPIRED)
         return True
-    if life >= 0:  # as with RabbitMQ, what is behind others does not expire before it is the first one
+    if life >= 0:  # as in RabbitMQ, a message expires only at the head
         offer.expiry = now + (LIFE_AT_ONCE if wanted else life * MILLISECOND)
         brokerqueue_watch(b)
-    done = queue_put(&v.call, &offer, NULL)
-    visit_end(&v)
+    done = queue_put(&call.base, &offer, NULL)
+    queuecall_end(&call)
     if done == PUT_DONE:
         b.published.fetch_add(1)
         return True
@@ -278,16 +271,17 @@ cdef inline bint brokerqueue_put(
         deadletters_add(dead, b, p.payload, DEAD_MAXLEN)
     else:
         message_leave(b, p.payload)
-    return done == PUT_CLOSED  # as though it had come before the queue was deleted
+    return done == PUT_CLOSED  # as if the queue were deleted after this message
 
 cdef inline bint brokerqueue_restore(
     BrokerQueue* b, const Publication* p, int64_t life, bint redelivered, int64_t now
 ) noexcept nogil:
-    """Put a message back that was here before the process ended, whatever the queue's limits; before others know it.
+    """Put a message from the journal back into its queue, whatever the queue's limits.
 
-    `life`: milliseconds that are left; -1: it does not expire. The reference is given up. False: memory is exhausted.
+    Called before other threads know the queue. `life` is the time to live in milliseconds; -1: unlimited. Takes over a
+    reference. False: memory is exhausted.
     """
-    cdef Visit v
+    cdef QueueCall call
     cdef Offer offer
     cdef uint8_t room[KEY_ROOM]
     cdef DeadLetters none
@@ -299,14 +293,14 @@ cdef inline bint brokerqueue_restore(
         offer.expiry = now + life * MILLISECOND
         brokerqueue_watch(b)
     b.queue.overflow.policy = OVERFLOW_NONE
-    visit_begin(&v, b, now, &none)
-    done = queue_put(&v.call, &offer, &m) == PUT_DONE
+    queuecall_begin(&call, b, now, &none)
+    done = queue_put(&call.base, &offer, &m) == PUT_DONE
     if m != NULL:
         queue_lock(&b.queue)
         m.redelivered = redelivered
         queue_unref(&b.queue, m)
         queue_unlock(&b.queue)
-    visit_end(&v)
+    queuecall_end(&call)
     brokerqueue_limit(b)
     if not done:
         payload_release(p.payload)
@@ -314,54 +308,54 @@ cdef inline bint brokerqueue_restore(
 
 # Housekeeping ---------------------------------------------------------------------------------------------------------
 
-cdef inline void visit_expire(Visit* v) noexcept nogil:
-    """Have what has expired leave: as with RabbitMQ, when nothing that lives is before it."""
-    cdef Queue* q = v.call.queue
+cdef inline void queuecall_expire(QueueCall* call) noexcept nogil:
+    """Remove expired messages from the head of the queue, as RabbitMQ does."""
+    cdef Queue* q = call.base.queue
     if q.timed.load() == 0:
         return
     if q.order.kind == KIND_FAIR:
-        queue_sweep(q, &v.call)
+        queue_sweep(q, &call.base)
         return
     queue_lock(q)
-    queue_next(&v.call, False)
+    queue_next(&call.base, False)
     queue_unlock(q)
 
-cdef inline void visit_returned(Visit* v) noexcept nogil:
-    """Once all messages are back: drop what does not fit, then what has expired."""
-    queue_lock(v.call.queue)
-    queue_ring(v.call.queue, &v.call, <uint64_t> -1)
-    queue_unlock(v.call.queue)
-    visit_expire(v)
+cdef inline void queuecall_returned(QueueCall* call) noexcept nogil:
+    """Drop messages above the limits, then expired ones, after messages were returned."""
+    queue_lock(call.base.queue)
+    queue_ring(call.base.queue, &call.base, <uint64_t> -1)
+    queue_unlock(call.base.queue)
+    queuecall_expire(call)
 
 cdef inline void brokerqueue_expire(BrokerQueue* b, int64_t now, DeadLetters* dead) noexcept nogil:
-    """Have what has expired leave."""
-    cdef Visit v
-    visit_begin(&v, b, now, dead)
-    visit_expire(&v)
-    visit_end(&v)
+    """Remove expired messages."""
+    cdef QueueCall call
+    queuecall_begin(&call, b, now, dead)
+    queuecall_expire(&call)
+    queuecall_end(&call)
 
 cdef inline int64_t brokerqueue_purge(BrokerQueue* b, int64_t now) noexcept nogil:
-    """Remove all messages that nobody has; how many."""
-    cdef Visit v
+    """Remove all messages that are not delivered, and return their number."""
+    cdef QueueCall call
     cdef DeadLetters none
     cdef Queue* q = &b.queue
     cdef QueueWalk w
     cdef Message* m
     cdef int64_t purged = 0
     none.first = NULL
-    visit_begin(&v, b, now, &none)
+    queuecall_begin(&call, b, now, &none)
     m = queuewalk_begin(&w, q)
     while m != NULL:
         if m.state == <uint32_t> MESSAGE_AVAILABLE or m.state == <uint32_t> MESSAGE_HELD:
-            queue_remove(q, &v.call, m, REASON_CLOSED)
+            queue_remove(q, &call.base, m, REASON_CLOSED)
             purged += 1
         m = queuewalk_next(&w, m)
     queuewalk_end(&w)
-    visit_end(&v)
+    queuecall_end(&call)
     return purged
 
 cdef inline bint brokerqueue_close(BrokerQueue* b, bint if_unused, bint if_empty) noexcept nogil:
-    """Take no more messages and consumers; False: it is not so, and goes on."""
+    """Close a queue to messages and consumers; False: it is in use or not empty, and stays open."""
     cdef Queue* q = &b.queue
     cdef bint closes
     queue_lock(q)
@@ -373,16 +367,16 @@ cdef inline bint brokerqueue_close(BrokerQueue* b, bint if_unused, bint if_empty
     return closes
 
 cdef inline int64_t brokerqueue_drop(BrokerQueue* b, int64_t now) noexcept nogil:
-    """A queue that was closed, and is not in the topology any more, goes, with what is in it; how many messages.
+    """Delete a queue that is closed and no longer in the topology, and return the number of its messages.
 
-    Its consumers are told by their connections' threads. The reference of the topology is given up.
+    The threads of their connections notify its consumers. The topology's reference is released.
     """
     cdef Consumer* c
     cdef int64_t purged
     b.guard.lock()
     c = b.consumers
     while c != NULL:
-        c.references.fetch_add(1)  # of the task
+        c.references.fetch_add(1)  # for the task
         if not connection_submit(c.target.session.connection, &c.task):
             c.references.fetch_sub(1)
         c = c.next_of_queue

@@ -23,7 +23,7 @@ cdef inline bint replies_named(Text name) noexcept nogil:
     return text_is(name, b"amq.rabbitmq.reply-to")
 
 cdef inline BrokerQueue* replies_open(Channel* ch, const BasicConsume* m, Refusal* refusal) noexcept nogil:
-    """The queue of a channel's answers, referenced; NULL: refused."""
+    """Return the queue of a channel's replies, referenced; NULL: refused."""
     cdef QueueDeclare declare
     cdef uint8_t generated[64]
     if not m.no_ack:
@@ -40,14 +40,14 @@ cdef inline BrokerQueue* replies_open(Channel* ch, const BasicConsume* m, Refusa
     if ch.replies.data == NULL:
         refuse_memory(refusal)
         return NULL
-    return queue_obtain(ch.client, &declare, refusal)
+    return queue_obtain(ch.connection, &declare, refusal)
 
 cdef inline bint replies_address(
     Channel* ch, const uint8_t* header, int64_t size, const Properties* properties, Bytes* out, Refusal* refusal
 ) noexcept nogil:
-    """Write the payload of a content header with the channel's own reply-to, if that is what it asks for.
+    """Write the payload of a content header with the channel's own reply-to.
 
-    `out`, which is to be cleared, stays empty if it is not. False: refused.
+    `out`, which the caller clears, stays empty if the message does not ask for that. False: refused.
     """
     cdef int64_t begin
     bytes_init(out)

@@ -14,15 +14,16 @@ from libc.string cimport memset
 
 from fairsched.core.amqp.octets cimport Text, bytes_clear, bytes_init, text_copy, text_free
 from fairsched.core.broker.channels cimport channel_disposed
-from fairsched.core.broker.clients cimport (
-    READ_LEAST, client_buffered, client_settle_up, client_tear_down, client_work, client_write,
+from fairsched.core.broker.connections cimport (
+    READ_LEAST, brokerconnection_buffered, brokerconnection_settle_up, brokerconnection_tear_down,
+    brokerconnection_work, brokerconnection_write,
 )
 from fairsched.core.broker.consumers cimport (
     consumer_disposed, consumer_interest, consumer_leave, consumer_pull, host_forget,
 )
 from fairsched.core.broker.deadletters cimport deadletters_publish
 from fairsched.core.broker.durability.journal cimport Journal
-from fairsched.core.broker.durability.keeping cimport clients_told
+from fairsched.core.broker.durability.keeping cimport connections_told
 from fairsched.core.broker.exchanges.exchanges cimport topology_clear, topology_init
 from fairsched.core.broker.exchanges.routing cimport route_clear, route_init
 from fairsched.core.broker.handshake cimport SECOND, login_done, login_forget
@@ -34,10 +35,10 @@ from fairsched.core.broker.queues cimport (
     MILLISECOND, brokerqueue_close, brokerqueue_drop, brokerqueue_expire, brokerqueue_release, timed_push,
 )
 from fairsched.core.broker.state cimport (
-    ALARM_DEAD, ALARM_HEARTBEAT, ALARM_MEMORY, ALARM_STOP, ALARM_TIMEOUT, BrokerQueue, CLIENT_HEADER, Client, Guard,
-    Host, Server, SharedGuard,
+    ALARM_DEAD, ALARM_HEARTBEAT, ALARM_MEMORY, ALARM_STOP, ALARM_TIMEOUT, BrokerConnection, BrokerQueue, Guard, Host,
+    Server, SharedGuard, STATE_HEADER,
 )
-from fairsched.core.broker.visit cimport deadletters_init
+from fairsched.core.broker.queuecall cimport deadletters_init
 from fairsched.core.connection.chain cimport Connection
 from fairsched.core.connection.connection cimport (
     connection_close, connection_init, connection_notify, task_init,
@@ -48,100 +49,100 @@ from fairsched.core.waiting.parking cimport Parking
 
 cdef enum:
     BACKLOG = 1024
-    TICK = 10            # milliseconds between ticks while messages may expire
-    SURVEY = 500         # and between surveys
-    TRIM_LEAST = 16777216  # octets of messages, a quarter of which must be left at most for the heap to be trimmed
+    TICK = 10            # milliseconds between ticks if messages may expire
+    SURVEY = 500         # milliseconds between surveys of the connections
+    TRIM_LEAST = 16777216  # the heap is trimmed if the peak was above this, and three quarters of it are free
 
 # Connections ----------------------------------------------------------------------------------------------------------
 
 cdef inline bint on_receive(void* context) noexcept nogil:
-    return client_work(<Client*> context)
+    return brokerconnection_work(<BrokerConnection*> context)
 
 cdef inline void on_closed(void* context) noexcept nogil:
-    """No more passes: what it had goes back, and its socket is closed."""
-    cdef Client* client = <Client*> context
-    cdef Server* server = client.server
-    client.now = clock_now()
-    client_tear_down(client)
-    client_settle_up(client)
-    client_write(client)
+    """Return the messages of a connection that has no more passes, and close its socket."""
+    cdef BrokerConnection* connection = <BrokerConnection*> context
+    cdef Server* server = connection.server
+    connection.now = clock_now()
+    brokerconnection_tear_down(connection)
+    brokerconnection_settle_up(connection)
+    brokerconnection_write(connection)
     server.registry.lock()
-    if client.previous != NULL:
-        client.previous.next = client.next
+    if connection.previous != NULL:
+        connection.previous.next = connection.next
     else:
-        server.clients = client.next
-    if client.next != NULL:
-        client.next.previous = client.previous
+        server.first_connection = connection.next
+    if connection.next != NULL:
+        connection.next.previous = connection.previous
     server.registry.unlock()
-    poller_close(server.poller, client.fd)
+    poller_close(server.poller, connection.fd)
     server.connections.fetch_sub(1)
 
-cdef inline void on_dispose(Connection* connection) noexcept nogil:
-    """Bury it: who waits for sockets frees it, when no event can name it."""
-    cdef Client* client = <Client*> connection
-    cdef Server* server = client.server
+cdef inline void on_dispose(Connection* base) noexcept nogil:
+    """Put a connection into the graveyard: the poller frees it when no event can refer to it."""
+    cdef BrokerConnection* connection = <BrokerConnection*> base
+    cdef Server* server = connection.server
     cdef uintptr_t head = server.graveyard.load()
-    client.buried = head
-    while not server.graveyard.compare_exchange_weak(head, <uintptr_t> client):
-        client.buried = head
+    connection.buried = head
+    while not server.graveyard.compare_exchange_weak(head, <uintptr_t> connection):
+        connection.buried = head
 
 cdef inline void server_free_buried(Server* server) noexcept nogil:
-    cdef Client* client = <Client*> server.graveyard.exchange(0)
-    cdef Client* following
-    while client != NULL:
-        following = <Client*> client.buried
-        bytes_clear(&client.input)
-        bytes_clear(&client.output)
-        route_clear(&client.route)
-        login_forget(client)
-        text_free(&client.user)
-        free(client.channels)
-        free(client)
-        client = following
+    cdef BrokerConnection* connection = <BrokerConnection*> server.graveyard.exchange(0)
+    cdef BrokerConnection* following
+    while connection != NULL:
+        following = <BrokerConnection*> connection.buried
+        bytes_clear(&connection.input)
+        bytes_clear(&connection.output)
+        route_clear(&connection.route)
+        login_forget(connection)
+        text_free(&connection.user)
+        free(connection.channels)
+        free(connection)
+        connection = following
 
 cdef inline void server_admit(Server* server, int fd, bint local, const char* peer) noexcept nogil:
-    """A new connection."""
-    cdef Client* client
+    """Start serving a new connection."""
+    cdef BrokerConnection* connection
     cdef int i
     if server.stopping.load() or (
         server.limits.connections > 0 and server.connections.load() >= server.limits.connections
     ):
         socket_close(fd)
         return
-    client = <Client*> malloc(sizeof(Client))
-    if client == NULL:
+    connection = <BrokerConnection*> malloc(sizeof(BrokerConnection))
+    if connection == NULL:
         socket_close(fd)
         return
-    memset(<void*> client, 0, sizeof(Client))
-    connection_init(&client.connection, server.scheduler.queue, &server.connection_actions, client, 0)
-    client.server = server
-    client.number = server.numbers.fetch_add(1) + 1
-    client.fd = fd
-    client.local = local
-    client.state = CLIENT_HEADER
+    memset(<void*> connection, 0, sizeof(BrokerConnection))
+    connection_init(&connection.base, server.scheduler.queue, &server.connection_actions, connection, 0)
+    connection.server = server
+    connection.number = server.numbers.fetch_add(1) + 1
+    connection.fd = fd
+    connection.local = local
+    connection.state = STATE_HEADER
     for i in range(63):
-        client.peer[i] = peer[i]
+        connection.peer[i] = peer[i]
         if peer[i] == 0:
             break
-    client.now = clock_now()
-    client.heard.store(client.now)
-    client.spoken.store(client.now)
-    client.deadline.store(client.now + server.limits.handshake)
-    client.reads = READ_LEAST
-    bytes_init(&client.input)
-    bytes_init(&client.output)
-    route_init(&client.route)
-    deadletters_init(&client.dead)
-    task_init(&client.login, login_done, client)
+    connection.now = clock_now()
+    connection.heard.store(connection.now)
+    connection.spoken.store(connection.now)
+    connection.deadline.store(connection.now + server.limits.handshake)
+    connection.reads = READ_LEAST
+    bytes_init(&connection.input)
+    bytes_init(&connection.output)
+    route_init(&connection.route)
+    deadletters_init(&connection.dead)
+    task_init(&connection.login, login_done, connection)
     server.connections.fetch_add(1)
     server.registry.lock()
-    client.next = server.clients
-    if client.next != NULL:
-        client.next.previous = client
-    server.clients = client
+    connection.next = server.first_connection
+    if connection.next != NULL:
+        connection.next.previous = connection
+    server.first_connection = connection
     server.registry.unlock()
-    if not server.poller.add(fd, client, False):
-        connection_close(&client.connection)
+    if not server.poller.add(fd, connection, False):
+        connection_close(&connection.base)
 
 cdef inline void server_accept(Server* server) noexcept nogil:
     cdef char peer[64]
@@ -155,12 +156,12 @@ cdef inline void server_accept(Server* server) noexcept nogil:
 # Time -----------------------------------------------------------------------------------------------------------------
 
 cdef inline bint queue_unused(const BrokerQueue* b, int64_t now) noexcept nogil:
-    """Whether nobody has used a queue for as long as it is to live without."""
+    """Return whether a queue has been unused for as long as its x-expires."""
     cdef int64_t life = b.arguments.expires * MILLISECOND
     return life > 0 and b.queue.consumers.load() == 0 and now - (<BrokerQueue*> b).used.load() > life
 
 cdef inline void queue_expire(Server* server, BrokerQueue* b, int64_t now) noexcept nogil:
-    """Delete a queue that nobody uses."""
+    """Delete a queue that is unused."""
     cdef bint goes
     server.lock.lock()
     goes = not b.queue.closed.load() and queue_unused(b, now) and brokerqueue_close(b, True, False)
@@ -171,7 +172,7 @@ cdef inline void queue_expire(Server* server, BrokerQueue* b, int64_t now) noexc
         brokerqueue_drop(b, now)
 
 cdef inline bint tick_queue(Server* server, BrokerQueue* b, int64_t now) noexcept nogil:
-    """See to one queue; whether time still concerns it."""
+    """Expire the messages of a queue, or the queue; return whether the queue still needs ticks."""
     if b.queue.closed.load():
         return False
     if b.queue.timed.load() != 0:
@@ -183,14 +184,14 @@ cdef inline bint tick_queue(Server* server, BrokerQueue* b, int64_t now) noexcep
     return b.queue.timed.load() != 0
 
 cdef inline void tick_queues(Server* server, int64_t now) noexcept nogil:
-    """See to the queues that time concerns."""
+    """Expire messages and queues."""
     cdef BrokerQueue* chain = <BrokerQueue*> server.timed.exchange(0)
     cdef BrokerQueue* following
     while chain != NULL:
         following = chain.next_timed
         if not tick_queue(server, chain, now):
             chain.listed.store(0)
-            # Who put something meanwhile has seen the flag set, and left it to us.
+            # A thread that has put a message meanwhile saw the flag set, and relies on this one.
             if chain.queue.closed.load() or chain.queue.timed.load() == 0 or chain.listed.exchange(1):
                 brokerqueue_release(chain)
                 chain = following
@@ -202,42 +203,42 @@ cdef inline void tick_queues(Server* server, int64_t now) noexcept nogil:
         deadletters_publish(&server.route, &server.dead, now)
         server.lock.unshare()
 
-cdef inline uint32_t survey_client(Server* server, Client* client, int64_t now) noexcept nogil:
-    """The alarms to raise for a connection: time-outs and heartbeats."""
+cdef inline uint32_t survey_connection(Server* server, BrokerConnection* connection, int64_t now) noexcept nogil:
+    """Return the alarms to raise for a connection: time-outs and heartbeats."""
     cdef uint32_t alarms = ALARM_TIMEOUT
-    cdef int64_t heartbeat = client.heartbeat.load(), deadline = client.deadline.load()
+    cdef int64_t heartbeat = connection.heartbeat.load(), deadline = connection.deadline.load()
     if deadline != 0 and now > deadline:
         alarms |= ALARM_DEAD
-    if heartbeat > 0 and client.opened.load():
-        if now - client.spoken.load() >= heartbeat // 2:
+    if heartbeat > 0 and connection.opened.load():
+        if now - connection.spoken.load() >= heartbeat // 2:
             alarms |= ALARM_HEARTBEAT
-        if not server.short_of_memory.load() and now - client.heard.load() > 2 * heartbeat + SECOND:
+        if not server.short_of_memory.load() and now - connection.heard.load() > 2 * heartbeat + SECOND:
             alarms |= ALARM_DEAD
     return alarms
 
 cdef inline void server_survey(Server* server, int64_t now) noexcept nogil:
-    cdef Client* client
+    cdef BrokerConnection* connection
     server.registry.lock()
-    client = server.clients
-    while client != NULL:
-        client.alarms.fetch_or(survey_client(server, client, now))
-        connection_notify(&client.connection)
-        client = client.next
+    connection = server.first_connection
+    while connection != NULL:
+        connection.alarms.fetch_or(survey_connection(server, connection, now))
+        connection_notify(&connection.base)
+        connection = connection.next
     server.registry.unlock()
 
 cdef inline void server_warn(Server* server, uint32_t alarms) noexcept nogil:
-    """Have all connections heed something."""
-    cdef Client* client
+    """Raise alarms for all connections."""
+    cdef BrokerConnection* connection
     server.registry.lock()
-    client = server.clients
-    while client != NULL:
-        client.alarms.fetch_or(alarms)
-        connection_notify(&client.connection)
-        client = client.next
+    connection = server.first_connection
+    while connection != NULL:
+        connection.alarms.fetch_or(alarms)
+        connection_notify(&connection.base)
+        connection = connection.next
     server.registry.unlock()
 
 cdef inline void server_watch_memory(Server* server) noexcept nogil:
-    """Stop publishers when there are too many messages, and let them go on when there are fewer; note the most."""
+    """Block publishers when messages take too much memory, unblock them later, and update the peak."""
     cdef int64_t most = server.limits.memory.load(), used = server.memory.load()
     cdef bint was = server.short_of_memory.load() != 0
     cdef bint is_short = most > 0 and (used > most or (was and used > most // 100 * 95))
@@ -247,7 +248,7 @@ cdef inline void server_watch_memory(Server* server) noexcept nogil:
         server_warn(server, ALARM_MEMORY)
 
 cdef inline void server_trim(Server* server) noexcept nogil:
-    """Give memory back when most of the messages are gone."""
+    """Return memory to the system when most messages are gone."""
     cdef int64_t used = server.memory.load()
     if server.memory_peak >= <int64_t> TRIM_LEAST and used <= server.memory_peak // 4:
         server.memory_peak = used
@@ -266,10 +267,10 @@ cdef inline void server_tick(Server* server, int64_t now) noexcept nogil:
 # Waiting for sockets --------------------------------------------------------------------------------------------------
 
 cdef inline void server_poll(void* context, bint wait) noexcept nogil:
-    """Wait for sockets, if asked to, and have their connections run."""
+    """Poll sockets, waiting if `wait` is set, and notify their connections."""
     cdef Server* server = <Server*> context
     cdef uint32_t what = 0
-    cdef void* whose
+    cdef void* found
     cdef int64_t now
     cdef int count, i, patience = 0
     server_free_buried(server)
@@ -277,12 +278,12 @@ cdef inline void server_poll(void* context, bint wait) noexcept nogil:
         patience = TICK if server.timed.load() or server.short_of_memory.load() else SURVEY
     count = server.poller.wait(patience)
     for i in range(count):
-        whose = server.poller.event(i, &what)
-        if whose == server:
+        found = server.poller.event(i, &what)
+        if found == server:
             server_accept(server)
-        elif whose != NULL:
-            (<Client*> whose).events.fetch_or(what)
-            connection_notify(&(<Client*> whose).connection)
+        elif found != NULL:
+            (<BrokerConnection*> found).events.fetch_or(what)
+            connection_notify(&(<BrokerConnection*> found).base)
     now = clock_now()
     if now >= server.tick_due:
         server_tick(server, now)
@@ -294,8 +295,8 @@ cdef inline void server_interrupt(void* context) noexcept nogil:
 
 cdef inline void server_set_actions(Server* server) noexcept nogil:
     server.connection_actions.receive = on_receive
-    server.connection_actions.buffered = client_buffered
-    server.connection_actions.write = client_write
+    server.connection_actions.buffered = brokerconnection_buffered
+    server.connection_actions.write = brokerconnection_write
     server.connection_actions.closed = on_closed
     server.connection_actions.dispose = on_dispose
     server.session_actions.dispose = channel_disposed
@@ -305,7 +306,7 @@ cdef inline void server_set_actions(Server* server) noexcept nogil:
     server.target_actions.dispose = consumer_disposed
 
 cdef inline Host* server_add_host(Server* server, Text name) noexcept nogil:
-    """Add a virtual host, before others know the server; NULL when memory is exhausted."""
+    """Add a virtual host, before other threads know the server; NULL: memory is exhausted."""
     cdef Host* host = <Host*> malloc(sizeof(Host))
     if host == NULL:
         return NULL
@@ -321,7 +322,7 @@ cdef inline Host* server_add_host(Server* server, Text name) noexcept nogil:
     return host
 
 cdef inline Server* server_create() noexcept nogil:
-    """A server without limits, hosts or a socket; NULL: there is no memory for it, or no poller."""
+    """Make a server without limits, hosts or a socket; NULL: memory is exhausted, or there is no poller."""
     cdef Server* server = <Server*> malloc(sizeof(Server))
     if server == NULL:
         return NULL
@@ -343,13 +344,13 @@ cdef inline Server* server_create() noexcept nogil:
     return server
 
 cdef inline void server_journal(Server* server, Journal* journal) noexcept nogil:
-    """Have a journal say what outlives the process; before it is written, and before others know the server."""
+    """Give a server its journal, before the writer starts and before other threads know the server."""
     server.journal = journal
     journal.host = server
-    journal.told = clients_told
+    journal.told = connections_told
 
 cdef inline bint server_listen(Server* server, const char* host, uint16_t port) noexcept nogil:
-    """False: the address cannot be had; errno says why."""
+    """Listen on an address; False: failed, with errno."""
     server.listening = socket_listen(host, port, BACKLOG)
     if server.listening < 0:
         return False
@@ -357,23 +358,23 @@ cdef inline bint server_listen(Server* server, const char* host, uint16_t port) 
     return server.poller.add(server.listening, server, True)
 
 cdef inline void server_run(Server* server) noexcept nogil:
-    """Be one of the I/O threads, until server_stop."""
+    """Run as an I/O thread until server_stop."""
     scheduler_run(&server.scheduler)
 
 cdef inline void server_quiet(Server* server) noexcept nogil:
-    """Accept nobody any more, and have all connections closed."""
+    """Stop accepting connections, and close those that are open."""
     server.stopping.store(1)
     server.arrived.unpark(1)
     server_warn(server, ALARM_STOP)
     server.poller.ring()
 
 cdef inline void server_limit_memory(Server* server, int64_t most) noexcept nogil:
-    """Change the octets of messages beyond which publishers are stopped; any thread."""
+    """Set the octets of messages at which publishers are blocked; from any thread."""
     server.limits.memory.store(most)
     server.poller.ring()
 
 cdef inline void server_stop(Server* server) noexcept nogil:
-    """Send the I/O threads back."""
+    """Have all I/O threads return from server_run."""
     scheduler_stop(&server.scheduler)
 
 cdef inline void host_clear(Host* host) noexcept nogil:
@@ -388,7 +389,7 @@ cdef inline void host_clear(Host* host) noexcept nogil:
     free(host)
 
 cdef inline void server_destroy(Server* server) noexcept nogil:
-    """Free everything. No thread is inside, and no connection is left."""
+    """Free a server that no thread uses and that has no connections."""
     cdef Host* host
     cdef BrokerQueue* b
     server_free_buried(server)

@@ -9,7 +9,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport strlen
 
 from fairsched.core.amqp.octets cimport Bytes, Text, bytes_append
-from fairsched.core.broker.state cimport BrokerQueue, Channel, Client, Consumer, Host, Server
+from fairsched.core.broker.state cimport BrokerConnection, BrokerQueue, Channel, Consumer, Host, Server
 from fairsched.core.waiting.node cimport node_state
 
 cdef struct QueueRow:
@@ -57,15 +57,15 @@ cdef inline void status_queue(BrokerQueue* b, Bytes* out) noexcept nogil:
     status_text(out, b.name)
 
 cdef inline void status_consumer(Consumer* c, Bytes* out) noexcept nogil:
-    """A consumer that is listed with its queue: so its channel and its connection are there."""
+    """Append the row of a consumer. While its queue lists it, its channel and connection exist."""
     cdef Channel* ch = <Channel*> c.target.session
-    cdef Client* client = <Client*> c.target.session.connection
+    cdef BrokerConnection* connection = <BrokerConnection*> c.target.session.connection
     cdef BrokerQueue* b = c.queue
     cdef ConsumerRow row
     row.vhost = b.host.name.length
     row.queue = b.name.length
     row.tag = c.tag_size
-    row.peer = <uint32_t> strlen(client.peer)
+    row.peer = <uint32_t> strlen(connection.peer)
     row.channel = ch.number
     row.prefetch = c.prefetch
     row.state = node_state(&c.base.node)
@@ -75,7 +75,7 @@ cdef inline void status_consumer(Consumer* c, Bytes* out) noexcept nogil:
     status_text(out, b.host.name)
     status_text(out, b.name)
     status_text(out, Text(c.tag, c.tag_size))
-    status_text(out, Text(<const uint8_t*> client.peer, row.peer))
+    status_text(out, Text(<const uint8_t*> connection.peer, row.peer))
 
 cdef inline void status_consumers_of(BrokerQueue* b, Bytes* out) noexcept nogil:
     cdef Consumer* c
@@ -87,7 +87,7 @@ cdef inline void status_consumers_of(BrokerQueue* b, Bytes* out) noexcept nogil:
     b.guard.unlock()
 
 cdef inline void status_write(Server* server, bint consumers, Bytes* out) noexcept nogil:
-    """The rows of all queues, or of all consumers."""
+    """Append the rows of all queues, or of all consumers."""
     cdef Host* host = server.hosts
     cdef BrokerQueue* b
     server.lock.share()

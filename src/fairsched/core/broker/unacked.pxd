@@ -28,7 +28,7 @@ cdef inline Unacked* unacked_at(const UnackedTable* t, uint64_t tag) noexcept no
     return &t.entries[tag & (t.capacity - 1)]
 
 cdef inline bint unacked_reserve(UnackedTable* t, uint64_t more) noexcept nogil:
-    """Make room for so many tags; False when memory is exhausted."""
+    """Make room for `more` tags; False: memory is exhausted."""
     cdef uint64_t capacity = t.capacity if t.capacity else <uint64_t> UNACKED_MIN, tag
     cdef Unacked* entries
     if t.high - t.base + more <= t.capacity:
@@ -46,14 +46,14 @@ cdef inline bint unacked_reserve(UnackedTable* t, uint64_t more) noexcept nogil:
     return True
 
 cdef inline Unacked* unacked_add(UnackedTable* t) noexcept nogil:
-    """The entry of the next tag, `t.high` before this call. Room was reserved."""
+    """Return the entry of the next tag, `t.high` before this call. The caller has reserved room."""
     cdef Unacked* u = unacked_at(t, t.high)
     t.high += 1
     t.count += 1
     return u
 
 cdef inline void unacked_skip(UnackedTable* t) noexcept nogil:
-    """The next tag needs no acknowledgement. Room was reserved, unless nothing is outstanding."""
+    """Skip a tag that needs no acknowledgement. The caller has reserved room, unless no delivery is outstanding."""
     if t.count == 0:
         t.base = t.high + 1
     else:
@@ -61,13 +61,13 @@ cdef inline void unacked_skip(UnackedTable* t) noexcept nogil:
     t.high += 1
 
 cdef inline Unacked* unacked_find(const UnackedTable* t, uint64_t tag) noexcept nogil:
-    """The delivery of that tag, if it is outstanding; else NULL."""
+    """Return the outstanding delivery of a tag; NULL: there is none."""
     if tag < t.base or tag >= t.high or unacked_at(t, tag).queue == NULL:
         return NULL
     return unacked_at(t, tag)
 
 cdef inline void unacked_remove(UnackedTable* t, Unacked* u) noexcept nogil:
-    """It is settled."""
+    """Remove a settled delivery."""
     u.queue = NULL
     t.count -= 1
     if t.count == 0:

@@ -24,20 +24,20 @@ cdef struct Arrivals:
     int kind
     double gap            # mean nanoseconds between messages, in a burst for bursts
     double on             # mean length of a burst
-    double off            # and between bursts
-    int64_t base          # when the process came into force, or the burst began
+    double off            # mean length of a pause between bursts
+    int64_t base          # start of the process or of the burst
     int64_t count         # messages since base
     int64_t burst_end
     const int64_t* times  # trace: nanoseconds after base, ascending; the owner keeps it
     int64_t size
 
 cdef inline int64_t arrivals_sum(int64_t moment, double nanoseconds) noexcept nogil:
-    """A moment and a duration, at most NEVER."""
+    """Return the sum of a moment and a duration, at most NEVER."""
     cdef int64_t duration = whole_nanoseconds(nanoseconds)
     return moment + duration if duration < NEVER - moment else NEVER
 
 cdef inline void arrivals_start(Arrivals* a, int64_t now, Xoshiro* random) noexcept nogil:
-    """Put the process in force."""
+    """Start the process."""
     a.base = now
     a.count = 0
     if a.kind == ARRIVALS_BURSTS:
@@ -66,7 +66,7 @@ cdef inline int64_t arrivals_in_random_bursts(Arrivals* a, int64_t last, Xoshiro
         a.burst_end = arrivals_sum(last, a.on * xoshiro_exponential(random))
 
 cdef inline int64_t arrivals_next(Arrivals* a, int64_t last, Xoshiro* random) noexcept nogil:
-    """Return when the message after that of `last` comes (`last` is base for the first); NEVER or later: none."""
+    """Return the time of the message after the one at `last` (`base` for the first); NEVER or later: none."""
     if a.kind == ARRIVALS_CONSTANT:
         a.count += 1
         return arrivals_sum(a.base, a.count * a.gap)

@@ -14,19 +14,19 @@ from fairsched.core.simulation.arrivals cimport arrivals_next
 from fairsched.core.simulation.eventtree cimport eventtree_set
 from fairsched.core.simulation.link cimport FRAME_CANCEL, FRAME_NACK
 from fairsched.core.simulation.messages cimport NO_MESSAGE, messages_give, messages_link, messages_take, messages_unlink
-from fairsched.core.simulation.model cimport NOBODY, Sim, SimBroker, SimQueue, SimSlot
+from fairsched.core.simulation.model cimport NO_INDEX, Sim, SimBroker, SimQueue, SimSlot
 from fairsched.core.simulation.queue cimport stock_arrive, stock_created, stock_has, stock_return, stock_take_returned
 from fairsched.core.simulation.sources cimport source_arrivals, source_broker
 from fairsched.core.simulation.variate cimport NEVER
 
 cdef inline void broker_mark(Sim* s, uint32_t index) noexcept nogil:
-    """Have a broker looked at before time goes on."""
+    """List a broker as able to push, before the clock advances."""
     cdef SimBroker* broker = &s.brokers[index]
-    if broker.marked or broker.slot != NOBODY:
+    if broker.marked or broker.slot != NO_INDEX:
         return
     broker.marked = 1
-    broker.next = NOBODY
-    if s.first_broker == NOBODY:
+    broker.next = NO_INDEX
+    if s.first_broker == NO_INDEX:
         s.first_broker = index
     else:
         s.brokers[s.last_broker].next = index
@@ -36,10 +36,10 @@ cdef inline void queue_offer(Sim* s, uint32_t index) noexcept nogil:
     """List a queue with its broker if it has a message and a slot that may want it."""
     cdef SimQueue* queue = &s.queues[index]
     cdef SimBroker* broker = &s.brokers[queue.broker]
-    if not queue.listed and queue.first != NOBODY and stock_has(&queue.stock):
+    if not queue.listed and queue.first != NO_INDEX and stock_has(&queue.stock):
         queue.listed = 1
-        queue.next = NOBODY
-        if broker.first == NOBODY:
+        queue.next = NO_INDEX
+        if broker.first == NO_INDEX:
             broker.first = index
         else:
             s.queues[broker.last].next = index
@@ -56,8 +56,8 @@ cdef inline void slot_offer(Sim* s, uint32_t index) noexcept nogil:
     cdef SimQueue* queue = &s.queues[slot.queue]
     if not slot.listed and slot_has_credit(slot):
         slot.listed = 1
-        slot.next = NOBODY
-        if queue.first == NOBODY:
+        slot.next = NO_INDEX
+        if queue.first == NO_INDEX:
             queue.first = index
         else:
             s.slots[queue.last].next = index
@@ -65,18 +65,18 @@ cdef inline void slot_offer(Sim* s, uint32_t index) noexcept nogil:
     queue_offer(s, slot.queue)
 
 cdef inline uint32_t queue_next_slot(Sim* s, SimQueue* queue) noexcept nogil:
-    """Take the slot whose turn it is off the list; NOBODY when none has credit."""
+    """Remove the first slot from the list, and return it; NO_INDEX: no slot has credit."""
     cdef uint32_t index
-    while queue.first != NOBODY:
+    while queue.first != NO_INDEX:
         index = queue.first
         queue.first = s.slots[index].next
         s.slots[index].listed = 0
         if slot_has_credit(&s.slots[index]):
             return index
-    return NOBODY
+    return NO_INDEX
 
 cdef inline uint32_t queue_take(Sim* s, uint32_t queue_index, uint32_t slot_index) noexcept nogil:
-    """Make the first message of a queue one of a slot's unsettled ones; NO_MESSAGE when memory is exhausted."""
+    """Move the first message of a queue to a slot's unsettled ones; NO_MESSAGE: memory is exhausted."""
     cdef SimQueue* queue = &s.queues[queue_index]
     cdef SimSlot* slot = &s.slots[slot_index]
     cdef uint32_t message
@@ -94,7 +94,7 @@ cdef inline uint32_t queue_take(Sim* s, uint32_t queue_index, uint32_t slot_inde
     return message
 
 cdef inline void queue_arrival(Sim* s, uint32_t index) noexcept nogil:
-    """Event: a message comes into a queue."""
+    """Process an event: a message arrives in a queue."""
     cdef SimQueue* queue = &s.queues[index]
     if not stock_arrive(&queue.stock, s.now):
         s.exhausted = True
@@ -103,12 +103,12 @@ cdef inline void queue_arrival(Sim* s, uint32_t index) noexcept nogil:
     queue_offer(s, index)
 
 cdef inline void queue_take_back(Sim* s, uint32_t queue, uint32_t message) noexcept nogil:
-    """Put a message back at its place."""
+    """Return a message to its place in the queue."""
     if not stock_return(&s.queues[queue].stock, s.messages.records[message].sequence, message):
         s.exhausted = True
 
 cdef inline void broker_settle(Sim* s, int kind, uint32_t index, uint32_t message) noexcept nogil:
-    """A settlement, or the end of a subscription, reaches the broker."""
+    """Process a settlement, or the end of a subscription, at the broker."""
     cdef SimSlot* slot = &s.slots[index]
     if kind == FRAME_CANCEL:
         slot.attached = 0
@@ -123,12 +123,12 @@ cdef inline void broker_settle(Sim* s, int kind, uint32_t index, uint32_t messag
     slot_offer(s, index)
 
 cdef inline void broker_lose(Sim* s, uint32_t index) noexcept nogil:
-    """A slot's consumer is gone: what it had not settled goes back."""
+    """Return the unsettled messages of a slot whose consumer has failed."""
     cdef SimSlot* slot = &s.slots[index]
     cdef SimBroker* broker = &s.brokers[s.queues[slot.queue].broker]
     cdef uint32_t message
     if broker.slot == index:
-        broker.slot = NOBODY
+        broker.slot = NO_INDEX
         eventtree_set(&s.calendar, source_broker(s, s.queues[slot.queue].broker), NEVER)
         broker_mark(s, s.queues[slot.queue].broker)
     while slot.unsettled_first != NO_MESSAGE:

@@ -18,7 +18,7 @@ from fairsched.core.simulation.sources cimport link_downward, link_upward, sourc
 from fairsched.core.simulation.variate cimport NEVER
 
 cdef inline void queue_start(Sim* s, uint32_t index) noexcept nogil:
-    """Put a queue's process of arrivals in force."""
+    """Start a queue's arrival process."""
     cdef SimQueue* queue = &s.queues[index]
     arrivals_start(&queue.arrivals, s.now, &queue.random)
     eventtree_set(&s.calendar, source_arrivals(s, index), arrivals_next(&queue.arrivals, s.now, &queue.random))
@@ -54,7 +54,7 @@ cdef inline void change_apply(Sim* s, const SimChange* change) noexcept nogil:
         queue_start(s, target)
 
 cdef inline void sim_change(Sim* s) noexcept nogil:
-    """Event: the next change of the list."""
+    """Process an event: the next change of the list."""
     change_apply(s, &s.changes[s.change_next])
     s.change_next += 1
     eventtree_set(

@@ -20,26 +20,26 @@ from fairsched.core.simulation.broker cimport broker_settle
 from fairsched.core.simulation.eventtree cimport eventtree_set
 from fairsched.core.simulation.link cimport FRAME_ACK, FRAME_NACK, FRAME_REJECT, simlink_direct
 from fairsched.core.simulation.messages cimport NO_MESSAGE, SimMessage
-from fairsched.core.simulation.model cimport NOBODY, RECORD_COLUMNS, Sim, SimConsumer, SimSlot, SimWorker
+from fairsched.core.simulation.model cimport NO_INDEX, RECORD_COLUMNS, Sim, SimConsumer, SimSlot, SimWorker
 from fairsched.core.simulation.queue cimport stock_has
 from fairsched.core.simulation.sources cimport link_of, link_upward, sim_send_upward, source_patience, source_worker
 from fairsched.core.simulation.variate cimport NEVER, variate_draw
 
 cdef inline void consumer_mark(Sim* s, uint32_t index) noexcept nogil:
-    """Have a consumer looked at before time goes on."""
+    """List a consumer that may have work, before the clock advances."""
     cdef SimConsumer* consumer = &s.consumers[index]
-    if consumer.marked or consumer.idle == NOBODY:
+    if consumer.marked or consumer.idle == NO_INDEX:
         return
     consumer.marked = 1
-    consumer.next = NOBODY
-    if s.first_consumer == NOBODY:
+    consumer.next = NO_INDEX
+    if s.first_consumer == NO_INDEX:
         s.first_consumer = index
     else:
         s.consumers[s.last_consumer].next = index
     s.last_consumer = index
 
 cdef inline void client_buffer(Sim* s, uint32_t index, uint32_t message) noexcept nogil:
-    """Give a message that arrived to the schedule."""
+    """Add an arrived message to the schedule."""
     cdef SimSlot* slot = &s.slots[index]
     cdef SimConsumer* consumer = &s.consumers[slot.consumer]
     cdef SimMessage* record = &s.messages.records[message]
@@ -50,7 +50,7 @@ cdef inline void client_buffer(Sim* s, uint32_t index, uint32_t message) noexcep
     consumer_mark(s, slot.consumer)
 
 cdef inline void client_return(Sim* s, uint32_t index, uint32_t message, int kind) noexcept nogil:
-    """Send a message back."""
+    """Return a message to the broker."""
     cdef SimSlot* slot = &s.slots[index]
     cdef SimMessage* record = &s.messages.records[message]
     record.returns += 1
@@ -60,7 +60,7 @@ cdef inline void client_return(Sim* s, uint32_t index, uint32_t message, int kin
     sim_send_upward(s, kind, index, message)
 
 cdef inline void client_receive(Sim* s, uint32_t index, uint32_t message) noexcept nogil:
-    """A delivery reaches a slot."""
+    """Receive a delivery at a slot."""
     cdef SimSlot* slot = &s.slots[index]
     slot.coming -= 1
     if s.consumers[slot.consumer].leaving:
@@ -69,7 +69,7 @@ cdef inline void client_receive(Sim* s, uint32_t index, uint32_t message) noexce
         client_buffer(s, index, message)
 
 cdef inline bint client_sheds(Sim* s, SimConsumer* consumer, uint32_t index, uint32_t message) noexcept nogil:
-    """Ask the law about a message just taken; True when it goes back."""
+    """Return whether CoDel returns a message just taken."""
     cdef SimSlot* slot = &s.slots[index]
     cdef SimMessage* record = &s.messages.records[message]
     cdef const Slot* place = &consumer.table.slots[index - consumer.first_slot]
@@ -85,32 +85,32 @@ cdef inline bint client_sheds(Sim* s, SimConsumer* consumer, uint32_t index, uin
     return True
 
 cdef inline bint client_waits(Sim* s, uint32_t number) noexcept nogil:
-    """Wait for the slot whose turn it is; False when it was waited for long enough."""
+    """Start or continue to wait for the slot whose turn it is; False: the longest wait is over."""
     cdef int64_t left = anticipation_left(&s.consumers[number].table, s.now)
     eventtree_set(&s.calendar, source_patience(s, number), s.now + left if left else NEVER)
     return left > 0
 
 cdef inline void client_stops_waiting(Sim* s, uint32_t number) noexcept nogil:
-    """The slot that was waited for has a message: count how long it took."""
+    """Count the time of a wait that has ended with a message."""
     cdef SlotTable* table = &s.consumers[number].table
     if table.awaited_since != NOT_AWAITED and table.active_count and table.slots[slots_first(table)].head != NULL:
         anticipation_end_wait(table, s.now)
         eventtree_set(&s.calendar, source_patience(s, number), NEVER)
 
 cdef inline void client_patience(Sim* s, uint32_t number) noexcept nogil:
-    """Event: a consumer's patience with a slot ends."""
+    """Process an event: a consumer has waited long enough for a slot."""
     eventtree_set(&s.calendar, source_patience(s, number), NEVER)
     consumer_mark(s, number)
 
 cdef inline void client_hold(Sim* s, SimConsumer* consumer, uint32_t local) noexcept nogil:
-    """Hold the slot that is about to give a message, if there is more at the broker or under way."""
+    """Hold the slot that is served next if more messages are at the broker or in flight."""
     cdef SimSlot* slot = &s.slots[consumer.first_slot + local]
     cdef int state = HELD if slot.coming > 0 or stock_has(&s.queues[slot.queue].stock) else NOT_HELD
     if consumer.table.slots[local].held != state:
         dwrr_hold(&consumer.table, local, state)
 
 cdef inline uint32_t client_take(Sim* s, uint32_t number, uint32_t* index) noexcept nogil:
-    """Take the message to handle now; NO_MESSAGE when there is none, or a slot is waited for."""
+    """Take the next message to handle; NO_MESSAGE: there is none, or the consumer waits for a slot."""
     cdef SimConsumer* consumer = &s.consumers[number]
     cdef uint32_t local
     cdef uint64_t token = 0
@@ -131,7 +131,7 @@ cdef inline uint32_t client_take(Sim* s, uint32_t number, uint32_t* index) noexc
     return NO_MESSAGE
 
 cdef inline void client_start(Sim* s, SimConsumer* consumer, uint32_t index, uint32_t message) noexcept nogil:
-    """An idle worker begins with a message."""
+    """Start a message on an idle worker."""
     cdef SimSlot* slot = &s.slots[index]
     cdef SimMessage* record = &s.messages.records[message]
     cdef uint32_t number = consumer.idle
@@ -151,19 +151,19 @@ cdef inline void client_start(Sim* s, SimConsumer* consumer, uint32_t index, uin
     eventtree_set(&s.calendar, source_worker(s, number), s.now + variate_draw(&slot.service, &slot.random))
 
 cdef inline void client_work(Sim* s, uint32_t number) noexcept nogil:
-    """Give the idle workers what there is."""
+    """Start messages on all idle workers."""
     cdef SimConsumer* consumer = &s.consumers[number]
-    cdef uint32_t index = NOBODY
+    cdef uint32_t index = NO_INDEX
     cdef uint32_t message
     client_stops_waiting(s, number)
-    while consumer.idle != NOBODY and consumer.present and not consumer.leaving and not s.exhausted:
+    while consumer.idle != NO_INDEX and consumer.present and not consumer.leaving and not s.exhausted:
         message = client_take(s, number, &index)
         if message == NO_MESSAGE:
             return
         client_start(s, consumer, index, message)
 
 cdef inline void sim_record(Sim* s, const SimWorker* worker) noexcept nogil:
-    """Keep a handled message's history, one of the first ones."""
+    """Store the history of a handled message, if it is one of the first."""
     cdef int64_t* row = s.records + RECORD_COLUMNS * s.record_count
     cdef const SimMessage* record = &s.messages.records[worker.message]
     row[0] = worker.slot
@@ -178,7 +178,7 @@ cdef inline void sim_record(Sim* s, const SimWorker* worker) noexcept nogil:
     s.record_count += 1
 
 cdef inline void worker_rest(Sim* s, uint32_t number) noexcept nogil:
-    """A worker has nothing to do any more."""
+    """Make a worker idle."""
     cdef SimWorker* worker = &s.workers[number]
     cdef SimConsumer* consumer = &s.consumers[worker.consumer]
     s.slots[worker.slot].counts.busy += s.now - worker.busy_from
@@ -188,7 +188,7 @@ cdef inline void worker_rest(Sim* s, uint32_t number) noexcept nogil:
     eventtree_set(&s.calendar, source_worker(s, number), NEVER)
 
 cdef inline void client_depart(Sim* s, SimConsumer* consumer) noexcept nogil:
-    """Once no worker is busy: close the account of its presence."""
+    """End the presence of a consumer, if none of its workers is busy."""
     cdef uint32_t number
     for number in range(consumer.first_worker, consumer.first_worker + consumer.workers):
         if s.workers[number].busy_from != NEVER:
@@ -198,7 +198,7 @@ cdef inline void client_depart(Sim* s, SimConsumer* consumer) noexcept nogil:
     slots_clear(&consumer.table)
 
 cdef inline void client_acknowledge(Sim* s, uint32_t slot, uint32_t message) noexcept nogil:
-    """Settle; without a delay, and nothing before it, that arrives next of all and so at once."""
+    """Acknowledge a message. Without a delay and with nothing in flight, the broker gets it immediately."""
     if simlink_direct(link_upward(s, link_of(s, &s.slots[slot]))):
         s.events += 1
         broker_settle(s, FRAME_ACK, slot, message)
@@ -206,7 +206,7 @@ cdef inline void client_acknowledge(Sim* s, uint32_t slot, uint32_t message) noe
         sim_send_upward(s, FRAME_ACK, slot, message)
 
 cdef inline void client_finish(Sim* s, uint32_t number) noexcept nogil:
-    """Event: a worker has handled its message."""
+    """Process an event: a worker has handled its message."""
     cdef SimWorker* worker = &s.workers[number]
     cdef SimSlot* slot = &s.slots[worker.slot]
     cdef SimMessage* record = &s.messages.records[worker.message]

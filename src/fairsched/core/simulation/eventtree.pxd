@@ -14,7 +14,7 @@ from libc.stdlib cimport free, malloc
 from fairsched.core.simulation.variate cimport NEVER
 
 cdef struct EventTree:
-    int64_t* times     # by source; NEVER when it has nothing to come
+    int64_t* times     # by source; NEVER: no pending event
     uint32_t* winners  # of the tree's nodes, the root at 1; the leaves are the sources themselves
     uint32_t size      # sources, rounded up to a power of two
 
@@ -29,7 +29,7 @@ cdef inline void eventtree_clear(EventTree* tree) noexcept nogil:
     eventtree_init(tree)
 
 cdef inline bint eventtree_build(EventTree* tree, uint32_t sources) noexcept nogil:
-    """Make an empty calendar; False when memory is exhausted."""
+    """Make a tree without events; False: memory is exhausted."""
     cdef uint32_t node
     tree.size = 2
     while tree.size < sources:
@@ -46,11 +46,11 @@ cdef inline bint eventtree_build(EventTree* tree, uint32_t sources) noexcept nog
     return True
 
 cdef inline uint32_t eventtree_first(const EventTree* tree) noexcept nogil:
-    """The source whose event comes next; its time is NEVER when there is none."""
+    """Return the source of the next event; its time is NEVER if there is none."""
     return tree.winners[1]
 
 cdef inline void eventtree_set(EventTree* tree, uint32_t source, int64_t time) noexcept nogil:
-    """Say when the source's next event comes, NEVER for none."""
+    """Set the time of a source's next event; NEVER: none."""
     cdef uint32_t node = (tree.size + source) >> 1
     cdef uint32_t left, right
     tree.times[source] = time

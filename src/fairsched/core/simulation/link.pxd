@@ -1,6 +1,6 @@
-"""One direction of a connection: what is in flight, in the order in which it was sent.
+"""One direction of a connection: the frames in flight, in the order of sending.
 
-The order is kept: when the delay becomes shorter, nothing arrives earlier than what was sent before it.
+The order is kept: if the delay becomes shorter, no frame overtakes an earlier one.
 
 Thread safety: none; the caller synchronizes. Complexity: O(1), growing amortised.
 """
@@ -11,8 +11,8 @@ from libc.stdlib cimport free, malloc
 cdef enum FrameKind:
     FRAME_DELIVERY
     FRAME_ACK
-    FRAME_NACK    # the message goes back to its place
-    FRAME_REJECT  # the message goes away
+    FRAME_NACK    # the message returns to its place
+    FRAME_REJECT  # the message is removed
     FRAME_CANCEL  # no more deliveries
 
 cdef struct SimFrame:
@@ -24,7 +24,7 @@ cdef struct SimFrame:
 cdef struct SimLink:
     SimFrame* frames
     uint32_t capacity  # a power of two
-    uint32_t head      # counts for ever; modulo capacity
+    uint32_t head      # never wraps; the index is this modulo capacity
     uint32_t tail
     int64_t delay
     int64_t last       # arrival of the frame sent last
@@ -43,16 +43,16 @@ cdef inline bint simlink_empty(const SimLink* link) noexcept nogil:
     return link.head == link.tail
 
 cdef inline bint simlink_direct(const SimLink* link) noexcept nogil:
-    """True when what is sent now arrives now."""
+    """Return whether a frame sent now arrives now."""
     return link.delay == 0 and link.head == link.tail
 
 cdef inline void simlink_cut(SimLink* link) noexcept nogil:
-    """Lose everything on its way."""
+    """Lose all frames in flight."""
     link.head = link.tail
     link.last = 0
 
 cdef inline bint simlink_grow(SimLink* link) noexcept nogil:
-    """Double the room; False when memory is exhausted."""
+    """Double the room; False: memory is exhausted."""
     cdef uint32_t capacity = 2 * link.capacity if link.capacity else 16
     cdef uint32_t i, count = link.tail - link.head
     cdef SimFrame* frames = <SimFrame*> malloc(capacity * sizeof(SimFrame))
@@ -68,7 +68,7 @@ cdef inline bint simlink_grow(SimLink* link) noexcept nogil:
     return True
 
 cdef inline bint simlink_send(SimLink* link, int64_t now, int kind, uint32_t slot, uint32_t message) noexcept nogil:
-    """Send a frame; False when memory is exhausted."""
+    """Send a frame; False: memory is exhausted."""
     cdef SimFrame* frame
     if link.tail - link.head == link.capacity and not simlink_grow(link):
         return False
@@ -83,5 +83,5 @@ cdef inline bint simlink_send(SimLink* link, int64_t now, int kind, uint32_t slo
     return True
 
 cdef inline SimFrame* simlink_head(const SimLink* link) noexcept nogil:
-    """The frame that arrives next; the link must not be empty. Good until something is sent."""
+    """Return the frame that arrives next; the link must not be empty. Valid until the next frame is sent."""
     return &link.frames[link.head & (link.capacity - 1)]

@@ -20,13 +20,13 @@ from fairsched.core.simulation.broker cimport queue_arrival
 from fairsched.core.simulation.changes cimport queue_start, sim_change
 from fairsched.core.simulation.client cimport client_finish, client_patience, client_work
 from fairsched.core.simulation.eventtree cimport eventtree_first
-from fairsched.core.simulation.model cimport FRAME_COLUMNS, NOBODY, Sim, SimConsumer, SimSlot
+from fairsched.core.simulation.model cimport FRAME_COLUMNS, NO_INDEX, Sim, SimConsumer, SimSlot
 from fairsched.core.simulation.queue cimport stock_ready
 from fairsched.core.simulation.traffic cimport broker_dispatch, broker_pushed, link_delivers, link_settles
 from fairsched.core.simulation.variate cimport NEVER
 
 cdef inline void sim_event(Sim* s, uint32_t source) noexcept nogil:
-    """One event."""
+    """Process one event."""
     s.events += 1
     if source == 0:
         sim_change(s)
@@ -54,7 +54,7 @@ cdef inline void sim_event(Sim* s, uint32_t source) noexcept nogil:
     client_patience(s, source - s.broker_count)
 
 cdef inline void sim_book_work(Sim* s) noexcept nogil:
-    """Bring the busy time of all slots up to now."""
+    """Update the busy time of all slots."""
     cdef uint32_t number
     for number in range(s.worker_count):
         if s.workers[number].busy_from != NEVER:
@@ -62,7 +62,7 @@ cdef inline void sim_book_work(Sim* s) noexcept nogil:
             s.workers[number].busy_from = s.now
 
 cdef inline void sim_count_from_now(Sim* s) noexcept nogil:
-    """The warm-up is over."""
+    """Store the counters and clear the histograms, at the end of the warm-up."""
     cdef uint32_t index
     cdef SimSlot* slot
     sim_book_work(s)
@@ -82,7 +82,7 @@ cdef inline void sim_count_from_now(Sim* s) noexcept nogil:
     s.counted_from = NEVER
 
 cdef inline int64_t frame_size(const Sim* s) noexcept nogil:
-    """Figures in one row of the timeline."""
+    """Return the number of figures in a row of the timeline."""
     return s.queue_count + FRAME_COLUMNS * <int64_t> s.slot_count
 
 cdef inline void frames_thin(Sim* s) noexcept nogil:
@@ -96,7 +96,7 @@ cdef inline void frames_thin(Sim* s) noexcept nogil:
     s.frame_next = (s.frame_count + 1) * s.frame_gap
 
 cdef inline void sim_frame(Sim* s) noexcept nogil:
-    """Write the row of this moment."""
+    """Write a row of the timeline."""
     cdef int64_t* row
     cdef uint32_t index
     cdef SimSlot* slot
@@ -128,7 +128,7 @@ cdef inline void sim_frame(Sim* s) noexcept nogil:
     s.frame_next += s.frame_gap
 
 cdef inline void sim_advance(Sim* s, int64_t time) noexcept nogil:
-    """Let time go on, past the end of the warm-up and the moments of the timeline."""
+    """Advance the clock; on the way, end the warm-up and write rows of the timeline."""
     while s.counted_from < time or s.frame_next < time:
         if s.counted_from <= s.frame_next:
             s.now = s.counted_from
@@ -139,9 +139,9 @@ cdef inline void sim_advance(Sim* s, int64_t time) noexcept nogil:
     s.now = time
 
 cdef inline void sim_settle_down(Sim* s) noexcept nogil:
-    """Nothing more happens at this time: brokers push; when they have, workers begin."""
+    """Finish the current time after its events: brokers push, then workers start."""
     cdef uint32_t index
-    if s.first_broker != NOBODY:
+    if s.first_broker != NO_INDEX:
         index = s.first_broker
         s.first_broker = s.brokers[index].next
         s.brokers[index].marked = 0
@@ -153,7 +153,7 @@ cdef inline void sim_settle_down(Sim* s) noexcept nogil:
         client_work(s, index)
 
 cdef inline void sim_start(Sim* s) noexcept nogil:
-    """Before the first event: sources begin."""
+    """Schedule the first events."""
     cdef uint32_t index
     for index in range(s.queue_count):
         s.queues[index].came = 0 if s.queues[index].stock.endless else s.queues[index].stock.depth
@@ -162,7 +162,7 @@ cdef inline void sim_start(Sim* s) noexcept nogil:
         s.counted_from = NEVER
 
 cdef inline void sim_finish(Sim* s) noexcept nogil:
-    """There is no event before the end: let time pass until then. Without an end, this is it."""
+    """Advance the clock to the end, if there is one, since no events are left."""
     if s.end >= NEVER:
         s.end = s.now
     sim_advance(s, s.end)
@@ -171,14 +171,14 @@ cdef inline void sim_finish(Sim* s) noexcept nogil:
     sim_book_work(s)
 
 cdef inline bint sim_run(Sim* s, int64_t steps) noexcept nogil:
-    """Go on for so many events at most; True when that was the end, or memory is exhausted."""
+    """Process at most `steps` events; True: the simulation has ended, or memory is exhausted."""
     cdef uint32_t source
     cdef int64_t time
     while s.handled < s.limit and not s.exhausted:
         source = eventtree_first(&s.calendar)
         time = s.calendar.times[source]
         if time > s.now:
-            if s.first_broker != NOBODY or s.first_consumer != NOBODY:
+            if s.first_broker != NO_INDEX or s.first_consumer != NO_INDEX:
                 sim_settle_down(s)
                 continue
             if time > s.end or time >= NEVER:

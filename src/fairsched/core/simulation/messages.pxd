@@ -14,15 +14,15 @@ cdef enum:
 
 cdef struct SimMessage:  # one cache line
     int64_t sequence    # place in its queue
-    int64_t created     # when it came into the queue
-    int64_t sent        # when the broker sent it, the last time
-    int64_t arrived     # at the consumer
-    int64_t started     # when a worker took it
+    int64_t created     # time of arrival in the queue
+    int64_t sent        # time of the last delivery
+    int64_t arrived     # time of arrival at the consumer
+    int64_t started     # time at which a worker took it
     uint32_t ahead      # messages waiting at the consumer when it arrived
-    uint32_t returns    # how often a consumer sent it back
-    uint32_t before     # neighbours in the list of its slot; `after` chains the free records too
+    uint32_t returns    # number of returns by consumers
+    uint32_t before     # neighbours in the list of its slot; `after` also links free records
     uint32_t after
-    uint8_t handled     # a consumer has handled it, though the broker may not know
+    uint8_t handled     # a consumer has handled it; the broker may not know yet
     uint8_t redelivery  # it was sent before
 
 cdef struct SimMessages:
@@ -40,7 +40,7 @@ cdef inline void messages_clear(SimMessages* m) noexcept nogil:
     messages_init(m)
 
 cdef inline bint messages_grow(SimMessages* m) noexcept nogil:
-    """Double the pool; False when memory is exhausted."""
+    """Double the pool; False: memory is exhausted."""
     cdef uint32_t capacity = 2 * m.capacity if m.capacity else 256
     cdef uint32_t i
     cdef SimMessage* grown = NULL
@@ -57,7 +57,7 @@ cdef inline bint messages_grow(SimMessages* m) noexcept nogil:
     return True
 
 cdef inline uint32_t messages_take(SimMessages* m, int64_t sequence, int64_t created) noexcept nogil:
-    """Make a message; NO_MESSAGE when memory is exhausted."""
+    """Allocate a message; NO_MESSAGE: memory is exhausted."""
     cdef uint32_t index
     cdef SimMessage* message
     if m.free_record == NO_MESSAGE and not messages_grow(m):
@@ -72,7 +72,7 @@ cdef inline uint32_t messages_take(SimMessages* m, int64_t sequence, int64_t cre
     return index
 
 cdef inline void messages_give(SimMessages* m, uint32_t index) noexcept nogil:
-    """Forget a message."""
+    """Free a message."""
     m.records[index].after = m.free_record
     m.free_record = index
 
@@ -86,7 +86,7 @@ cdef inline void messages_link(SimMessages* m, uint32_t* first, uint32_t index) 
     first[0] = index
 
 cdef inline void messages_unlink(SimMessages* m, uint32_t* first, uint32_t index) noexcept nogil:
-    """Take a message out of its list."""
+    """Remove a message from its list."""
     cdef SimMessage* message = &m.records[index]
     if message.before == NO_MESSAGE:
         first[0] = message.after

@@ -18,13 +18,13 @@ from fairsched.core.simulation.client cimport client_buffer, client_depart, work
 from fairsched.core.simulation.eventtree cimport eventtree_set
 from fairsched.core.simulation.link cimport FRAME_CANCEL, FRAME_NACK
 from fairsched.core.simulation.messages cimport NO_MESSAGE, SimMessage
-from fairsched.core.simulation.model cimport NOBODY, Sim, SimConsumer, SimSlot
+from fairsched.core.simulation.model cimport NO_INDEX, Sim, SimConsumer, SimSlot
 from fairsched.core.simulation.queue cimport stock_has
 from fairsched.core.simulation.sources cimport link_downward, link_of, sim_cut, sim_send_upward, source_patience
 from fairsched.core.simulation.variate cimport NEVER
 
 cdef inline void client_fill(Sim* s, uint32_t index) noexcept nogil:
-    """Fill a window at once, as if the messages had been sent a delay ago."""
+    """Fill a window, as if the messages had been sent one delay earlier."""
     cdef SimSlot* slot = &s.slots[index]
     cdef int64_t delay = link_downward(s, link_of(s, slot)).delay
     cdef uint32_t message
@@ -51,7 +51,7 @@ cdef inline void client_subscribe(Sim* s, SimConsumer* consumer, uint32_t index)
         client_fill(s, index)
 
 cdef inline void client_join(Sim* s, uint32_t number) noexcept nogil:
-    """Subscribe to all its queues."""
+    """Subscribe a consumer to all its queues."""
     cdef SimConsumer* consumer = &s.consumers[number]
     cdef uint32_t index
     consumer.present = 1
@@ -64,7 +64,7 @@ cdef inline void client_join(Sim* s, uint32_t number) noexcept nogil:
         slot_offer(s, index)
 
 cdef inline void client_leave(Sim* s, uint32_t number) noexcept nogil:
-    """Cancel, and send back what no worker has begun."""
+    """Cancel a consumer's subscriptions, and return the messages that no worker has started."""
     cdef SimConsumer* consumer = &s.consumers[number]
     cdef uint32_t local
     cdef uint64_t token
@@ -78,7 +78,7 @@ cdef inline void client_leave(Sim* s, uint32_t number) noexcept nogil:
     client_depart(s, consumer)
 
 cdef inline void client_fail(Sim* s, uint32_t number) noexcept nogil:
-    """Lose everything."""
+    """Fail a consumer: its messages in flight and in progress are lost."""
     cdef SimConsumer* consumer = &s.consumers[number]
     cdef uint32_t index
     for index in range(number * s.broker_count, (number + 1) * s.broker_count):

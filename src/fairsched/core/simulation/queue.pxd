@@ -16,10 +16,10 @@ cdef struct Returned:
 
 cdef struct SimStock:
     bint endless
-    int64_t depth      # messages at the start; created at 0
-    int64_t arrived    # messages that ever came in; the next one's number
-    int64_t fresh      # number of the first that was never sent
-    int64_t* times     # of arrival, for the fresh ones past the depth
+    int64_t depth      # messages at the start, created at 0
+    int64_t arrived    # number of messages so far, and of the next one
+    int64_t fresh      # number of the first message that was never sent
+    int64_t* times     # arrival times of fresh messages after the initial ones
     int64_t capacity   # a power of two
     Returned* heap
     int64_t returned
@@ -39,7 +39,7 @@ cdef inline void stock_clear(SimStock* stock) noexcept nogil:
     stock_init(stock, stock.depth, stock.endless)
 
 cdef inline int64_t stock_ready(const SimStock* stock) noexcept nogil:
-    """Messages waiting, apart from the endless supply."""
+    """Return the number of waiting messages, without the endless supply."""
     return stock.returned + (0 if stock.endless else stock.arrived - stock.fresh)
 
 cdef inline bint stock_has(const SimStock* stock) noexcept nogil:
@@ -59,7 +59,7 @@ cdef inline bint stock_grow(SimStock* stock) noexcept nogil:
     return True
 
 cdef inline bint stock_arrive(SimStock* stock, int64_t now) noexcept nogil:
-    """Take in a message; False when memory is exhausted."""
+    """Add a new message; False: memory is exhausted."""
     cdef int64_t oldest = stock.fresh if stock.fresh > stock.depth else stock.depth
     if stock.endless:
         return True
@@ -70,13 +70,13 @@ cdef inline bint stock_arrive(SimStock* stock, int64_t now) noexcept nogil:
     return True
 
 cdef inline int64_t stock_created(const SimStock* stock, int64_t now) noexcept nogil:
-    """Return when the first fresh message came in; in an endless supply, each comes in when it is sent."""
+    """Return the arrival time of the first fresh message. In an endless supply, it is the time of sending."""
     if stock.endless:
         return now
     return 0 if stock.fresh < stock.depth else stock.times[stock.fresh & (stock.capacity - 1)]
 
 cdef inline bint stock_return(SimStock* stock, int64_t sequence, uint32_t message) noexcept nogil:
-    """Take a message back; False when memory is exhausted."""
+    """Add a returned message; False: memory is exhausted."""
     cdef int64_t at = stock.returned
     cdef int64_t capacity
     cdef Returned* grown
@@ -96,7 +96,7 @@ cdef inline bint stock_return(SimStock* stock, int64_t sequence, uint32_t messag
     return True
 
 cdef inline uint32_t stock_take_returned(SimStock* stock) noexcept nogil:
-    """Take the first of what came back; there must be something."""
+    """Take the first returned message; there must be one."""
     cdef uint32_t message = stock.heap[0].message
     cdef int64_t at = 0, child
     cdef Returned last

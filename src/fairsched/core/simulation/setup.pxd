@@ -13,14 +13,14 @@ from fairsched.core.simulation.link cimport simlink_clear, simlink_init
 from fairsched.core.simulation.link cimport SimLink
 from fairsched.core.simulation.messages cimport NO_MESSAGE, messages_clear, messages_init
 from fairsched.core.simulation.model cimport (
-    FRAME_COLUMNS, NOBODY, RECORD_COLUMNS, Sim, SimBroker, SimChange, SimConsumer, SimQueue, SimSlot, SimWorker,
+    FRAME_COLUMNS, NO_INDEX, RECORD_COLUMNS, Sim, SimBroker, SimChange, SimConsumer, SimQueue, SimSlot, SimWorker,
 )
 from fairsched.core.simulation.queue cimport stock_clear, stock_init
 from fairsched.core.simulation.sources cimport source_count
 from fairsched.core.simulation.variate cimport NEVER
 
 cdef inline void sim_init(Sim* s) noexcept nogil:
-    """An empty simulation, which may be cleared."""
+    """Make a simulation empty, so that it may be cleared."""
     s.queues = NULL
     s.slots = NULL
     s.workers = NULL
@@ -35,7 +35,7 @@ cdef inline void sim_init(Sim* s) noexcept nogil:
     s.now = s.handled = s.events = 0
     s.end = s.limit = s.counted_from = NEVER
     s.exhausted = False
-    s.first_broker = s.last_broker = s.first_consumer = s.last_consumer = NOBODY
+    s.first_broker = s.last_broker = s.first_consumer = s.last_consumer = NO_INDEX
     s.record_count = s.record_room = s.frame_count = s.frame_room = 0
     s.frame_gap = s.frame_next = NEVER
     eventtree_init(&s.calendar)
@@ -43,33 +43,33 @@ cdef inline void sim_init(Sim* s) noexcept nogil:
 
 cdef inline void slot_init(SimSlot* slot) noexcept nogil:
     slot.unsettled_first = NO_MESSAGE
-    slot.next = NOBODY
+    slot.next = NO_INDEX
     histogram_init(&slot.wait)
     histogram_init(&slot.latency)
     histogram_init(&slot.age)
     histogram_init(&slot.total)
 
 cdef inline void sim_init_parts(Sim* s) noexcept nogil:
-    """Give every part its empty state; what calloc gave is zero already."""
+    """Give every part its empty state; calloc has zeroed the memory."""
     cdef uint32_t i
     for i in range(s.queue_count):
-        s.queues[i].first = s.queues[i].last = s.queues[i].next = NOBODY
+        s.queues[i].first = s.queues[i].last = s.queues[i].next = NO_INDEX
         stock_init(&s.queues[i].stock, 0, False)
     for i in range(s.slot_count):
         slot_init(&s.slots[i])
     for i in range(s.worker_count):
         s.workers[i].busy_from = NEVER
-        s.workers[i].next = NOBODY
+        s.workers[i].next = NO_INDEX
     for i in range(s.consumer_count):
         slots_init(&s.consumers[i].table)
-        s.consumers[i].idle = NOBODY
+        s.consumers[i].idle = NO_INDEX
     for i in range(s.broker_count):
-        s.brokers[i].first = s.brokers[i].last = s.brokers[i].slot = NOBODY
+        s.brokers[i].first = s.brokers[i].last = s.brokers[i].slot = NO_INDEX
     for i in range(2 * s.link_count):
         simlink_init(&s.links[i], 0)
 
 cdef inline bint sim_allocate(Sim* s) noexcept nogil:
-    """Make the arrays, as large as the counts say; False when memory is exhausted."""
+    """Allocate the arrays by the counts; False: memory is exhausted."""
     s.link_count = s.consumer_count * s.broker_count
     s.queues = <SimQueue*> calloc(s.queue_count, sizeof(SimQueue))
     s.slots = <SimSlot*> calloc(s.slot_count, sizeof(SimSlot))

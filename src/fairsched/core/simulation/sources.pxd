@@ -41,13 +41,13 @@ cdef inline SimLink* link_downward(Sim* s, uint32_t link) noexcept nogil:
     return &s.links[s.link_count + link]
 
 cdef inline uint32_t link_of(const Sim* s, const SimSlot* slot) noexcept nogil:
-    """The link between a slot's consumer and its queue's broker."""
+    """Return the link between a slot's consumer and its queue's broker."""
     return slot.consumer * s.broker_count + s.queues[slot.queue].broker
 
 cdef inline void sim_send(
     Sim* s, SimLink* link, uint32_t source, int kind, uint32_t slot, uint32_t message
 ) noexcept nogil:
-    """Put a frame on its way."""
+    """Send a frame over a link, and schedule its arrival."""
     cdef bint first = simlink_empty(link)
     if not simlink_send(link, s.now, kind, slot, message):
         s.exhausted = True
@@ -55,22 +55,22 @@ cdef inline void sim_send(
         eventtree_set(&s.calendar, source, link.last)
 
 cdef inline void sim_send_upward(Sim* s, int kind, uint32_t slot, uint32_t message) noexcept nogil:
-    """From a slot to its queue."""
+    """Send a frame from a slot to its queue."""
     cdef uint32_t link = link_of(s, &s.slots[slot])
     sim_send(s, link_upward(s, link), source_upward(s, link), kind, slot, message)
 
 cdef inline void sim_send_downward(Sim* s, int kind, uint32_t slot, uint32_t message) noexcept nogil:
-    """From a queue to a slot."""
+    """Send a frame from a queue to a slot."""
     cdef uint32_t link = link_of(s, &s.slots[slot])
     sim_send(s, link_downward(s, link), source_downward(s, link), kind, slot, message)
 
 cdef inline void sim_received(Sim* s, SimLink* link, uint32_t source) noexcept nogil:
-    """The first frame has been dealt with."""
+    """Remove the first frame of a link, and schedule the next."""
     link.head += 1
     eventtree_set(&s.calendar, source, NEVER if simlink_empty(link) else simlink_head(link).time)
 
 cdef inline void sim_cut(Sim* s, uint32_t link) noexcept nogil:
-    """Lose what is under way, in both directions."""
+    """Lose all frames in flight, in both directions."""
     simlink_cut(link_upward(s, link))
     simlink_cut(link_downward(s, link))
     eventtree_set(&s.calendar, source_upward(s, link), NEVER)

@@ -25,7 +25,7 @@ cdef inline uint64_t xoshiro_rotate(uint64_t word, int by) noexcept nogil:
     return (word << by) | (word >> (64 - by))
 
 cdef inline uint64_t xoshiro_next(Xoshiro* g) noexcept nogil:
-    """Next 64 bits."""
+    """Return the next 64 bits."""
     cdef uint64_t result = xoshiro_rotate(g.words[0] + g.words[3], 23) + g.words[0]
     cdef uint64_t shifted = g.words[1] << 17
     g.words[2] ^= g.words[0]
@@ -37,14 +37,14 @@ cdef inline uint64_t xoshiro_next(Xoshiro* g) noexcept nogil:
     return result
 
 cdef inline double xoshiro_uniform(Xoshiro* g) noexcept nogil:
-    """Uniform in [0, 1)."""
+    """Return a uniform number in [0, 1)."""
     return <double> (xoshiro_next(g) >> 11) * ULP_53
 
 cdef inline double xoshiro_exponential(Xoshiro* g) noexcept nogil:
-    """Exponential with mean 1, by inversion."""
+    """Return an exponential number with mean 1, by inversion."""
     return -log(1.0 - xoshiro_uniform(g))
 
 cdef inline double xoshiro_normal(Xoshiro* g) noexcept nogil:
-    """Standard normal: the cosine half of Box and Muller's pair, so that every call takes two numbers."""
+    """Return a standard normal number: the cosine half of Box and Muller's pair, which takes two uniform numbers."""
     cdef double radius = sqrt(2.0 * xoshiro_exponential(g))
     return radius * cos(TWO_PI * xoshiro_uniform(g))

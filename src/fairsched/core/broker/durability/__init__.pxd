@@ -1,5 +1,5 @@
-"""Durability: what survives a restart. Compiled into `_broker`; journal.pxd into `_journal` as well.
+"""Durability: the contents that survive a restart. Compiled into `_broker`; journal.pxd into `_journal` as well.
 
-Read keeping.pxd first: which records there are, and when they are dropped. Then journal.pxd (writing records to disk)
-and recovery.pxd (what is restored at the next start).
+Read keeping.pxd first: the records, and when they are dropped. Then journal.pxd (writing records to disk) and
+recovery.pxd (restoring them at the next start).
 """

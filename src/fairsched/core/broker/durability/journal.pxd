@@ -46,17 +46,17 @@ cdef extern from *:
 
     struct JournalChunk {
         int64_t size;
-        int64_t live;          // octets of the records that were not dropped
+        int64_t live;          // octets of live records
     };
 
-    struct JournalRecord {     // found again
+    struct JournalRecord {     // read from the journal
         uint64_t id;
         uint8_t kind;
         const uint8_t* data;
         uint32_t size;
     };
 
-    // What stands where, and the lock of all of it.
+    // The chunk of each live record, and the lock of the whole journal.
     class JournalIndex {
         std::mutex mutex;
         std::condition_variable appended;
@@ -75,7 +75,7 @@ cdef extern from *:
         void unlock() { mutex.unlock(); }
         void wake() { appended.notify_all(); }
 
-        // Wait for an append, with the lock held, at most so long; negative: as long as it takes.
+        // Wait for an append, with the lock held, for at most `ns` nanoseconds; negative: without limit.
         void wait(int64_t ns) {
             std::unique_lock<std::mutex> held(mutex, std::adopt_lock);
             if (ns < 0) {
@@ -104,7 +104,7 @@ cdef extern from *:
             live += octets;
         }
 
-        // The room that a drop takes itself.
+        // Count the octets of a drop's own record.
         void spend(uint64_t number, uint64_t octets) {
             begin(number);
             chunk(number).size += octets;
@@ -129,7 +129,7 @@ cdef extern from *:
             return found != places.end() && found->second.chunk == number;
         }
 
-        // Forget chunks from the oldest on that have nothing live, all older than `before`.
+        // Remove the oldest chunks, up to the first that has a live record or is not older than `before`.
         void trim(uint64_t before) {
             while (!chunks.empty() && first < before && chunks.front().live == 0) {
                 size -= chunks.front().size;
@@ -189,35 +189,36 @@ cdef extern from *:
 cdef enum:
     JOURNAL_PUT = 1
     JOURNAL_DROP = 2
-    JOURNAL_PUT_HEAD = 14      # octets before what a record holds: what, id, kind, length
+    JOURNAL_PUT_HEAD = 14      # octets before the contents of a record: operation, id, kind, length
     JOURNAL_DROP_SIZE = 9
-    JOURNAL_BATCH = 16 << 20   # octets from which on a batch is followed by another
-    JOURNAL_LEAST = 4 << 20    # stored octets below which nothing is copied
+    JOURNAL_BATCH = 16 << 20   # octets at which a new batch is begun
+    JOURNAL_LEAST = 4 << 20    # stored octets below which no chunk is copied
 
 cdef struct JournalBatch:
     Bytes octets
     uint64_t number
-    JournalBatch* next         # the one after it
+    JournalBatch* next         # the next younger batch
 
 cdef struct Journal:
     JournalIndex* index
-    JournalBatch* oldest       # that waits; NULL: none does
+    JournalBatch* oldest       # waiting batch; NULL: there is none
     JournalBatch* newest
     JournalBatch* writing      # the writer's, without the lock
     uint64_t next_id
     uint64_t next_number
-    atomic[int64_t] backlog    # octets that wait; written with the lock
+    atomic[int64_t] backlog    # octets of waiting batches; written with the lock
     bint closed
-    atomic[uint64_t] durable   # up to this batch all is on disk; written by the writer
-    atomic[uint32_t] failed    # the store refused, or memory was exhausted: nothing more is promised
-    void (*told)(void* host, uint64_t durable) noexcept nogil   # called by the writer when one of the two has changed
+    atomic[uint64_t] durable   # the newest batch that is on disk with all before it; written by the writer
+    atomic[uint32_t] failed    # the store failed, or memory was exhausted: no further confirms
+    # Called by the writer when `durable` or `failed` has changed.
+    void (*told)(void* host, uint64_t durable) noexcept nogil
     void* host
 
 
 # Appending: any thread ------------------------------------------------------------------------------------------------
 
 cdef inline bint journal_init(Journal* j) noexcept nogil:
-    """False when memory is exhausted."""
+    """Begin with an empty journal; False: memory is exhausted."""
     j.index = new JournalIndex()
     j.oldest = j.newest = j.writing = NULL
     j.next_id = j.next_number = 1
@@ -230,7 +231,7 @@ cdef inline bint journal_init(Journal* j) noexcept nogil:
     return j.index != NULL
 
 cdef inline JournalBatch* journal_batch(Journal* j) noexcept nogil:
-    """The batch that takes in what is appended, the lock being held; NULL when memory is exhausted."""
+    """Return the batch to append to; NULL: memory is exhausted. The caller holds the lock."""
     cdef JournalBatch* batch = j.newest
     if batch != NULL and bytes_size(&batch.octets) < JOURNAL_BATCH:
         return batch
@@ -251,7 +252,7 @@ cdef inline void batch_free(JournalBatch* batch) noexcept nogil:
     free(batch)
 
 cdef inline void journal_free(Journal* j) noexcept nogil:
-    """Free all; no thread is inside."""
+    """Free the journal, which no thread uses any more."""
     cdef JournalBatch* batch = j.oldest
     while batch != NULL:
         j.oldest = batch.next
@@ -264,21 +265,21 @@ cdef inline void journal_free(Journal* j) noexcept nogil:
     j.index = NULL
 
 cdef inline uint8_t* journal_room(Journal* j, int64_t size) noexcept nogil:
-    """Locked. The place of a record of so many octets; NULL when memory is exhausted."""
+    """Return the place of a record of `size` octets; NULL: memory is exhausted. The caller holds the lock."""
     cdef JournalBatch* batch = journal_batch(j)
     cdef uint8_t* to
     if batch == NULL:
         return NULL
     to = bytes_room(&batch.octets, size)
     if to == NULL:
-        batch.octets.failed = False  # what it has is whole; only this record is not taken
+        batch.octets.failed = False  # earlier records are complete; only this one is missing
         return NULL
     bytes_add(&batch.octets, size)
     j.backlog.fetch_add(size)
     return to
 
 cdef inline int64_t record_size(const uint8_t* at, int64_t left) noexcept nogil:
-    """Octets of the record at the beginning; -1: it is none."""
+    """Return the size of the record at `at`; -1: it is not a record."""
     cdef int64_t size
     if left >= JOURNAL_DROP_SIZE and at[0] == JOURNAL_DROP:
         return JOURNAL_DROP_SIZE
@@ -296,9 +297,9 @@ cdef inline uint8_t* record_head(uint8_t* to, uint64_t id, uint8_t kind, uint64_
 cdef inline uint64_t journal_put(
     Journal* j, uint8_t kind, const Text* parts, int count, uint64_t* batch
 ) noexcept nogil:
-    """Put a record, whose octets are these parts; return its id, or 0 when memory is exhausted.
+    """Put a record that consists of these parts, less than 512 MiB; return its id, or 0 if memory is exhausted.
 
-    `batch` is set to what `durable` has to reach before the record is on disk. What is put is less than 512 MiB.
+    The record is on disk when `durable` has reached `batch`.
     """
     cdef int64_t size = JOURNAL_PUT_HEAD
     cdef uint64_t id = 0
@@ -321,7 +322,7 @@ cdef inline uint64_t journal_put(
     return id
 
 cdef inline bint journal_drop(Journal* j, uint64_t id, uint64_t* batch) noexcept nogil:
-    """Drop a record; False when memory is exhausted. An id that is not there is nothing to do."""
+    """Drop a record, unless it was dropped before; False: memory is exhausted."""
     cdef uint8_t* to
     cdef bint done = True
     j.index.lock()
@@ -339,7 +340,7 @@ cdef inline bint journal_drop(Journal* j, uint64_t id, uint64_t* batch) noexcept
     return done
 
 cdef inline uint64_t journal_latest(Journal* j) noexcept nogil:
-    """The batch with which all is on disk that was appended so far."""
+    """Return the batch that contains the last appended record."""
     cdef uint64_t number
     j.index.lock()
     number = j.next_number - 1
@@ -347,16 +348,16 @@ cdef inline uint64_t journal_latest(Journal* j) noexcept nogil:
     return number
 
 cdef inline bint journal_is_durable(const Journal* j, uint64_t batch) noexcept nogil:
-    """Whether a batch is on disk."""
+    """Return whether a batch is on disk."""
     return (<Journal*> j).durable.load() >= batch
 
 
 # Writing: one thread --------------------------------------------------------------------------------------------------
 
 cdef inline uint64_t journal_take(Journal* j, int64_t ns) noexcept nogil:
-    """Take the oldest batch to be written, waiting for one at most so long; return its number.
+    """Take the oldest batch to write, waiting for one for at most `ns` nanoseconds, and return its number; 0: none.
 
-    0: there is none. Its octets are in `writing`; `journal_written` or `journal_refused` ends it.
+    Its octets are in `writing`. The caller then calls `journal_written` or `journal_refused`.
     """
     cdef JournalBatch* batch
     j.index.lock()
@@ -374,7 +375,7 @@ cdef inline uint64_t journal_take(Journal* j, int64_t ns) noexcept nogil:
     return batch.number if batch != NULL else 0
 
 cdef inline uint64_t journal_copy_wanted(Journal* j) noexcept nogil:
-    """The oldest chunk, if what is live in it is to be copied into the batch being written; 0: none is."""
+    """Return the oldest chunk if its live records must be copied into the batch being written; 0: none."""
     cdef uint64_t found = 0
     j.index.lock()
     j.index.trim(j.writing.number)
@@ -384,7 +385,7 @@ cdef inline uint64_t journal_copy_wanted(Journal* j) noexcept nogil:
     return found
 
 cdef inline bint journal_copy(Journal* j, uint64_t number, const uint8_t* data, int64_t size) noexcept nogil:
-    """Copy what is live in the oldest chunk, `data`; False when memory is exhausted: what was copied stands twice."""
+    """Copy the live records of the oldest chunk, `data`; False: memory is exhausted, and some are stored twice."""
     cdef int64_t at = 0, length
     cdef uint64_t id
     cdef bint done = True
@@ -407,7 +408,7 @@ cdef inline bint journal_copy(Journal* j, uint64_t number, const uint8_t* data, 
     return done
 
 cdef inline uint64_t journal_first(Journal* j) noexcept nogil:
-    """The oldest chunk that is needed once the batch is written: what is older may go in the same transaction."""
+    """Return the oldest chunk needed once the batch is written. Older ones are deleted in the same transaction."""
     cdef uint64_t first
     j.index.lock()
     j.index.trim(j.writing.number)
@@ -416,7 +417,7 @@ cdef inline uint64_t journal_first(Journal* j) noexcept nogil:
     return first
 
 cdef inline void journal_written(Journal* j) noexcept nogil:
-    """The batch is on disk."""
+    """Publish that the batch is on disk."""
     cdef uint64_t number = j.writing.number
     batch_free(j.writing)
     j.writing = NULL
@@ -425,27 +426,27 @@ cdef inline void journal_written(Journal* j) noexcept nogil:
         j.told(j.host, number)
 
 cdef inline void journal_fail(Journal* j) noexcept nogil:
-    """Something could not be appended: what follows would not be true without it."""
+    """Stop the journal after a failed append: later records may depend on the missing one."""
     j.failed.store(1)
 
 cdef inline void journal_refused(Journal* j) noexcept nogil:
-    """The store is of no use any more: no batch from this one on will be on disk."""
+    """Stop the journal after the store has failed: neither this batch nor later ones are written."""
     j.failed.store(1)
     if j.told != NULL:
         j.told(j.host, j.durable.load())
 
 cdef inline void journal_close(Journal* j) noexcept nogil:
-    """Let the writer write what waits, and wait for no more."""
+    """Have the writer write the waiting batches, and then end."""
     j.index.lock()
     j.closed = True
     j.index.unlock()
     j.index.wake()
 
 
-# Finding it again: before anything is appended ------------------------------------------------------------------------
+# Reading it back: before anything is appended -------------------------------------------------------------------------
 
 cdef inline bint journal_recover(Journal* j, uint64_t number, const uint8_t* data, int64_t size) noexcept nogil:
-    """Read a chunk; they come in their order. False: it is none. `data` stays until `journal_records` is done with."""
+    """Read a chunk, oldest first; False: it is invalid. `data` must stay while `journal_records` is in use."""
     cdef int64_t at = 0, length
     cdef uint64_t id
     while at < size:
@@ -454,7 +455,7 @@ cdef inline bint journal_recover(Journal* j, uint64_t number, const uint8_t* dat
             return False
         id = frames_number(data + at + 1, 8)
         j.next_id = max(j.next_id, id + 1)
-        j.index.drop(id)  # a copy, or a drop: the older one counts no more
+        j.index.drop(id)  # a copy or a drop replaces the older record
         if data[at] == JOURNAL_PUT:
             j.index.put(id, number, <uint64_t> length)
             j.index.found(
@@ -469,11 +470,11 @@ cdef inline bint journal_recover(Journal* j, uint64_t number, const uint8_t* dat
     return True
 
 cdef inline JournalRecord* journal_records(Journal* j) noexcept nogil:
-    """The `journal_count` records put and not dropped, in the order of their ids; `records_free` frees them."""
+    """Return the `journal_count` live records in the order of their ids; free them with `records_free`."""
     return j.index.sorted()
 
 cdef inline int64_t journal_count(Journal* j) noexcept nogil:
-    """Records that were put and not dropped."""
+    """Return the number of live records."""
     cdef int64_t count
     j.index.lock()
     count = j.index.count()

@@ -22,19 +22,17 @@ from libc.stdlib cimport malloc
 from fairsched.core.amqp.constants cimport RESOURCE_ERROR
 from fairsched.core.amqp.frames cimport frames_write
 from fairsched.core.amqp.octets cimport (
-    Bytes, Text, bytes_append, bytes_clear, bytes_init, bytes_long, bytes_number, bytes_short, text_of,
+    Bytes, Text, bytes_append, bytes_clear, bytes_init, bytes_number, bytes_short, text_of,
 )
 from fairsched.core.broker.durability.journal cimport (
     Journal, journal_drop, journal_fail, journal_is_durable, journal_latest, journal_put,
 )
 from fairsched.core.broker.errors cimport Refusal, refuse
-from fairsched.core.broker.exchanges.exchanges cimport (
-    Binding, Exchange, binding_durable, destination_name, exchange_name, exchange_type_name,
-)
+from fairsched.core.broker.exchanges.state cimport Binding, Exchange, binding_durable, destination_name, exchange_name
 from fairsched.core.broker.payload cimport (
     payload_bcc, payload_body, payload_exchange, payload_header, payload_kept, payload_key, payload_release,
 )
-from fairsched.core.broker.state cimport BrokerQueue, Client, Host, KEPT, Kept, KeptEntry, Payload, Server
+from fairsched.core.broker.state cimport BrokerConnection, BrokerQueue, Host, KEPT, Kept, KeptEntry, Payload, Server
 from fairsched.core.connection.connection cimport connection_notify
 
 cdef extern from *:
@@ -52,20 +50,20 @@ cdef enum RecordKind:
     RECORD_EXCHANGE = 1
     RECORD_BINDING = 2
     RECORD_QUEUE = 3
-    RECORD_MESSAGE = 4    # with the only queue that it is in, or none: then entries follow
+    RECORD_MESSAGE = 4    # a message with its queue; without a queue, entries follow
     RECORD_ENTRY = 5      # queue and message
-    RECORD_DELIVERED = 6  # of the entry, or message, that it names: said when the broker closes
-    RECORD_CLOSED = 7     # the broker has closed: nothing but those was delivered
+    RECORD_DELIVERED = 6  # an entry or message that was delivered; written when the broker closes
+    RECORD_CLOSED = 7     # the broker has closed: no other message was delivered
 
 cdef enum:
     MESSAGE_HEAD = 26    # octets: queue, expiry, sizes of exchange, routing key, content header and BCC
     ENTRY_SIZE = 24      # octets: queue, message, expiry
-    BACKLOG_MOST = 67108864  # octets that wait for the disk, beyond which publishers are not read from
+    BACKLOG_MOST = 67108864  # octets waiting for the disk at which publishers are paused
 
 # Exchanges, bindings, queues: with the topology's lock ----------------------------------------------------------------
 
 cdef inline uint64_t record_put(Journal* j, RecordKind kind, Bytes* octets) noexcept nogil:
-    """Put a record, and clear its octets. The journal fails when memory is exhausted: nobody is told then."""
+    """Put a record, and clear its octets. If memory is exhausted, the journal fails, and nothing is confirmed."""
     cdef Text text = Text(octets.data + octets.begin, <uint32_t> (octets.end - octets.begin))
     cdef uint64_t batch = 0, id = 0
     if not octets.failed:
@@ -91,7 +89,7 @@ cdef inline void record_exchange(Journal* j, Host* host, Exchange* x) noexcept n
     bytes_init(&out)
     bytes_short(&out, host.name)
     bytes_short(&out, exchange_name(x))
-    bytes_short(&out, text_of(exchange_type_name(x.kind)))
+    bytes_short(&out, text_of(x.type.name))
     bytes_number(&out, x.auto_delete, 1)
     bytes_number(&out, x.internal, 1)
     bytes_append(&out, x.arguments.data, x.arguments.length)
@@ -109,7 +107,7 @@ cdef inline void record_binding(Journal* j, Host* host, Binding* b) noexcept nog
     b.record = record_put(j, RECORD_BINDING, &out)
 
 cdef inline void record_added(void* context, Exchange* x, Binding* b) noexcept nogil:
-    """Called by a topology: an exchange or a binding is new."""
+    """Record a new exchange or binding; called by a topology."""
     cdef Host* host = <Host*> context
     if b == NULL and x.place.durable:
         record_exchange(host.server.journal, host, x)
@@ -117,12 +115,12 @@ cdef inline void record_added(void* context, Exchange* x, Binding* b) noexcept n
         record_binding(host.server.journal, host, b)
 
 cdef inline void record_removed(void* context, Exchange* x, Binding* b) noexcept nogil:
-    """Called by a topology: an exchange or a binding goes."""
+    """Drop the record of an exchange or a binding; called by a topology."""
     cdef Host* host = <Host*> context
     record_drop(host.server.journal, &b.record if b != NULL else &x.record)
 
 cdef inline void queue_record(BrokerQueue* b) noexcept nogil:
-    """A queue is new."""
+    """Record a new queue."""
     cdef Bytes out
     if b.server.journal == NULL or not b.durable or b.exclusive:
         return
@@ -134,7 +132,7 @@ cdef inline void queue_record(BrokerQueue* b) noexcept nogil:
     b.record = record_put(b.server.journal, RECORD_QUEUE, &out)
 
 cdef inline void queue_unrecord(BrokerQueue* b) noexcept nogil:
-    """A queue goes. What is in it knows the number of its record still: it is dropped as it leaves."""
+    """Drop the record of a queue. Its messages keep the number, and drop their own records as they leave."""
     cdef uint64_t record = b.record
     if record:
         record_drop(b.server.journal, &record)
@@ -213,9 +211,10 @@ cdef inline bint kept_entries(
 cdef inline bint message_keep(
     Server* server, Payload* p, void** queues, int64_t count, int64_t expiration, uint64_t* batch
 ) noexcept nogil:
-    """Record a message, which nobody else knows yet, before these queues get it, as far as they outlive the process.
+    """Record a message before its durable queues get it.
 
-    The topology's lock is shared. False: it cannot be, and none of them may have it.
+    No other thread knows the message yet. The caller has the topology's lock, shared. False: the message could not be
+    recorded, and must not be put into any queue.
     """
     cdef Journal* j = server.journal
     cdef Kept* k
@@ -244,7 +243,7 @@ cdef inline bint message_keep(
     return done
 
 cdef inline uint64_t kept_record(const Kept* k, const BrokerQueue* b) noexcept nogil:
-    """The record of a message in a queue; 0: there is none."""
+    """Return the record of a message in a queue; 0: there is none."""
     cdef uint32_t i
     if k.entries == NULL:
         return k.content if k.queue == b else 0
@@ -254,7 +253,7 @@ cdef inline uint64_t kept_record(const Kept* k, const BrokerQueue* b) noexcept n
     return 0
 
 cdef inline void kept_leave(const BrokerQueue* b, Kept* k) noexcept nogil:
-    """Drop a message's record in a queue, and that of its content with the last one."""
+    """Drop a message's record in a queue, and with the last one the record of its content."""
     cdef Journal* j = b.server.journal
     cdef uint64_t batch = 0, record = kept_record(k, b)
     if record == 0:
@@ -264,7 +263,7 @@ cdef inline void kept_leave(const BrokerQueue* b, Kept* k) noexcept nogil:
         journal_drop(j, k.content, &batch)
 
 cdef inline void message_leave(const BrokerQueue* b, Payload* p) noexcept nogil:
-    """A message has left a queue for good: it is not to be found there again. The reference is given up."""
+    """Drop the record of a message that has left a queue for good, and release the message."""
     if p.persistent == KEPT:
         kept_leave(b, payload_kept(p))
     payload_release(p)
@@ -277,51 +276,53 @@ cdef inline bint refuse_disk(Refusal* refusal) noexcept nogil:
         b"the broker cannot write to its data directory any more, so nothing durable is taken; its status says why"
     )
 
-cdef inline bint client_disk_failed(const Client* client) noexcept nogil:
-    """Whether nothing can be recorded any more."""
-    return client.server.journal != NULL and (<Client*> client).server.journal.failed.load() != 0
+cdef inline bint brokerconnection_disk_failed(const BrokerConnection* connection) noexcept nogil:
+    """Return whether the journal has failed."""
+    return connection.server.journal != NULL and (<BrokerConnection*> connection).server.journal.failed.load() != 0
 
-cdef inline bint client_may_change(const Client* client, Refusal* refusal) noexcept nogil:
-    """Whether what is declared or deleted can be recorded; False: refused."""
-    return not client_disk_failed(client) or refuse_disk(refusal)
+cdef inline bint brokerconnection_may_change(const BrokerConnection* connection, Refusal* refusal) noexcept nogil:
+    """Return whether a declaration or deletion can be recorded; False: refused."""
+    return not brokerconnection_disk_failed(connection) or refuse_disk(refusal)
 
-cdef inline void client_await(Client* client) noexcept nogil:
-    """Write nothing more to the socket until all is on disk that is recorded so far."""
-    if client.server.journal != NULL:
-        client.awaits = journal_latest(client.server.journal)
+cdef inline void brokerconnection_await(BrokerConnection* connection) noexcept nogil:
+    """Pause writing to the socket until everything recorded so far is on disk."""
+    if connection.server.journal != NULL:
+        connection.awaits = journal_latest(connection.server.journal)
 
-cdef inline bint client_awaits(Client* client) noexcept nogil:
-    """Whether nothing may be written yet; it is notified then when the next batch is on disk."""
-    cdef Journal* j = client.server.journal
-    if client.awaits == 0:
+cdef inline bint brokerconnection_awaits(BrokerConnection* connection) noexcept nogil:
+    """Return whether writing is paused; then the next batch on disk notifies the connection."""
+    cdef Journal* j = connection.server.journal
+    if connection.awaits == 0:
         return False
-    client.waits.store(1)  # before the look: the writer looks after it has said how far it is
-    if not journal_is_durable(j, client.awaits):
+    connection.waits.store(1)  # before the check: the writer reads `waits` after it has published `durable`
+    if not journal_is_durable(j, connection.awaits):
         return True
-    client.awaits = 0
+    connection.awaits = 0
     return False
 
-cdef inline bint client_deceived(Client* client) noexcept nogil:
-    """Whether it is to be told of something that will never be on disk."""
-    return client.awaits != 0 and client.server.journal.failed.load() != 0 and client_awaits(client)
+cdef inline bint brokerconnection_output_lost(BrokerConnection* connection) noexcept nogil:
+    """Return whether the output depends on a batch that will never be on disk."""
+    return (
+        connection.awaits != 0 and connection.server.journal.failed.load() != 0 and brokerconnection_awaits(connection)
+    )
 
-cdef inline bint client_outruns(Client* client) noexcept nogil:
-    """Whether it publishes more than the disk takes; it is notified then when the next batch is on disk."""
-    cdef Journal* j = client.server.journal
-    if j == NULL or not client.publishes or j.backlog.load() <= BACKLOG_MOST:
+cdef inline bint brokerconnection_outpaces_disk(BrokerConnection* connection) noexcept nogil:
+    """Return whether the connection publishes faster than the disk writes; then the next batch notifies it."""
+    cdef Journal* j = connection.server.journal
+    if j == NULL or not connection.publishes or j.backlog.load() <= BACKLOG_MOST:
         return False
-    client.waits.store(1)
+    connection.waits.store(1)
     return j.backlog.load() > BACKLOG_MOST and j.failed.load() == 0
 
-cdef inline void clients_told(void* context, uint64_t durable) noexcept nogil:
-    """Called by the journal's writer: more is on disk, or nothing will be any more."""
+cdef inline void connections_told(void* context, uint64_t durable) noexcept nogil:
+    """Notify connections that the journal has progressed or failed; called by its writer."""
     cdef Server* server = <Server*> context
-    cdef Client* client
+    cdef BrokerConnection* connection
     server.registry.lock()
-    client = server.clients
-    while client != NULL:
-        if client.waits.load():
-            client.waits.store(0)
-            connection_notify(&client.connection)
-        client = client.next
+    connection = server.first_connection
+    while connection != NULL:
+        if connection.waits.load():
+            connection.waits.store(0)
+            connection_notify(&connection.base)
+        connection = connection.next
     server.registry.unlock()

@@ -5,7 +5,7 @@ redelivered if they were delivered before, or if that is unknown because the bro
 queues and exchanges are dropped.
 
 Source: the answers of a RabbitMQ node that was restarted, or killed (tests/integration/broker).
-Thread safety: one thread, before others know the server. Complexity: O(octets recorded).
+Thread safety: one thread, before other threads know the server. Complexity: O(octets recorded).
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
@@ -16,7 +16,7 @@ from fairsched.core.amqp.frames cimport frames_number
 from fairsched.core.amqp.octets cimport (
     Bytes, Reader, Text, bytes_init, bytes_number, reader_number, reader_of, reader_short, text_equal,
 )
-from fairsched.core.broker.arguments cimport arguments_read
+from fairsched.core.broker.arguments cimport QueueArguments, arguments_read
 from fairsched.core.broker.durability.journal cimport Journal, JournalRecord, journal_drop
 from fairsched.core.broker.durability.keeping cimport (
     RECORD_BINDING, RECORD_CLOSED, RECORD_DELIVERED, RECORD_ENTRY, RECORD_EXCHANGE,
@@ -25,10 +25,9 @@ from fairsched.core.broker.durability.keeping cimport (
 from fairsched.core.broker.errors cimport (
     Refusal, refusal_say, refusal_text, refuse, refuse_memory,
 )
-from fairsched.core.broker.exchanges.exchanges cimport (
-    Binding, Exchange, exchange_declare, queue_find, topology_bind,
-)
+from fairsched.core.broker.exchanges.declaring cimport exchange_declare, topology_bind
 from fairsched.core.broker.exchanges.names cimport NameEntry, Names, names_add, names_clear, names_find, names_init
+from fairsched.core.broker.exchanges.state cimport Binding, Exchange, queue_find
 from fairsched.core.broker.methods.queue cimport host_add_queue
 from fairsched.core.broker.network cimport clock_now
 from fairsched.core.broker.payload cimport (
@@ -36,7 +35,7 @@ from fairsched.core.broker.payload cimport (
 )
 from fairsched.core.broker.queues cimport brokerqueue_restore, brokerqueue_watch
 from fairsched.core.broker.state cimport (
-    Arguments, BrokerQueue, Host, KEPT, Kept, KeptEntry, Payload, Publication, Server,
+    BrokerQueue, Host, KEPT, Kept, KeptEntry, Payload, Publication, Server,
 )
 from fairsched.core.chains cimport ChainLink
 from fairsched.core.memory cimport array_reserve
@@ -46,29 +45,29 @@ from fairsched.core.queue.order.order cimport order_after
 cdef struct Recovery:
     Server* server
     Refusal* refusal
-    uint64_t id              # of the record that is read
-    Names queues             # BrokerQueue by the number of its record; so below
-    Names contents           # Payload, with a reference, of those that are in several queues
+    uint64_t id              # of the record being read
+    Names queues             # BrokerQueue by the number of its record
+    Names contents           # Payload by the number of its record, with a reference, if in several queues
     Names delivered
-    bint closed              # the broker closed: `delivered` is all that was
+    bint closed              # the broker closed: no messages but `delivered` were delivered
     int64_t wall
     int64_t now
 
 # Helpers --------------------------------------------------------------------------------------------------------------
 
 cdef inline void* numbered(const Names* names, uint64_t number) noexcept nogil:
-    """The record with a number; NULL: there is none."""
+    """Return the object of a record; NULL: there is none."""
     cdef NameEntry* entry = names_find(names, Text(<const uint8_t*> &number, sizeof(number)))
     return entry.value if entry != NULL else NULL
 
 cdef inline bint number_add(Recovery* r, Names* names, uint64_t number, void* value) noexcept nogil:
-    """False: refused, memory is exhausted."""
+    """Add the object of a record; False: refused, memory is exhausted."""
     if names_add(names, Text(<const uint8_t*> &number, sizeof(number)), value) == NULL:
         return refuse_memory(r.refusal)
     return True
 
 cdef inline bint recovery_drop(Recovery* r, uint64_t id) noexcept nogil:
-    """Drop what belongs to nothing."""
+    """Drop a record whose owner is gone."""
     cdef uint64_t batch = 0
     return journal_drop(r.server.journal, id, &batch) or refuse_memory(r.refusal)
 
@@ -76,7 +75,7 @@ cdef inline bint refuse_record(Recovery* r) noexcept nogil:
     return refuse(r.refusal, 0, b"a record is not well formed")
 
 cdef inline Host* recovery_host(Recovery* r, Text name) noexcept nogil:
-    """The virtual host of that name; NULL: refused."""
+    """Return the virtual host of a name; NULL: refused."""
     cdef Host* host = r.server.hosts
     while host != NULL and not text_equal(host.name, name):
         host = host.next
@@ -87,7 +86,7 @@ cdef inline Host* recovery_host(Recovery* r, Text name) noexcept nogil:
     return host
 
 cdef inline void recovery_added(void* context, Exchange* x, Binding* b) noexcept nogil:
-    """Called by a topology while it is read: its record is the one that is read."""
+    """Give a new exchange or binding the record being read; called by a topology."""
     cdef Recovery* r = <Recovery*> context
     if b != NULL:
         b.record = r.id
@@ -120,21 +119,21 @@ cdef inline bint recover_binding(Recovery* r, Reader* octets) noexcept nogil:
     host = recovery_host(r, vhost)
     if host == NULL:
         return False
-    # Source or destination may be gone: they are dropped before their bindings.
+    # The source or destination may be gone, since its record is dropped before those of its bindings.
     topology_bind(&host.topology, source, name, to_exchange, False, key, reader_rest(octets), &created, r.refusal)
     return created or recovery_drop(r, r.id)
 
 cdef inline bint recover_queue(Recovery* r, Reader* octets) noexcept nogil:
     cdef Text vhost = reader_short(octets), name = reader_short(octets), table
     cdef bint auto_delete = reader_number(octets, 1)
-    cdef Arguments arguments
+    cdef QueueArguments arguments
     cdef BrokerQueue* b
     cdef Host* host
     table = reader_rest(octets)
     if octets.broken:
         return refuse_record(r)
     host = recovery_host(r, vhost)
-    if host == NULL or not arguments_read(table, name, vhost, &arguments, r.refusal):
+    if host == NULL or not arguments_read(table, name, vhost, False, &arguments, r.refusal):
         return False
     if queue_find(&host.topology, name) != NULL:
         return refuse_record(r)
@@ -150,7 +149,7 @@ cdef inline bint recover_queue(Recovery* r, Reader* octets) noexcept nogil:
 # Messages -------------------------------------------------------------------------------------------------------------
 
 cdef inline bint bcc_fits(const uint8_t* data, int64_t size) noexcept nogil:
-    """Whether these octets are an array from its length on, or nothing: `payload_bcc` believes that length."""
+    """Return whether octets are empty or an array that begins with its length, which `payload_bcc` trusts."""
     return size == 0 or (size >= 4 and size - 4 == <int64_t> frames_number(data, 4))
 
 cdef inline Payload* recover_payload(Recovery* r, Reader* octets, Publication* p) noexcept nogil:
@@ -188,7 +187,7 @@ cdef inline Payload* recover_payload(Recovery* r, Reader* octets, Publication* p
 cdef inline bint recover_put(
     Recovery* r, BrokerQueue* b, const Publication* p, uint64_t record, int64_t expiry
 ) noexcept nogil:
-    """Put a message back, whose reference is given up."""
+    """Put a message back into a queue, and release it."""
     cdef int64_t life = -1 if expiry < 0 else max(expiry - r.wall, <int64_t> 0)
     cdef bint redelivered = not r.closed or numbered(&r.delivered, record) != NULL
     return brokerqueue_restore(b, p, life, redelivered, r.now) or refuse_memory(r.refusal)
@@ -214,7 +213,7 @@ cdef inline bint recover_message(Recovery* r, Reader* octets) noexcept nogil:
     return recover_put(r, b, &p, r.id, expiry)
 
 cdef inline bint recover_entry(Recovery* r, Reader* octets) noexcept nogil:
-    """A message of several queues is in this one, too."""
+    """Restore the entry of a message in one of its queues."""
     cdef uint64_t number = reader_number(octets, 8), content = reader_number(octets, 8)
     cdef int64_t expiry = <int64_t> reader_number(octets, 8), room
     cdef BrokerQueue* b = <BrokerQueue*> numbered(&r.queues, number)
@@ -226,7 +225,7 @@ cdef inline bint recover_entry(Recovery* r, Reader* octets) noexcept nogil:
     if b == NULL or p.payload == NULL:
         return recovery_drop(r, r.id)
     k = payload_kept(p.payload)
-    room = k.left.load()  # of the array, until all are there
+    room = k.left.load()  # room of the array, until all entries are restored
     if not array_reserve(<void**> &k.entries, &room, k.count + 1, sizeof(KeptEntry), 2):
         return refuse_memory(r.refusal)
     k.left.store(<uint32_t> room)
@@ -238,7 +237,7 @@ cdef inline bint recover_entry(Recovery* r, Reader* octets) noexcept nogil:
     return recover_put(r, b, &p, r.id, expiry)
 
 cdef inline bint recover_content(Recovery* r, Payload* p) noexcept nogil:
-    """All entries of a message are there: let go of it, and drop what is in no queue."""
+    """Release a message whose entries are all restored; drop it if it is in no queue."""
     cdef Kept* k = payload_kept(p)
     cdef bint done = k.count != 0 or recovery_drop(r, k.content)
     k.left.store(k.count)
@@ -259,7 +258,7 @@ cdef inline bint recover_contents(Recovery* r) noexcept nogil:
 # The whole ------------------------------------------------------------------------------------------------------------
 
 cdef inline bint recover_end(Recovery* r, const JournalRecord* record) noexcept nogil:
-    """Read what was said when the broker closed, and drop it: it is true no more when something is delivered."""
+    """Read a record of the shutdown, and drop it, since the next delivery makes it untrue."""
     if record.kind == RECORD_CLOSED:
         r.closed = True
     elif record.kind == RECORD_DELIVERED and record.size == 8:
@@ -295,7 +294,7 @@ cdef inline bint recover_records(Recovery* r, const JournalRecord* records, int6
     return True
 
 cdef inline void hosts_hook(Server* server, Recovery* r) noexcept nogil:
-    """Have topologies say what changes: to a recovery, or, when it is over, to the journal."""
+    """Have all topologies report changes to a recovery, or to the journal (NULL)."""
     cdef Host* host = server.hosts
     while host != NULL:
         if r != NULL:
@@ -310,7 +309,7 @@ cdef inline void hosts_hook(Server* server, Recovery* r) noexcept nogil:
 cdef inline bint server_recover(
     Server* server, const JournalRecord* records, int64_t count, Refusal* refusal
 ) noexcept nogil:
-    """Make what the records say, and record what changes from now on; False: refused, and the server is of no use."""
+    """Restore the contents of the records, and record changes from then on; False: refused, the server is unusable."""
     cdef Recovery r
     cdef bint done
     r.server = server
@@ -348,7 +347,7 @@ cdef inline void queue_say_delivered(BrokerQueue* b) noexcept nogil:
         m = order_after(&b.queue.order, m)
 
 cdef inline void server_say_closed(Server* server) noexcept nogil:
-    """Record which messages were delivered, and that this is all. No connection is left, and no thread is inside."""
+    """Record which messages were delivered, and the shutdown. No connection and no thread is left."""
     cdef Host* host = server.hosts
     cdef BrokerQueue* b
     cdef Bytes none

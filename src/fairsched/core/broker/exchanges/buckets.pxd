@@ -1,12 +1,17 @@
-"""The buckets of a consistent-hash exchange: a block of them for each destination, and which one a message falls into.
+"""The buckets of a consistent-hash exchange: a block of them for each destination, and the hash of a message.
 
 The first binding of a destination adds as many buckets as its weight; further ones are ignored. Removing any of them
 removes the block and renumbers the later ones, as RabbitMQ does.
 
-What is hashed is the routing key, a header or a property, as RabbitMQ hashes it since 3.13: an integer stands for
-itself, a timestamp in a header for its milliseconds, anything else goes through Erlang's phash2; what is not there, or
-is an empty array, through phash2 of `undefined`. Of an array or a table, RabbitMQ hashes the first element; what is
-nested in that is hashed here by its octets, where RabbitMQ would hash the terms.
+The routing key, a header or a property is hashed as RabbitMQ does since 3.13:
+
+    an integer                       itself
+    a timestamp in a header          its milliseconds
+    missing, or an empty array       Erlang's phash2 of `undefined`
+    an array or a table              phash2 of the first element
+    anything else                    phash2
+
+One difference: RabbitMQ hashes arrays and tables inside the first element as terms, this broker by their octets.
 
 Source: RabbitMQ, "Consistent Hash Exchange"; core/hashing/exs1024 and phash2.
 Thread safety: none; the caller synchronizes. Complexity: adding and removing O(destinations); finding O(log buckets).
@@ -39,7 +44,7 @@ cdef enum Weight:
 
 cdef struct Block:
     void* destination
-    int64_t end              # of its buckets; it begins where the one before ends
+    int64_t end              # end of its buckets, which begin at the end of the previous block
 
 cdef struct Buckets:
     Block* blocks
@@ -50,7 +55,7 @@ cdef struct Buckets:
 # Weights --------------------------------------------------------------------------------------------------------------
 
 cdef inline Weight weight_read(Text key, int64_t* weight) noexcept nogil:
-    """Read a binding key as Erlang reads an integer: a sign or none, and ASCII digits."""
+    """Read a binding key as Erlang reads an integer: an optional sign, and ASCII digits."""
     cdef int64_t digit
     cdef bint negative = key.length > 0 and key.data[0] == b'-'
     cdef uint32_t i = 1 if key.length > 0 and key.data[0] in (b'-', b'+') else 0
@@ -81,7 +86,7 @@ cdef inline int64_t buckets_total(const Buckets* b) noexcept nogil:
     return b.blocks[b.count - 1].end if b.count else 0
 
 cdef inline int64_t buckets_block(const Buckets* b, const void* destination) noexcept nogil:
-    """The place of a destination's block; -1: it has none."""
+    """Return the index of a destination's block; -1: there is none."""
     cdef int64_t i
     for i in range(b.count):
         if b.blocks[i].destination == destination:
@@ -99,7 +104,7 @@ cdef inline bint buckets_add(Buckets* b, void* destination, int64_t weight) noex
     return True
 
 cdef inline void buckets_remove(Buckets* b, const void* destination) noexcept nogil:
-    """Remove a destination's block, if it has one, and close the gap."""
+    """Remove a destination's block, if there is one, and renumber the later ones."""
     cdef int64_t i = buckets_block(b, destination), size
     if i < 0:
         return
@@ -109,7 +114,7 @@ cdef inline void buckets_remove(Buckets* b, const void* destination) noexcept no
         b.blocks[i] = Block(b.blocks[i + 1].destination, b.blocks[i + 1].end - size)
 
 cdef inline void* buckets_find(const Buckets* b, uint64_t key) noexcept nogil:
-    """The destination of a key; NULL: there are no buckets."""
+    """Return the destination of a hash; NULL: there are no buckets."""
     cdef int64_t bucket, low = 0, high = b.count - 1, middle
     if b.count == 0:
         return NULL
@@ -123,7 +128,7 @@ cdef inline void* buckets_find(const Buckets* b, uint64_t key) noexcept nogil:
     return b.blocks[low].destination
 
 
-# What is hashed -------------------------------------------------------------------------------------------------------
+# Hashes ---------------------------------------------------------------------------------------------------------------
 
 cdef inline uint32_t hash_atom(uint32_t state, const char* name) noexcept nogil:
     return phash2_atom(state, <const uint8_t*> name, strlen(name))
@@ -135,7 +140,7 @@ cdef inline uint64_t hash_text(Text text) noexcept nogil:
     return phash2_range(phash2_binary(0, text.data, text.length))
 
 cdef inline uint32_t hash_field(uint32_t state, const Field* f) noexcept nogil:
-    """Go on with a value, what is nested by its octets."""
+    """Continue a hash with a value; arrays and tables by their octets."""
     cdef int64_t integer
     if f.kind == b't':
         return hash_atom(state, "true" if f.value.data[0] else "false")
@@ -153,7 +158,7 @@ cdef inline uint32_t hash_field(uint32_t state, const Field* f) noexcept nogil:
     return phash2_binary(state, f.value.data, f.value.length)
 
 cdef inline uint64_t hash_first(const Field* f) noexcept nogil:
-    """Hash the first element of an array or a table: a tuple of its name, if it has one, its type and its value."""
+    """Return the hash of an array or a table: that of its first element, as a tuple of name, type and value."""
     cdef bint named = f.kind == b'F'
     cdef TableWalk w = tables_walk(f.value, named)
     cdef Text name
@@ -168,7 +173,7 @@ cdef inline uint64_t hash_first(const Field* f) noexcept nogil:
     return phash2_range(hash_field(hash_atom(state, field_type(&first)), &first))
 
 cdef inline uint64_t hash_value(const Field* f) noexcept nogil:
-    """The key of a header's value."""
+    """Return the hash of a header's value."""
     cdef int64_t integer
     if f.kind in (b'A', b'F'):
         return hash_first(f)

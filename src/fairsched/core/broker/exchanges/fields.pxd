@@ -1,7 +1,7 @@
-"""The fields of a table in the order of their names, and whether two values are the same to RabbitMQ.
+"""The fields of a table in the order of their names, and the equality of values as in RabbitMQ.
 
-Values are equal as Erlang's `==` has it: numbers by value whatever their types, strings and octets (x) by their bytes,
-arrays and tables element by element, of which the types have to be the same too.
+Values are compared as by Erlang's `==`: numbers by value whatever their types, strings and octets (x) by their bytes,
+arrays and tables element by element, where the types of the elements must be equal, too.
 
 Source: AMQP 0-9-1, section 4.2.5.5, with RabbitMQ's errata; the answers of RabbitMQ (tests/integration/broker).
 Thread safety: pure functions; `Fields` is its owner's. Complexity: O(octets); sorting O(fields log fields).
@@ -41,7 +41,7 @@ cdef inline void fields_clear(Fields* f) noexcept nogil:
     fields_init(f)
 
 cdef inline int text_compare(Text a, Text b) noexcept nogil:
-    """Octet by octet, as Erlang compares binaries."""
+    """Compare octet by octet, as Erlang compares binaries."""
     cdef uint32_t shorter = min(a.length, b.length)
     cdef int order = memcmp(a.data, b.data, shorter) if shorter else 0
     return order if order != 0 else <int> (a.length > b.length) - <int> (a.length < b.length)
@@ -52,14 +52,14 @@ cdef inline int fields_compare(const void* a, const void* b) noexcept nogil:
     cdef int order = text_compare(left.name, right.name)
     if order != 0:
         return order
-    return 1 if left.name.data > right.name.data else -1  # as they came
+    return 1 if left.name.data > right.name.data else -1  # in the order of the table
 
 cdef inline bint fields_room(Fields* f) noexcept nogil:
-    """Have room for one more; False: memory is exhausted."""
+    """Make room for one more field; False: memory is exhausted."""
     return array_reserve(<void**> &f.at, &f.room, f.count + 1, sizeof(NamedField), 8)
 
 cdef inline bint fields_read(Fields* f, Text table) noexcept nogil:
-    """Read the fields of a table, sorted by name; False: memory is exhausted. What is broken ends it."""
+    """Read the fields of a table up to a malformed one, sorted by name; False: memory is exhausted."""
     cdef TableWalk w = tables_walk(table)
     cdef NamedField field
     cdef bint sorted = True
@@ -95,8 +95,8 @@ cdef enum Class:
 
 cdef struct Number:
     bint real
-    double value             # if it is real
-    bint negative            # otherwise
+    double value             # if `real`
+    bint negative            # like `magnitude`, if not `real`
     uint64_t magnitude
 
 cdef inline Class field_class(uint8_t kind) noexcept nogil:
@@ -125,7 +125,7 @@ cdef inline Number field_number(const Field* f) noexcept nogil:
     return n
 
 cdef inline bint number_is(const Number* n, double real) noexcept nogil:
-    """Whether an integer is exactly that."""
+    """Return whether an integer is exactly equal to a real number."""
     cdef double size = fabs(real)
     if not size < 18446744073709551616.0 or size != floor(size):
         return False
@@ -142,13 +142,13 @@ cdef inline bint numbers_equal(const Field* a, const Field* b) noexcept nogil:
     return left.magnitude == right.magnitude and left.negative == right.negative
 
 cdef inline uint8_t field_kind(const Field* f) noexcept nogil:
-    """Its kind, of which two names are one type: l and L, s and U."""
+    """Return a field's kind. l and L are one type, and so are s and U."""
     if f.kind == b'L':
         return b'l'
     return b's' if f.kind == b'U' else f.kind
 
 cdef inline bint elements_equal(const Field* a, const Field* b, int depth) noexcept nogil:
-    """Whether two arrays or two tables have equal elements of the same types in the same order."""
+    """Return whether two arrays or two tables have equal elements of the same types in the same order."""
     cdef bint named = a.kind == b'F', more
     cdef TableWalk left = tables_walk(a.value, named), right = tables_walk(b.value, named)
     cdef Text name, other
@@ -168,7 +168,7 @@ cdef inline bint values_equal(const Field* a, const Field* b, int depth=TABLES_D
     cdef Class kind = field_class(a.kind), other = field_class(b.kind)
     if kind in (CLASS_ARRAY, CLASS_TABLE) and other in (CLASS_ARRAY, CLASS_TABLE):
         if kind != other or depth == 0:
-            return a.value.length == 4 and b.value.length == 4  # an empty list either is
+            return a.value.length == 4 and b.value.length == 4  # both are empty lists to Erlang
         return elements_equal(a, b, depth - 1)
     if kind != other:
         return False

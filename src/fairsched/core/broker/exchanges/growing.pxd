@@ -26,7 +26,7 @@ cdef inline void pointers_clear(Pointers* p) noexcept nogil:
     pointers_init(p)
 
 cdef inline bint pointers_add(Pointers* p, void* value) noexcept nogil:
-    """Append; False: memory is exhausted."""
+    """Append a pointer; False: memory is exhausted."""
     if not array_reserve(<void**> &p.at, &p.room, p.count + 1, sizeof(void*), 16):
         return False
     p.at[p.count] = value
@@ -37,9 +37,9 @@ cdef inline bint pointers_add(Pointers* p, void* value) noexcept nogil:
 # Small numbers --------------------------------------------------------------------------------------------------------
 
 cdef struct Numbers:
-    uint32_t* back       # given back
-    uint32_t count       # of those
-    uint32_t room        # for all that were ever given out
+    uint32_t* back       # numbers given back
+    uint32_t count       # number of `back`
+    uint32_t room        # for all numbers ever taken, so that giving back cannot fail
     uint32_t next
 
 cdef inline void numbers_init(Numbers* n) noexcept nogil:
@@ -58,7 +58,7 @@ cdef inline bint numbers_take(Numbers* n, uint32_t* number) noexcept nogil:
         n.count -= 1
         number[0] = n.back[n.count]
         return True
-    if n.next == n.room:  # giving back must not fail
+    if n.next == n.room:
         room = 2 * n.room if n.room else 16
         back = <uint32_t*> realloc(n.back, room * sizeof(uint32_t))
         if back == NULL:
@@ -77,7 +77,7 @@ cdef inline void numbers_give(Numbers* n, uint32_t number) noexcept nogil:
 # A set of them --------------------------------------------------------------------------------------------------------
 
 cdef struct Marks:
-    uint64_t* at         # when each number was added last
+    uint64_t* at         # the `time` at which each number was last added
     uint64_t size
     uint64_t time
 
@@ -106,7 +106,7 @@ cdef inline bint marks_begin(Marks* m, uint64_t size) noexcept nogil:
     return True
 
 cdef inline bint marks_add(Marks* m, uint32_t number) noexcept nogil:
-    """Add a number; False: it was there."""
+    """Add a number; False: it was present."""
     if m.at[number] == m.time:
         return False
     m.at[number] = m.time

@@ -43,11 +43,11 @@ cdef inline NameEntry* names_find_hashed(const Names* names, Text name, uint64_t
     return <NameEntry*> link
 
 cdef inline NameEntry* names_find(const Names* names, Text name) noexcept nogil:
-    """The entry of a name; NULL: there is none."""
+    """Return the entry of a name; NULL: there is none."""
     return names_find_hashed(names, name, names_hash(name)) if names.count else NULL
 
 cdef inline NameEntry* names_add(Names* names, Text name, void* value) noexcept nogil:
-    """Add a name that is not there; NULL: memory is exhausted."""
+    """Add a name that is not in the table; NULL: memory is exhausted."""
     cdef NameEntry* entry
     if not chains_reserve(names):
         return NULL

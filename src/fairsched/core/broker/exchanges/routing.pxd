@@ -1,61 +1,36 @@
 """Find the queues of a message.
 
-Each thread that routes has a `Route` of its own, whose memory is reused from message to message. A message has one
-routing key and those in its headers CC and BCC; each is tried, but a consistent-hash exchange takes the first. An
-exchange that leads nowhere has the message routed by its alternate exchange; one that leads to another exchange has led
-somewhere. No exchange is asked twice, no queue named twice.
+Each thread that routes has its own `Route`, whose memory is reused from message to message. A message has one routing
+key and those in its headers CC and BCC. An exchange that reaches no destination passes the message to its alternate
+exchange. A message passes through each exchange once, and each queue is found once.
 
 Source: AMQP 0-9-1, section 3.1; RabbitMQ, "Sender-selected Distribution", "Alternate Exchanges", "Exchange to Exchange
 Bindings", and the answers of a node (tests/integration/broker).
-Thread safety: any number of threads may route, each with its own `Route`, while nobody changes the topology.
-Complexity: O(octets of keys and headers) and O(destinations); a topic exchange as topics.pxd says; a headers exchange
-O(bindings * fields).
+Thread safety: any number of threads may route, each with its own `Route`, while no thread changes the topology.
+Complexity: O(octets of keys and headers) and O(destinations), and that of the types of exchange.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdio cimport snprintf
 from libc.stdlib cimport free
 
 from fairsched.core.amqp.contents cimport (
-    PROPERTY_CORRELATION_ID, PROPERTY_DELIVERY_MODE, PROPERTY_HEADERS, PROPERTY_MESSAGE_ID, PROPERTY_TIMESTAMP,
-    Properties, contents_has, contents_number, contents_text,
+    PROPERTY_DELIVERY_MODE, PROPERTY_HEADERS, Properties, contents_has, contents_number,
 )
-from fairsched.core.amqp.octets cimport Text, text_is, text_of
+from fairsched.core.amqp.octets cimport Text, text_of
 from fairsched.core.amqp.tables cimport Field, TableWalk, field_type, tables_get, tables_next, tables_walk
 from fairsched.core.broker.errors cimport (
     Refusal, refusal_say, refuse, refuse_memory, refuse_missing, refuse_number, refuse_resource,
 )
-from fairsched.core.broker.exchanges.buckets cimport buckets_find, hash_missing, hash_text, hash_value
-from fairsched.core.broker.exchanges.exchanges cimport (
-    EXCHANGE_DIRECT, EXCHANGE_FANOUT, EXCHANGE_HEADERS, EXCHANGE_TOPIC, HASHED_HEADER, HASHED_KEY, Binding,
-    Destination, Exchange, Topology, exchange_find, exchange_name, place_of_queue,
-)
-from fairsched.core.broker.exchanges.fields cimport Fields, fields_clear, fields_init, fields_read
+from fairsched.core.broker.exchanges.fields cimport fields_clear, fields_init
 from fairsched.core.broker.exchanges.growing cimport (
-    Marks, Pointers, marks_add, marks_begin, marks_clear, marks_init, pointers_add, pointers_clear, pointers_init,
+    marks_add, marks_begin, marks_clear, marks_init, pointers_clear, pointers_init,
 )
-from fairsched.core.broker.exchanges.headers cimport headers_match
-from fairsched.core.broker.exchanges.names cimport NameEntry, names_find
-from fairsched.core.broker.exchanges.topics cimport TopicNode, Walk, topics_walk, walk_clear, walk_init
+from fairsched.core.broker.exchanges.reach cimport route_headers, route_reach
+from fairsched.core.broker.exchanges.state cimport (
+    Destination, Exchange, Route, Topology, exchange_find, exchange_name, place_of_queue,
+)
+from fairsched.core.broker.exchanges.topictree cimport walk_clear, walk_init
 from fairsched.core.memory cimport array_reserve
-
-cdef struct Route:
-    void** queues            # where the message goes, each queue once
-    int64_t count
-    bint bcc                 # the header BCC has to be removed from what is delivered
-    Pointers found           # the memory of `queues`
-    Pointers exchanges       # to be asked
-    Marks places             # destinations that were found
-    Walk walk
-    Text* keys
-    int64_t key_count
-    int64_t key_room
-    const uint8_t* header    # the message's content header
-    const Properties* properties
-    Fields headers           # its headers, sorted, once `sorted`
-    bint sorted
-    bint led                 # whether the exchange that is asked has led somewhere
-    bint failed              # memory is exhausted
 
 cdef inline void route_init(Route* r) noexcept nogil:
     r.queues = NULL
@@ -89,12 +64,8 @@ cdef inline void route_add_key(Route* r, Text key) noexcept nogil:
     r.keys[r.key_count] = key
     r.key_count += 1
 
-cdef inline Text route_headers(const Route* r) noexcept nogil:
-    """The message's headers, a table."""
-    return contents_text(r.header, r.properties, PROPERTY_HEADERS)
-
 cdef inline void route_add_array(Route* r, Text array) noexcept nogil:
-    """Add the keys in an array, all of its elements that are long strings."""
+    """Add the long strings of an array as keys."""
     cdef TableWalk w = tables_walk(array, False)
     cdef Text name
     cdef Field element
@@ -103,7 +74,7 @@ cdef inline void route_add_array(Route* r, Text array) noexcept nogil:
             route_add_key(r, element.value)
 
 cdef inline bint route_add_keys(Route* r, const char* name, bint* present, Refusal* refusal) noexcept nogil:
-    """Add the keys in a header, which has to be an array."""
+    """Add the keys in a header; False: the header is not an array."""
     cdef Field field
     present[0] = tables_get(route_headers(r), text_of(name), &field)
     if not present[0]:
@@ -119,7 +90,7 @@ cdef inline bint route_add_keys(Route* r, const char* name, bint* present, Refus
     return True
 
 cdef inline bint route_read_keys(Route* r, Text key, Refusal* refusal) noexcept nogil:
-    """Collect the keys of a message that a client publishes; False: it is not as it must be."""
+    """Collect the keys of a message that a client publishes; False: the message is invalid."""
     cdef uint64_t mode = contents_number(r.header, r.properties, PROPERTY_DELIVERY_MODE, 1)
     cdef bint cc
     r.bcc = False
@@ -134,103 +105,20 @@ cdef inline bint route_read_keys(Route* r, Text key, Refusal* refusal) noexcept 
     return True
 
 
-# Destinations ---------------------------------------------------------------------------------------------------------
+# Exchanges ------------------------------------------------------------------------------------------------------------
 
-cdef inline void route_reach(Route* r, Destination* place) noexcept nogil:
-    r.led = True
-    if not marks_add(&r.places, place.number):
-        return
-    if place.exchange != NULL:
-        r.failed = not pointers_add(&r.exchanges, place.exchange) or r.failed
-    else:
-        r.failed = not pointers_add(&r.found, place.queue) or r.failed
-
-cdef inline void route_peers(Route* r, const Binding* b) noexcept nogil:
-    while b != NULL:
-        route_reach(r, b.destination)
-        b = b.following
-
-cdef inline void route_direct(Route* r, const Exchange* x) noexcept nogil:
-    cdef NameEntry* entry
-    cdef int64_t i
-    for i in range(r.key_count):
-        entry = names_find(&x.keys, r.keys[i])
-        if entry != NULL:
-            route_peers(r, <const Binding*> entry.value)
-
-cdef inline void route_fanout(Route* r, const Exchange* x) noexcept nogil:
-    cdef const Binding* b = x.oldest
-    while b != NULL:
-        route_reach(r, b.destination)
-        b = b.newer
-
-cdef inline void route_topic(Route* r, const Exchange* x) noexcept nogil:
-    cdef int64_t i, node
-    for i in range(r.key_count):
-        if not topics_walk(&x.topics, r.keys[i], &r.walk):
-            r.failed = True
-            return
-        for node in range(r.walk.nodes.count):
-            route_peers(r, <const Binding*> (<TopicNode*> r.walk.nodes.at[node]).bindings)
-
-cdef inline void route_by_headers(Route* r, const Exchange* x) noexcept nogil:
-    cdef const Binding* b = x.oldest
-    if not r.sorted:
-        r.sorted = True
-        r.failed = not fields_read(&r.headers, route_headers(r)) or r.failed
-    while b != NULL:
-        if headers_match(&b.pattern, b.mode, &r.headers):
-            route_reach(r, b.destination)
-        b = b.newer
-
-cdef inline uint64_t route_hash(const Route* r, const Exchange* x) noexcept nogil:
-    """The hash by which a consistent-hash exchange finds a bucket."""
-    cdef Field field
-    cdef char digits[32]
-    cdef int property = PROPERTY_CORRELATION_ID
-    if x.hashed_by == HASHED_KEY:
-        return hash_text(r.keys[0])
-    if x.hashed_by == HASHED_HEADER:
-        return hash_value(&field) if tables_get(route_headers(r), x.hashed, &field) else hash_missing()
-    if text_is(x.hashed, "message_id"):
-        property = PROPERTY_MESSAGE_ID
-    elif text_is(x.hashed, "timestamp"):
-        property = PROPERTY_TIMESTAMP
-    if not contents_has(r.properties, property):
-        return hash_missing()
-    if property != PROPERTY_TIMESTAMP:
-        return hash_text(contents_text(r.header, r.properties, property))
-    snprintf(
-        digits, sizeof(digits), "%llu", <unsigned long long> contents_number(r.header, r.properties, property, 0)
-    )
-    return hash_text(text_of(digits))
-
-cdef inline void route_by_hash(Route* r, const Exchange* x) noexcept nogil:
-    cdef void* found = buckets_find(&x.buckets, route_hash(r, x))
-    if found != NULL:
-        route_reach(r, <Destination*> found)
-
-cdef inline void route_ask(Route* r, const Topology* t, const Exchange* x) noexcept nogil:
-    """Follow the bindings of an exchange that match, or else its alternate exchange."""
+cdef inline void route_through(Route* r, const Topology* t, const Exchange* x) noexcept nogil:
+    """Route through an exchange. If that reaches no destination, its alternate exchange is next."""
     cdef Exchange* alternate
     r.led = False
-    if x.kind == EXCHANGE_DIRECT:
-        route_direct(r, x)
-    elif x.kind == EXCHANGE_FANOUT:
-        route_fanout(r, x)
-    elif x.kind == EXCHANGE_TOPIC:
-        route_topic(r, x)
-    elif x.kind == EXCHANGE_HEADERS:
-        route_by_headers(r, x)
-    else:
-        route_by_hash(r, x)
+    x.type.route(r, x)
     if not r.led and x.alternate.data != NULL:
         alternate = exchange_find(t, x.alternate)
         if alternate != NULL:
             route_reach(r, &alternate.place)
 
 cdef inline void route_default(Route* r, const Topology* t) noexcept nogil:
-    """Go to the queues that are named like the keys."""
+    """Route through the default exchange: to the queues that have the keys as names."""
     cdef Destination* place
     cdef int64_t i
     for i in range(r.key_count):
@@ -239,7 +127,7 @@ cdef inline void route_default(Route* r, const Topology* t) noexcept nogil:
             route_reach(r, place)
 
 cdef inline bint route_from(Route* r, const Topology* t, Exchange* x) noexcept nogil:
-    """Fill `queues` by the keys, beginning with an exchange. False: memory is exhausted."""
+    """Route by the keys, beginning with an exchange. False: memory is exhausted."""
     r.found.count = r.exchanges.count = 0
     r.sorted = False
     r.failed = not marks_begin(&r.places, t.numbers.next) or r.failed
@@ -248,10 +136,10 @@ cdef inline bint route_from(Route* r, const Topology* t, Exchange* x) noexcept n
         if exchange_name(x).length == 0:
             route_default(r, t)
         else:
-            route_ask(r, t, x)
+            route_through(r, t, x)
     while r.exchanges.count and not r.failed:
         r.exchanges.count -= 1
-        route_ask(r, t, <Exchange*> r.exchanges.at[r.exchanges.count])
+        route_through(r, t, <Exchange*> r.exchanges.at[r.exchanges.count])
     r.queues = r.found.at
     r.count = r.found.count
     return not r.failed
@@ -274,10 +162,13 @@ cdef inline bint route_publish(
     Route* r, const Topology* t, Exchange* x, Text key, const uint8_t* header, const Properties* properties,
     Refusal* refusal
 ) noexcept nogil:
-    """Route what a client publishes.
+    """Route a message that a client publishes.
 
-    `header` is the payload of the content header, `properties` what `contents_find` found in it. False: refused (406 CC
-    or BCC is no array, or a delivery mode that is none; 541 memory exhausted). That there is no queue is no refusal.
+    `header` is the payload of the content header, and `contents_find` has filled `properties` from it. A message that
+    reaches no queue is not refused. False: refused, with one of these codes
+
+    - 406: CC or BCC is not an array, or the delivery mode is unknown
+    - 541: memory is exhausted
     """
     r.count = 0
     r.failed = False
@@ -286,7 +177,7 @@ cdef inline bint route_publish(
     return route_read_keys(r, key, refusal) and (route_from(r, t, x) or refuse_memory(refusal))
 
 cdef inline bint route_named(Route* r, const Topology* t, Text names) noexcept nogil:
-    """Fill `queues` with those of these names, short strings, that exist. False: memory is exhausted."""
+    """Find the queues of these names, which are short strings; False: memory is exhausted."""
     cdef Destination* place
     cdef uint32_t at = 0
     r.found.count = 0
@@ -304,9 +195,9 @@ cdef inline bint route_named(Route* r, const Topology* t, Text names) noexcept n
 cdef inline bint route_dead_letter(
     Route* r, const Topology* t, Text exchange, Text key, Text bcc, const uint8_t* header, const Properties* properties
 ) noexcept nogil:
-    """Route a dead letter by its key, those in its header CC, and those that were in BCC; also to an internal exchange.
+    """Route a dead letter by its key, the keys in its header CC, and those that were in its header BCC.
 
-    Without that exchange there are no queues. False: memory is exhausted.
+    The exchange may be internal. If it does not exist, no queue is found. False: memory is exhausted.
     """
     cdef Exchange* x = exchange_find(t, exchange)
     cdef Field cc

@@ -37,13 +37,13 @@ from fairsched.core.broker.generated cimport name_generate
 from fairsched.core.broker.methods.queue cimport queue_open
 from fairsched.core.broker.payload cimport payload_content, payload_release
 from fairsched.core.broker.publishing cimport publication_deliver
-from fairsched.core.broker.queues cimport brokerqueue_release, visit_expire
+from fairsched.core.broker.queues cimport brokerqueue_release, queuecall_expire
 from fairsched.core.broker.replies cimport replies_named, replies_open
 from fairsched.core.broker.state cimport (
-    BrokerQueue, Channel, Client, Consumer, Payload, Publication, TxSettlement, Unacked,
+    BrokerConnection, BrokerQueue, Channel, Consumer, Payload, Publication, TxSettlement, Unacked,
 )
 from fairsched.core.broker.unacked cimport unacked_add, unacked_find, unacked_reserve, unacked_skip
-from fairsched.core.broker.visit cimport Visit, visit_begin, visit_end
+from fairsched.core.broker.queuecall cimport QueueCall, queuecall_begin, queuecall_end
 from fairsched.core.queue.members cimport (
     ADMISSION_CLOSED, ADMISSION_NO_MEMORY, ADMITTED, Admission,
 )
@@ -64,7 +64,7 @@ cdef inline bint on_basic_qos(Channel* ch, Reader* r, Refusal* refusal) noexcept
         channel_hinder(ch, ch.limit != 0 and ch.in_flight >= ch.limit)
     else:
         ch.prefetch = m.prefetch_count
-    method_write(&ch.client.output, ch.number, BASIC_QOS_OK)
+    method_write(&ch.connection.output, ch.number, BASIC_QOS_OK)
     return True
 
 cdef inline Consumer* channel_find_consumer(Channel* ch, Text tag) noexcept nogil:
@@ -77,14 +77,14 @@ cdef inline bint refuse_exclusive(Refusal* refusal, Text queue, Text vhost) noex
 cdef inline bint consume_start(
     Channel* ch, BrokerQueue* b, const BasicConsume* m, Refusal* refusal
 ) noexcept nogil:
-    """Make a consumer and have it join; False: refused."""
+    """Create a consumer and subscribe it; False: refused."""
     cdef int32_t priority
     cdef Consumer* c
     cdef Admission admission
-    if not consume_arguments_read(m.arguments, b, &priority, refusal):
+    if not consume_arguments_read(m.arguments, b.name, b.host.name, b.arguments.type, &priority, refusal):
         return False
     if m.exclusive and b.arguments.single_active:
-        return refuse_exclusive(refusal, b.name, ch.client.host.name)
+        return refuse_exclusive(refusal, b.name, ch.connection.host.name)
     c = consumer_create(ch, b, m.consumer_tag, priority, m.exclusive)
     if c == NULL:
         return refuse_memory(refusal)
@@ -101,8 +101,8 @@ cdef inline bint consume_start(
     if admission == ADMISSION_NO_MEMORY:
         return refuse_memory(refusal)
     if admission == ADMISSION_CLOSED:
-        return refuse_missing(refusal, False, b.name, ch.client.host.name)
-    return refuse_exclusive(refusal, b.name, ch.client.host.name)
+        return refuse_missing(refusal, False, b.name, ch.connection.host.name)
+    return refuse_exclusive(refusal, b.name, ch.connection.host.name)
 
 cdef inline bint on_basic_consume(
     Channel* ch, Reader* r, Refusal* refusal
@@ -123,7 +123,7 @@ cdef inline bint on_basic_consume(
     done = consume_start(ch, b, &m, refusal)
     brokerqueue_release(b)
     if done and not m.no_wait:
-        basic_consume_ok_write(&ch.client.output, ch.number, m.consumer_tag)
+        basic_consume_ok_write(&ch.connection.output, ch.number, m.consumer_tag)
     return done
 
 cdef inline bint on_basic_cancel(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
@@ -135,24 +135,27 @@ cdef inline bint on_basic_cancel(Channel* ch, Reader* r, Refusal* refusal) noexc
     if c != NULL:
         channel_cancel(c)
     if not m.no_wait:
-        basic_cancel_ok_write(&ch.client.output, ch.number, m.consumer_tag)
+        basic_cancel_ok_write(&ch.connection.output, ch.number, m.consumer_tag)
     return True
 
 # Get ------------------------------------------------------------------------------------------------------------------
 
-cdef inline void get_send(Channel* ch, BrokerQueue* b, Visit* v, const Pulled* pulled, bint no_ack) noexcept nogil:
-    """Send what was taken. Room for the tag was reserved."""
+cdef inline void get_send(
+    Channel* ch, BrokerQueue* b, QueueCall* call, const Pulled* pulled, bint no_ack
+) noexcept nogil:
+    """Send the message taken. The caller has reserved room for the tag."""
     cdef Payload* p = <Payload*> <uintptr_t> pulled.token
     cdef Content content = payload_content(p)
     cdef Unacked* u
     basic_get_ok_write(
-        &ch.client.output, ch.number, <int64_t> ch.client.frame_max - 8, ch.unacked.high, pulled.redelivered, &content,
+        &ch.connection.output, ch.number, <int64_t> ch.connection.frame_max - 8, ch.unacked.high, pulled.redelivered,
+        &content,
         <uint32_t> b.queue.available.load()
     )
     b.delivered.fetch_add(1)
     if no_ack:
         unacked_skip(&ch.unacked)
-        queue_settle(&v.call, NULL, pulled.message, pulled.holder, pulled.lease, SETTLE_ACK)
+        queue_settle(&call.base, NULL, pulled.message, pulled.holder, pulled.lease, SETTLE_ACK)
         message_leave(b, p)
         return
     u = unacked_add(&ch.unacked)
@@ -164,12 +167,12 @@ cdef inline void get_send(Channel* ch, BrokerQueue* b, Visit* v, const Pulled* p
     u.holder = pulled.holder
     u.lease = pulled.lease
     u.counted = u.settled = False
-    u.since = ch.client.now
+    u.since = ch.connection.now
 
 cdef inline bint on_basic_get(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
     cdef BasicGet m
     cdef BrokerQueue* b
-    cdef Visit v
+    cdef QueueCall call
     cdef Pulled pulled
     cdef bint there
     if not basic_get_read(r, &m):
@@ -180,15 +183,15 @@ cdef inline bint on_basic_get(Channel* ch, Reader* r, Refusal* refusal) noexcept
     if not unacked_reserve(&ch.unacked, 1):
         brokerqueue_release(b)
         return refuse_memory(refusal)
-    visit_begin(&v, b, ch.client.now, &ch.client.dead)
-    there = queue_take(&v.call, &b.getter, &pulled)
+    queuecall_begin(&call, b, ch.connection.now, &ch.connection.dead)
+    there = queue_take(&call.base, &b.getter, &pulled)
     if there:
-        visit_expire(&v)  # what has expired behind the message does not count
-        get_send(ch, b, &v, &pulled, m.no_ack)
-    visit_end(&v)
+        queuecall_expire(&call)  # expired messages behind this one do not count
+        get_send(ch, b, &call, &pulled, m.no_ack)
+    queuecall_end(&call)
     brokerqueue_release(b)
     if not there:
-        basic_get_empty_write(&ch.client.output, ch.number)
+        basic_get_empty_write(&ch.connection.output, ch.number)
     return True
 
 # Settling -------------------------------------------------------------------------------------------------------------
@@ -201,7 +204,7 @@ cdef inline bint settle_now(Channel* ch, uint64_t tag, bint multiple, SettleVerb
 cdef inline bint settle_later(
     Channel* ch, uint64_t tag, bint multiple, SettleVerb verb, Refusal* refusal
 ) noexcept nogil:
-    """Keep settlements until the transaction is committed: of what is delivered by now, each once."""
+    """Keep settlements until the transaction is committed; each delivery so far at most once."""
     cdef uint64_t first = tag, last = tag
     cdef TxSettlement s
     cdef Unacked* u = unacked_find(&ch.unacked, tag)
@@ -248,7 +251,7 @@ cdef inline bint on_basic_reject(Channel* ch, Reader* r, Refusal* refusal) noexc
     return settle(ch, &m, VERB_REQUEUE if m.requeue else VERB_REJECT, refusal)
 
 cdef inline bint on_basic_recover(Channel* ch, Reader* r, bint answered, Refusal* refusal) noexcept nogil:
-    """basic.recover, and basic.recover-async, which is not answered."""
+    """Carry out basic.recover, or basic.recover-async, which has no reply."""
     cdef bint requeue
     if not basic_recover_read(r, &requeue):
         return refuse_syntax(refusal)
@@ -257,7 +260,7 @@ cdef inline bint on_basic_recover(Channel* ch, Reader* r, bint answered, Refusal
     channel_settle_all(ch, <uint64_t> -1, VERB_REQUEUE)
     channel_relieve(ch)
     if answered:
-        method_write(&ch.client.output, ch.number, BASIC_RECOVER_OK)
+        method_write(&ch.connection.output, ch.number, BASIC_RECOVER_OK)
     return True
 
 # Confirms and transactions --------------------------------------------------------------------------------------------
@@ -270,7 +273,7 @@ cdef inline bint on_confirm_select(Channel* ch, Reader* r, Refusal* refusal) noe
         return refuse(refusal, PRECONDITION_FAILED, b"cannot switch from tx to confirm mode")
     ch.confirms = True
     if not no_wait:
-        method_write(&ch.client.output, ch.number, CONFIRM_SELECT_OK)
+        method_write(&ch.connection.output, ch.number, CONFIRM_SELECT_OK)
     return True
 
 cdef inline bint on_tx_select(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
@@ -279,12 +282,12 @@ cdef inline bint on_tx_select(Channel* ch, Reader* r, Refusal* refusal) noexcept
     if ch.confirms:
         return refuse(refusal, PRECONDITION_FAILED, b"cannot switch from confirm to tx mode")
     ch.transactional = True
-    method_write(&ch.client.output, ch.number, TX_SELECT_OK)
+    method_write(&ch.connection.output, ch.number, TX_SELECT_OK)
     return True
 
 cdef inline void transaction_publish_all(Channel* ch, Refusal* refusal) noexcept nogil:
-    """Put what was published into the queues that it was routed to then, and that exist now."""
-    cdef Client* client = ch.client
+    """Put the transaction's messages into the queues found at publication that still exist."""
+    cdef BrokerConnection* connection = ch.connection
     cdef Bytes kept = ch.transaction
     cdef Publication* p
     cdef int64_t at = kept.begin
@@ -294,8 +297,8 @@ cdef inline void transaction_publish_all(Channel* ch, Refusal* refusal) noexcept
     while at < kept.end:
         p = <Publication*> (kept.data + at)
         at += <int64_t> sizeof(Publication) + p.names
-        topology_share(client)
-        if route_named(&client.route, &client.host.topology, Text(<uint8_t*> (p + 1), <uint32_t> p.names)):
+        topology_share(connection)
+        if route_named(&connection.route, &connection.host.topology, Text(<uint8_t*> (p + 1), <uint32_t> p.names)):
             publication_deliver(ch, p, &taken, refusal)
         else:
             payload_release(p.payload)
@@ -319,7 +322,7 @@ cdef inline void transaction_settle_all(Channel* ch) noexcept nogil:
     bytes_clear(&kept)
 
 cdef inline bint on_tx_end(Channel* ch, Reader* r, bint commits, Refusal* refusal) noexcept nogil:
-    """tx.commit and tx.rollback."""
+    """Carry out tx.commit or tx.rollback."""
     if not reader_done(r):
         return refuse_syntax(refusal)
     if not ch.transactional:
@@ -329,5 +332,5 @@ cdef inline bint on_tx_end(Channel* ch, Reader* r, bint commits, Refusal* refusa
         transaction_settle_all(ch)
     else:
         channel_drop_transaction(ch)
-    method_write(&ch.client.output, ch.number, TX_COMMIT_OK if commits else TX_ROLLBACK_OK)
+    method_write(&ch.connection.output, ch.number, TX_COMMIT_OK if commits else TX_ROLLBACK_OK)
     return True

@@ -1,9 +1,7 @@
 """Class exchange: declare, delete, bind, unbind.
 
-Thread safety: the connection's thread; changes take the topology's lock. Complexity: that of exchanges.pxd.
+Thread safety: the connection's thread; changes take the topology's lock. Complexity: that of declaring.pxd.
 """
-
-from libc.stdint cimport uint8_t
 
 from fairsched.core.amqp.constants cimport (
     EXCHANGE_BIND_OK, EXCHANGE_DECLARE_OK, EXCHANGE_DELETE_OK, EXCHANGE_UNBIND_OK,
@@ -14,66 +12,58 @@ from fairsched.core.amqp.methods cimport (
 )
 from fairsched.core.amqp.octets cimport Reader
 from fairsched.core.broker.errors cimport Refusal, refuse_syntax
-from fairsched.core.broker.exchanges.exchanges cimport (
+from fairsched.core.broker.exchanges.declaring cimport (
     exchange_declare, exchange_delete, topology_bind, topology_unbind,
 )
-from fairsched.core.broker.methods.names cimport strip_breaks
-from fairsched.core.broker.state cimport Channel, Client
+from fairsched.core.broker.state cimport BrokerConnection, Channel
 
 cdef inline bint on_exchange_declare(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
     cdef ExchangeDeclare m
-    cdef uint8_t room[256]
-    cdef Client* client = ch.client
+    cdef BrokerConnection* connection = ch.connection
     cdef bint created, done
     if not exchange_declare_read(r, &m):
         return refuse_syntax(refusal)
-    strip_breaks(&m.exchange, room)
-    client.server.lock.lock()
+    connection.server.lock.lock()
     done = exchange_declare(
-        &client.host.topology, m.exchange, m.type, m.passive, m.durable, m.auto_delete, m.internal, m.arguments,
+        &connection.host.topology, m.exchange, m.type, m.passive, m.durable, m.auto_delete, m.internal, m.arguments,
         &created, refusal
     )
-    client.server.lock.unlock()
+    connection.server.lock.unlock()
     if done and not m.no_wait:
-        method_write(&client.output, ch.number, EXCHANGE_DECLARE_OK)
+        method_write(&connection.output, ch.number, EXCHANGE_DECLARE_OK)
     return done
 
 cdef inline bint on_exchange_delete(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
     cdef ExchangeDelete m
-    cdef uint8_t room[256]
-    cdef Client* client = ch.client
+    cdef BrokerConnection* connection = ch.connection
     cdef bint done
     if not exchange_delete_read(r, &m):
         return refuse_syntax(refusal)
-    strip_breaks(&m.exchange, room)
-    client.server.lock.lock()
-    done = exchange_delete(&client.host.topology, m.exchange, m.if_unused, refusal)
-    client.server.lock.unlock()
+    connection.server.lock.lock()
+    done = exchange_delete(&connection.host.topology, m.exchange, m.if_unused, refusal)
+    connection.server.lock.unlock()
     if done and not m.no_wait:
-        method_write(&client.output, ch.number, EXCHANGE_DELETE_OK)
+        method_write(&connection.output, ch.number, EXCHANGE_DELETE_OK)
     return done
 
 cdef inline bint on_exchange_bind(Channel* ch, Reader* r, bint binds, Refusal* refusal) noexcept nogil:
-    """exchange.bind and exchange.unbind."""
+    """Carry out exchange.bind or exchange.unbind."""
     cdef ExchangeBind m
-    cdef uint8_t room[2][256]
-    cdef Client* client = ch.client
+    cdef BrokerConnection* connection = ch.connection
     cdef bint created, done
     if not exchange_bind_read(r, &m):
         return refuse_syntax(refusal)
-    strip_breaks(&m.source, room[0])
-    strip_breaks(&m.destination, room[1])
-    client.server.lock.lock()
+    connection.server.lock.lock()
     if binds:
         done = topology_bind(
-            &client.host.topology, m.source, m.destination, True, False, m.routing_key, m.arguments, &created,
+            &connection.host.topology, m.source, m.destination, True, False, m.routing_key, m.arguments, &created,
             refusal
         )
     else:
         done = topology_unbind(
-            &client.host.topology, m.source, m.destination, True, False, m.routing_key, m.arguments, refusal
+            &connection.host.topology, m.source, m.destination, True, False, m.routing_key, m.arguments, refusal
         )
-    client.server.lock.unlock()
+    connection.server.lock.unlock()
     if done and not m.no_wait:
-        method_write(&client.output, ch.number, EXCHANGE_BIND_OK if binds else EXCHANGE_UNBIND_OK)
+        method_write(&connection.output, ch.number, EXCHANGE_BIND_OK if binds else EXCHANGE_UNBIND_OK)
     return done

@@ -1,6 +1,6 @@
 """Class queue: declare, bind, unbind, purge, delete.
 
-Thread safety: the connection's thread; changes take the topology's lock. Complexity: that of exchanges.pxd; purge and
+Thread safety: the connection's thread; changes take the topology's lock. Complexity: that of declaring.pxd; purge and
 delete O(messages).
 """
 
@@ -15,63 +15,65 @@ from fairsched.core.amqp.methods cimport (
     queue_unbind_read,
 )
 from fairsched.core.amqp.octets cimport Reader, Text, text_begins, text_copy, text_free
-from fairsched.core.broker.arguments cimport arguments_agree, arguments_read, arguments_suit
+from fairsched.core.broker.arguments cimport QueueArguments, arguments_agree, arguments_read
 from fairsched.core.broker.consumers cimport host_forget, topology_share, topology_unshare
 from fairsched.core.broker.durability.keeping cimport queue_record
 from fairsched.core.broker.errors cimport (
     Refusal, refuse, refuse_locked, refuse_memory, refuse_missing, refuse_name, refuse_number, refuse_resource,
     refuse_syntax, same_flag,
 )
-from fairsched.core.broker.exchanges.exchanges cimport queue_add, queue_find, topology_bind, topology_unbind
+from fairsched.core.broker.exchanges.declaring cimport topology_bind, topology_unbind
+from fairsched.core.broker.exchanges.exchanges cimport queue_add
+from fairsched.core.broker.exchanges.state cimport queue_find
 from fairsched.core.broker.generated cimport name_generate
-from fairsched.core.broker.methods.names cimport strip_breaks
+from fairsched.core.broker.linebreaks cimport strip_breaks
 from fairsched.core.broker.queues cimport (
     brokerqueue_close, brokerqueue_create, brokerqueue_drop, brokerqueue_purge, brokerqueue_release,
     brokerqueue_retain, brokerqueue_watch,
 )
-from fairsched.core.broker.state cimport Arguments, BrokerQueue, Channel, Client, Host, Server
+from fairsched.core.broker.state cimport BrokerConnection, BrokerQueue, Channel, Host, Server
 
 # Finding a queue ------------------------------------------------------------------------------------------------------
 
 cdef inline bint queue_name(Channel* ch, Text* name, Refusal* refusal) noexcept nogil:
-    """An empty name is that of the queue declared last on the channel."""
+    """Replace an empty name by that of the queue declared last on the channel; False: refused, there is none."""
     if name.length == 0:
         if ch.last_queue.length == 0:
             return refuse(refusal, NOT_FOUND, b"no previously declared queue")
         name[0] = ch.last_queue
     return True
 
-cdef inline bint queue_locked(const BrokerQueue* b, const Client* client) noexcept nogil:
-    """Whether it is another connection's."""
-    return b.exclusive and b.owner != client
+cdef inline bint queue_locked(const BrokerQueue* b, const BrokerConnection* connection) noexcept nogil:
+    """Return whether a queue is exclusive to another connection."""
+    return b.exclusive and b.owner != connection
 
 cdef inline BrokerQueue* queue_open(Channel* ch, Text* name, Refusal* refusal) noexcept nogil:
-    """The queue of that name, referenced; NULL: refused."""
-    cdef Client* client = ch.client
+    """Return the queue of a name, referenced; NULL: refused."""
+    cdef BrokerConnection* connection = ch.connection
     cdef BrokerQueue* b
     if not queue_name(ch, name, refusal):
         return NULL
-    topology_share(client)
-    b = <BrokerQueue*> queue_find(&client.host.topology, name[0])
+    topology_share(connection)
+    b = <BrokerQueue*> queue_find(&connection.host.topology, name[0])
     if b == NULL:
-        refuse_missing(refusal, False, name[0], client.host.name)
-    elif queue_locked(b, client):
-        refuse_locked(refusal, name[0], client.host.name)
+        refuse_missing(refusal, False, name[0], connection.host.name)
+    elif queue_locked(b, connection):
+        refuse_locked(refusal, name[0], connection.host.name)
         b = NULL
     else:
         brokerqueue_retain(b)
-        b.used.store(client.now)
-    topology_unshare(client)
+        b.used.store(connection.now)
+    topology_unshare(connection)
     return b
 
 # Declaring ------------------------------------------------------------------------------------------------------------
 
 cdef inline bint queue_agrees(
-    Client* client, const BrokerQueue* b, const QueueDeclare* m, Refusal* refusal
+    BrokerConnection* connection, const BrokerQueue* b, const QueueDeclare* m, Refusal* refusal
 ) noexcept nogil:
-    """Whether a queue that is there is what is declared."""
-    cdef Text vhost = client.host.name
-    if (b.owner if b.exclusive else NULL) != (client if m.exclusive else NULL):
+    """Refuse a declaration that differs from the queue of its name."""
+    cdef Text vhost = connection.host.name
+    if (b.owner if b.exclusive else NULL) != (connection if m.exclusive else NULL):
         return refuse_locked(refusal, m.queue, vhost)
     return (
         same_flag(refusal, False, m.queue, vhost, b"durable", b.durable, m.durable)
@@ -80,9 +82,9 @@ cdef inline bint queue_agrees(
     )
 
 cdef inline BrokerQueue* host_add_queue(
-    Host* host, Text name, Text table, const Arguments* arguments, bint durable
+    Host* host, Text name, Text table, const QueueArguments* arguments, bint durable
 ) noexcept nogil:
-    """With the topology's lock. Make a queue whose name is free; NULL: memory is exhausted."""
+    """Make a queue whose name is free; NULL: memory is exhausted. The caller has the topology's lock."""
     cdef BrokerQueue* b = brokerqueue_create(host.server, host, name, table, arguments)
     if b == NULL:
         return NULL
@@ -97,53 +99,51 @@ cdef inline BrokerQueue* host_add_queue(
     return b
 
 cdef inline BrokerQueue* queue_make(
-    Client* client, const QueueDeclare* m, const Arguments* arguments, Refusal* refusal
+    BrokerConnection* connection, const QueueDeclare* m, const QueueArguments* arguments, Refusal* refusal
 ) noexcept nogil:
-    """With the topology's lock. Make a queue; NULL: refused."""
+    """Make a queue; NULL: refused. The caller has the topology's lock."""
     cdef BrokerQueue* b
-    cdef Server* server = client.server
+    cdef Server* server = connection.server
     if server.limits.queues > 0 and server.queues.load() >= server.limits.queues:
         refuse_number(refusal, RESOURCE_ERROR, b"the broker has ", server.limits.queues, b" queues, its limit")
         return NULL
-    b = host_add_queue(client.host, m.queue, m.arguments, arguments, m.durable)
+    b = host_add_queue(connection.host, m.queue, m.arguments, arguments, m.durable)
     if b == NULL:
         refuse_memory(refusal)
         return NULL
     b.exclusive = m.exclusive
     b.auto_delete = m.auto_delete
     if m.exclusive:
-        b.owner = client
-        b.owner_next = client.exclusive
+        b.owner = connection
+        b.owner_next = connection.exclusive
         if b.owner_next != NULL:
             b.owner_next.owner_previous = b
-        client.exclusive = b
+        connection.exclusive = b
     queue_record(b)
     return b
 
-cdef inline BrokerQueue* queue_obtain(Client* client, QueueDeclare* m, Refusal* refusal) noexcept nogil:
-    """The queue that is declared, referenced, made if it is not there; NULL: refused."""
-    cdef Arguments arguments
+cdef inline BrokerQueue* queue_obtain(BrokerConnection* connection, QueueDeclare* m, Refusal* refusal) noexcept nogil:
+    """Return the declared queue, referenced; it is made if it does not exist. NULL: refused."""
+    cdef QueueArguments arguments
     cdef BrokerQueue* b
-    cdef Text vhost = client.host.name
-    client.server.lock.lock()
-    b = <BrokerQueue*> queue_find(&client.host.topology, m.queue)
+    cdef Text vhost = connection.host.name
+    connection.server.lock.lock()
+    b = <BrokerQueue*> queue_find(&connection.host.topology, m.queue)
     if b != NULL:
-        if not queue_agrees(client, b, m, refusal):
+        if not queue_agrees(connection, b, m, refusal):
             b = NULL
-    elif arguments_read(m.arguments, m.queue, vhost, &arguments, refusal) and arguments_suit(
-        m.arguments, m.queue, vhost, refusal
-    ):
-        b = queue_make(client, m, &arguments, refusal)
+    elif arguments_read(m.arguments, m.queue, vhost, True, &arguments, refusal):
+        b = queue_make(connection, m, &arguments, refusal)
     if b != NULL:
         brokerqueue_retain(b)
-        b.used.store(client.now)
-    client.server.lock.unlock()
+        b.used.store(connection.now)
+    connection.server.lock.unlock()
     if b != NULL and b.arguments.expires > 0:
         brokerqueue_watch(b)
     return b
 
 cdef inline void channel_remember(Channel* ch, Text name) noexcept nogil:
-    """Note which queue was declared last."""
+    """Store the name of the queue declared last on a channel."""
     text_free(&ch.last_queue)
     ch.last_queue = text_copy(name)
 
@@ -151,7 +151,7 @@ cdef inline void queue_declare_answer(Channel* ch, BrokerQueue* b, bint no_wait)
     channel_remember(ch, b.name)
     if not no_wait:
         queue_declare_ok_write(
-            &ch.client.output, ch.number, b.name, <uint32_t> b.queue.available.load(),
+            &ch.connection.output, ch.number, b.name, <uint32_t> b.queue.available.load(),
             <uint32_t> b.queue.consumers.load()
         )
     brokerqueue_release(b)
@@ -166,19 +166,19 @@ cdef inline bint on_queue_declare(Channel* ch, Reader* r, Refusal* refusal) noex
         return refuse_syntax(refusal)
     strip_breaks(&m.queue, room)
     m.durable = m.durable and not m.exclusive
-    if m.passive and m.queue.length == 0:  # which is not the queue that was declared last, as it is elsewhere
-        return refuse_missing(refusal, False, m.queue, ch.client.host.name)
+    if m.passive and m.queue.length == 0:  # only here, not the queue declared last
+        return refuse_missing(refusal, False, m.queue, ch.connection.host.name)
     if m.passive:
         b = queue_open(ch, &m.queue, refusal)
     else:
         named = m.queue.length != 0
         if not named:
             m.queue = name_generate(b"amq.gen-", generated)
-        elif text_begins(m.queue, b"amq."):  # even if it is there, as for RabbitMQ
+        elif text_begins(m.queue, b"amq."):  # even if the queue exists, as in RabbitMQ
             return refuse_name(
                 refusal, ACCESS_REFUSED, b"queue name '", m.queue, b"' contains reserved prefix 'amq.*'"
             )
-        b = queue_obtain(ch.client, &m, refusal)
+        b = queue_obtain(ch.connection, &m, refusal)
     if b == NULL:
         return False
     queue_declare_answer(ch, b, m.no_wait)
@@ -187,28 +187,27 @@ cdef inline bint on_queue_declare(Channel* ch, Reader* r, Refusal* refusal) noex
 # Binding --------------------------------------------------------------------------------------------------------------
 
 cdef inline bint queue_bind_change(Channel* ch, QueueBind* m, bint binds, Refusal* refusal) noexcept nogil:
-    cdef Client* client = ch.client
+    cdef BrokerConnection* connection = ch.connection
     cdef BrokerQueue* b
-    cdef uint8_t room[2][256]
+    cdef uint8_t room[256]
     cdef bint locked, created, done
-    strip_breaks(&m.queue, room[0])
-    strip_breaks(&m.exchange, room[1])
+    strip_breaks(&m.queue, room)
     if m.queue.length == 0 and m.routing_key.length == 0:
         m.routing_key = ch.last_queue
     if not queue_name(ch, &m.queue, refusal):
         return False
-    client.server.lock.lock()
-    b = <BrokerQueue*> queue_find(&client.host.topology, m.queue)
-    locked = b != NULL and queue_locked(b, client)
+    connection.server.lock.lock()
+    b = <BrokerQueue*> queue_find(&connection.host.topology, m.queue)
+    locked = b != NULL and queue_locked(b, connection)
     if binds:
         done = topology_bind(
-            &client.host.topology, m.exchange, m.queue, False, locked, m.routing_key, m.arguments, &created, refusal
+            &connection.host.topology, m.exchange, m.queue, False, locked, m.routing_key, m.arguments, &created, refusal
         )
     else:
         done = topology_unbind(
-            &client.host.topology, m.exchange, m.queue, False, locked, m.routing_key, m.arguments, refusal
+            &connection.host.topology, m.exchange, m.queue, False, locked, m.routing_key, m.arguments, refusal
         )
-    client.server.lock.unlock()
+    connection.server.lock.unlock()
     return done
 
 cdef inline bint on_queue_bind(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
@@ -218,7 +217,7 @@ cdef inline bint on_queue_bind(Channel* ch, Reader* r, Refusal* refusal) noexcep
     if not queue_bind_change(ch, &m, True, refusal):
         return False
     if not m.no_wait:
-        method_write(&ch.client.output, ch.number, QUEUE_BIND_OK)
+        method_write(&ch.connection.output, ch.number, QUEUE_BIND_OK)
     return True
 
 cdef inline bint on_queue_unbind(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
@@ -227,7 +226,7 @@ cdef inline bint on_queue_unbind(Channel* ch, Reader* r, Refusal* refusal) noexc
         return refuse_syntax(refusal)
     if not queue_bind_change(ch, &m, False, refusal):
         return False
-    method_write(&ch.client.output, ch.number, QUEUE_UNBIND_OK)
+    method_write(&ch.connection.output, ch.number, QUEUE_UNBIND_OK)
     return True
 
 # Purging and deleting -------------------------------------------------------------------------------------------------
@@ -241,28 +240,28 @@ cdef inline bint on_queue_purge(Channel* ch, Reader* r, Refusal* refusal) noexce
     b = queue_open(ch, &m.queue, refusal)
     if b == NULL:
         return False
-    purged = brokerqueue_purge(b, ch.client.now)
+    purged = brokerqueue_purge(b, ch.connection.now)
     brokerqueue_release(b)
     if not m.no_wait:
-        queue_purge_ok_write(&ch.client.output, ch.number, <uint32_t> purged)
+        queue_purge_ok_write(&ch.connection.output, ch.number, <uint32_t> purged)
     return True
 
 cdef inline bint queue_delete_check(
-    Client* client, const QueueDelete* m, BrokerQueue* b, Refusal* refusal
+    BrokerConnection* connection, const QueueDelete* m, BrokerQueue* b, Refusal* refusal
 ) noexcept nogil:
-    """With the topology's lock. Close a queue that may be deleted; False: refused."""
-    if queue_locked(b, client):
-        return refuse_locked(refusal, m.queue, client.host.name)
+    """Close a queue that may be deleted; False: refused. The caller has the topology's lock."""
+    if queue_locked(b, connection):
+        return refuse_locked(refusal, m.queue, connection.host.name)
     if brokerqueue_close(b, m.if_unused, m.if_empty):
         return True
-    # What is in it comes first, as with RabbitMQ.
+    # A queue that is in use and not empty is refused as not empty, as in RabbitMQ.
     if m.if_unused and b.queue.consumers.load() != 0 and not (m.if_empty and b.queue.available.load() != 0):
-        return refuse_resource(refusal, PRECONDITION_FAILED, b"", False, m.queue, client.host.name, b" in use")
-    return refuse_resource(refusal, PRECONDITION_FAILED, b"", False, m.queue, client.host.name, b" not empty")
+        return refuse_resource(refusal, PRECONDITION_FAILED, b"", False, m.queue, connection.host.name, b" in use")
+    return refuse_resource(refusal, PRECONDITION_FAILED, b"", False, m.queue, connection.host.name, b" not empty")
 
 cdef inline bint on_queue_delete(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
     cdef QueueDelete m
-    cdef Client* client = ch.client
+    cdef BrokerConnection* connection = ch.connection
     cdef BrokerQueue* b
     cdef uint8_t room[256]
     cdef int64_t purged = 0
@@ -272,17 +271,17 @@ cdef inline bint on_queue_delete(Channel* ch, Reader* r, Refusal* refusal) noexc
     strip_breaks(&m.queue, room)
     if not queue_name(ch, &m.queue, refusal):
         return False
-    client.server.lock.lock()
-    b = <BrokerQueue*> queue_find(&client.host.topology, m.queue)
+    connection.server.lock.lock()
+    b = <BrokerQueue*> queue_find(&connection.host.topology, m.queue)
     if b != NULL:
-        done = queue_delete_check(client, &m, b, refusal)
+        done = queue_delete_check(connection, &m, b, refusal)
         if done:
             host_forget(b)
-    client.server.lock.unlock()
+    connection.server.lock.unlock()
     if not done:
         return False
     if b != NULL:
-        purged = brokerqueue_drop(b, client.now)
+        purged = brokerqueue_drop(b, connection.now)
     if not m.no_wait:
-        queue_delete_ok_write(&client.output, ch.number, <uint32_t> purged)
+        queue_delete_ok_write(&connection.output, ch.number, <uint32_t> purged)
     return True

@@ -1,4 +1,4 @@
-"""A connection of the broker: its frames, errors and alarms; what a pass reads, and what it writes.
+"""A client's connection: its frames, errors and alarms, and the reading and writing of a pass.
 
 A pass reads once, processes all complete frames, then publishes dead letters and confirms published messages
 (core/connection then serves consumers, and writes everything in one call). An error closes the channel or the
@@ -40,7 +40,8 @@ from fairsched.core.broker.channels cimport channel_closing, channel_create, cha
 from fairsched.core.broker.consumers cimport host_forget, topology_share, topology_unshare
 from fairsched.core.broker.deadletters cimport deadletters_publish
 from fairsched.core.broker.durability.keeping cimport (
-    client_await, client_awaits, client_deceived, client_disk_failed, client_may_change, client_outruns,
+    brokerconnection_await, brokerconnection_awaits, brokerconnection_disk_failed, brokerconnection_may_change,
+    brokerconnection_outpaces_disk, brokerconnection_output_lost,
 )
 from fairsched.core.broker.errors cimport (
     Refusal, code_name, code_of_channel, refusal_number, refusal_say, refuse, refuse_memory, refuse_number,
@@ -67,8 +68,8 @@ from fairsched.core.broker.queues cimport brokerqueue_close, brokerqueue_drop
 from fairsched.core.broker.replies cimport replies_address
 from fairsched.core.broker.state cimport (
     ALARM_CLOSE, ALARM_DEAD, ALARM_HEARTBEAT, ALARM_STOP, ALARM_TIMEOUT, AWAIT_BODY, AWAIT_HEADER, AWAIT_METHOD,
-    CLIENT_CLOSING, CLIENT_GONE, CLIENT_HEADER, CLIENT_LOGIN, CLIENT_OPEN, CLIENT_OPENING, CLIENT_START,
-    CLIENT_TUNE, BrokerQueue, Channel, Client, Payload, Unacked,
+    BrokerConnection, BrokerQueue, Channel, Payload, STATE_CLOSING, STATE_GONE, STATE_HEADER, STATE_LOGIN, STATE_OPEN,
+    STATE_OPENING, STATE_START, STATE_TUNE, Unacked,
 )
 from fairsched.core.broker.unacked cimport unacked_find
 from fairsched.core.connection.chain cimport Connection, Session
@@ -77,114 +78,118 @@ from fairsched.core.connection.connection cimport connection_close, connection_f
 cdef enum:
     READ_LEAST = 4096
     READ_MOST = 65536
-    BODY_ROOM = 131072           # octets of a body that room is made for before they are there
+    BODY_ROOM = 131072           # octets of a body that are allocated before they arrive
     FRAME_BEFORE_TUNE = 4096
-    OUTPUT_MOST = 8388608        # octets of answers that a client leaves unread before nothing more is done for it
-    ANSWER_SECONDS = 5           # that close-ok, or the end of the socket, is waited for
-    CATCH_UP = 64                # targets that are served before an answer
-    CATCH_UP_CANCELLED = 4096    # and before one of them is cancelled
+    OUTPUT_MOST = 8388608        # unread octets of replies at which a connection is no longer served
+    ANSWER_SECONDS = 5           # time to wait for close-ok or the end of the socket
+    CATCH_UP = 64                # targets that are served before a reply
+    CATCH_UP_CANCELLED = 4096    # the same, before one of them is cancelled
 
 # Errors ---------------------------------------------------------------------------------------------------------------
 
 cdef inline Text refusal_reply(const Refusal* refusal, char* room, size_t size) noexcept nogil:
-    """The text for the client: the name of the code, and the explanation, which may have zeros in it."""
+    """Return the text for the client: name of the code and explanation, which may contain zeros."""
     cdef int length = snprintf(room, size, b"%s - ", code_name(refusal.code))
     cdef size_t more = min(<size_t> refusal.length, size - <size_t> length)
     memcpy(room + length, refusal.text, more)
     return Text(<const uint8_t*> room, <uint32_t> (length + more))
 
-cdef inline void client_tear_down(Client* client) noexcept nogil:
-    """End its channels, give back what they have, and delete its exclusive queues."""
+cdef inline void brokerconnection_tear_down(BrokerConnection* connection) noexcept nogil:
+    """Close a connection's channels, return their messages, and delete its exclusive queues."""
     cdef Channel* ch
     cdef BrokerQueue* chain = NULL
     cdef BrokerQueue* b
     cdef uint32_t i
-    for i in range(client.room):
-        ch = client.channels[i]
-        client.channels[i] = NULL
+    for i in range(connection.room):
+        ch = connection.channels[i]
+        connection.channels[i] = NULL
         if ch != NULL and ch != channel_closing():
             channel_stop(ch)
-    topology_unshare(client)
-    client.server.lock.lock()
-    while client.exclusive != NULL:
-        b = client.exclusive
+    topology_unshare(connection)
+    connection.server.lock.lock()
+    while connection.exclusive != NULL:
+        b = connection.exclusive
         brokerqueue_close(b, False, False)
         host_forget(b)
         b.owner_next = chain
         chain = b
-    client.server.lock.unlock()
+    connection.server.lock.unlock()
     while chain != NULL:
         b = chain
         chain = b.owner_next
-        brokerqueue_drop(b, client.now)
+        brokerqueue_drop(b, connection.now)
 
-cdef inline void client_leave(Client* client) noexcept nogil:
-    """Read nothing more; what is to be written is."""
-    client.state = CLIENT_GONE
-    if not client_awaits(client):
-        connection_close(&client.connection)
+cdef inline void brokerconnection_leave(BrokerConnection* connection) noexcept nogil:
+    """Stop reading; pending output is still written."""
+    connection.state = STATE_GONE
+    if not brokerconnection_awaits(connection):
+        connection_close(&connection.base)
 
-cdef inline void client_lose(Client* client) noexcept nogil:
-    """The socket is of no use any more."""
-    client.lost = True
-    client.awaits = 0
-    bytes_clear(&client.output)
-    client_leave(client)
+cdef inline void brokerconnection_lose(BrokerConnection* connection) noexcept nogil:
+    """Give up a socket that has failed."""
+    connection.lost = True
+    connection.awaits = 0
+    bytes_clear(&connection.output)
+    brokerconnection_leave(connection)
 
-cdef inline void client_fail(Client* client, const Refusal* refusal, uint32_t method) noexcept nogil:
+cdef inline void brokerconnection_fail(
+    BrokerConnection* connection, const Refusal* refusal, uint32_t method
+) noexcept nogil:
     """Close the connection with an error."""
     cdef char room[1200]
     cdef Text reply = refusal_reply(refusal, room, sizeof(room))
-    confirms_write(client)
-    client_tear_down(client)
-    if client.state == CLIENT_HEADER or client.state == CLIENT_START:
-        client_leave(client)
+    confirms_write(connection)
+    brokerconnection_tear_down(connection)
+    if connection.state == STATE_HEADER or connection.state == STATE_START:
+        brokerconnection_leave(connection)
         return
-    connection_close_write(&client.output, refusal.code, reply, method)
-    client.state = CLIENT_CLOSING
-    client.deadline.store(client.now + <int64_t> ANSWER_SECONDS * SECOND)
+    connection_close_write(&connection.output, refusal.code, reply, method)
+    connection.state = STATE_CLOSING
+    connection.deadline.store(connection.now + <int64_t> ANSWER_SECONDS * SECOND)
 
 cdef inline void channel_fail(Channel* ch, const Refusal* refusal, uint32_t method) noexcept nogil:
     """Close a channel with an error."""
     cdef char room[1200]
     cdef Text reply = refusal_reply(refusal, room, sizeof(room))
-    cdef Client* client = ch.client
+    cdef BrokerConnection* connection = ch.connection
     confirm_due(ch)
-    topology_unshare(client)
-    client.channels[ch.number] = channel_closing()
+    topology_unshare(connection)
+    connection.channels[ch.number] = channel_closing()
     channel_stop(ch)
-    channel_close_write(&client.output, ch.number, refusal.code, reply, method)
+    channel_close_write(&connection.output, ch.number, refusal.code, reply, method)
 
-cdef inline void fail(Client* client, Channel* ch, const Refusal* refusal, uint32_t method) noexcept nogil:
-    """Close what a refusal is about."""
+cdef inline void fail(
+    BrokerConnection* connection, Channel* ch, const Refusal* refusal, uint32_t method
+) noexcept nogil:
+    """Close the channel or the connection, as the code of a refusal says."""
     if ch != NULL and code_of_channel(refusal.code):
         channel_fail(ch, refusal, method)
     else:
-        client_fail(client, refusal, method)
+        brokerconnection_fail(connection, refusal, method)
 
-cdef inline void dead_publish(Client* client) noexcept nogil:
+cdef inline void dead_publish(BrokerConnection* connection) noexcept nogil:
     """Publish dead letters."""
-    if client.dead.first != NULL:
-        topology_share(client)
-        deadletters_publish(&client.route, &client.dead, client.now)
+    if connection.dead.first != NULL:
+        topology_share(connection)
+        deadletters_publish(&connection.route, &connection.dead, connection.now)
 
 # Publishing: method, header, body -------------------------------------------------------------------------------------
 
-cdef inline void client_block(Client* client) noexcept nogil:
-    """Memory is short, and it publishes, as only now is known: read no more of it, not even the message."""
-    client.paused = True
-    if client.blocked_notify:
-        connection_blocked_write(&client.output, text_of(b"low on memory"))
+cdef inline void brokerconnection_block(BrokerConnection* connection) noexcept nogil:
+    """Pause reading: the broker is low on memory, and this connection has started to publish."""
+    connection.paused = True
+    if connection.blocked_notify:
+        connection_blocked_write(&connection.output, text_of(b"low on memory"))
 
-cdef inline void client_unblock(Client* client) noexcept nogil:
-    """Go on reading."""
-    client.paused = False
-    client.events.fetch_or(EVENT_READ)
-    if client.blocked_notify and client.state == CLIENT_OPEN:
-        method_write(&client.output, 0, CONNECTION_UNBLOCKED)
+cdef inline void brokerconnection_unblock(BrokerConnection* connection) noexcept nogil:
+    """Resume reading."""
+    connection.paused = False
+    connection.events.fetch_or(EVENT_READ)
+    if connection.blocked_notify and connection.state == STATE_OPEN:
+        method_write(&connection.output, 0, CONNECTION_UNBLOCKED)
 
 cdef inline bint on_basic_publish(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
-    """A header follows."""
+    """Start a message; its header follows."""
     cdef BasicPublish m
     if not basic_publish_read(r, &m):
         return refuse_syntax(refusal)
@@ -196,19 +201,19 @@ cdef inline bint on_basic_publish(Channel* ch, Reader* r, Refusal* refusal) noex
     ch.key = Text(&ch.names[m.exchange.length], m.routing_key.length)
     ch.mandatory = m.mandatory
     ch.awaited = AWAIT_HEADER
-    ch.client.publishes = True
-    if ch.client.server.short_of_memory.load():
-        client_block(ch.client)
+    ch.connection.publishes = True
+    if ch.connection.server.short_of_memory.load():
+        brokerconnection_block(ch.connection)
     return True
 
 cdef inline bint on_complete(Channel* ch, Refusal* refusal) noexcept nogil:
-    """All of a message is there."""
+    """Publish a message that is complete."""
     ch.awaited = AWAIT_METHOD
-    payload_account(ch.incoming.payload, ch.client.server)
+    payload_account(ch.incoming.payload, ch.connection.server)
     return channel_publish(ch, refusal)
 
 cdef inline bint on_header(Channel* ch, const FrameSpan* f, Refusal* refusal) noexcept nogil:
-    cdef int64_t size, most = ch.client.server.limits.message_size
+    cdef int64_t size, most = ch.connection.server.limits.message_size
     cdef Bytes header
     cdef const uint8_t* payload = f.payload
     cdef int64_t length = f.size
@@ -236,7 +241,7 @@ cdef inline bint on_header(Channel* ch, const FrameSpan* f, Refusal* refusal) no
         length = bytes_size(&header)
         contents_find(payload, length, &ch.incoming.properties)
     ch.incoming.payload = payload_create(
-        ch.client.server, ch.exchange, ch.key, payload, length, &ch.incoming.properties, size, ch.room
+        ch.connection.server, ch.exchange, ch.key, payload, length, &ch.incoming.properties, size, ch.room
     )
     bytes_clear(&header)
     if ch.incoming.payload == NULL:
@@ -268,39 +273,39 @@ cdef inline bint on_channel_flow(Channel* ch, Reader* r, Refusal* refusal) noexc
         return refuse_syntax(refusal)
     if not active:
         return refuse(refusal, NOT_IMPLEMENTED, b"active=false")
-    channel_flow_ok_write(&ch.client.output, ch.number, True)
+    channel_flow_ok_write(&ch.connection.output, ch.number, True)
     return True
 
-cdef inline void client_forget_channel(Client* client, uint32_t number) noexcept nogil:
-    """Its number is free again."""
-    client.channels[number] = NULL
-    client.channel_count -= 1
+cdef inline void brokerconnection_forget_channel(BrokerConnection* connection, uint32_t number) noexcept nogil:
+    """Free the number of a channel."""
+    connection.channels[number] = NULL
+    connection.channel_count -= 1
 
 cdef inline bint on_channel_close(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
     cdef Close m
-    cdef Client* client = ch.client
+    cdef BrokerConnection* connection = ch.connection
     if not close_read(r, &m):
         return refuse_syntax(refusal)
     confirm_due(ch)
     channel_stop(ch)
-    client_forget_channel(client, ch.number)
-    method_write(&client.output, ch.number, CHANNEL_CLOSE_OK)
+    brokerconnection_forget_channel(connection, ch.number)
+    method_write(&connection.output, ch.number, CHANNEL_CLOSE_OK)
     return True
 
-cdef inline void client_catch_up(Client* client, int most, bint in_turn) noexcept nogil:
-    """Before anything that is answered: see to what earlier frames have brought about, as far as that is not much.
+cdef inline void brokerconnection_catch_up(BrokerConnection* connection, int most, bint in_turn) noexcept nogil:
+    """Deliver messages that earlier frames have made possible, for up to `most` targets, before a reply.
 
-    So a client that has acknowledged, and then asks, gets what it may have by that before the answer, as from RabbitMQ.
-    `in_turn`: of a queue with several consumers, one message.
+    A client that acknowledges and then sends a method with a reply receives the next messages first, as from RabbitMQ.
+    `in_turn`: one message at a time if the queue has several consumers.
     """
-    cdef Connection* c = &client.connection
+    cdef Connection* c = &connection.base
     cdef int steps = 0
-    dead_publish(client)
-    topology_unshare(client)
+    dead_publish(connection)
+    topology_unshare(connection)
     while steps < most and not c.blocked and not (in_turn and c.yields) and connection_flush(c) and connection_step(c):
         steps += 1
-    dead_publish(client)
-    topology_unshare(client)
+    dead_publish(connection)
+    topology_unshare(connection)
 
 cdef inline bint channel_method(
     Channel* ch, uint32_t method, Reader* r, Refusal* refusal
@@ -314,10 +319,10 @@ cdef inline bint channel_method(
         return on_basic_nack(ch, r, refusal)
     if method == BASIC_REJECT:
         return on_basic_reject(ch, r, refusal)
-    if method == BASIC_CANCEL:  # what was published before is for the consumer, though others wait as well
-        client_catch_up(ch.client, CATCH_UP_CANCELLED, False)
+    if method == BASIC_CANCEL:  # earlier messages are still for this consumer, even if others wait
+        brokerconnection_catch_up(ch.connection, CATCH_UP_CANCELLED, False)
         return on_basic_cancel(ch, r, refusal)
-    client_catch_up(ch.client, CATCH_UP, True)
+    brokerconnection_catch_up(ch.connection, CATCH_UP, True)
     if method == BASIC_GET:
         return on_basic_get(ch, r, refusal)
     if method == BASIC_CONSUME:
@@ -353,7 +358,7 @@ cdef inline bint channel_method(
     if method == CHANNEL_FLOW:
         return on_channel_flow(ch, r, refusal)
     if method == ACCESS_REQUEST:
-        access_request_ok_write(&ch.client.output, ch.number, 1)
+        access_request_ok_write(&ch.connection.output, ch.number, 1)
         return True
     if method == CHANNEL_FLOW_OK or method == CHANNEL_CLOSE_OK or method == BASIC_CANCEL_OK:
         return True
@@ -364,11 +369,11 @@ cdef inline bint channel_method(
     return refuse_number(refusal, COMMAND_INVALID, b"unknown method ", method, b"")
 
 cdef inline bint method_changes(uint32_t method) noexcept nogil:
-    """Whether its answer says that something has changed that may outlive the process: exchange, queue, tx.commit."""
+    """Return whether the reply confirms a change that may be durable: exchange, queue, tx.commit."""
     return method >> 16 == QUEUE_DECLARE >> 16 or method >> 16 == EXCHANGE_DECLARE >> 16 or method == TX_COMMIT
 
 cdef inline bint method_asks(uint32_t method, Reader r) noexcept nogil:
-    """Whether it is a passive declaration, which changes nothing."""
+    """Return whether a method is a passive declaration, which changes nothing."""
     cdef QueueDeclare queue
     cdef ExchangeDeclare exchange
     if method == QUEUE_DECLARE:
@@ -376,8 +381,8 @@ cdef inline bint method_asks(uint32_t method, Reader r) noexcept nogil:
     return method == EXCHANGE_DECLARE and exchange_declare_read(&r, &exchange) and exchange.passive
 
 cdef inline void channel_frame(Channel* ch, const FrameSpan* f) noexcept nogil:
-    """A frame of an open channel."""
-    cdef Client* client = ch.client
+    """Process a frame of an open channel."""
+    cdef BrokerConnection* connection = ch.connection
     cdef Refusal refusal
     cdef Reader r
     cdef uint32_t method = BASIC_PUBLISH
@@ -392,13 +397,13 @@ cdef inline void channel_frame(Channel* ch, const FrameSpan* f) noexcept nogil:
                 if ch.awaited == AWAIT_HEADER else
                 b"expected content body, got non content body frame instead"
             )
-        elif method_changes(method) and not (client_disk_failed(client) and method_asks(method, r)):
+        elif method_changes(method) and not (brokerconnection_disk_failed(connection) and method_asks(method, r)):
             done = (
-                client_may_change(client, &refusal) and channel_method(ch, method, &r, &refusal)
-                and client_may_change(client, &refusal)
+                brokerconnection_may_change(connection, &refusal) and channel_method(ch, method, &r, &refusal)
+                and brokerconnection_may_change(connection, &refusal)
             )
             if done:
-                client_await(client)
+                brokerconnection_await(connection)
         else:
             done = channel_method(ch, method, &r, &refusal)
     elif f.kind == FRAME_HEADER and ch.awaited == AWAIT_HEADER:
@@ -414,143 +419,147 @@ cdef inline void channel_frame(Channel* ch, const FrameSpan* f) noexcept nogil:
             if ch.awaited == AWAIT_HEADER else b"expected content body, got non content body frame instead"
         )
     if not done:
-        fail(client, ch, &refusal, method)
+        fail(connection, ch, &refusal, method)
 
 # Frames of a connection -----------------------------------------------------------------------------------------------
 
-cdef inline bint client_room(Client* client, uint32_t number) noexcept nogil:
-    """Make room for a channel of that number; False when memory is exhausted."""
-    cdef uint32_t room = max(client.room, <uint32_t> 8)
+cdef inline bint brokerconnection_room(BrokerConnection* connection, uint32_t number) noexcept nogil:
+    """Make room for a channel of a number; False: memory is exhausted."""
+    cdef uint32_t room = max(connection.room, <uint32_t> 8)
     cdef Channel** channels
-    if number < client.room:
+    if number < connection.room:
         return True
     while room <= number:
         room *= 2
-    channels = <Channel**> realloc(client.channels, room * sizeof(Channel*))
+    channels = <Channel**> realloc(connection.channels, room * sizeof(Channel*))
     if channels == NULL:
         return False
-    memset(channels + client.room, 0, (room - client.room) * sizeof(Channel*))
-    client.channels = channels
-    client.room = room
+    memset(channels + connection.room, 0, (room - connection.room) * sizeof(Channel*))
+    connection.channels = channels
+    connection.room = room
     return True
 
-cdef inline void client_open_channel(Client* client, const FrameSpan* f) noexcept nogil:
-    """A frame of a channel that is not open: it has to open it."""
+cdef inline void brokerconnection_open_channel(BrokerConnection* connection, const FrameSpan* f) noexcept nogil:
+    """Process a frame of a channel that is not open: it must be channel.open."""
     cdef Refusal refusal
     cdef Reader r = reader_of(f.payload, f.size)
     cdef uint32_t method = method_of(&r) if f.kind == FRAME_METHOD else 0
     cdef bint done = False
     if method == CHANNEL_CLOSE or method == CHANNEL_CLOSE_OK:
         if method == CHANNEL_CLOSE:
-            method_write(&client.output, f.channel, CHANNEL_CLOSE_OK)
+            method_write(&connection.output, f.channel, CHANNEL_CLOSE_OK)
         return
     if method != CHANNEL_OPEN:
         refuse(&refusal, CHANNEL_ERROR, b"expected 'channel.open'")
     elif not channel_open_read(&r):
         refuse_syntax(&refusal)
-    elif client.channel_count >= client.channel_max:
-        refuse_number(&refusal, NOT_ALLOWED, b"number of channels opened (", client.channel_count, b")")
+    elif connection.channel_count >= connection.channel_max:
+        refuse_number(&refusal, NOT_ALLOWED, b"number of channels opened (", connection.channel_count, b")")
         refusal_say(&refusal, b" has reached the negotiated channel_max (")
-        refusal_number(&refusal, client.channel_max)
+        refusal_number(&refusal, connection.channel_max)
         refusal_say(&refusal, b")")
-    elif not client_room(client, f.channel):
+    elif not brokerconnection_room(connection, f.channel):
         refuse_memory(&refusal)
     else:
-        client.channels[f.channel] = channel_create(client, f.channel)
-        done = client.channels[f.channel] != NULL or refuse_memory(&refusal)
+        connection.channels[f.channel] = channel_create(connection, f.channel)
+        done = connection.channels[f.channel] != NULL or refuse_memory(&refusal)
     if done:
-        client.channel_count += 1
-        channel_open_ok_write(&client.output, f.channel)
+        connection.channel_count += 1
+        channel_open_ok_write(&connection.output, f.channel)
     else:
-        client_fail(client, &refusal, method)
+        brokerconnection_fail(connection, &refusal, method)
 
-cdef inline void client_closing_channel(Client* client, const FrameSpan* f) noexcept nogil:
-    """A frame of a channel that the broker has closed."""
+cdef inline void brokerconnection_closing_channel(BrokerConnection* connection, const FrameSpan* f) noexcept nogil:
+    """Process a frame of a channel that the broker has closed."""
     cdef Reader r = reader_of(f.payload, f.size)
     cdef uint32_t method = method_of(&r) if f.kind == FRAME_METHOD else 0
     if method == CHANNEL_CLOSE:
-        method_write(&client.output, f.channel, CHANNEL_CLOSE_OK)
+        method_write(&connection.output, f.channel, CHANNEL_CLOSE_OK)
     if method == CHANNEL_CLOSE or method == CHANNEL_CLOSE_OK:
-        client_forget_channel(client, f.channel)
+        brokerconnection_forget_channel(connection, f.channel)
 
-cdef inline void client_close(Client* client) noexcept nogil:
-    """The client says good-bye; it closes the socket when it has the answer.
+cdef inline void brokerconnection_close(BrokerConnection* connection) noexcept nogil:
+    """Reply to connection.close; the client closes the socket when it has the reply.
 
-    Until then what it sends is read: some send messages after the good-bye, and a socket that is closed with something
-    unread is reset, which takes the answer away from the client.
+    Until then the broker reads and discards input. Some clients send messages after connection.close, and closing a
+    socket with unread input resets it, so that the client would lose the reply.
     """
-    confirms_write(client)
-    client_tear_down(client)
-    method_write(&client.output, 0, CONNECTION_CLOSE_OK)
-    client.state = CLIENT_CLOSING
-    client.deadline.store(client.now + <int64_t> ANSWER_SECONDS * SECOND)
+    confirms_write(connection)
+    brokerconnection_tear_down(connection)
+    method_write(&connection.output, 0, CONNECTION_CLOSE_OK)
+    connection.state = STATE_CLOSING
+    connection.deadline.store(connection.now + <int64_t> ANSWER_SECONDS * SECOND)
 
-cdef inline bint connection_method(Client* client, uint32_t method, Reader* r, Refusal* refusal) noexcept nogil:
-    """A method of the connection itself; False: refused."""
+cdef inline bint connection_method(
+    BrokerConnection* connection, uint32_t method, Reader* r, Refusal* refusal
+) noexcept nogil:
+    """Carry out a method of the connection itself; False: refused."""
     if method == CONNECTION_CLOSE:
-        client_close(client)
+        brokerconnection_close(connection)
         return True
-    if method == CONNECTION_START_OK and client.state == CLIENT_START:
-        return on_start_ok(client, r, refusal)
-    if method == CONNECTION_TUNE_OK and client.state == CLIENT_TUNE:
-        return on_tune_ok(client, r, refusal)
-    if method == CONNECTION_OPEN and client.state == CLIENT_OPENING:
-        return on_connection_open(client, r, refusal)
-    if method == CONNECTION_UPDATE_SECRET and client.state == CLIENT_OPEN:
-        method_write(&client.output, 0, CONNECTION_UPDATE_SECRET_OK)
+    if method == CONNECTION_START_OK and connection.state == STATE_START:
+        return on_start_ok(connection, r, refusal)
+    if method == CONNECTION_TUNE_OK and connection.state == STATE_TUNE:
+        return on_tune_ok(connection, r, refusal)
+    if method == CONNECTION_OPEN and connection.state == STATE_OPENING:
+        return on_connection_open(connection, r, refusal)
+    if method == CONNECTION_UPDATE_SECRET and connection.state == STATE_OPEN:
+        method_write(&connection.output, 0, CONNECTION_UPDATE_SECRET_OK)
         return True
     return refuse_number(refusal, COMMAND_INVALID, b"unexpected method ", method, b" on channel 0")
 
-cdef inline void connection_frame(Client* client, const FrameSpan* f) noexcept nogil:
-    """A frame of channel 0."""
+cdef inline void connection_frame(BrokerConnection* connection, const FrameSpan* f) noexcept nogil:
+    """Process a frame of channel 0."""
     cdef Refusal refusal
     cdef Reader r = reader_of(f.payload, f.size)
     cdef uint32_t method = method_of(&r) if f.kind == FRAME_METHOD else 0
-    if client.state == CLIENT_CLOSING:
+    if connection.state == STATE_CLOSING:
         if method == CONNECTION_CLOSE:
-            method_write(&client.output, 0, CONNECTION_CLOSE_OK)
+            method_write(&connection.output, 0, CONNECTION_CLOSE_OK)
         if method == CONNECTION_CLOSE or method == CONNECTION_CLOSE_OK:
-            client_leave(client)
+            brokerconnection_leave(connection)
         return
-    topology_unshare(client)
+    topology_unshare(connection)
     if f.kind != FRAME_METHOD:
         refuse(&refusal, COMMAND_INVALID, b"unexpected frame on channel 0")
-        client_fail(client, &refusal, 0)
-    elif not connection_method(client, method, &r, &refusal):
-        client_fail(client, &refusal, method)
+        brokerconnection_fail(connection, &refusal, 0)
+    elif not connection_method(connection, method, &r, &refusal):
+        brokerconnection_fail(connection, &refusal, method)
 
-cdef inline void client_frame(
-    Client* client, const FrameSpan* f
+cdef inline void brokerconnection_frame(
+    BrokerConnection* connection, const FrameSpan* f
 ) noexcept nogil:
     cdef Channel* ch
     cdef Refusal refusal
     if f.kind == FRAME_HEARTBEAT:
         return
     if f.kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY):
-        if client.state != CLIENT_CLOSING:
+        if connection.state != STATE_CLOSING:
             refuse_number(&refusal, FRAME_ERROR, b"unknown frame type ", f.kind, b"")
-            client_fail(client, &refusal, 0)
+            brokerconnection_fail(connection, &refusal, 0)
     elif f.channel == 0:
-        connection_frame(client, f)
-    elif client.state == CLIENT_OPEN:
-        ch = client.channels[f.channel] if f.channel < client.room else NULL
+        connection_frame(connection, f)
+    elif connection.state == STATE_OPEN:
+        ch = connection.channels[f.channel] if f.channel < connection.room else NULL
         if ch == NULL:
-            client_open_channel(client, f)
+            brokerconnection_open_channel(connection, f)
         elif ch == channel_closing():
-            client_closing_channel(client, f)
+            brokerconnection_closing_channel(connection, f)
         else:
             channel_frame(ch, f)
-    elif client.state != CLIENT_CLOSING:
+    elif connection.state != STATE_CLOSING:
         refuse(&refusal, COMMAND_INVALID, b"the connection is not open yet")
-        client_fail(client, &refusal, 0)
+        brokerconnection_fail(connection, &refusal, 0)
 
-cdef inline void client_refuse_frame(Client* client, FrameFound found, const FrameSpan* f) noexcept nogil:
-    """Refuse octets that are no frame: nothing after them can be one."""
+cdef inline void brokerconnection_refuse_frame(
+    BrokerConnection* connection, FrameFound found, const FrameSpan* f
+) noexcept nogil:
+    """Refuse octets that are not a frame; the following octets cannot be parsed either."""
     cdef Refusal refusal
-    if client.state == CLIENT_CLOSING:
-        # The rest of the frame that was refused, say. A client that still sends has not read the refusal, and closing a
-        # socket that has unread input resets it: discard the input until close-ok, the client's end or the deadline.
-        bytes_clear(&client.input)
+    if connection.state == STATE_CLOSING:
+        # A client that still sends has not read the refusal, and closing a socket with unread input resets it. So
+        # discard the input until close-ok, the end of the connection or the deadline.
+        bytes_clear(&connection.input)
         return
     if found == FRAME_TOO_LONG:
         refuse_number(
@@ -558,58 +567,61 @@ cdef inline void client_refuse_frame(Client* client, FrameFound found, const Fra
         )
     else:
         refuse(&refusal, FRAME_ERROR, b"a frame does not end with 206")
-    client_fail(client, &refusal, 0)
-    bytes_clear(&client.input)
+    brokerconnection_fail(connection, &refusal, 0)
+    bytes_clear(&connection.input)
 
-cdef inline bint client_reads(const Client* client) noexcept nogil:
-    """Whether frames are worked on."""
-    return client.state != CLIENT_GONE and client.state != CLIENT_LOGIN and not client.paused
+cdef inline bint brokerconnection_reads(const BrokerConnection* connection) noexcept nogil:
+    """Return whether frames of a connection are processed."""
+    return connection.state != STATE_GONE and connection.state != STATE_LOGIN and not connection.paused
 
-cdef inline bint client_holds(Client* client) noexcept nogil:
-    """Whether it has to read what it was sent first, or the disk is behind; `client_write` has it go on."""
-    client.held = bytes_size(&client.output) >= OUTPUT_MOST or client_outruns(client)
-    return client.held
+cdef inline bint brokerconnection_holds(BrokerConnection* connection) noexcept nogil:
+    """Return whether to pause: the client has too much to read, or the disk is behind.
 
-cdef inline void client_parse(
-    Client* client
+    `brokerconnection_write` resumes.
+    """
+    connection.held = bytes_size(&connection.output) >= OUTPUT_MOST or brokerconnection_outpaces_disk(connection)
+    return connection.held
+
+cdef inline void brokerconnection_parse(
+    BrokerConnection* connection
 ) noexcept nogil:
-    """Work through all frames that are whole."""
+    """Process all complete frames."""
     cdef FrameSpan f
     cdef FrameFound found
     cdef int64_t longest
-    if client.state == CLIENT_HEADER:
-        if bytes_size(&client.input) < PROTOCOL_SIZE:
+    if connection.state == STATE_HEADER:
+        if bytes_size(&connection.input) < PROTOCOL_SIZE:
             return
-        if not handshake_begin(client, client.input.data + client.input.begin):
-            client_leave(client)
+        if not handshake_begin(connection, connection.input.data + connection.input.begin):
+            brokerconnection_leave(connection)
             return
-        bytes_take(&client.input, PROTOCOL_SIZE)
-    while client_reads(client):
-        # Of the payload, where frame_max is of the whole frame: RabbitMQ is that lenient.
-        longest = client.frame_max if client.frame_max else <int64_t> FRAME_BEFORE_TUNE
+        bytes_take(&connection.input, PROTOCOL_SIZE)
+    while brokerconnection_reads(connection):
+        # The limit is applied to the payload, although frame_max is for the whole frame, as in RabbitMQ.
+        longest = connection.frame_max if connection.frame_max else <int64_t> FRAME_BEFORE_TUNE
         found = frames_span(
-            client.input.data + client.input.begin, bytes_size(&client.input), longest, &f
+            connection.input.data + connection.input.begin, bytes_size(&connection.input), longest, &f
         )
         if found == FRAME_PART:
             return
         if found != FRAME_WHOLE:
-            client_refuse_frame(client, found, &f)
+            brokerconnection_refuse_frame(connection, found, &f)
             return
-        client_frame(client, &f)
-        bytes_take(&client.input, f.whole)
+        brokerconnection_frame(connection, &f)
+        bytes_take(&connection.input, f.whole)
 
 # A pass ---------------------------------------------------------------------------------------------------------------
 
-cdef inline void client_settle_up(Client* client) noexcept nogil:
-    """Publish dead letters, and confirm what was published."""
-    dead_publish(client)
-    topology_unshare(client)
-    if client.confirming != NULL:
-        confirms_write(client)
+cdef inline void brokerconnection_settle_up(BrokerConnection* connection) noexcept nogil:
+    """Publish dead letters, and confirm published messages."""
+    dead_publish(connection)
+    topology_unshare(connection)
+    if connection.confirming != NULL:
+        confirms_write(connection)
 
 cdef inline bint channel_overdue(Channel* ch, int64_t now, Refusal* refusal) noexcept nogil:
-    """Whether a delivery waits too long for its acknowledgement, and then the refusal."""
-    cdef int64_t otherwise = ch.client.server.limits.ack_timeout, limit
+    """Return whether a delivery has waited too long for its acknowledgement, and write the refusal."""
+    cdef int64_t otherwise = ch.connection.server.limits.ack_timeout, limit
     cdef uint64_t tag
     cdef Unacked* u
     for tag in range(ch.unacked.base, ch.unacked.high):
@@ -629,115 +641,115 @@ cdef inline bint channel_overdue(Channel* ch, int64_t now, Refusal* refusal) noe
             return True
     return False
 
-cdef inline void client_check_overdue(Client* client) noexcept nogil:
+cdef inline void brokerconnection_check_overdue(BrokerConnection* connection) noexcept nogil:
     cdef Refusal refusal
-    cdef Session* session = client.connection.sessions  # those of open channels: numbers have gaps
+    cdef Session* session = connection.base.sessions  # of open channels only: their numbers have gaps
     cdef Session* following
     while session != NULL:
         following = session.following
-        if channel_overdue(<Channel*> session, client.now, &refusal):
+        if channel_overdue(<Channel*> session, connection.now, &refusal):
             channel_fail(<Channel*> session, &refusal, 0)
         session = following
 
-cdef inline void client_heed(Client* client, uint32_t alarms) noexcept nogil:
-    """Act on alarms that other threads have raised."""
+cdef inline void brokerconnection_handle_alarms(BrokerConnection* connection, uint32_t alarms) noexcept nogil:
+    """Handle alarms set by other threads."""
     cdef Refusal refusal
     cdef const uint8_t* heartbeat = b"\x08\x00\x00\x00\x00\x00\x00\xce"
     if alarms & ALARM_DEAD:
-        client_lose(client)
+        brokerconnection_lose(connection)
         return
-    if alarms & (ALARM_STOP | ALARM_CLOSE) and client.state != CLIENT_CLOSING and client.state != CLIENT_GONE:
-        if client.state != CLIENT_OPEN:
-            client_leave(client)
+    if alarms & (ALARM_STOP | ALARM_CLOSE) and connection.state != STATE_CLOSING and connection.state != STATE_GONE:
+        if connection.state != STATE_OPEN:
+            brokerconnection_leave(connection)
             return
         if alarms & ALARM_STOP:
             refuse(&refusal, CONNECTION_FORCED, b"broker forced connection closure with reason 'shutdown'")
         else:
             refuse(&refusal, CONNECTION_FORCED, b"closed by the operator")
-        client_fail(client, &refusal, 0)
-    if alarms & ALARM_HEARTBEAT and client.state == CLIENT_OPEN:
-        bytes_append(&client.output, heartbeat, 8)
-    if alarms & ALARM_TIMEOUT and client.state == CLIENT_OPEN:
-        client_check_overdue(client)
+        brokerconnection_fail(connection, &refusal, 0)
+    if alarms & ALARM_HEARTBEAT and connection.state == STATE_OPEN:
+        bytes_append(&connection.output, heartbeat, 8)
+    if alarms & ALARM_TIMEOUT and connection.state == STATE_OPEN:
+        brokerconnection_check_overdue(connection)
 
-cdef inline bint client_read(
-    Client* client
+cdef inline bint brokerconnection_read(
+    BrokerConnection* connection
 ) noexcept nogil:
     """Read once; True: there may be more."""
-    cdef uint32_t events = client.events.exchange(0)
+    cdef uint32_t events = connection.events.exchange(0)
     cdef int64_t got
     cdef uint8_t* room
     cdef bint more = False
     if not events & (EVENT_READ | EVENT_END):
         return False
-    room = bytes_room(&client.input, client.reads)
+    room = bytes_room(&connection.input, connection.reads)
     if room == NULL:
-        client_lose(client)
+        brokerconnection_lose(connection)
         return False
-    got = poller_read(client.server.poller, client.fd, room, client.reads)
+    got = poller_read(connection.server.poller, connection.fd, room, connection.reads)
     if got < 0:
-        client_lose(client)
+        brokerconnection_lose(connection)
         return False
     if got > 0:
-        bytes_add(&client.input, got)
-        client.heard.store(client.now)
-        more = got == client.reads or events & EVENT_END != 0
-        if got == client.reads:
-            client.reads = min(2 * client.reads, <int64_t> READ_MOST)
-        elif got < client.reads // 4:
-            client.reads = max(client.reads // 2, <int64_t> READ_LEAST)
+        bytes_add(&connection.input, got)
+        connection.heard.store(connection.now)
+        more = got == connection.reads or events & EVENT_END != 0
+        if got == connection.reads:
+            connection.reads = min(2 * connection.reads, <int64_t> READ_MOST)
+        elif got < connection.reads // 4:
+            connection.reads = max(connection.reads // 2, <int64_t> READ_LEAST)
     elif events & EVENT_END:
-        more = True  # it ends, and the end is still to be read
+        more = True  # the end of the connection is still to be read
     if more:
-        client.events.fetch_or(events)
-    client_parse(client)
-    return more and client_reads(client) and not client.held
+        connection.events.fetch_or(events)
+    brokerconnection_parse(connection)
+    return more and brokerconnection_reads(connection) and not connection.held
 
-cdef inline void client_go_on(Client* client) noexcept nogil:
-    """The disk was awaited: what was said may be true now, or never will be."""
-    if client_deceived(client):
-        client_lose(client)
-    elif client.state == CLIENT_GONE and not client_awaits(client):
-        connection_close(&client.connection)
+cdef inline void brokerconnection_resume(BrokerConnection* connection) noexcept nogil:
+    """Resume after the journal has progressed or failed: send or drop what waited for it."""
+    if brokerconnection_output_lost(connection):
+        brokerconnection_lose(connection)
+    elif connection.state == STATE_GONE and not brokerconnection_awaits(connection):
+        connection_close(&connection.base)
 
-cdef inline bint client_work(
-    Client* client
+cdef inline bint brokerconnection_work(
+    BrokerConnection* connection
 ) noexcept nogil:
-    """The first part of a pass; True: there may be more to read."""
-    cdef uint32_t alarms = client.alarms.exchange(0)
+    """Carry out the first part of a pass; True: there may be more to read."""
+    cdef uint32_t alarms = connection.alarms.exchange(0)
     cdef bint more = False
-    client.now = clock_now()
+    connection.now = clock_now()
     if alarms:
-        client_heed(client, alarms)
-    if client.awaits or client.state == CLIENT_GONE:
-        client_go_on(client)
-    if client.paused and (not client.server.short_of_memory.load() or client.state != CLIENT_OPEN):
-        client_unblock(client)
-    if client_reads(client) and not client_holds(client):
-        more = client_read(client)
-    client_settle_up(client)
-    if client.output.failed:
-        client_lose(client)
+        brokerconnection_handle_alarms(connection, alarms)
+    if connection.awaits or connection.state == STATE_GONE:
+        brokerconnection_resume(connection)
+    if connection.paused and (not connection.server.short_of_memory.load() or connection.state != STATE_OPEN):
+        brokerconnection_unblock(connection)
+    if brokerconnection_reads(connection) and not brokerconnection_holds(connection):
+        more = brokerconnection_read(connection)
+    brokerconnection_settle_up(connection)
+    if connection.output.failed:
+        brokerconnection_lose(connection)
     return more
 
-cdef inline int64_t client_buffered(void* context) noexcept nogil:
-    return bytes_size(&(<Client*> context).output)
+cdef inline int64_t brokerconnection_buffered(void* context) noexcept nogil:
+    return bytes_size(&(<BrokerConnection*> context).output)
 
-cdef inline void client_write(void* context) noexcept nogil:
-    """Write what the socket takes."""
-    cdef Client* client = <Client*> context
-    cdef Bytes* out = &client.output
+cdef inline void brokerconnection_write(void* context) noexcept nogil:
+    """Write as much output as the socket takes."""
+    cdef BrokerConnection* connection = <BrokerConnection*> context
+    cdef Bytes* out = &connection.output
     cdef int64_t sent = 1
-    if client_awaits(client):
+    if brokerconnection_awaits(connection):
         return
-    while bytes_size(out) > 0 and sent > 0 and not client.lost:
-        sent = poller_write(client.server.poller, client.fd, out.data + out.begin, bytes_size(out))
+    while bytes_size(out) > 0 and sent > 0 and not connection.lost:
+        sent = poller_write(connection.server.poller, connection.fd, out.data + out.begin, bytes_size(out))
         if sent > 0:
             bytes_take(out, sent)
-            client.spoken.store(client.now)
+            connection.spoken.store(connection.now)
     if sent < 0:
-        client_lose(client)
-    elif client.held and bytes_size(out) < OUTPUT_MOST and not client_outruns(client):
-        client.held = False
-        client.events.fetch_or(EVENT_READ)  # what it has sent meanwhile
-        connection_notify(&client.connection)
+        brokerconnection_lose(connection)
+    elif connection.held and bytes_size(out) < OUTPUT_MOST and not brokerconnection_outpaces_disk(connection):
+        connection.held = False
+        connection.events.fetch_or(EVENT_READ)  # read the frames that came meanwhile
+        connection_notify(&connection.base)

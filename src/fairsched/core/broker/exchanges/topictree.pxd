@@ -1,11 +1,11 @@
 """The binding keys of a topic exchange as a tree of words, and the walk of a routing key down that tree.
 
 A key is split at its dots: "" has no words, "." has two empty ones. "*" in a binding key stands for one word, "#" for
-any number, none included. The walk keeps the set of nodes that the words so far lead to: no node is in it twice, so
-that a word costs at most one visit to each node, however many "#" there are.
+any number, including none. The walk keeps the set of nodes that the words so far lead to. No node is in it twice, so
+each word looks at each node at most once, however many "#" there are.
 
 Source: AMQP 0-9-1, section 3.1.3.3, and the answers of RabbitMQ where it is silent (empty words).
-Thread safety: none; the caller synchronizes. Any number may walk, each with a `Walk` of its own, while nobody changes.
+Thread safety: none; the caller synchronizes. Threads may walk at the same time, each with its own `Walk`.
 Complexity: O(words) to add and remove; a walk O(words * nodes reached), without "#" at most 2 to the words.
 """
 
@@ -26,18 +26,18 @@ cdef struct TopicNode:
     TopicNode* star
     TopicNode* hash
     Names words              # other nodes below, by their word
-    NameEntry* word          # where it stands there; NULL: it is a star, a hash or the root
-    void* bindings           # whose keys end here
-    uint32_t number          # of a hash
+    NameEntry* word          # its entry in `parent.words`; NULL: a star, a hash or the root
+    void* bindings           # first of the bindings whose keys end here
+    uint32_t number          # of a hash node
 
 cdef struct Topics:
     TopicNode root
-    Numbers hashes           # the numbers of those
+    Numbers hashes           # numbers of hash nodes
 
 cdef struct Walk:
     Pointers nodes           # reached so far
     Pointers following
-    Marks hashes             # among those
+    Marks hashes             # hash nodes reached so far
 
 
 # Words ----------------------------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ cdef inline void topics_init(Topics* t) noexcept nogil:
     numbers_init(&t.hashes)
 
 cdef inline void topics_clear(Topics* t) noexcept nogil:
-    """Without nodes but the root."""
+    """Free a tree that has no nodes but the root."""
     names_clear(&t.root.words)
     numbers_clear(&t.hashes)
 
@@ -99,7 +99,7 @@ cdef inline TopicNode* topics_below(const TopicNode* node, Text word) noexcept n
     return <TopicNode*> entry.value if entry != NULL else NULL
 
 cdef inline void topics_release(Topics* t, TopicNode* node) noexcept nogil:
-    """Free a node that has neither bindings nor nodes below it, and those above of which that becomes true."""
+    """Free a node if it has neither bindings nor children; then likewise its ancestors."""
     cdef TopicNode* parent
     while node.parent != NULL and node.bindings == NULL and node.star == NULL and node.hash == NULL:
         if node.words.count:
@@ -116,7 +116,7 @@ cdef inline void topics_release(Topics* t, TopicNode* node) noexcept nogil:
         node = parent
 
 cdef inline TopicNode* topics_obtain(Topics* t, Text key) noexcept nogil:
-    """The node where a binding key ends, made if there is none; NULL: memory is exhausted."""
+    """Return the node where a binding key ends, and make it if it is missing; NULL: memory is exhausted."""
     cdef TopicNode* node = &t.root
     cdef TopicNode* below
     cdef Text word
@@ -145,7 +145,7 @@ cdef inline void walk_clear(Walk* w) noexcept nogil:
     marks_clear(&w.hashes)
 
 cdef inline bint walk_reach(Walk* w, TopicNode* node) noexcept nogil:
-    """Reach a node, and the hashes below it, which stand for no word as well. Other nodes are reached but once."""
+    """Add a node, and the hash nodes below it, since # also stands for no word; False: memory is exhausted."""
     if not pointers_add(&w.following, node):
         return False
     while node.hash != NULL and marks_add(&w.hashes, node.hash.number):
@@ -155,7 +155,7 @@ cdef inline bint walk_reach(Walk* w, TopicNode* node) noexcept nogil:
     return True
 
 cdef inline bint walk_step(Walk* w, TopicNode* node, Text word, uint64_t hashed) noexcept nogil:
-    """Go on from a node by a word."""
+    """Follow a word from a node; False: memory is exhausted."""
     cdef NameEntry* entry = names_find_hashed(&node.words, word, hashed)
     if entry != NULL and not walk_reach(w, <TopicNode*> entry.value):
         return False
@@ -166,13 +166,13 @@ cdef inline bint walk_step(Walk* w, TopicNode* node, Text word, uint64_t hashed)
     return True
 
 cdef inline void walk_turn(Walk* w) noexcept nogil:
-    """Have the nodes reached be those from which the next word goes on."""
+    """Continue the walk from the nodes just reached."""
     cdef Pointers nodes = w.nodes
     w.nodes = w.following
     w.following = nodes
 
 cdef inline bint topics_walk(const Topics* t, Text key, Walk* w) noexcept nogil:
-    """Leave in `w.nodes` the nodes whose binding keys match a routing key. False: memory is exhausted."""
+    """Find the nodes whose binding keys match a routing key, in `w.nodes`; False: memory is exhausted."""
     cdef Text word
     cdef uint64_t hashed
     cdef int64_t i

@@ -1,5 +1,6 @@
-"""Names in methods: of what is declared, bound or deleted.
+"""Line breaks in names of exchanges and queues.
 
+Source: the answers of RabbitMQ (tests/integration/broker).
 Thread safety: pure. Complexity: O(length).
 """
 
@@ -8,9 +9,9 @@ from libc.stdint cimport uint8_t, uint32_t
 from fairsched.core.amqp.octets cimport Text
 
 cdef inline void strip_breaks(Text* name, uint8_t* room) noexcept nogil:
-    """Take CR and LF out of a name that is declared, bound or deleted, as RabbitMQ does; `room` has 255 octets.
+    """Remove CR and LF from a name that is declared, bound or deleted, as RabbitMQ does; `room` has 255 octets.
 
-    Names to purge, get and consume are taken as they are, there as well.
+    The name is a short string. Names in purge, get and consume keep their line breaks, as in RabbitMQ.
     """
     cdef uint32_t i, length = 0
     for i in range(name.length):

@@ -20,27 +20,27 @@ from fairsched.core.queue.message cimport (
 from fairsched.core.queue.state cimport Call, QueueConsumer, call_init, queue_forget
 from fairsched.core.waiting.interest cimport interest_enter, interest_leave
 
-cdef enum:  # why a message left
+cdef enum:  # reasons why a message leaves a queue
     DEAD_NONE = 0
     DEAD_EXPIRED = 1
     DEAD_REJECTED = 2
     DEAD_MAXLEN = 3
     DEAD_DELIVERY_LIMIT = 4
 
-cdef struct Visit:
-    Call call                # must be first
+cdef struct QueueCall:
+    Call base                # must be first
     BrokerQueue* queue
     DeadLetters* dead
 
-cdef inline void visit_tell(Call* call, QueueConsumer* c) noexcept nogil:
+cdef inline void queuecall_tell(Call* call, QueueConsumer* c) noexcept nogil:
     target_notify(&(<Consumer*> c).target)
 
-cdef inline void visit_begin(Visit* v, BrokerQueue* queue, int64_t now, DeadLetters* dead) noexcept nogil:
-    call_init(&v.call, &queue.queue, now)
-    v.call.tell = visit_tell
-    v.queue = queue
-    v.dead = dead
-    v.call.pin = interest_enter(&queue.queue.interest)
+cdef inline void queuecall_begin(QueueCall* call, BrokerQueue* queue, int64_t now, DeadLetters* dead) noexcept nogil:
+    call_init(&call.base, &queue.queue, now)
+    call.base.tell = queuecall_tell
+    call.queue = queue
+    call.dead = dead
+    call.base.pin = interest_enter(&queue.queue.interest)
 
 cdef inline void deadletters_init(DeadLetters* dead) noexcept nogil:
     dead.first = NULL
@@ -49,11 +49,11 @@ cdef inline void deadletters_init(DeadLetters* dead) noexcept nogil:
 cdef inline void deadletters_add(DeadLetters* dead, BrokerQueue* queue, Payload* p, uint32_t reason) noexcept nogil:
     """Take over a reference to a message that has left a queue."""
     cdef DeadLetter* letter
-    if not queue.arguments.has_dlx or reason == DEAD_NONE:
+    if queue.arguments.dlx.data == NULL or reason == DEAD_NONE:
         message_leave(queue, p)
         return
     letter = <DeadLetter*> malloc(sizeof(DeadLetter))
-    if letter == NULL:  # memory is exhausted: it goes to nobody, but its record stays, to be found at the next start
+    if letter == NULL:  # memory is exhausted: the letter is lost, but its record stays for the next start
         payload_release(p)
         return
     queue.references.fetch_add(1)
@@ -67,25 +67,25 @@ cdef inline void deadletters_add(DeadLetters* dead, BrokerQueue* queue, Payload*
         dead.last[0] = letter
     dead.last = &letter.next
 
-cdef inline uint32_t visit_reason(const Message* m) noexcept nogil:
+cdef inline uint32_t queuecall_reason(const Message* m) noexcept nogil:
     if m.reason == <uint32_t> REASON_EXPIRED:
         return DEAD_EXPIRED
     if m.reason == <uint32_t> REASON_OVERFLOW:
         return DEAD_MAXLEN
     return DEAD_DELIVERY_LIMIT if m.reason == <uint32_t> REASON_DELIVERIES else DEAD_NONE
 
-cdef inline void visit_collect(Visit* v) noexcept nogil:
-    """See to what has left the queue; the chain has what left last in front."""
-    cdef Message* m = messages_turned(v.call.removed)
-    v.call.removed = m
+cdef inline void queuecall_collect(QueueCall* call) noexcept nogil:
+    """Collect the messages that have left the queue. The chain begins with the last one."""
+    cdef Message* m = messages_turned(call.base.removed)
+    call.base.removed = m
     while m != NULL:
         if m.token != 0:
-            deadletters_add(v.dead, v.queue, <Payload*> <uintptr_t> m.token, visit_reason(m))
+            deadletters_add(call.dead, call.queue, <Payload*> <uintptr_t> m.token, queuecall_reason(m))
             m.token = 0
         m = m.child
-    queue_forget(&v.queue.queue, &v.call)
+    queue_forget(&call.queue.queue, &call.base)
 
-cdef inline void visit_end(Visit* v) noexcept nogil:
-    interest_leave(v.call.pin)
-    if v.call.removed != NULL:
-        visit_collect(v)
+cdef inline void queuecall_end(QueueCall* call) noexcept nogil:
+    interest_leave(call.base.pin)
+    if call.base.removed != NULL:
+        queuecall_collect(call)
