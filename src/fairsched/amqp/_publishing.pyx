@@ -198,7 +198,7 @@ async def awaited(Confirmation confirmation):
 cdef class _Failures:
     """State shared by a window and its confirmations, which therefore need no reference to the window (no cycle)."""
 
-    cdef uint64_t unheard    # failures since the last flush that nobody has read
+    cdef uint64_t unheard    # failures since the last flush that were not read
     cdef uint64_t flushes
     cdef str forked          # error message in a child process
 
@@ -576,7 +576,7 @@ cdef class PublishWindow:
         """take_failures($self)
         --
 
-        Return the number of failures that nobody has read, and the reason of one; then they count as read.
+        Return the number of failures that were not read, and the reason of one; then all count as read.
 
         Returns
         -------
@@ -726,7 +726,7 @@ cdef class PublishWindow:
             function()
 
     cdef remember(self, Confirmation failed):
-        """Keep a failed message for the text of a later error, in case nobody reads its failure before."""
+        """Keep a failed message for the text of a later error, unless its failure is read before."""
         cdef Confirmation one
         if len(self.remembered) >= REMEMBERED:
             self.remembered = [one for one in self.remembered if one.unheard]

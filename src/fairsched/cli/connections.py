@@ -19,8 +19,8 @@ MOST_CONNECTIONS = 32
 class FewConnections(ThreadingMixIn, TCPServer):
     """Gives each connection to a handler in a thread of its own; one too many ends the oldest.
 
-    So who opens many, or sends slowly, neither keeps others from an answer nor takes threads and descriptors from what
-    is served.
+    So a client that opens many connections, or sends slowly, neither delays others nor takes threads and descriptors
+    from the program that is served.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class FewConnections(ThreadingMixIn, TCPServer):
     `shutdown` may be called from any thread but that of `serve_forever`.
     """
 
-    # That of http.server looks up this machine's name first, which takes long where no server of names answers.
+    # http.server looks up the name of this machine first, which takes long without a working name server.
     daemon_threads = True
 
     def __init__(self, listening: socket.socket, handler: type[BaseRequestHandler]) -> None:

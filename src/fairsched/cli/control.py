@@ -90,7 +90,7 @@ class Control:
         return answer
 
     def _overview(self) -> Any:
-        """Return the state, and an explanation of those of whom most is here."""
+        """Return the state, and an explanation of the queues and tenants with the most messages here."""
         client = self._client()
         slots = client.lanes.stats()
         chosen = sorted(slots, key=lambda name: (-slots[name].queued, -slots[name].served))[:MOST_SHOWN]

@@ -53,7 +53,7 @@ class ControlSocket:
 
     Notes
     -----
-    A thread for each connection, as many as `FewConnections` allows; who says nothing for a minute is disconnected.
+    One thread per connection, as many as `FewConnections` allows; a client that is silent for a minute is disconnected.
     After a request that is too long nothing more of the connection is read.
     """
 

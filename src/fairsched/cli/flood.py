@@ -90,7 +90,7 @@ class Record:
     #: Numbers in the order in which they were handled, and when that began, in seconds.
     order: list[int] = field(default_factory=list)
     started: dict[int, float] = field(default_factory=dict)
-    #: When messages of quiet tenants were published, and how many had been handled by then.
+    #: Times at which messages of quiet tenants were published, and the number handled by then.
     published: dict[int, tuple[float, int]] = field(default_factory=dict)
     ended: float = 0.0
     begun: threading.Event = field(default_factory=threading.Event)
@@ -250,7 +250,7 @@ def run(contestant: Contestant, url: str, plan: Plan) -> Outcome:
     Parameters
     ----------
     contestant : Contestant
-        Who consumes.
+        The consumers.
     url : str
         The broker.
     plan : Plan

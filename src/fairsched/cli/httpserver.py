@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 from fairsched.cli.connections import FewConnections
 
-#: Where only this machine reaches it, and where everybody does.
+#: Addresses that only this machine, and that any machine can reach.
 HERE, EVERYWHERE = "127.0.0.1", ""
 
-#: What browsers call this machine.
+#: Names that browsers use for this machine.
 _NAMES = {"127.0.0.1", "localhost"}
 
 
@@ -101,7 +101,7 @@ class _Server(FewConnections):
     ) -> None:
         super().__init__(listening, _Handler)
         self.pages = pages
-        #: What it may be called; empty: anything.
+        #: Host names that are accepted; empty: any.
         self.names = names
 
 

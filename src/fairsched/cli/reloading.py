@@ -19,7 +19,7 @@ from fairsched.errors import FairschedError
 
 _log = logging.getLogger(__name__)
 
-#: What can change while a worker runs.
+#: Options that can change while a worker runs.
 _APPLIED = ("queues", "weights")
 
 

@@ -33,9 +33,9 @@ class Tracing:
     Notes
     -----
     The span of a handler begins when the message is handed out, and is the current one in the handler. Its parent is
-    the span of who published the message, to which it has a link, too. ``fairsched.sojourn`` says for how many seconds
-    the message waited in this process before; ``fairsched.slot`` to whom it is charged. A handler that raises has its
-    exception on the span, whatever becomes of the message.
+    the span of the publisher of the message, to which it also has a link. ``fairsched.sojourn`` is the time in seconds
+    that the message waited in this process; ``fairsched.slot`` is the slot that is charged. If the handler raises, its
+    exception is recorded on the span, however the message is settled.
 
     All methods may be called from any thread. The propagator is the global one of opentelemetry.
 

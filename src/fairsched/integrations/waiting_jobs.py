@@ -18,7 +18,7 @@ from fairsched.scheduling._fairqueue import FairQueue
 
 _log = logging.getLogger(__name__)
 
-#: What a job may cost: the time it keeps a worker busy, or 1.
+#: Cost models of a job: the time for which it keeps a worker busy, or 1.
 _COSTS: dict[str, Callable[[], ConstantCost]] = {"time": TimeCost, "constant": ConstantCost}
 
 

@@ -145,7 +145,7 @@ class Publisher:
         if isinstance(error, GeneratorExit):
             threading.Thread(target=self._client.end, name="fairsched-control", daemon=True).start()
             return  # A coroutine that is closed must not wait.
-        # What was published before the exception is published; but an exception must not wait for long.
+        # Messages published before the exception are still sent; but an exception must not wait for long.
         try:
             if self._client.is_open:
                 async with asyncio.timeout(self._client.leave_timeout()):
@@ -258,7 +258,7 @@ def _is_orphaned(publisher: Publisher | None) -> bool:
 
 
 def _tell(publisher: Publisher | None) -> None:
-    """Wake who waits for a change, in a publisher's event loop, if there is one still."""
+    """Wake the tasks that wait for a change, in the publisher's event loop, if it still runs."""
     if publisher is not None and publisher._loop is not None:
         with contextlib.suppress(RuntimeError):  # a closed loop has no coroutine left to wake
             publisher._loop.call_soon_threadsafe(publisher._changed.set)

@@ -17,9 +17,9 @@ from fairsched.amqp.fieldtables import write_table
 _OWN = frozenset(("headers", "message_id", "correlation_id", "timestamp"))
 #: Types of which values that are equal are encoded alike.
 _PLAIN = frozenset((str, int))
-#: How many are remembered.
+#: Number of encoded contents in the cache.
 _MOST = 256
-#: What RabbitMQ allows, in milliseconds.
+#: Longest expiration that RabbitMQ accepts, in milliseconds.
 _LONGEST_LIFE = 2**32 - 1
 
 

@@ -25,11 +25,9 @@ _log = logging.getLogger(__name__)
 _CHANNEL = 1
 #: Code with which a broker that is stopped, or an operator, closes a connection.
 _FORCED = 320
-#: Bytes around a frame's payload.
-_AROUND = 8
 #: Bytes that are given to the connection at once.
 _TOGETHER = 1 << 18
-#: How often it is asked whether the publisher can still be used, in seconds, and how long its end may take if not.
+#: Seconds between checks that the publisher can still be used, and longest duration of its end if it cannot.
 _WATCH_PERIOD, _LONGEST_END = 1.0, 5.0
 
 
@@ -74,7 +72,7 @@ class IOThread:
     """
 
     def __init__(self, urls: Sequence[str], messages: int, size: int, listener: Listener) -> None:
-        #: How often a lost connection was made again.
+        #: Number of times that a lost connection was replaced.
         self.reconnects = 0
         #: Whether the broker takes no messages for now, and why.
         self.blocked: str | None = None
@@ -156,7 +154,7 @@ class IOThread:
             self._watch()
             self._connection.connect()
             self._loop.start()
-        except BaseException as error:  # whatever it is, who waits must hear of it
+        except BaseException as error:  # a waiting thread must get any error
             failure = error
         try:
             self._connection.drop()
@@ -225,7 +223,7 @@ class IOThread:
             self._fail(ConnectionFailed(f"{self._connection.address} has no publisher confirms, which are needed"))
 
     def _on_confirm_mode(self, transport: PublisherTransport) -> None:
-        self._longest = transport.params.frame_max - _AROUND
+        self._longest = transport.longest
         self.window.again(self._longest)
         transport.window = self.window
         transport.confirmed = self._on_progress

@@ -115,7 +115,7 @@ class Publisher:
         if error is None:
             self.close()
             return
-        # What was published before the exception is published; but an exception must not wait for long.
+        # Messages published before the exception are still sent; but an exception must not wait for long.
         try:
             if self._client.is_open:
                 self.flush(self._client.leave_timeout())
