@@ -1,4 +1,4 @@
-"""A small HTTP server: a few pages, each made when it is asked for."""
+"""A small HTTP server with a few pages, each generated per request."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """Port on which it listens."""
+        """Port on which the server listens."""
         return int(self._server.server_address[1])
 
     @property
     def url(self) -> str:
-        """The address of its first page, on this machine."""
+        """URL of the first page, on this machine."""
         return f"http://127.0.0.1:{self.port}/"
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
     server_version = "fairsched"
     sys_version = ""
-    #: Seconds that a request may take to come in.
+    #: Seconds within which a request must arrive.
     timeout = 10
 
     def do_GET(self) -> None:
@@ -141,4 +141,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: standard error is for what is served."""
+        """Log nothing: standard error belongs to the served program."""

@@ -23,7 +23,7 @@ __all__ = ["Tracing"]
 
 
 class Tracing:
-    """Makes spans of handlers and of publishing, and carries the context of a trace in the headers of messages.
+    """Creates spans for handlers and for publishing, and passes the trace context in the headers of messages.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ class Tracing:
 
 
 class _Headers(Getter["Message"]):
-    """Reads the context from the headers of a message; there is none where these cannot be decoded."""
+    """Reads the context from the headers of a message; none if these cannot be decoded."""
 
     def get(self, carrier: Message, key: str) -> list[str] | None:
         value = _headers(carrier).get(key)
@@ -145,7 +145,7 @@ def _headers(message: Message) -> Mapping[str, Any]:
 
 
 def _place(exchange: str, routing_key: str, *rest: str) -> dict[str, Any]:
-    """Return what names a destination: where it is published to, and for a consumer the queue behind it."""
+    """Return the attributes that name a destination: exchange and routing key, and for a consumer the queue."""
     names = [exchange, routing_key, *rest]
     if rest and not exchange and rest == (routing_key,):
         names = [routing_key]  # by the default exchange

@@ -1,4 +1,4 @@
-"""A change that a thread waits for, told also by handlers of signals."""
+"""A flag for which a thread waits, and which signal handlers may also set."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ __all__ = ["Change"]
 
 
 class Change:
-    """A flag that one thread waits for; a wait that succeeds takes it down.
+    """A flag for which one thread waits; a successful wait clears it.
 
-    `threading.Event` holds a lock while it runs Python code: a handler of a signal that interrupts it there, and uses
-    it, waits for the code that it interrupted, for ever. Each operation here is a single one of a lock.
+    `threading.Event` holds a lock while it runs Python code: a signal handler that interrupts that code and uses the
+    event deadlocks. Each operation here is a single operation on a lock.
     """
 
     __slots__ = ("_down",)
 
     def __init__(self) -> None:
-        self._down = threading.Lock()  # locked while the flag is down
+        self._down = threading.Lock()  # locked while the flag is clear
         self._down.acquire()
 
     def set(self) -> None:
-        """Raise the flag, and wake the thread that waits."""
+        """Set the flag, and wake the waiting thread."""
         if self._down.locked():
             try:
                 self._down.release()
-            except RuntimeError:  # another thread, or a handler of a signal, has raised it by now
+            except RuntimeError:  # another thread, or a signal handler, has set it meanwhile
                 pass
 
     def clear(self) -> None:
-        """Take the flag down."""
+        """Clear the flag."""
         self._down.acquire(blocking=False)
 
     def wait(self, timeout: float) -> bool:
-        """Wait until the flag is up; return whether it was within `timeout` seconds."""
+        """Wait until the flag is set; return whether it was within `timeout` seconds."""
         return self._down.acquire(timeout=timeout)

@@ -25,26 +25,26 @@ _log = logging.getLogger(__name__)
 _CHANNEL = 1
 #: Code with which a broker that is stopped, or an operator, closes a connection.
 _FORCED = 320
-#: Bytes that are given to the connection at once.
+#: Bytes that are passed to the connection in one write.
 _TOGETHER = 1 << 18
 #: Seconds between checks that the publisher can still be used, and longest duration of its end if it cannot.
 _WATCH_PERIOD, _LONGEST_END = 1.0, 5.0
 
 
-class Listener:
-    """The client, as the I/O thread sees it; every method is called in the I/O thread."""
+class PublisherEvents:
+    """Events of a publisher's connection; the I/O thread calls every method."""
 
     def ready(self) -> None:
         """Messages can be published, for the first time."""
 
     def failed(self, error: BaseException) -> None:
-        """Take note that publishing cannot begin, or cannot go on."""
+        """Publishing cannot begin, or cannot continue."""
 
     def progressed(self) -> None:
         """Messages were settled, or the connection is unblocked: there may be room."""
 
     def orphan(self) -> bool:
-        """Whether the publisher cannot be used any more; asked now and then."""
+        """Whether the publisher cannot be used any more; called periodically."""
         return False
 
 
@@ -57,7 +57,7 @@ class IOThread:
         Tried in turn.
     messages, size : int
         Of the window.
-    listener : Listener
+    listener : PublisherEvents
         Told how it begins, goes on and ends.
 
     Notes
@@ -71,10 +71,10 @@ class IOThread:
     twice without a confirm in between; a connection that is merely cut, or closed by an operator, accuses no message.
     """
 
-    def __init__(self, urls: Sequence[str], messages: int, size: int, listener: Listener) -> None:
+    def __init__(self, urls: Sequence[str], messages: int, size: int, listener: PublisherEvents) -> None:
         #: Number of times that a lost connection was replaced.
         self.reconnects = 0
-        #: Whether the broker takes no messages for now, and why.
+        #: Reason of the broker for not accepting messages at the moment; None: it accepts them.
         self.blocked: str | None = None
         self._loop = Loop()
         self.window = PublishWindow(messages, size, self.wake)
@@ -97,7 +97,7 @@ class IOThread:
         self._begun = self._closing = False
         #: Connections in a row that the broker closed by an error before it confirmed anything.
         self._fruitless = 0
-        #: Whether the window is going out on the present connection.
+        #: Whether the window is being sent on the current connection.
         self._sending = False
         self._launched, self._ended = False, threading.Event()
         self._thread = threading.Thread(target=self._run, name="fairsched-publisher", daemon=True)
@@ -106,32 +106,32 @@ class IOThread:
 
     def start(self) -> None:
         """Start the thread; it connects at once."""
-        # An interrupt in the midst of this leaves a thread of which `threading` does not yet say that it is alive.
+        # After an interrupt here, the thread runs although `threading` does not yet report it as alive.
         self._launched = True
         self._thread.start()
 
     @property
     def last_error(self) -> str | None:
-        """Why there was no connection, the last time there was none."""
+        """Reason of the last loss or failure of the connection."""
         return self._connection.last_error
 
     @property
     def connected(self) -> bool:
-        """Whether messages can go out, as far as is known."""
+        """Whether messages can be sent, as far as is known."""
         return self._transport is not None
 
     @property
     def address(self) -> str:
-        """Host and port that was connected to last."""
+        """Host and port of the last connection."""
         return self._connection.address
 
     @property
     def ended(self) -> bool:
-        """Whether the thread is done."""
+        """Whether the thread has ended."""
         return self._ended.is_set()
 
     def wake(self) -> None:
-        """Have what is in the window sent as soon as the I/O thread can."""
+        """Make the I/O thread send the messages in the window."""
         if not self._ended.is_set():
             self._loop.add_callback_threadsafe(self._send)
 
@@ -168,7 +168,7 @@ class IOThread:
             self._listener.progressed()
 
     def _watch(self) -> None:
-        """Send what an interrupted `publish` left behind, and end if the publisher cannot be used any more."""
+        """Send messages of an interrupted `publish`, and end if the publisher cannot be used any more."""
         if self._listener.orphan():
             self._close()
             self._loop.call_later(_LONGEST_END, self._loop.stop)
@@ -235,7 +235,7 @@ class IOThread:
         self._send()
 
     def _on_channel_closed(self, transport: PublisherTransport, reason: BaseException) -> None:
-        """Find out which message it was that the broker closed the channel for, and open another channel."""
+        """Find the message for which the broker closed the channel, and open another channel."""
         self._transport = transport.window = None
         if not isinstance(reason, pika.exceptions.ChannelClosedByBroker):
             return
@@ -246,7 +246,7 @@ class IOThread:
         _log.warning("%s; opening another", what)
         before = self.window.failed
         self.window.suspect(PublishFailed(what))
-        # A message that failed is progress, and so is the knowledge that there is one; anything else waits its turn.
+        # A failed message is progress, and so is finding one; otherwise wait for the next attempt.
         delay = 0.0 if self.window.failed > before or self.window.singly else self._backoff.failed()
         self._loop.call_later(delay, lambda: self._open_channel(transport))
         self._listener.progressed()
@@ -254,7 +254,7 @@ class IOThread:
     # Messages ----------------------------------------------------------------------------------------------------
 
     def _send(self) -> None:
-        """Give the connection what is in the window."""
+        """Pass the messages in the window to the connection."""
         transport = self._transport
         if transport is None or self.blocked is not None:
             return
@@ -262,7 +262,7 @@ class IOThread:
             transport.emit(data)
 
     def _on_progress(self) -> None:
-        """Go on after confirms."""
+        """Continue after confirms."""
         self._connection.useful()
         self._fruitless = 0
         if self.window.singly:
@@ -270,7 +270,7 @@ class IOThread:
         self._listener.progressed()
 
     def _on_confirm(self, frame: Any) -> None:
-        """Take a confirm that took pika's way."""
+        """Process a confirm that came through pika."""
         method = frame.method
         self.window.confirm(method.delivery_tag, method.multiple, method.NAME == "Basic.Nack")
         self._on_progress()

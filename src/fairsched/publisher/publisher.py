@@ -241,7 +241,7 @@ class Publisher:
         finally:
             client.window.queueing = interrupts
             if interrupts:
-                self._changed.set()  # the interrupted call looks again: its change may have been cleared here
+                self._changed.set()  # make the interrupted call check again: its change may have been cleared here
             self._turn.release()
 
     def flush(self, timeout: float | None = None) -> None:
