@@ -10,7 +10,6 @@ from fairsched.core.amqp.contents cimport (
 )
 from fairsched.core.amqp.fieldtypes cimport FAMILY_UNKNOWN, SIZE_AHEAD, FieldType, type_of
 from fairsched.core.amqp.frames cimport frames_number, frames_octets, frames_write
-from fairsched.core.amqp.octets cimport SHORT_MAX as _SHORT_MAX
 from fairsched.core.amqp.tables cimport TABLES_DEPTH
 
 #: The properties of class basic, in the order of their flags.
