@@ -212,7 +212,7 @@ class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatc
         return await self._wait(lane, priority, lambda: self._client.try_get(lane, priority))
 
     async def _wait(self, lane: FairQueue, priority: int, take: Callable[[], _Taken | None]) -> _Taken:
-        """Wait among a lane's getters, whom a put wakes one by one; the loop is told by the thread that puts.
+        """Wait among a lane's getters, which a put wakes one by one; the thread that puts notifies the loop.
 
         Returns the first that `take` finds.
         """

@@ -1,7 +1,7 @@
 """Metrics of a consumer for Prometheus; needs prometheus_client, the extra ``metrics``.
 
-Nothing is counted here: what the consumer counts anyway is read when Prometheus asks. Only how long messages take, it
-begins to count with the first scrape.
+Nothing is counted here: a scrape reads the counters of the consumer. Only the histograms of durations begin with the
+first scrape.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["OTHER", "ConsumerCollector", "collector"]
 
-#: The label of all tenants, or queues, together that have none of their own.
+#: Label of all tenants, or queues, without a label of their own.
 OTHER = "other"
 
-#: Characters of a tenant's name, at most; those with a longer one have no label of their own.
+#: Longest name of a tenant, in characters, that becomes a label.
 LONGEST_NAME = 128
 
 #: Queues with a label of their own in histograms, the first ones of the consumer; the others count together.
@@ -38,7 +38,7 @@ MOST_QUEUES = 20
 
 _COUNTER, _GAUGE = CounterMetricFamily, GaugeMetricFamily
 
-#: Of the whole consumer: metric, its help and labels, and per sample its label values and the key in `Consumer.stats`.
+#: Counters of the consumer: metric, help, labels, and per sample its label values and the key in `Consumer.stats`.
 _COUNTERS: dict[str, tuple[str, tuple[str, ...], dict[tuple[str, ...], str]]] = {
     "fairsched_messages_received": ("Messages that the broker delivered.", (), {(): "received"}),
     "fairsched_messages_processed": (
@@ -73,7 +73,7 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...], dict[tuple[str, ...], str]]] = 
     ),
 }
 
-#: Of the whole consumer at this moment.
+#: Gauges of the consumer.
 _GAUGES = {
     "fairsched_connected": "Whether there is an open connection to a broker.",
     "fairsched_inflight_messages": "Messages handed out and not settled yet, including deferred ones.",
@@ -85,13 +85,13 @@ _GAUGES = {
     "fairsched_share_group_peers": "Other share group consumers seen in the last 3.5 s; longer with very many tenants.",
 }
 
-#: Of each queue of the broker.
+#: Metrics of each queue of the broker.
 _OF_QUEUES = {
     "fairsched_queue_consumed": "Whether the broker has confirmed the consumer of the queue.",
     "fairsched_prefetch_limit": "Prefetch window of each consumed queue: the maximum number of its unsettled messages.",
 }
 
-#: Of each slot, that is of queues or of tenants: those that add up, with their sum for all others, and the rest.
+#: Metrics of each slot (queue or tenant): those whose sum is shown for slots without a label, and the rest.
 _OF_SLOTS: dict[str, tuple[Callable[..., Metric], str, Callable[[SlotStats], int]]] = {
     "fairsched_served_messages": (_COUNTER, "Messages taken from the buffer in fair order.", lambda slot: slot.served),
     "fairsched_buffered_messages": (_GAUGE, "Messages buffered in this process.", lambda slot: slot.queued),
@@ -100,7 +100,7 @@ _OF_SLOTS: dict[str, tuple[Callable[..., Metric], str, Callable[[SlotStats], int
     "fairsched_quantum": (_GAUGE, "Cost granted in each turn.", lambda slot: slot.quantum),
 }  # fmt: skip
 
-#: Of each slot that has a limit: a figure, or None for what the limit does not bound.
+#: Metrics of each slot with a limit; None if the limit does not bound the figure.
 _OF_LIMITS: dict[str, tuple[str, Callable[[LimitStats], float | None]]] = {
     "fairsched_limit_concurrency": ("Messages in hand that the limit allows.", lambda limit: limit.concurrency),
     "fairsched_limit_in_use": ("Messages in hand that count towards the limit.", lambda limit: limit.in_hand),
@@ -111,13 +111,13 @@ _OF_LIMITS: dict[str, tuple[str, Callable[[LimitStats], float | None]]] = {
     ),
 }
 
-#: Those that are numbers of messages, and add up.
+#: Metrics of limits that are numbers of messages, and can be summed.
 _OF_MESSAGES = ("_in_use", "_messages")
 
-#: Of each slot of a consumer that has a share group.
+#: Metrics of each slot of a consumer with a share group.
 _CHARGE = "fairsched_share_group_charge"
 
-#: Of each queue of the broker: help, the key in `Durations.snapshot`, and how many of the first bucket make a second.
+#: Histograms of each queue: help, the key in `Durations.snapshot`, and the number of first buckets in a second.
 _DURATIONS: dict[str, tuple[str, str, float]] = {
     "fairsched_buffer_sojourn_seconds": ("How long messages were buffered in this process.", "sojourn", 1e4),
     "fairsched_process_duration_seconds": ("How long handlers ran.", "service", 1e4),
@@ -184,7 +184,7 @@ class ConsumerCollector(Collector):
         self._consumer = weakref.ref(consumer)
         self._most = tenants
         self._memory: _Memory | None = None
-        # One scrape at a time. Names of tenants may run Python code, which may do anything: scrape, even.
+        # One scrape at a time. Names of tenants may run Python code, which might even scrape.
         self._guard = threading.RLock()
 
     def describe(self) -> Iterable[Metric]:
@@ -192,7 +192,7 @@ class ConsumerCollector(Collector):
         return _families("queue").values()
 
     def collect(self) -> Iterator[Metric]:
-        """Return the metrics of this moment."""
+        """Return the metrics with their current samples."""
         client = self._client()
         families = _families("queue" if client is None or client.settings.key is None else "tenant")
         if client is not None:
@@ -248,7 +248,7 @@ class _Memory:
         self._counted: dict[tuple[str, str], int] = {}
 
     def give_labels(self) -> None:
-        """Give labels to tenants that are here, as long as labels are left; their figures must be read afterwards."""
+        """Give labels to active tenants while labels are left; read their figures afterwards."""
         client = self.client()
         if client is None or len(self._tenants) >= self._most:
             return
@@ -267,7 +267,7 @@ class _Memory:
     def add_tenants(
         self, slots: Mapping[Hashable, SlotStats], stats: Mapping[str, int], families: Mapping[str, Any]
     ) -> None:
-        """Add the figures of tenants, those without a label together."""
+        """Add the figures of tenants; tenants without a label count together."""
         labelled = {label: slots[tenant] for label, tenant in self._tenants.items() if tenant in slots}
         self.add_slots(labelled, families)
         buffered = stats["buffered"] - sum(slot.queued for slot in labelled.values())
@@ -290,7 +290,7 @@ class _Memory:
         return {tenant: label for label, tenant in self._tenants.items()}
 
     def add_limits(self, client: Client, families: Mapping[str, Any]) -> None:
-        """Add what limits do; of tenants without a label their messages together."""
+        """Add the figures of limits; messages of tenants without a label count together."""
         limits = client.lanes.limits()
         if not limits:
             return
@@ -308,7 +308,7 @@ class _Memory:
                 families[name].add_metric((OTHER,), rest)
 
     def add_share_group(self, client: Client, families: Mapping[str, Any]) -> None:
-        """Add how the share group is, and what it charges."""
+        """Add the state of the share group, and its charges."""
         group = client.share_group
         if group is None:
             return
@@ -326,7 +326,7 @@ class _Memory:
 
 
 def text(name: object) -> str:
-    """Return a name as a label: always text that can be encoded; what cannot be named is `OTHER`."""
+    """Return a name as a label that can be encoded; `OTHER` if there is none."""
     try:
         found = name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else str(name)
         return found.encode("utf-8", "backslashreplace").decode()
@@ -335,7 +335,7 @@ def text(name: object) -> str:
 
 
 def _families(kind: str) -> dict[str, Any]:
-    """Return all metrics, without samples; `kind` is what slots are: queue or tenant."""
+    """Return all metrics without samples; `kind` is the kind of slots, queue or tenant."""
     found: dict[str, Any] = {name: _COUNTER(name, help, labels=labels) for name, (help, labels, _) in _COUNTERS.items()}
     found |= {name: _GAUGE(name, help, labels=()) for name, help in _GAUGES.items()}
     found |= {name: _GAUGE(name, help, labels=("queue",)) for name, help in _OF_QUEUES.items()}
@@ -353,7 +353,7 @@ def _add_counters(stats: Mapping[str, Any], families: Mapping[str, Any]) -> None
 
 
 def _add_durations(client: Client, families: Mapping[str, Any]) -> None:
-    """Add how long messages took, by queue; of the last queues together."""
+    """Add the durations of messages, by queue; for the last queues together."""
     found: dict[str, list[dict[str, tuple[list[int], float]]]] = {}
     for queue in client.settings.windows:
         label = text(queue)

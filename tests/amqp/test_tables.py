@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from pamqp import decode, encode
 
 from fairsched import _probe_codec as probe
+from fairsched.amqp._properties import FIELD_TYPES
 from fairsched.amqp.fieldtables import MAX_DEPTH, read_table
+from fairsched.spark.source.typedheaders import typed_headers
 
 #: Values of every kind, as they stand behind their letter, and what the probe makes of them.
 KINDS: dict[str, tuple[bytes, Any]] = {
@@ -63,6 +65,25 @@ def test_every_kind_inside_an_array_inside_a_table(kind: str) -> None:
     array = table(kind.encode() + value)
     nested = table(field(b"a", "A", array))
     assert probe.table(table(field(b"t", "F", nested))) == [(b"t", [(b"a", [expected])])]
+
+
+def test_the_table_of_types_has_every_type_and_no_other() -> None:
+    assert set(KINDS) == set(map(chr, FIELD_TYPES))
+
+
+@pytest.mark.parametrize("letter", [chr(code) for code in range(256)])
+def test_all_decoders_know_the_same_types(letter: str) -> None:
+    value, _ = KINDS.get(letter, (b"\0" * 8, None))
+    one = struct.pack(">I", 6 + len(value)) + b"\4name" + letter.encode("latin-1") + value
+    header = struct.pack(">HHQH", 60, 0, 0, 0x2000) + one
+    known = letter in KINDS
+    assert (probe.table(one) is not None) == known
+    assert (typed_headers(header) is not None) == known
+    if known:
+        assert list(read_table(one, 0)[0]) == ["name"]
+    else:
+        with pytest.raises(ValueError, match="of a kind that AMQP knows"):
+            read_table(one, 0)
 
 
 def test_a_table_cut_at_any_octet_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""The properties of a message, in the octets of its content header: read, and written."""
+"""The properties of a message in its content header, read and written; and the types of header fields, for Python."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -8,13 +8,35 @@ from fairsched.core.amqp.contents cimport (
     PROPERTIES, PROPERTY_DELIVERY_MODE, PROPERTY_HEADERS, PROPERTY_PRIORITY, PROPERTY_TIMESTAMP, Properties,
     contents_find, contents_fixed, contents_prefix,
 )
+from fairsched.core.amqp.fieldtypes cimport FAMILY_UNKNOWN, SIZE_AHEAD, FieldType, type_of
 from fairsched.core.amqp.frames cimport frames_number, frames_octets, frames_write
+from fairsched.core.amqp.tables cimport TABLES_DEPTH
 
 #: The properties of class basic, in the order of their flags.
 PROPERTY_NAMES = (
     "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id", "reply_to",
     "expiration", "message_id", "timestamp", "type", "user_id", "app_id", "cluster_id",
 )
+
+#: Deepest nesting of tables and arrays in headers. RabbitMQ itself nests three.
+MAX_DEPTH = TABLES_DEPTH
+#: Longest short string, in bytes: names of headers, exchanges and queues, routing keys, properties.
+SHORT_MAX = _SHORT_MAX
+
+#: Names of FieldFamily, in its order.
+cdef tuple FAMILIES = (
+    "unknown", "void", "bool", "integer", "real", "decimal", "timestamp", "text", "octets", "array", "table",
+)
+
+
+cdef tuple type_row(int letter):
+    cdef FieldType* type = type_of(<uint8_t> letter)
+    return FAMILIES[<int> type.family], None if type.size == SIZE_AHEAD else type.size, bool(type.is_signed)
+
+
+#: Types of header fields by the code of their letter: family, bytes of a value (None: its length comes first, in 4 bytes),
+#: and whether it is signed. The table is core/amqp/fieldtypes.pxd.
+FIELD_TYPES = {letter: type_row(letter) for letter in range(256) if type_of(letter).family != FAMILY_UNKNOWN}
 
 
 cdef inline object read_text(const char* text, int64_t length, bint lossless):

@@ -203,7 +203,7 @@ async def awaited(_Outcome confirmation):
 cdef class _Shared:
     """State shared by a window and its confirmations, which therefore need no reference to the window (no cycle)."""
 
-    cdef uint64_t unheard    # failures since the last flush that nobody has read
+    cdef uint64_t unheard    # failures since the last flush that were not read
     cdef uint64_t flushes
     cdef str forked          # error message in a child process
     cdef object loop         # the event loop of an aio.Publisher, otherwise None
@@ -879,7 +879,7 @@ cdef class PublishWindow:
         """take_failures($self)
         --
 
-        Return the number of failures that nobody has read, and the reason of one; then they count as read.
+        Return the number of failures that were not read, and the reason of one; then all count as read.
 
         Returns
         -------
@@ -1050,7 +1050,7 @@ cdef class PublishWindow:
             raise ending
 
     cdef remember(self, _Outcome failed):
-        """Keep a failed message for the text of a later error, in case nobody reads its failure before."""
+        """Keep a failed message for the text of a later error, unless its failure is read before."""
         cdef _Outcome one
         if len(self.remembered) >= REMEMBERED:
             self.remembered = [one for one in self.remembered if one.unheard]

@@ -26,10 +26,10 @@ class Backoff:
 
     Notes
     -----
-    Every operation is O(1). Not for several threads: each instance belongs to the I/O thread.
+    Every operation is O(1). Not thread-safe: each instance belongs to the I/O thread.
 
-    An attempt that worked only for a moment does not start the series anew, or a connection that the broker
-    closes as soon as it opens would be retried without pause. It must outlive the ceiling that preceded it.
+    A short success does not restart the series, since a connection that the broker closes as soon as it opens would be
+    retried without a pause: the connection must last longer than the previous ceiling.
 
     Full jitter: Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
     """
@@ -62,7 +62,7 @@ class Backoff:
         self._since = self._clock()
 
     def useful(self) -> None:
-        """Note that the attempt was of use, however short it lasted: the series starts anew."""
+        """Note that the attempt was useful, however short it lasted: the series starts again."""
         self._failures = 0
 
     def failed(self) -> float:

@@ -1,4 +1,4 @@
-"""One pika connection at a time: made, lost, and made again."""
+"""A pika connection that is opened again when it is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Seconds that a connection has to finish opening once it is not wanted any more.
+#: Seconds that a connection has to finish opening after `close`.
 _GRACE = 1.0
 
 
@@ -28,30 +28,30 @@ class Connection:
     Parameters
     ----------
     loop : pika IOLoop
-        Shared by all connections, one after the other, so that other threads always know where to call.
+        Shared by all connections, one after the other, so that other threads can always call it.
     urls : tuple of str
-        Tried in turn. Only a whole round of failures is followed by a pause.
+        Tried in turn. Only a complete round of failures is followed by a pause.
     fast : bool or None
         As `ConsumerOptions` documents it.
     connected : callable
         ``connected(transport, again)``: a connection is open; `again` if it is not the first.
     disconnected : callable
-        ``disconnected(error)``: it is gone.
+        ``disconnected(error)``: the connection is lost.
     refused : callable
-        ``refused(error)``: the broker refused the connection, or pika is not what `fast` asks for; no other attempt is
-        made.
+        ``refused(error)``: the broker refused the connection, or pika lacks a part that `fast` requires; there is no
+        other attempt.
     closed : callable
-        ``closed()``: it ended because `close` was called.
+        ``closed()``: the connection ended because of `close`.
     blocked : callable, optional
-        ``blocked(reason)``: the broker takes no messages on it for now, and says why; or does again: None.
+        ``blocked(reason)``: the broker stopped accepting messages on the connection; None: it accepts them again.
     kind : type
         Class of the connection.
     name : str, optional
-        What the broker shows it as.
+        Name under which the broker lists the connection.
 
     Notes
     -----
-    For the I/O thread alone, except `last_error`, `is_open` and `since`.
+    Only the I/O thread may use it, except `last_error`, `is_open` and `since`.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class Connection:
         name: str | None = None,
     ) -> None:
         self.address = ""
-        #: What went wrong last, without a password.
+        #: Text of the last error, without a password.
         self.last_error: str | None = None
-        #: When the connection was opened, or else lost, on the clock of `time.time`; None: there was none yet.
+        #: Time at which the connection was opened or, if it is not open, lost (`time.time`); None before the first.
         self.since: float | None = None
         self._loop = loop
         self._urls = urls
@@ -90,7 +90,7 @@ class Connection:
 
     @property
     def transport(self) -> Transport | None:
-        """The connection if it is open."""
+        """The connection; None unless it is open."""
         found = self._transport
         return found if found is not None and found.is_open else None
 
@@ -100,7 +100,7 @@ class Connection:
         return self.transport is not None
 
     def connect(self) -> None:
-        """Connect, and go on trying until `close` or `give_up`."""
+        """Connect, and retry until `close` or `give_up`."""
         self._wanted = True
         self._attempt()
 
@@ -109,7 +109,7 @@ class Connection:
         self._wanted = False
 
     def close(self) -> None:
-        """Close the connection; `closed` is called when it is."""
+        """Close the connection; then `closed` is called."""
         self._wanted = False
         if self._closing:
             return
@@ -123,14 +123,14 @@ class Connection:
             self._loop.call_later(_GRACE, self._closed)
 
     def drop(self) -> None:
-        """Close the socket, if there is one, without a word: for when the loop has ended."""
+        """Close the socket, if there is one, without a handshake, after the loop has ended."""
         self._wanted = False
         connection, self._transport = self._transport, None
         if connection is not None:
             connection.drop()
 
     def useful(self) -> None:
-        """Note that the connection was of use, however short it lasted."""
+        """Note that the connection was useful, however short it was."""
         self._backoff.useful()
 
     def _attempt(self) -> None:

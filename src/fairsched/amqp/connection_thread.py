@@ -10,14 +10,14 @@ from fairsched.amqp.flag import Flag
 from fairsched.amqp.ioloop import Loop
 from fairsched.amqp.transport import Transport
 
-__all__ = ["ConnectionThread", "Owner"]
+__all__ = ["ConnectionEvents", "ConnectionThread"]
 
 #: How often it is asked whether the owner can still be used, in seconds, and how long the end may take if not.
 _WATCH_PERIOD, _LONGEST_END = 1.0, 5.0
 
 
-class Owner:
-    """The client that a connection's thread works for; the thread calls every method."""
+class ConnectionEvents:
+    """Events of a connection that its thread tells the client of; the thread calls every method."""
 
     def ready(self) -> None:
         """Go on: for the first time, all is as it should be."""
@@ -37,7 +37,7 @@ class ConnectionThread:
     ----------
     urls : sequence of str
         Tried in turn.
-    owner : Owner
+    owner : ConnectionEvents
         Told how the work begins and ends.
     name : str
         Of the thread.
@@ -52,13 +52,14 @@ class ConnectionThread:
     belongs to the thread itself. Methods that begin with `_on_` are called with what happens to the connection.
 
     However the thread ends, by an error too, it closes its socket, so that the broker has back what is unsettled. The
-    owner refers to its user weakly (`Owner.orphan`): a client that was dropped, or whose event loop was closed, ends.
+    owner refers to its user weakly (`ConnectionEvents.orphan`): a client that was dropped ends, and so does one whose
+    event loop was closed.
     """
 
     def __init__(
         self,
         urls: Sequence[str],
-        owner: Owner,
+        owner: ConnectionEvents,
         name: str,
         *,
         kind: type[Transport] = Transport,

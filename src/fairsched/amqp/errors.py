@@ -12,15 +12,15 @@ import pika.exceptions
 
 #: Answers that no retry will change.
 _REFUSALS = (pika.exceptions.AuthenticationError, ssl.SSLCertVerificationError)
-#: What pika concludes from an end of the connection while it opens, whose `repr` it quotes.
+#: Exceptions by which pika interprets the end of a connection that was being opened; they quote its `repr`.
 _CONCLUSIONS = (
     pika.exceptions.ProbableAuthenticationError,
     pika.exceptions.ProbableAccessDeniedError,
     pika.exceptions.IncompatibleProtocolError,
 )
-#: Ends by which the broker says nothing of this client: a cut, and the close of a broker that stops (320).
+#: Ends of a connection that are not about this client: a cut, and a broker that stops (320).
 _SAYS_NOTHING = re.compile(r"StreamLostError|ConnectionClosedByBroker: \(320\)")
-#: What OpenSSL says of an answer that is none of TLS, such as that of a broker's port for amqp://.
+#: Reasons of OpenSSL for an answer that is not TLS, such as that of a broker's port for amqp://.
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
 
 
@@ -30,13 +30,13 @@ def describe(error: BaseException) -> str:
     Parameters
     ----------
     error : BaseException
-        Of pika, whose exceptions often wrap the one that says something.
+        An exception of pika; these often wrap the one that names the problem.
 
     Returns
     -------
     str
-        Type and text of the innermost exception that has a text, and the remedy where TLS met none. It may quote a URL:
-        see `urls.mask_url`.
+        Type and text of the innermost exception that has a text, and the remedy if the port does not speak TLS. The
+        text may quote a URL: see `urls.mask_url`.
     """
     causes = [one for one in _causes(error) if str(one)]
     text = f"{type(causes[-1]).__name__}: {_said(causes[-1])}" if causes else repr(error)
@@ -46,9 +46,9 @@ def describe(error: BaseException) -> str:
 
 
 def broker_text(text: str | bytes) -> str:
-    """Return a text of the broker, such as a reply text, that pika could not decode, since it is not UTF-8.
+    """Decode a text of the broker, such as a reply text, that is not valid UTF-8.
 
-    pika leaves it as bytes, and its exceptions have the `repr` of these.
+    pika leaves such a text as bytes, and its exceptions contain the `repr` of the bytes.
     """
     if isinstance(text, str) and text[:2] in ("b'", 'b"'):
         with contextlib.suppress(ValueError, SyntaxError):
@@ -64,7 +64,7 @@ def _said(error: BaseException) -> str:
 def is_refusal(error: BaseException) -> bool:
     """Tell whether the broker refused the connection, so that no retry will change its answer.
 
-    A port that accepts and closes is no refusal: so does a load balancer whose brokers are away.
+    A port that accepts and closes at once does not refuse: a load balancer without brokers does the same.
     """
     return any(isinstance(one, _REFUSALS) or _concluded(one) or _met_no_tls(one) for one in _causes(error))
 
@@ -87,9 +87,9 @@ def is_final(error: BaseException) -> bool:
 
 
 def refusing_stream(error: BaseException) -> str | None:
-    """Return the name of the stream for which a connection was closed, since a message of it was not acknowledged.
+    """Return the name of the stream for which the broker closed the connection: it refused a negative acknowledgement.
 
-    The broker says of no queue what kind it is, unless one does what that kind cannot.
+    The broker does not tell the type of a queue before a client uses an operation that this type does not support.
     """
     if not isinstance(error, pika.exceptions.ConnectionClosedByBroker) or error.reply_code != 540:
         return None

@@ -1,9 +1,10 @@
-"""Field tables of AMQP 0-9-1, decoded so that no header of a message can stop who reads it, and encoded.
+"""Field tables of AMQP 0-9-1: decode them so that no header of a message can stop the reader, and encode them.
 
-pika cuts the fraction off a number, fails at an instant that Python has no name for, and follows tables inside tables
-until Python's stack is used up: one such message would end a connection, or every attempt at a batch, for ever.
+pika truncates floats, fails at a date beyond the year 9999, and follows nested tables until Python's stack overflows:
+one such message would end the connection, or every attempt at a batch, for ever.
 
-Bytes may be anything: no length is trusted before what it spans is known to be there.
+Input is untrusted: each length is checked against the available bytes before use. The types of fields are those of
+`FIELD_TYPES`.
 
 Source: AMQP 0-9-1, section 4.2.5.5, as RabbitMQ's errata have it. Pure functions: safe from any thread.
 """
@@ -13,23 +14,26 @@ from __future__ import annotations
 import calendar
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from struct import Struct
 from struct import error as StructError
 from typing import Any
 
-#: Tables and arrays inside each other that are followed. RabbitMQ itself nests three.
-MAX_DEPTH = 100
+from fairsched.amqp._properties import FIELD_TYPES, MAX_DEPTH, SHORT_MAX
 
 _LENGTH = Struct(">I")
 _DECIMAL = Struct(">Bi")
 _SECONDS = Struct(">Q")
-#: Kinds of values that are a number of fixed length.
+#: Formats of `struct` for numbers of fixed length, by their family and bytes; in upper case they are unsigned.
+_FORMATS: dict[tuple[str, int | None], str] = {("bool", 1): "?", ("real", 4): "f", ("real", 8): "d"}
+_FORMATS |= {("integer", size): code for size, code in ((1, "b"), (2, "h"), (4, "i"), (8, "q"))}
+#: Readers of numbers by the code of the type's letter. `_READERS` has those of other types.
 _NUMBERS = {
-    kind: Struct(f">{code}")
-    for kind, code in zip(b"tbBsUuIiLlfd", ("?", "b", "B", "h", "h", "H", "i", "I", "q", "q", "f", "d"), strict=True)
+    letter: Struct(">" + (_FORMATS[family, size] if signed or family == "bool" else _FORMATS[family, size].upper()))
+    for letter, (family, size, signed) in FIELD_TYPES.items()
+    if (family, size) in _FORMATS
 }
 #: Seconds since 1970 at the end of the year 9999: of what is later Python can make no datetime.
 LATEST_SECOND = 253_402_300_799
@@ -41,34 +45,35 @@ def read_table(data: bytes, begin: int) -> tuple[dict[str, Any], int]:
     Parameters
     ----------
     data : bytes
-        Holds it.
+        Bytes that contain the table.
     begin : int
-        Where its length stands.
+        Offset of the table's length.
 
     Returns
     -------
     table : dict of str to object
-        What is no UTF-8 in a name is replaced; a text that is none is bytes, an instant beyond the year 9999 an int.
+        Invalid UTF-8 in a name is replaced; text that is not valid UTF-8 is bytes, a timestamp beyond the year 9999 an
+        int.
     end : int
-        Where it ends.
+        Offset of the table's end.
 
     Raises
     ------
     ValueError
-        It is cut short, has a value of an unknown kind, or is nested more than `MAX_DEPTH` deep.
+        If the table is cut short, has a value of an unknown type, or is nested more than `MAX_DEPTH` deep.
 
     Notes
     -----
     O(length).
     """
     try:
-        return _table(data, begin, len(data), 1)
+        return _table(data, begin, len(data), 0)
     except (IndexError, StructError):
         raise ValueError("a table is cut short") from None
 
 
 def _span(data: bytes, at: int, limit: int) -> tuple[int, int]:
-    """Return where that begins and ends whose length stands at `at`, and which lies before `limit`."""
+    """Return begin and end of the value whose length is at `at`; it must end before `limit`."""
     begin: int = at + 4
     end: int = begin + _LENGTH.unpack_from(data, at)[0]
     if end > limit:
@@ -77,18 +82,19 @@ def _span(data: bytes, at: int, limit: int) -> tuple[int, int]:
 
 
 def _nested(data: bytes, at: int, limit: int, depth: int) -> tuple[int, int]:
-    if depth > MAX_DEPTH:
+    if depth == MAX_DEPTH:
         raise ValueError(f"tables and arrays are nested more than {MAX_DEPTH} deep")
     return _span(data, at, limit)
 
 
 def _table(data: bytes, at: int, limit: int, depth: int) -> tuple[dict[str, Any], int]:
+    """Decode the table at `at`, which is inside `depth` others; return it and its end."""
     at, end = _nested(data, at, limit, depth)
     found = {}
     while at < end:
         middle = at + 1 + data[at]
         name = data[at + 1 : middle].decode("utf-8", "replace")
-        found[name], at = _value(data, middle, end, depth)
+        found[name], at = _value(data, middle, end, depth + 1)
     return found, _ended(at, end)
 
 
@@ -96,7 +102,7 @@ def _array(data: bytes, at: int, limit: int, depth: int) -> tuple[list[Any], int
     at, end = _nested(data, at, limit, depth)
     found = []
     while at < end:
-        value, at = _value(data, at, end, depth)
+        value, at = _value(data, at, end, depth + 1)
         found.append(value)
     return found, _ended(at, end)
 
@@ -107,45 +113,66 @@ def _ended(at: int, end: int) -> int:
     return end
 
 
+def _text(data: bytes, at: int, limit: int, _depth: int) -> tuple[str | bytes, int]:
+    begin, end = _span(data, at, limit)
+    text = data[begin:end]
+    try:
+        return text.decode(), end
+    except UnicodeDecodeError:
+        return text, end
+
+
+def _octets(data: bytes, at: int, limit: int, _depth: int) -> tuple[bytes, int]:
+    begin, end = _span(data, at, limit)
+    return data[begin:end], end
+
+
+def _timestamp(data: bytes, at: int, _limit: int, _depth: int) -> tuple[datetime | int, int]:
+    seconds = _SECONDS.unpack_from(data, at)[0]
+    return datetime.fromtimestamp(seconds, UTC) if seconds <= LATEST_SECOND else seconds, at + 8
+
+
+def _decimal(data: bytes, at: int, _limit: int, _depth: int) -> tuple[Decimal, int]:
+    places, digits = _DECIMAL.unpack_from(data, at)
+    return Decimal(f"{digits}E-{places}"), at + 5
+
+
+def _void(_data: bytes, at: int, _limit: int, _depth: int) -> tuple[None, int]:
+    return None, at
+
+
+_OF_FAMILY: dict[str, Callable[[bytes, int, int, int], tuple[Any, int]]] = {
+    "text": _text,
+    "octets": _octets,
+    "table": _table,
+    "array": _array,
+    "timestamp": _timestamp,
+    "decimal": _decimal,
+    "void": _void,
+}
+#: Readers of values by the code of the type's letter, numbers excepted.
+_READERS = {letter: _OF_FAMILY[family] for letter, (family, *_) in FIELD_TYPES.items() if letter not in _NUMBERS}
+
+
 def _value(data: bytes, at: int, limit: int, depth: int) -> tuple[Any, int]:
-    """Decode the value at `at`; return it and where it ends."""
+    """Decode the value at `at`, which is inside `depth` tables and arrays; return it and its end."""
     if at >= limit:
         raise ValueError("a table is cut short")
-    kind, at = data[at], at + 1
-    number = _NUMBERS.get(kind)
+    letter, at = data[at], at + 1
+    number = _NUMBERS.get(letter)
     if number is not None:
         return number.unpack_from(data, at)[0], at + number.size
-    match chr(kind):
-        case "S" | "x" as text:
-            begin, end = _span(data, at, limit)
-            return (_text if text == "S" else bytes)(data[begin:end]), end
-        case "F":
-            return _table(data, at, limit, depth + 1)
-        case "A":
-            return _array(data, at, limit, depth + 1)
-        case "T":
-            seconds = _SECONDS.unpack_from(data, at)[0]
-            return datetime.fromtimestamp(seconds, UTC) if seconds <= LATEST_SECOND else seconds, at + 8
-        case "D":
-            places, digits = _DECIMAL.unpack_from(data, at)
-            return Decimal(f"{digits}E-{places}"), at + 5
-        case "V":
-            return None, at
-    raise ValueError(f"a value in a table must be of a kind that AMQP knows, got {chr(kind)!r}")
-
-
-def _text(data: bytes) -> str | bytes:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return data
+    read = _READERS.get(letter)
+    if read is None:
+        raise ValueError(f"a value in a table must be of a kind that AMQP knows, got {chr(letter)!r}")
+    return read(data, at, limit, depth)
 
 
 def as_text(value: object) -> str:
-    """Return a value of a table as text: text as it is, anything else as JSON.
+    """Return a value of a table as text: text unchanged, anything else as JSON.
 
-    JSON has no number for NaN and the infinities: they are the texts "NaN", "Infinity" and "-Infinity", which Spark and
-    others read as numbers.
+    JSON has no number for NaN and the infinities: they become the texts "NaN", "Infinity" and "-Infinity", which Spark
+    and other readers accept as numbers.
     """
     if isinstance(value, str):
         return value
@@ -156,7 +183,7 @@ def as_text(value: object) -> str:
 
 
 def _finite(value: object) -> object:
-    """Return the same with texts in place of numbers that JSON does not have."""
+    """Return the value with texts in place of numbers that JSON does not have."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
@@ -182,14 +209,14 @@ def write_table(table: Mapping[str, Any]) -> bytes:
     Returns
     -------
     bytes
-        It, after its length. pika encodes the same values to the same bytes; it has no float.
+        The table, after its length. pika encodes the same values to the same bytes; it has no float.
 
     Raises
     ------
     TypeError
-        A name is no str, or a value is of another type; the message names it.
+        If a name is not a str, or a value is of another type; the message names it.
     ValueError
-        A name is longer than 255 bytes, a number is out of range, or it is nested more than `MAX_DEPTH` deep.
+        If a name is longer than 255 bytes, a number is out of range, or the table is nested more than `MAX_DEPTH` deep.
 
     Notes
     -----
@@ -207,8 +234,8 @@ def _write_table(parts: list[bytes], table: Mapping[str, Any], depth: int) -> No
         if not isinstance(name, str):
             raise TypeError(f"a header's name must be a str, got {name!r}")
         encoded = _utf8(name, f"the name of header {name!r}")
-        if len(encoded) > 255:
-            raise ValueError(f"a header's name must be at most 255 bytes long, got {len(encoded)}: {name!r}")
+        if len(encoded) > SHORT_MAX:
+            raise ValueError(f"a header's name must be at most {SHORT_MAX} bytes long, got {len(encoded)}: {name!r}")
         parts.append(bytes((len(encoded),)) + encoded)
         _write_value(parts, value, name, depth)
     parts[begin] = _LENGTH.pack(sum(map(len, parts[begin:])))
@@ -238,14 +265,14 @@ def _write_value(parts: list[bytes], value: Any, name: str, depth: int) -> None:
 
 
 def _checked_float(value: float) -> float:
-    """Return a number; raise ValueError for NaN and infinities, at which RabbitMQ closes the connection."""
+    """Return a finite number; raise ValueError for NaN and infinities, since RabbitMQ closes the connection at them."""
     if not math.isfinite(value):
         raise ValueError
     return value
 
 
 def _scalar(value: Any, name: str) -> bytes:
-    """Encode a value that has no others in it, after the letter of its kind."""
+    """Encode a value that contains no others, after the letter of its type."""
     if value is None:
         return b"V"
     if isinstance(value, str):
@@ -257,12 +284,12 @@ def _scalar(value: Any, name: str) -> bytes:
         return b"t\1" if value else b"t\0"
     try:
         if isinstance(value, int):
-            kind = b"I" if -(2**31) <= value < 2**31 else b"l"
-            return kind + _NUMBERS[kind[0]].pack(value)
+            letter = b"I" if -(2**31) <= value < 2**31 else b"l"
+            return letter + _NUMBERS[letter[0]].pack(value)
         if isinstance(value, float):
             return b"d" + _NUMBERS[ord("d")].pack(_checked_float(value))
         if isinstance(value, Decimal):
-            return b"D" + _decimal(value)
+            return b"D" + _write_decimal(value)
         if isinstance(value, datetime):
             return b"T" + _SECONDS.pack(calendar.timegm(value.utctimetuple()))
     except (StructError, ValueError, ArithmeticError, TypeError):
@@ -273,7 +300,7 @@ def _scalar(value: Any, name: str) -> bytes:
     )
 
 
-def _decimal(value: Decimal) -> bytes:
+def _write_decimal(value: Decimal) -> bytes:
     sign, digits, exponent = value.as_tuple()
     number = int("".join(map(str, digits)))
     if not isinstance(exponent, int) or exponent > 10:
@@ -286,26 +313,26 @@ def _decimal(value: Decimal) -> bytes:
 
 
 def replace_fields(table: bytes, values: Mapping[str, Any], without: Collection[str] = ()) -> bytes:
-    """Encode a table anew with some values, leaving the bytes of all others as they are.
+    """Encode a table with some values replaced; the bytes of all other fields stay unchanged.
 
     Parameters
     ----------
     table : bytes
-        An encoded one, after its length.
+        An encoded table, after its length.
     values : mapping of str to object
-        What `write_table` takes; in the place of values of the same names.
+        Values as for `write_table`; they replace those of the same names.
     without : collection of str
-        Names to leave out.
+        Names of fields to drop.
 
     Returns
     -------
     bytes
-        As `write_table` does.
+        The table, after its length.
 
     Raises
     ------
     TypeError, ValueError
-        As `read_table` and `write_table` do.
+        As for `read_table` and `write_table`.
 
     Notes
     -----

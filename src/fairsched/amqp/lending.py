@@ -1,4 +1,4 @@
-"""A wait of pika's loop during which other threads may have the connection."""
+"""Lend the connection to other threads while pika's loop waits for events."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 
 
 class LendingPoll:
-    """An epoll, as pika uses one, that lends a connection while it waits.
+    """An epoll for pika's loop that lends a connection while it waits.
 
     Parameters
     ----------
     lent : LentConnection
         The connection.
     allowed : callable
-        Returns whether others may send on it, and whether they may read from it.
+        Returns whether other threads may send on the connection, and whether they may read from it.
 
     Notes
     -----
-    For the I/O thread alone.
+    Only the I/O thread may use it.
     """
 
     def __init__(self, lent: LentConnection, allowed: Callable[[], tuple[bool, bool]]) -> None:
         self._lent = lent
         self._allowed = allowed
         self._poll = select.epoll()
-        #: What is waited for, by descriptor.
+        #: Events to wait for, by descriptor.
         self.events: dict[int, int] = {}
 
     def fileno(self) -> int:
@@ -47,7 +47,7 @@ class LendingPoll:
         self.events[descriptor] = events
 
     def modify(self, descriptor: int, events: int) -> None:
-        """Wait for other events of it."""
+        """Change the events of a descriptor."""
         if descriptor == self._lent.fd:
             self._lent.wait_for(events)
         else:
@@ -55,14 +55,14 @@ class LendingPoll:
         self.events[descriptor] = events
 
     def unregister(self, descriptor: int) -> None:
-        """Wait for none of it."""
+        """Stop waiting for a descriptor."""
         if descriptor == self._lent.fd:
             self._lent.forget()
         self.events.pop(descriptor, None)
         self._poll.unregister(descriptor)
 
     def poll(self, seconds: float) -> list[tuple[int, int]]:
-        """Wait for events; meanwhile others may have the connection."""
+        """Wait for events; meanwhile other threads may borrow the connection."""
         usable, readable = self._allowed()
         self._lent.lend(usable, readable)
         try:
@@ -71,15 +71,15 @@ class LendingPoll:
             self._lent.take_back()
 
     def close(self) -> None:
-        """Give up the descriptor."""
+        """Close the descriptor."""
         self._lent.forget()
         self._poll.close()
 
 
 def lend(loop: IOLoop, lent: LentConnection, allowed: Callable[[], tuple[bool, bool]]) -> None:
-    """Have a loop that is not running yet lend a connection while it waits, where its poll is an epoll."""
+    """Make a loop that is not running yet lend a connection while it waits, if it uses epoll."""
     poller: Any = getattr(loop, "_poller", None)
-    # A signal handler, or a destructor, that interrupts who wakes the loop may settle, and wake it too.
+    # A signal handler or destructor may interrupt the thread here, settle a message, and wake the loop again.
     if hasattr(poller, "_waking_mutex"):
         poller._waking_mutex = threading.RLock()
     kind = getattr(select_connection, "EPollPoller", None)
@@ -88,7 +88,7 @@ def lend(loop: IOLoop, lent: LentConnection, allowed: Callable[[], tuple[bool, b
 
 
 def connect(loop: IOLoop, lent: LentConnection, transport: Any) -> None:
-    """Lend a connection that was just opened, where its loop lends."""
+    """Lend a connection that was just opened, if its loop lends."""
     poll: Any = getattr(getattr(loop, "_poller", None), "_poll", None)
     descriptor = transport.descriptor
     if isinstance(poll, LendingPoll) and descriptor in poll.events:

@@ -1,7 +1,7 @@
-"""Properties of a message: pika's `BasicProperties`, decoded by us, when they are asked for.
+"""Properties of a message: pika's `BasicProperties`, decoded on first use and without pika's decoder.
 
-pika decodes a content header as soon as it is here, and what it cannot decode ends the connection, though nothing is
-wrong with it: the message would come again, and again. Source: AMQP 0-9-1, section 4.2.6.1.
+pika decodes a content header on arrival, and closes the connection at some valid ones: such a message would be
+redelivered for ever. Source: AMQP 0-9-1, section 4.2.6.1.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ def decode(header: bytes) -> BasicProperties:
     Parameters
     ----------
     header : bytes
-        Payload of its frame.
+        Payload of the header's frame.
 
     Returns
     -------
     BasicProperties
-        As pika has them, but for the headers: these keep the fractions of numbers, and have an int for an instant
-        beyond the year 9999. To read headers that cannot be decoded raises `DecodingError`.
+        As pika decodes them, except for the headers: floats keep their fraction, and a timestamp beyond the year 9999
+        is an int. Reading headers that cannot be decoded raises `DecodingError`.
 
     Raises
     ------
     DecodingError
-        Nothing of it can be decoded.
+        If no property can be decoded.
     """
     try:
         found = read_properties(header, _ALL, _headers, True)
@@ -51,7 +51,7 @@ def decode(header: bytes) -> BasicProperties:
 
 
 class _Problem(str):
-    """Stands for headers that cannot be decoded, and says why."""
+    """Reason why headers cannot be decoded, in their place."""
 
     __slots__ = ()
 
@@ -72,7 +72,7 @@ class _WithoutHeaders(BasicProperties):  # type: ignore[misc,unused-ignore]
 
     @property
     def headers(self) -> dict[str, Any]:
-        """Those that were set since."""
+        """Headers that were set after decoding."""
         if self._given is None:
             raise DecodingError(f"the headers cannot be decoded: {self._problem}")
         return self._given
@@ -83,20 +83,20 @@ class _WithoutHeaders(BasicProperties):  # type: ignore[misc,unused-ignore]
 
 
 class ReceivedProperties(BasicProperties):  # type: ignore[misc,unused-ignore]
-    """The properties in a content header that took pika's way, decoded when one is read.
+    """Properties of a content header that came through pika, decoded when one of them is read.
 
     Parameters
     ----------
     header : bytes
-        Payload of its frame.
+        Payload of the header's frame.
 
     Notes
     -----
-    To read one raises `DecodingError` as `decode` does.
+    Reading a property raises `DecodingError` as `decode` does.
     """
 
     def __init__(self, header: bytes) -> None:
-        # Without pika's own, which sets them all.
+        # Not pika's __init__, which sets all properties.
         self.header = header
 
     def __getattr__(self, name: str) -> Any:
@@ -105,5 +105,5 @@ class ReceivedProperties(BasicProperties):  # type: ignore[misc,unused-ignore]
         return getattr(decode(self.header), name)
 
     def encode(self) -> list[bytes]:
-        """Return the bytes as they were sent."""
+        """Return the encoded properties as they were sent."""
         return [self.header[_BEFORE:]]

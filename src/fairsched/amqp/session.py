@@ -1,4 +1,4 @@
-"""A connection that its caller drives, call by call: for programs that do a few things at a broker and leave."""
+"""A connection that its caller drives, call by call, for programs that make a few requests and end."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from fairsched.amqp.transport import Transport
 from fairsched.amqp.urls import endpoint, mask_url, parameters
 from fairsched.errors import ConnectionFailed, FairschedError, QueueNotFound, RequestRefused
 
-#: pika gives up a connection that takes too long, too; it is told to wait this much longer, in seconds, so that the
-#: deadline that the caller gave is the one that counts.
+#: pika has its own timeouts for opening; they are this much longer, in seconds, so that the caller's timeout decides.
 _GRACE = 2.0
-#: Bytes asked of the socket at once: no other thread waits for the GIL, and a caller wants everything there is.
+#: Bytes per read of the socket: no other thread waits for the GIL, and the caller wants all messages.
 _RECEIVE = 256 * 1024
 
 
@@ -29,32 +28,32 @@ class Session:
     Parameters
     ----------
     url : str
-        Of the broker.
+        URL of the broker.
     timeout : float
-        Seconds that connecting may take, and each answer.
+        Longest time for connecting, and for each answer, in seconds.
     heartbeat : int or None
         Seconds; 0 switches heartbeats off, None leaves them to the URL.
 
     Raises
     ------
     ConnectionFailed
-        By any call, if the broker cannot be reached, refuses, goes away, or does not answer in time. The message
-        names host and port, never a password. It is `RequestRefused` if no retry will help, such as
-        `QueueNotFound` if a queue does not exist.
+        From any call, if the broker cannot be reached, refuses, disconnects, or does not answer in time. The message
+        names host and port, never a password. `RequestRefused` if no retry will help, such as `QueueNotFound` if a
+        queue does not exist.
     KeyboardInterrupt
-        By the call under way, or the next one, after `interrupt`.
+        From the current call, or the next one, after `interrupt`.
 
     Notes
     -----
-    pika's `SelectConnection`, since `BlockingConnection` has no future in pika. Between calls nothing is sent, no
-    heartbeat either. For one thread, except `interrupt`.
+    Uses pika's `SelectConnection`, since `BlockingConnection` has no future in pika. Nothing is sent between calls, not
+    even heartbeats. Not thread-safe, except for `interrupt`.
     """
 
     def __init__(self, url: str, *, timeout: float = 10.0, heartbeat: int | None = None) -> None:
         #: host:port
         self.address = endpoint(url)
         self.transport: Any = None
-        #: Whether an end was asked for, so that calls raise KeyboardInterrupt.
+        #: Whether `interrupt` was called: calls raise KeyboardInterrupt.
         self.interrupted = False
         self._parameters = parameters(url)
         self._parameters.connection_attempts = 1
@@ -81,7 +80,7 @@ class Session:
             self.drop()
             raise
         except Exception as error:
-            # pika reports some refusals by raising, and its text may quote what must not be shown.
+            # pika reports some refusals by raising, and its text may quote a secret.
             self.drop()
             raise self._failure(error) from None
 
@@ -96,12 +95,12 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing is known to be wrong."""
+        """Whether the connection is open and no error is known."""
         return self._error is None and self.transport.is_open
 
     @property
     def server(self) -> str:
-        """Product and version, as the broker introduced itself."""
+        """Product and version of the broker."""
         found = self.transport.server_properties or {}
         return " ".join(str(found[key]) for key in ("product", "version") if key in found) or "an AMQP broker"
 
@@ -114,11 +113,11 @@ class Session:
             raise self._failure(self._error)
 
     def serve_until(self, done: Callable[[], object], seconds: float) -> None:
-        """Serve the connection until `done()`, but no longer than so many seconds; ConnectionFailed if it is lost."""
+        """Serve the connection until `done()`, for at most `seconds`; ConnectionFailed if it is lost."""
         self._served(done, seconds)
 
     def _served(self, done: Callable[[], object], seconds: float) -> bool:
-        """Serve the connection; say whether `done()` came to be true in time."""
+        """Serve the connection; return whether `done()` became true in time."""
         deadline = time.monotonic() + seconds
         while True:
             self._check()
@@ -130,37 +129,37 @@ class Session:
             self.serve(left)
 
     def _check(self) -> None:
-        """Raise what is known to be wrong, or KeyboardInterrupt after `interrupt`."""
+        """Raise the known error, or KeyboardInterrupt after `interrupt`."""
         if self._hurried or (self.interrupted and not self._leaving):
             raise KeyboardInterrupt
         if self._error is not None:
             raise self._failure(self._error) from None
 
     def serve(self, seconds: float) -> None:
-        """Serve the connection for so long, or until `stop`."""
+        """Serve the connection for `seconds`, or until `stop`."""
         timer = self._loop.call_later(seconds, self._loop.stop)
         self._loop.start()
         self._loop.remove_timeout(timer)
 
     def stop(self) -> None:
-        """Have `run` look at its condition."""
+        """Make `run` check its condition."""
         self._loop.stop()
 
     def fail(self, error: BaseException) -> None:
-        """Have the call that is under way, and every later one, raise."""
+        """Make the current call and every later one raise."""
         self._error = self._error or error
         self._loop.stop()
 
     def recover(self) -> None:
-        """Go on after an error that cost no more than a channel, or an answer."""
+        """Continue after an error that cost only a channel or an answer."""
         if self.transport.is_open:
             self._error = None
 
     def interrupt(self, now: bool = False) -> None:
-        """End the call under way, from any thread; `now`: the good-bye too.
+        """End the current call, from any thread; `now` also ends the closing handshake.
 
-        Unlike an exception that a signal raises in the midst of pika, which would lose the answer that was being read,
-        or cut a frame in two, so that the good-bye would wait in vain for the whole timeout.
+        An exception that a signal raises inside pika could lose an answer or cut a frame in two, so that the closing
+        handshake would wait for the whole timeout.
         """
         self.interrupted = True
         self._hurried |= now
@@ -200,7 +199,7 @@ class Session:
     ) -> list[Any]:  # fmt: skip
         """Make several requests, each of which takes a `callback` for its answer, and return all answers.
 
-        It may take `patience` times the time of one answer, and ends with `unless()`: then some may be missing.
+        Wait at most `patience` times the timeout of one answer. If `unless()` ends the wait, answers may be missing.
         """
         answers: list[Any] = []
 
@@ -220,7 +219,7 @@ class Session:
     # Leaving -----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Say good-bye, not waiting long for the answer, unless something is known to be wrong: see `recover`."""
+        """Close the connection with a handshake, unless an error is known: see `recover`."""
         self._leaving = True
         try:
             if self.is_open:
@@ -231,16 +230,16 @@ class Session:
             self.drop()
 
     def drop(self) -> None:
-        """End the connection without a word; the broker takes back what is unacknowledged."""
+        """End the connection without a handshake; the broker requeues unacknowledged messages."""
         reason = ConnectionFailed("the session is over")
         self._error = self._error or reason
         transport = self.transport
         terminate = getattr(transport, "_terminate_stream", None)
         if terminate is not None and not transport.is_closed:
-            # pika offers a good-bye only; without this, the socket would stay until it is collected.
+            # pika offers only the handshake; without this, the socket would stay open until it is collected.
             with contextlib.suppress(Exception):
                 terminate(reason)
-                # The first turn may end before it began, by a `stop` from outside the loop.
+                # The first turn may end at once because of a `stop` from outside the loop.
                 for _ in range(3):
                     self.serve(0)
         self._loop.close()

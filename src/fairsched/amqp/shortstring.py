@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-#: Bytes that one may have.
-LONGEST = 255
+from fairsched.amqp._properties import SHORT_MAX
+
+#: Longest short string, in bytes.
+LONGEST = SHORT_MAX
 
 
 def is_short_string(value: object) -> bool:

@@ -1,9 +1,9 @@
-"""pika's connection with a short cut for deliveries, and writes that leave in one piece.
+"""pika's connection with a short cut for deliveries, and with combined writes.
 
-Everything but complete deliveries still runs through pika: handshake, tuning, heartbeats, channel life. The short cut
-takes a delivery whose frames all lie in the buffer, slices the body out of it and leaves method and properties
-undecoded until asked for (core/amqp/frames.pxd); one that is not all here yet waits for the next read. pika spends
-about 15 us of CPU on the three frames of a small message, most of it on objects that a handler never looks at.
+Everything except complete deliveries still runs through pika: handshake, tuning, heartbeats, opening and closing of
+channels. The short cut takes a delivery whose frames are all in the buffer, slices the body out of it and leaves method
+and properties undecoded until they are read (core/amqp/frames.pxd); an incomplete delivery waits for the next read.
+pika spends about 15 us of CPU on the three frames of a small message, most of it on objects that handlers do not use.
 """
 
 from __future__ import annotations
@@ -28,54 +28,54 @@ from fairsched.errors import ConfigurationError
 _log = logging.getLogger(__name__)
 
 _FRAME = Struct(">BHL")
-#: What is around a frame's payload.
+#: Bytes of a frame in addition to its payload.
 _AROUND = 8
 
 _METHOD, _HEADER, _BODY, _END = 1, 2, 3, 0xCE
-#: Octets of a content header for class basic: where they begin in a frame, what they begin with, the fewest there are.
+#: Content header of class basic: its offset in a frame, its first octets, and its least length.
 _HEAD, _BASIC, _LEAST = 7, b"\0\x3c", 14
 _BODY_SIZE = Struct(">Q")
-#: Class and method of what has a content: basic.publish, return, deliver and get-ok.
+#: Class and method of the methods that have a content: basic.publish, return, deliver and get-ok.
 _WITH_CONTENT = frozenset(bytes((0, 60, 0, method)) for method in (40, 50, 60, 71))
-#: Those after which a channel has none: channel.open-ok, close and close-ok.
+#: Methods after which a channel has no unfinished content: channel.open-ok, close and close-ok.
 _ANEW = frozenset(bytes((0, 20, 0, method)) for method in (11, 40, 41))
 
-#: Bytes of a frame that settles.
+#: Bytes of a frame with an acknowledgement or a rejection.
 _SETTLEMENT = 21
 
 #: Bytes that the kernel may receive before they are read: most prefetch windows are smaller.
 _AHEAD = 4 << 20
 
-#: What the short cut needs of pika, which promises none of it: methods of the connection, and attributes of some type.
+#: Private parts of pika on which the short cut relies: methods of the connection, and attributes with their types.
 _METHODS = ("_on_data_available", "_process_frame", "_adapter_emit_data")
 _ATTRIBUTES = {
     "_frame_buffer": bytes, "bytes_received": int, "frames_received": int, "bytes_sent": int, "frames_sent": int
 }  # fmt: skip
 
-#: What channels give their deliveries to; a function is called with delivery tag, redelivered flag, raw method, raw
-#: content header and body.
+#: Receiver of a channel's deliveries; a function is called with delivery tag, redelivered flag, raw method, raw content
+#: header and body.
 Sink = ChannelDeliveries | Callable[[int, int, bytes, bytes, bytes], None]
 
 
 def decode_frame(data: bytes) -> tuple[int, Any]:
-    """Decode a frame as pika does, but leave the properties in a content header for later: pika fails at some.
+    """Decode a frame as pika does, but leave the properties of a content header undecoded: pika fails at some.
 
     Parameters
     ----------
     data : bytes
-        Begins with it.
+        Bytes that begin with the frame.
 
     Returns
     -------
     end : int
-        Where it ends; 0 when it is not all here.
+        Offset of the frame's end; 0 if the frame is incomplete.
     frame : pika.frame.Frame or None
-        It. The properties of a content header are `ReceivedProperties`.
+        The frame. The properties of a content header are `ReceivedProperties`.
 
     Raises
     ------
     Exception
-        What pika raises at a frame that is none.
+        An exception of pika if the bytes are not a frame.
     """
     if len(data) > _HEAD + _LEAST and data[0] == _HEADER and data.startswith(_BASIC, _HEAD):
         _, channel, size = _FRAME.unpack_from(data)
@@ -89,15 +89,15 @@ def decode_frame(data: bytes) -> tuple[int, Any]:
 
 @functools.cache
 def _tell(missing: str) -> None:
-    """Log why the short cut is not taken; once, since pika stays what it is."""
+    """Log why the short cut is not taken; once, since it depends only on the version of pika."""
     _log.warning("deliveries take pika's way, which is slower: this is pika %s, %s", pika.__version__, missing)
 
 
 def enlarge_receive_buffer(sock: socket.socket) -> None:
     """Have the kernel receive up to a prefetch window of messages before they are read.
 
-    A broker on the same machine whose TCP window is closed sends in the processor time of the consumer, whenever that
-    reads: a quarter of what a message costs in Arrow batches, if it has 1 KiB.
+    If the TCP window is closed, a broker on the same machine sends in the processor time of the consumer, at each read:
+    a quarter of the cost of a message of 1 KiB in Arrow batches.
 
     Raising SO_RCVLOWAT enlarges the buffer, up to half of the maximum in ``net.ipv4.tcp_rmem`` (3 MiB by default). In
     contrast to SO_RCVBUF, the kernel goes on to tune the size of the buffer, and ``net.core.rmem_max`` is no limit.
@@ -118,40 +118,40 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
     sinks : dict
         Sink per channel number; deliveries on other channels take pika's way.
     reading : bool
-        Whether deliveries are being taken out of what was read, after which `after_read` is called.
+        Whether deliveries of the last read are being passed to sinks; `after_read` follows.
     after_read : callable
-        Called when all that one read brought was given to the sinks.
+        Called when all deliveries of one read were passed to the sinks.
 
     Notes
     -----
-    For the I/O thread alone, but for what `LentConnection` uses. Within ``with transport:`` frames are collected and
-    leave as one write.
+    Only the I/O thread may use it, except for the methods that `LentConnection` calls. Within ``with transport:``,
+    frames are collected and sent in one write.
 
     pika offers no option for any of this, so ``_adapter_emit_data``, ``_on_data_available`` and ``_read_frame`` are
-    overridden. Where a pika of the future has no such methods, or keeps its input differently, `shortcut` stays False:
-    everything works as before, only slower, and as long as pika can decode the properties of every message.
+    overridden. If a later version of pika has no such methods, or buffers its input differently, `shortcut` stays
+    False: everything works, only slower, as long as pika can decode the properties of every message.
     """
 
     sinks: dict[int, Sink]
     reading = False
     after_read: Callable[[], None] = staticmethod(lambda: None)
     _frame_buffer: bytes
-    #: While pika has a part of a content: by channel, bytes of the body that were announced, if any, and that came.
+    #: Channels on which pika has an incomplete content: bytes of the body that were announced, if known, and received.
     unfinished: dict[int, tuple[int | None, int]]
     _held: list[bytes] | None = None
     _shortcut = False
     _direct = False
-    #: Bytes asked of the socket at once from `open_shortcut` on, where pika asks for 4 KiB: each call gives up the GIL,
-    #: and getting it back from a handler that computes can take the interpreter's whole switch interval.
+    #: Bytes per read of the socket after `open_shortcut`; pika reads 4 KiB. Each call releases the GIL, and taking it
+    #: back from a handler that computes can take the interpreter's whole switch interval.
     receive = 64 * 1024
 
     def open_shortcut(self, fast: bool | None = None) -> None:
-        """Take the short cut from now on, if this pika allows it; to be called once the connection is open.
+        """Take the short cut from now on, if this pika allows it. Call it once the connection is open.
 
         Parameters
         ----------
         fast : bool, optional
-            None: the log says once what of pika is missing; True: that is an error; False: take pika's way.
+            If this pika lacks a part: None logs it once, True raises an error. False: do not take the short cut.
 
         Raises
         ------
@@ -168,28 +168,28 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
         transport: Any = getattr(self, "_transport", None)
         if self._shortcut and hasattr(transport, "_MAX_RECV_BYTES"):
             transport._MAX_RECV_BYTES = self.receive
-            # TLS keeps bytes back, and has states of its own: there pika reads until nothing comes, and writes.
+            # TLS buffers bytes and has its own states: there pika reads until nothing is left, and writes.
             self._direct = type(transport).__name__ == "_AsyncPlaintextTransport" and hasattr(transport, "_sock")
             if self._direct:
                 enlarge_receive_buffer(transport._sock)
-                # One read each time that the socket is readable: pika's second finds nothing, and makes an exception.
+                # One read per event of the socket: pika's second read would find nothing and raise an exception.
                 transport._MAX_CONSUME_BYTES = 1
 
     @property
     def descriptor(self) -> int | None:
-        """The socket's, where others may read and write it while the I/O thread waits."""
+        """Descriptor of the socket, if other threads may read and write it while the I/O thread waits."""
         transport: Any = getattr(self, "_transport", None)
         return transport._sock.fileno() if self._direct and self.is_open and transport is not None else None
 
     @property
     def flowing(self) -> bool:
-        """Whether everything written has left, on an open connection."""
+        """Whether the connection is open and its write buffer is empty."""
         transport: Any = getattr(self, "_transport", None)
         return self.is_open and transport is not None and transport.get_write_buffer_size() == 0
 
     @property
     def whole(self) -> bool:
-        """Whether pika has no part of a content, whose rest is for it too."""
+        """Whether pika has no incomplete content, whose rest it must get too."""
         return not self.unfinished
 
     @property
@@ -207,7 +207,7 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
         return self._shortcut
 
     def _missing(self) -> str:
-        """Say what of pika is not as the short cut needs it, if anything is."""
+        """Name the parts of pika that the short cut lacks; "" if it lacks none."""
         names = [f"{name}()" for name in _METHODS if not callable(getattr(pika.SelectConnection, name, None))]
         names += [
             f"{name}: {kind.__name__}"
@@ -217,9 +217,9 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
         return "whose connections have no " + ", ".join(names) if names else ""
 
     def drop(self) -> None:
-        """Close the socket at once, in whatever state: the broker takes back what it sent. For when the loop has ended.
+        """Close the socket at once, in any state, after the loop has ended: the broker requeues unsettled messages.
 
-        pika closes sockets by callbacks of the loop alone. While it connects, it is its connector that has the socket.
+        pika closes sockets only in callbacks of the loop. While it connects, its connector owns the socket.
         """
         connector = getattr(getattr(self, "_connection_workflow", None), "_connector", None)
         for holder in (getattr(self, "_transport", None), connector):
@@ -239,9 +239,9 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
         self.after_read()
 
     def _take(self, data_in: bytes) -> None:
-        """Give deliveries to their sinks, and other frames to whom they are for."""
+        """Pass deliveries to their sinks, and other frames to pika."""
         buffer = self._frame_buffer + data_in if self._frame_buffer else data_in
-        # While this runs, pika's own buffer is empty: what a callback does to the connection cannot touch our copy.
+        # Meanwhile pika's own buffer is empty, so that a callback that uses the connection cannot change this copy.
         self._frame_buffer = b""
         position = 0
         while True:
@@ -256,17 +256,17 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
         self._frame_buffer = buffer[position:] if position else buffer
 
     def _take_known(self, buffer: bytes, start: int) -> tuple[int, bool, int]:
-        """Take the frames at `start` that need no look from pika; return as `give_deliveries` does."""
+        """Take the frames at `start` that pika need not see; return as `give_deliveries` does."""
         return give_deliveries(buffer, start, self.longest, self.sinks, self.unfinished)
 
     @property
     def longest(self) -> int:
-        """Bytes of the longest body that comes in one frame."""
+        """Length of the longest body in one frame, in bytes."""
         longest: int = self.params.frame_max - _AROUND
         return longest
 
     def _pass_on_next(self, buffer: bytes, start: int) -> int:
-        """Give the next frame to whom it is for, if it is all here; return where it ends, or `start`."""
+        """Pass the next frame to pika if it is complete; return its end, or `start`."""
         if len(buffer) - start < _AROUND:
             return start
         end: int = start + _FRAME.unpack_from(buffer, start)[2] + _AROUND
@@ -279,7 +279,7 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
         return end
 
     def _account(self, frame: bytes) -> None:
-        """Note how far pika is with a channel's content: what comes on that channel must not overtake it."""
+        """Note the progress of a channel's content in pika: later frames of that channel must not overtake it."""
         kind, channel, size = _FRAME.unpack_from(frame)
         if kind == _METHOD:
             method = frame[_HEAD : _HEAD + 4]
@@ -307,20 +307,20 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
             self._held.append(data)
 
     def _write(self, data: bytes) -> None:
-        """Send as much as the socket takes at once; pika sends the rest when it takes more.
+        """Send as much as the socket accepts at once; pika sends the rest when the socket is writable.
 
         pika alone would register for writing, send in the next turn of its loop, and register again.
         """
         transport: Any = getattr(self, "_transport", None)
         if self._direct and transport is not None and transport.get_write_buffer_size() == 0:
-            # What is wrong with the socket, pika finds out, and reports.
+            # pika detects and reports an error of the socket itself.
             with contextlib.suppress(OSError, AttributeError):
                 data = data[transport._sock.send(data) :]
         if data:
             super()._adapter_emit_data(data)
 
     def send_settlements(self, frames: bytes) -> None:
-        """Send what `AckLedger.frames` says, on an open channel and where there is a `shortcut`.
+        """Send frames of `AckLedger.frames`, on an open channel and only if there is a `shortcut`.
 
         pika takes ten times as long for each frame.
         """
@@ -330,19 +330,19 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
             self.bytes_sent += len(frames)
 
     def count(self, received: int, frames_received: int, sent: int, frames_sent: int) -> None:
-        """Count bytes and frames that others received and sent, as pika does: its heartbeats go by that."""
+        """Count bytes and frames that other threads received and sent: pika's heartbeats depend on these counts."""
         self.bytes_received += received
         self.frames_received += frames_received
         self.bytes_sent += sent
         self.frames_sent += frames_sent
 
     def go_on(self, unsent: bytes) -> None:
-        """Send, and read, what others left over."""
+        """Send the rest of a borrower's output, and process the rest of its input."""
         if unsent:
             self._write(unsent)
         try:
             self._on_data_available(b"")
-        except Exception as error:  # as pika does where it is it that reads
+        except Exception as error:  # as pika does after a failed read of its own
             _log.exception("reading failed, aborting the connection: %s", type(error).__name__)
             self._transport._initiate_abort(error)  # type: ignore[union-attr,unused-ignore]
 

@@ -11,21 +11,21 @@ from fairsched.errors import ConfigurationError
 
 MASK = "******"
 
-# Greedy from the first ":" up to the last "@", across whatever is in between: what should have been percent-encoded is
-# masked whole rather than half, and text in which there is more than a URL is masked too far rather than not enough.
-# Where the first ":" of the text is not that of "://", the scheme was forgotten and "://" belongs to the password.
+# Greedy from the first ":" up to the last "@": characters that should have been percent-encoded are masked too, and
+# text that contains more than a URL is masked too far rather than not enough.
+# If the first ":" of the text is not that of "://", the scheme was forgotten and "://" belongs to the password.
 _CREDENTIALS = re.compile(r"(?P<head>\A(?=.*://)[^:]*(?=:(?!//))|://[^:]*):.*@", re.DOTALL)
-# What pika knows, but for ssl_options, in which a key file's pass phrase may hide.
+# Parameters that pika knows, except ssl_options, which may contain the pass phrase of a key file.
 _KNOWN = (
     "backpressure_detection|blocked_connection_timeout|channel_max|client_properties|connection_attempts|frame_max|"
     "heartbeat|locale|retry_delay|socket_timeout|stack_timeout|tcp_options"
 )
-# What pika does not know belongs to them: an "&" in a pass phrase should have been percent-encoded.
+# Unknown parameters belong to ssl_options: an "&" in a pass phrase should have been percent-encoded.
 _SSL_OPTIONS = re.compile(rf"(?P<head>ssl(?:_|%5F)options=)(?:(?!&(?:{_KNOWN})=).)+", re.IGNORECASE | re.DOTALL)
-# Their name may be mistyped, so other names that pika does not know are taken for them.
+# The name ssl_options may be mistyped, so any name that pika does not know is treated as ssl_options.
 _QUERY = re.compile(r"(://[^?]*\?)(.+)", re.DOTALL)
 _UNKNOWN = re.compile(rf"(?P<head>(?:\A|&)(?!(?:{_KNOWN})=)[\w.-]*=?)(?:(?!&(?:{_KNOWN})=).)+", re.DOTALL)
-# What is no number is no port but a password: "@" and the host were forgotten, or the "@" was percent-encoded.
+# Text in place of a port number is a password: "@" and the host were forgotten, or the "@" was percent-encoded.
 _NO_PORT = re.compile(r"(?P<head>://[^:/?#\[\s]*):(?!\d*(?:[/?#\s:'\",;)\]]|\Z)).+", re.DOTALL)
 #: Scheme, network location and the rest of a URL.
 _PARTS = re.compile(r"(amqps?://)([^/?#]*)(.*)", re.DOTALL)
@@ -44,7 +44,7 @@ def mask_url(url: object) -> str:
     str
         The text with every password and every ``ssl_options`` value replaced by ``******``. A user name goes up to the
         first ``:``, and a password up to the last ``@``, whatever is in them. Parameters that pika does not know are
-        replaced as well, and so is what stands in place of a port and is no number.
+        replaced as well, and so is text in place of a port number.
 
     Notes
     -----
@@ -65,17 +65,17 @@ def mask_url(url: object) -> str:
 
 
 def mask_address(value: object) -> str:
-    """Return what was given as a URL, or as a list of them, as text without passwords, even if it is no URL.
+    """Return the value of a URL option, or a list of them, as text without passwords, even if it is not a URL.
 
     Parameters
     ----------
     value : object
-        As the user gave it.
+        The user's value.
 
     Returns
     -------
     str
-        As `mask_url` returns it; where there is no ``://``, all before the last ``@`` is replaced, or what is no port.
+        As `mask_url` returns it; without ``://``, everything before the last ``@``, or an invalid port, is replaced.
 
     Notes
     -----
@@ -106,7 +106,7 @@ def check_urls(url: str | Sequence[str]) -> tuple[str, ...]:
     Raises
     ------
     ConfigurationError
-        If there is no URL, or one is not understood; the message shows it without its password.
+        If there is no URL, or one cannot be parsed; the message shows it without its password.
 
     Notes
     -----
@@ -148,7 +148,7 @@ def parameters(url: str) -> pika.URLParameters:
     scheme, location, rest = found.groups() if found else ("", url, "")
     user, at, host = location.rpartition("@")
     if at and ":" not in user:
-        # pika fails at a user without a password; an empty one is none.
+        # pika fails at a user without a password, but accepts an empty one.
         url = f"{scheme}{user}:@{host}{rest}"
     try:
         if not at and re.match(r"/[^?#]*:[^?#]*@", rest):
@@ -168,7 +168,7 @@ _ENCODE = (
 
 
 def _reason(url: str) -> str:
-    """Say why pika refuses a URL, by what it says of the same without secrets."""
+    """Describe why pika refuses a URL: by its error for the same URL without secrets."""
     if "@" not in url and _NO_PORT.search(url):
         return "the text after ':' is not a port; a password must be followed by '@' and the host"
     harmless = _SSL_OPTIONS.sub("", _CREDENTIALS.sub(r"\g<head>:@", url))

@@ -1,4 +1,4 @@
-"""A server with a thread for each connection, and few of these."""
+"""A server with one thread per connection, and few connections."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 
 _log = logging.getLogger(__name__)
 
-#: Connections at a time.
+#: Maximum number of connections at a time.
 MOST_CONNECTIONS = 32
 
 
 class FewConnections(ThreadingMixIn, TCPServer):
-    """Gives each connection to a handler in a thread of its own; one too many ends the oldest.
+    """Server that handles each connection in its own thread; beyond the maximum, it ends the oldest connection.
 
-    So who opens many, or sends slowly, neither keeps others from an answer nor takes threads and descriptors from what
-    is served.
+    So a client that opens many connections, or sends slowly, neither delays others nor takes threads and descriptors
+    from the program that is served.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class FewConnections(ThreadingMixIn, TCPServer):
     `shutdown` may be called from any thread but that of `serve_forever`.
     """
 
-    # That of http.server looks up this machine's name first, which takes long where no server of names answers.
+    # http.server looks up the name of this machine first, which takes long without a working name server.
     daemon_threads = True
 
     def __init__(self, listening: socket.socket, handler: type[BaseRequestHandler]) -> None:
@@ -47,7 +47,7 @@ class FewConnections(ThreadingMixIn, TCPServer):
         self._guard = threading.Lock()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, and make room for it."""
+        """Start a thread for the request, and end the oldest connection if there are too many."""
         with self._guard:
             self._connections[request] = None
             if len(self._connections) > MOST_CONNECTIONS:
@@ -63,13 +63,13 @@ class FewConnections(ThreadingMixIn, TCPServer):
         super().shutdown_request(request)
 
     def end_all(self) -> None:
-        """End the connections that there are."""
+        """End all connections."""
         with self._guard:
             for request in self._connections:
                 _end(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what ended a request; a client that went away is not an error."""
+        """Log the error that ended a request; a disconnected client is not an error."""
         gone = isinstance(sys.exception(), OSError)
         _log.log(logging.DEBUG if gone else logging.ERROR, "a request failed", exc_info=True)
 

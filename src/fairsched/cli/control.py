@@ -1,4 +1,4 @@
-"""The commands that a running worker obeys at its control socket."""
+"""Commands that a running worker accepts on its control socket."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Queues or tenants that an overview has, at most: those with most messages here, then those served most.
+#: Most queues or tenants in an overview: those with the most messages here, then those served most.
 MOST_SHOWN = 100
 
 
 class Control:
-    """Answers requests about an app, and obeys those that change something.
+    """Answers requests about an app, and carries out those that change it.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Control:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        #: By command: what does it, and what it is given.
+        #: Function and arguments of each command.
         self._commands: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
             "state": (self._state, ()),
             "stats": (self._stats, ()),
@@ -90,7 +90,7 @@ class Control:
         return answer
 
     def _overview(self) -> Any:
-        """Return the state, and an explanation of those of whom most is here."""
+        """Return the state, and an explanation of the queues and tenants with the most messages here."""
         client = self._client()
         slots = client.lanes.stats()
         chosen = sorted(slots, key=lambda name: (-slots[name].queued, -slots[name].served))[:MOST_SHOWN]
@@ -124,7 +124,7 @@ class Control:
 
 
 def _meant(client: Client, name: Any) -> Hashable:
-    """Return the name of a slot, which was perhaps given as text."""
+    """Return the slot with a name; the request may have the name as text."""
     if isinstance(name, str) and name not in client.settings.windows and client.lanes.outlook(name) is None:
         return next((slot for slot in client.lanes.stats() if str(slot) == name), name)
     found: Hashable = name

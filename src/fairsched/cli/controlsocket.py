@@ -1,4 +1,4 @@
-"""A Unix socket on which a worker is asked and told things: a line of JSON in, a line of JSON out."""
+"""A Unix socket for requests to a worker: a line of JSON in, a line of JSON out."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from fairsched.errors import ConfigurationError
 
 _log = logging.getLogger(__name__)
 
-#: Bytes of a request, at most.
+#: Longest request, in bytes.
 LONGEST_REQUEST = 65_536
-#: Seconds for which a connection may say nothing, or take nothing.
+#: Seconds after which an idle connection is closed.
 PATIENCE = 60.0
-#: Seconds that another process may need to make its socket.
+#: Seconds to wait for another process that creates its socket.
 _LOCK_PATIENCE = 5.0
 
 
-#: Those of this process, which a child process must not keep: the path would be answered on when the worker is gone.
+#: Sockets of this process. A child process must close them: otherwise it would answer after the worker has ended.
 _listening_here: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
@@ -53,7 +53,7 @@ class ControlSocket:
 
     Notes
     -----
-    A thread for each connection, as many as `FewConnections` allows; who says nothing for a minute is disconnected.
+    One thread per connection, as many as `FewConnections` allows; a client that is silent for a minute is disconnected.
     After a request that is too long nothing more of the connection is read.
     """
 
@@ -75,7 +75,7 @@ class ControlSocket:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop answering, and remove the socket, if it is still this one."""
+        """Stop answering, and remove the socket unless another process has replaced it."""
         self._server.shutdown()
         self._thread.join()
         # In this order, a client that finds the path finds a server that answers, or a refused connection.
@@ -96,7 +96,7 @@ class ControlSocket:
 
 @contextlib.contextmanager
 def _locked(directory: str) -> Iterator[None]:
-    """Keep other processes from making or removing control sockets in a directory; a process that dies lets go."""
+    """Lock a directory against other processes that create or remove control sockets; it ends with the process."""
     import fcntl  # Windows has none, and no Unix sockets
 
     found = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -116,7 +116,7 @@ def _locked(directory: str) -> Iterator[None]:
 
 
 def _clear(path: str) -> None:
-    """Remove a socket that was left behind; refuse anything else."""
+    """Remove a stale socket; refuse any other file."""
     try:
         kind = os.lstat(path).st_mode
     except FileNotFoundError:
@@ -195,7 +195,7 @@ class _Handler(StreamRequestHandler):
 
 
 def ask(path: str, request: Any, timeout: float = 5.0) -> Any:
-    """Ask a worker by its control socket.
+    """Send a request to a worker's control socket.
 
     Parameters
     ----------

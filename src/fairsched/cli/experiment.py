@@ -20,7 +20,7 @@ from fairsched import FairQueue
 QUANTA = {f"p{index}": 4 * (index + 1) for index in range(10)}
 COST = 4
 PREFETCH = 50
-#: 600 rounds: every count can be exact, and it takes a few seconds at 100 µs a message.
+#: 600 rounds: every count can be exact, and the experiment takes a few seconds at 100 µs per message.
 MESSAGES = 33_000
 SERVICE_TIME = 100e-6
 BODY = bytes(100)
@@ -48,7 +48,7 @@ class Plan:
     prefetch: int = PREFETCH
 
 
-#: Called with the messages served so far by queue, and the seconds that took.
+#: Callback for progress: the messages served so far by queue, and the seconds elapsed.
 Watch = Callable[[Mapping[str, int], float], None]
 
 
@@ -82,7 +82,7 @@ class Meter:
         return self.ended - self.started
 
     def handle(self, name: str) -> bool:
-        """Handle one message of a queue; False when it was the last."""
+        """Handle one message of a queue; return False for the last one."""
         now = time.perf_counter()
         if self.total == 0:
             self.started = now
@@ -140,7 +140,7 @@ class Feeder:
         self._thread.join(timeout)
 
     def acknowledge(self, name: str) -> None:
-        """Have a message of a queue replaced."""
+        """Replace a handled message of a queue by a new one."""
         self._room.acquire()
         self._acknowledged.put(name)
 

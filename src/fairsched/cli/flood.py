@@ -26,9 +26,9 @@ from fairsched.publisher import Publisher
 
 #: Prefetch count of each queue, for the contestants that have one.
 PREFETCH = 20
-#: Quiet tenants publish within this part of the time that the flood takes.
+#: Part of the flood's duration in which quiet tenants publish.
 _DURING = 0.8
-#: Seconds in which something must be handled.
+#: Longest wait for a handled message, in seconds.
 _PATIENCE = 60.0
 
 
@@ -58,15 +58,15 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """Messages of all."""
+        """Messages of all tenants."""
         return self.flood + self.tenants * self.each
 
     def tenant(self, number: int) -> int:
-        """Return whose message it is: 0 floods."""
+        """Return the tenant of a message; 0 is the flooding one."""
         return 0 if number < self.flood else 1 + (number - self.flood) % self.tenants
 
     def schedule(self) -> list[tuple[float, int]]:
-        """Return when the messages of quiet tenants are published: seconds from the begin, and number; ascending."""
+        """Return the messages of quiet tenants by time: seconds since the start, and number."""
         draw = random.Random(self.seed)
         span = _DURING * self.flood * self.service_time
         return sorted((draw.uniform(0, span), number) for number in range(self.flood, self.total))
@@ -87,16 +87,16 @@ class Record:
     """
 
     plan: Plan
-    #: Numbers in the order in which they were handled, and when that began, in seconds.
+    #: Numbers of messages in the order of handling, and the times at which handling began, in seconds.
     order: list[int] = field(default_factory=list)
     started: dict[int, float] = field(default_factory=dict)
-    #: When messages of quiet tenants were published, and how many had been handled by then.
+    #: Times at which messages of quiet tenants were published, and the number handled by then.
     published: dict[int, tuple[float, int]] = field(default_factory=dict)
     ended: float = 0.0
     begun: threading.Event = field(default_factory=threading.Event)
 
     def handle(self, body: bytes) -> bool:
-        """Handle a message; False if it was the last."""
+        """Handle a message; return False for the last one."""
         number = int(body)
         now = time.perf_counter()
         self.started[number] = now
@@ -137,7 +137,7 @@ class Outcome(NamedTuple):
 
 
 def outcome(name: str, record: Record) -> Outcome:
-    """Sum up what was recorded, of which nothing may be missing."""
+    """Summarize a complete record."""
     plan = record.plan
     begin = min(record.started.values())
     place = {number: at for at, number in enumerate(record.order)}
@@ -184,7 +184,7 @@ def _pika(url: str, queues: Sequence[str], handle: Handle) -> None:
 
 
 def _round_robin(url: str, queues: Sequence[str], handle: Handle) -> None:
-    """Ask one queue after the other for a message, as kombu's FairCycle does."""
+    """Request a message from one queue after the other, as kombu's FairCycle does."""
     with _channel(url) as channel:
         cycle = list(queues)
         while True:
@@ -227,7 +227,7 @@ def _channel(url: str) -> Iterator[Any]:
 class Contestant(NamedTuple):
     """A way of consuming, with its name."""
 
-    #: In a word or two, and in a sentence.
+    #: Short name, and description in a sentence.
     name: str
     description: str
     #: Whether all tenants share one queue.
@@ -250,7 +250,7 @@ def run(contestant: Contestant, url: str, plan: Plan) -> Outcome:
     Parameters
     ----------
     contestant : Contestant
-        Who consumes.
+        The consumers.
     url : str
         The broker.
     plan : Plan
@@ -284,7 +284,7 @@ def run(contestant: Contestant, url: str, plan: Plan) -> Outcome:
 
 
 class _Quiet(threading.Thread):
-    """Publishes for the quiet tenants, from the first message that is handled on."""
+    """Publishes for the quiet tenants, starting with the first handled message."""
 
     def __init__(self, plan: Plan, record: Record, publisher: Publisher, names: Sequence[str]) -> None:
         super().__init__(name="fairsched-bench-publisher", daemon=True)
@@ -305,7 +305,7 @@ class _Quiet(threading.Thread):
             )
 
     def stop(self) -> None:
-        """End it, and wait for that."""
+        """Stop the thread, and wait for its end."""
         self._stopped.set()
         self._record.begun.set()
         self.join()

@@ -10,7 +10,7 @@ from fairsched.consumer.state import ConsumerState
 
 
 def health_pages(state: Callable[[], ConsumerState]) -> dict[str, Callable[[], Page]]:
-    """Return pages: ``/healthz`` says whether a consumer is alive, ``/readyz`` whether it consumes; 200 or else 503.
+    """Return two pages, ``/healthz`` for liveness and ``/readyz`` for consuming, with status 200 or 503.
 
     Parameters
     ----------
@@ -35,13 +35,13 @@ def _page(problem: str) -> Page:
 
 
 def _ailment(state: ConsumerState) -> str:
-    """Say why a consumer is not alive, if so."""
+    """Return the reason why a consumer is not alive, if any."""
     # The text of an error may be anything.
     return "" if state.alive else str(state.problem).partition(":")[0]
 
 
 def _hindrance(state: ConsumerState) -> str:
-    """Say why a consumer is not ready, if so."""
+    """Return the reason why a consumer is not ready, if any."""
     if state.ready:
         return ""
     if state.stopping:

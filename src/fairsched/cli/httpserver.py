@@ -1,4 +1,4 @@
-"""A small HTTP server: a few pages, each made when it is asked for."""
+"""A small HTTP server with a few pages, each generated per request."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 from fairsched.cli.connections import FewConnections
 
-#: Where only this machine reaches it, and where everybody does.
+#: Addresses that only this machine, and that any machine can reach.
 HERE, EVERYWHERE = "127.0.0.1", ""
 
-#: What browsers call this machine.
+#: Names that browsers use for this machine.
 _NAMES = {"127.0.0.1", "localhost"}
 
 
@@ -61,12 +61,12 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """Port on which it listens."""
+        """Port on which the server listens."""
         return int(self._server.server_address[1])
 
     @property
     def url(self) -> str:
-        """The address of its first page, on this machine."""
+        """URL of the first page, on this machine."""
         return f"http://127.0.0.1:{self.port}/"
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class _Server(FewConnections):
     ) -> None:
         super().__init__(listening, _Handler)
         self.pages = pages
-        #: What it may be called; empty: anything.
+        #: Host names that are accepted; empty: any.
         self.names = names
 
 
@@ -109,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
     server_version = "fairsched"
     sys_version = ""
-    #: Seconds that a request may take to come in.
+    #: Seconds within which a request must arrive.
     timeout = 10
 
     def do_GET(self) -> None:
@@ -141,4 +141,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: standard error is for what is served."""
+        """Log nothing: standard error belongs to the served program."""

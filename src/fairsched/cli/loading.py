@@ -1,4 +1,4 @@
-"""Importing the app that ``MODULE:APP`` names."""
+"""Import the app that ``MODULE:APP`` names."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _KIND = CONTENT_TYPE_LATEST.removesuffix("; charset=utf-8")
 
 
 def exposition(collected: Collector) -> Page:
-    """Return what Prometheus reads of a collector, such as a registry."""
+    """Return the metrics of a collector, such as a registry, in the format of Prometheus."""
     return Page(generate_latest(collected).decode(), _KIND)
 
 

@@ -1,4 +1,4 @@
-"""Comparing where a broker's consistent-hash exchange routes keys with where `RabbitMQHash` computes they go."""
+"""Compare the queues that a broker's consistent-hash exchange chooses with those that `RabbitMQHash` computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGHUP: a worker reads its settings again, and takes the weights that they have now."""
+"""SIGHUP: a worker reloads its settings and applies their weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fairsched.errors import FairschedError
 
 _log = logging.getLogger(__name__)
 
-#: What can change while a worker runs.
+#: Options that can change while a worker runs.
 _APPLIED = ("queues", "weights")
 
 
@@ -31,7 +31,7 @@ def is_wanted() -> bool:
 
 
 class Reload:
-    """Gives a running app the weights of its settings, read anew.
+    """Applies the weights of reloaded settings to a running app.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Reload:
         self._settings = settings
 
     def __call__(self) -> None:
-        """Read the settings, apply what can be applied, and say what cannot."""
+        """Reload the settings, apply the weights, and log other changes as not applied."""
         try:
             found = Settings.load(self._given, file=self._file)
             changed = self._apply(found)
@@ -70,7 +70,7 @@ class Reload:
             _log.warning("SIGHUP: without effect until the next start: %s", ", ".join(fixed))
 
     def _apply(self, found: Settings) -> dict[Any, int]:
-        """Change the weights that differ; return them."""
+        """Change the weights that differ; return the new ones."""
         consumer = self._app._consumer
         if consumer is None:
             return {}
@@ -97,7 +97,7 @@ class Reload:
 
 
 def _differing(one: Queue, other: Queue) -> list[str]:
-    """Return the options, but for the weight, in which two queues differ."""
+    """Return the options, other than the weight, in which two queues differ."""
     names = [option.name for option in fields(Queue) if option.name != "weight"]
     return [name for name in names if getattr(one, name) != getattr(other, name)]
 

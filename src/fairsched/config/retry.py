@@ -14,7 +14,7 @@ from fairsched.errors import ConfigurationError
 
 __all__ = ["On", "Retry"]
 
-#: Which exceptions are retried. Any stands for Message: this module needs no pika.
+#: Exceptions that are retried. Any stands for Message: this module needs no pika.
 On = type[Exception] | tuple[type[Exception], ...] | Callable[[Any, Exception], bool]
 
 #: Seconds: what a queue can be told, with its own time to live added, is 49 days.
@@ -23,7 +23,7 @@ _SHORTEST = 0.001
 _MOST_ATTEMPTS = 1000
 #: With jitter, a delay is one of so many equal steps of its second half: a queue is needed for each.
 _STEPS = 4
-#: Where a message goes that failed for the last time.
+#: Queue for messages that failed for the last time.
 DEAD_LETTER = "{queue}.dead-letter"
 
 

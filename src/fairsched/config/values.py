@@ -207,7 +207,7 @@ def _flag(value: Any) -> bool:
     return _checked_flag(value)
 
 
-#: What the table `codel` may hold.
+#: Keys of the table `codel`.
 _CODEL: dict[str, Callable[[Any], Any]] = {
     "target": lambda value: _positive(parse_duration(value)),
     "interval": lambda value: _positive(parse_duration(value)),
@@ -251,7 +251,7 @@ def _backoff(value: Any) -> float | tuple[float, float]:
     return parse_duration(value)
 
 
-#: What the table `retry` may hold; which exceptions are retried is said in Python.
+#: Keys of the table `retry`; the exceptions to retry can only be given in Python.
 _RETRY: dict[str, Callable[[Any], Any]] = {
     "max_attempts": _whole,
     "backoff": _backoff,
@@ -286,7 +286,7 @@ def _queue_time_limit(value: Any) -> float | Literal[False]:
     return False if _is_off(value) else parse_duration(value)
 
 
-#: What the table `limit` may hold.
+#: Keys of the table `limit`.
 _LIMIT: dict[str, Callable[[Any], Any]] = {
     "concurrency": _whole,
     "rate": lambda value: value.strip() if isinstance(value, str) else value,
@@ -341,7 +341,7 @@ def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 
-#: What the table of a queue may hold: all that `Queue` takes, but its name.
+#: Keys of the table of a queue: all arguments of `Queue` except its name.
 _QUEUE: dict[str, Callable[[Any], Any]] = {
     "weight": _whole,
     "prefetch": _whole,

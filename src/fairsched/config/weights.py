@@ -78,7 +78,7 @@ def tenant_quanta(weights: Mapping[Any, int], default_weight: int, unit: int) ->
 
 
 class _Everybody:
-    """The name of those without one, which no tenant can have."""
+    """Key for all unnamed tenants, which no tenant can have."""
 
     def __repr__(self) -> str:
         return "all others"
@@ -110,7 +110,7 @@ def split(total: int, weights: Mapping[str, int]) -> dict[str, int]:
     by_remainder = sorted(exact, key=lambda name: math.floor(exact[name]) - exact[name])
     for name in by_remainder[: max(0, left)]:
         result[name] += 1
-    # The minimum of 1 may have taken more than there was: give it back where there is most.
+    # The minimum of 1 may exceed the total: subtract the excess from the largest windows.
     while left < 0 and max(result.values()) > 1:
         largest = max(result, key=lambda name: result[name])
         result[largest] -= 1

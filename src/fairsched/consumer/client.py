@@ -19,7 +19,7 @@ from fairsched.consumer.handling.described import described
 from fairsched.consumer.handling.failures import FailurePolicy
 from fairsched.consumer.handling.retries import Retries
 from fairsched.consumer.handling.time_limit import TimeLimits
-from fairsched.consumer.io_thread import FORKED, ConsumingOwner, IOThread
+from fairsched.consumer.io_thread import FORKED, ConsumerEvents, IOThread
 from fairsched.consumer.lanes import Lanes
 from fairsched.consumer.prefetch.arithmetic import busying, shortfall
 from fairsched.consumer.requeueing.pace import Pace
@@ -55,7 +55,7 @@ DROPPED = "no reference to it is left"
 _started: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
-class Client(MessageSource, ConsumingOwner):
+class Client(MessageSource, ConsumerEvents):
     """The common part of the sync and asyncio consumers: lanes, I/O thread, counters, and how they begin and end.
 
     Parameters
@@ -65,7 +65,7 @@ class Client(MessageSource, ConsumingOwner):
 
     Notes
     -----
-    Every public method is safe from any thread. Those of `ConsumingOwner` are called by the I/O thread.
+    Every public method is safe from any thread. Those of `ConsumerEvents` are called by the I/O thread.
 
     A stop has three steps. The first ends the deliveries and waits until everything that is here is settled. The
     second, `returning`, gives back what is buffered and waits for what was handed out. The third, `abandoned`, waits

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from fairsched.amqp import lending
-from fairsched.amqp.connection_thread import ConnectionThread, Owner
+from fairsched.amqp.connection_thread import ConnectionEvents, ConnectionThread
 from fairsched.amqp.errors import refusing_stream
 from fairsched.amqp.flag import Flag
 from fairsched.consumer.channel import ChannelCallbacks, ConsumerChannel
@@ -49,8 +49,8 @@ _AWAITING_PART = 0.6
 _COURTESY = 0.001
 
 
-class ConsumingOwner(Owner):
-    """The client of a consumer, as its I/O thread sees it; the thread calls every method."""
+class ConsumerEvents(ConnectionEvents):
+    """Events of a consumer's connection; the I/O thread calls every method."""
 
     def intake_closed(self) -> None:
         """No more deliveries will come."""
@@ -74,7 +74,7 @@ class IOThread(ConnectionThread):
         Receives what is delivered.
     counters : Counters
         Shared with the owner.
-    owner : ConsumingOwner
+    owner : ConsumerEvents
         Told how it begins and ends.
     on_error : callable
         Settles a message whose handler raised.
@@ -91,14 +91,14 @@ class IOThread(ConnectionThread):
     While it waits, it lends the connection to the threads that consume (`LentConnection`).
     """
 
-    _owner: ConsumingOwner
+    _owner: ConsumerEvents
 
     def __init__(
         self,
         settings: ConsumerSettings,
         lanes: Lanes,
         counters: Counters,
-        owner: ConsumingOwner,
+        owner: ConsumerEvents,
         on_error: Callable[[Message, Exception], None],
         publisher: Callable[[], Publisher] | None,
     ) -> None:

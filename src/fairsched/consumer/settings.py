@@ -25,6 +25,7 @@ from fairsched.consumer.prefetch.auto import start_windows
 from fairsched.consumer.requeueing.shedding import shedding_rules
 from fairsched.delivery.handlers import check_plain
 from fairsched.errors import ConfigurationError
+from fairsched.scheduling._arrays import AMOUNT_MAX
 from fairsched.scheduling.limit import Limit
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 #: What `on_error` may be.
 OnError = str | Callable[["Message", Exception], object]
 
-#: The engine's.
-LARGEST_QUANTUM = 2**62 - 1
+#: Largest quantum the engine accepts.
+LARGEST_QUANTUM = AMOUNT_MAX
 
 #: The prefetch that is found by measuring.
 AUTO = "auto"

@@ -19,8 +19,11 @@ from fairsched.core.amqp.contents cimport (
     PROPERTIES, PROPERTY_DELIVERY_MODE, PROPERTY_HEADERS, PROPERTY_PRIORITY, PROPERTY_TIMESTAMP, Properties,
     contents_find,
 )
+from fairsched.core.amqp.fieldtypes cimport FAMILY_BOOL, FAMILY_TEXT, FAMILY_VOID, FieldFamily
 from fairsched.core.amqp.frames cimport frames_number
-from fairsched.core.amqp.tables cimport FIELD_MISSING, FIELD_UNSURE, Field, FieldFound, tables_find
+from fairsched.core.amqp.tables cimport (
+    FIELD_MISSING, FIELD_UNSURE, Field, FieldFound, field_family, field_integer, tables_find,
+)
 
 cdef enum:
     FIRST_ROOM = 4 << 20  # octets that a column has room for before they are there, at most
@@ -149,33 +152,23 @@ cdef inline bint add_path(Column* exchange, Column* key, const uint8_t* at, int6
 
 
 cdef inline int add_value(Column* c, FieldFound state, const Field* field) except -1:
-    """Add a row with a value of a table as text; 0: only Python can tell."""
-    cdef uint8_t kind = field.kind
+    """Add a row with a field's value as text; return 0 if that needs Python."""
+    cdef FieldFamily family = field_family(field)
     cdef const char* text = <const char*> field.value.data
-    cdef int64_t length = field.value.length
-    cdef uint64_t raw
-    cdef int64_t value
+    cdef int64_t length = field.value.length, value
     cdef char digits[24]
     if state == FIELD_UNSURE:
         return 0
-    if state == FIELD_MISSING or kind == c'V':
+    if state == FIELD_MISSING or family == FAMILY_VOID:
         column_null(c)
-        return 1
-    if kind == c'S':
-        if not is_ascii(text, length):
-            return 0
+    elif family == FAMILY_TEXT and is_ascii(text, length):
         column_add(c, text, length)
-        return 1
-    if kind == c'x' or kind == c'f' or kind == c'd' or kind == c'D' or kind == c'T':
+    elif family == FAMILY_BOOL:
+        column_add(c, "true" if text[0] else "false", 4 if text[0] else 5)
+    elif field_integer(field, &value):
+        column_add(c, digits, snprintf(digits, sizeof(digits), "%lld", <long long> value))
+    else:
         return 0
-    raw = frames_number(field.value.data, <int> length)
-    if kind == c't':
-        column_add(c, "true" if raw else "false", 4 if raw else 5)
-        return 1
-    value = <int64_t> raw
-    if length < 8 and kind != c'B' and kind != c'u' and kind != c'i' and raw >> (8 * length - 1):
-        value -= <int64_t> 1 << (8 * length)
-    column_add(c, digits, snprintf(digits, sizeof(digits), "%lld", <long long> value))
     return 1
 
 

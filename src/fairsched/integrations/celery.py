@@ -117,22 +117,22 @@ class FreeProcesses:
         worker.hub.on_tick.add(self._on_tick)
 
     def put(self, process: Callable[[Any], None], request: Any) -> None:
-        """Have a request processed when it is its turn."""
+        """Queue a request until its turn."""
         self._jobs.put(Job(self._key(request), next(self._numbers), (process, request)))
         self._give()
 
     def clear(self) -> None:
-        """Forget what waits: the connection was lost, so the broker delivers it again."""
+        """Forget waiting requests: the connection was lost, so the broker redelivers them."""
         self._jobs.clear()
         self._clear()
 
     def _on_tick(self) -> None:
         if len(self._jobs) and self._give():
-            # It may have looked already, in this turn of the loop, for what to write to processes.
+            # In this turn of the loop, it may already have checked what to write to processes.
             self._worker.pool._pool.on_poll_start()
 
     def _give(self) -> bool:
-        """Give free processes tasks while there are any of both; True if one got a task."""
+        """Give tasks to free processes while there are both; return whether a process got one."""
         pool = self._worker.pool._pool
         gave = False
         while len(self._jobs) and len(pool._busy_workers) + len(pool.outbound_buffer) < len(pool._all_inqueues):
@@ -146,7 +146,7 @@ class FreeProcesses:
         for name in _ENDS:
             setattr(request, name, partial(self._ended, job, request, name))
         process(request)
-        if request._apply_result is None:  # revoked: the pool has not got it
+        if request._apply_result is None:  # revoked: the pool did not get it
             _unwatch(request)
             self._jobs.refund(job)
 
@@ -166,7 +166,7 @@ def _unwatch(request: Any) -> None:
 
 
 class ChannelForEachQueue(kombu.Consumer):  # type: ignore[misc]  # kombu has no types
-    """A worker's consumer, with a channel and so a window for each queue: none can fill the window of another.
+    """A worker's consumer with a channel, and so a window, for each queue: no queue can fill the window of another.
 
     Notes
     -----

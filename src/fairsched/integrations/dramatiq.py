@@ -70,18 +70,18 @@ class FairShares(Middleware):  # type: ignore[misc]  # dramatiq has no types whe
         WaitingJobs(*self._arguments)  # a wrong value is found here, not in the worker
 
     def before_worker_boot(self, broker: Broker, worker: Worker) -> None:
-        """Put the fair queue in the place of the worker's, before there are threads that know it."""
+        """Replace the worker's queue by the fair queue before its threads start."""
         worker.work_queue = FairWorkQueue(WaitingJobs(*self._arguments), self._key)
 
 
 class FairWorkQueue:
-    """The queue between a dramatiq worker's consumers and its threads: what they use of `queue.Queue`.
+    """The queue between a dramatiq worker's consumers and its threads: the part of `queue.Queue` that they use.
 
     Notes
     -----
-    It is no subclass, since gevent, under which ``dramatiq-gevent`` runs, puts a class of its own in that place, which
-    cannot be extended so. Safe from any thread. A worker's thread takes an item, handles it, and calls `task_done`: the
-    time between is what the item costs.
+    Not a subclass of `queue.Queue`, since gevent, under which ``dramatiq-gevent`` runs, replaces that class by one that
+    cannot be extended in this way. Safe from any thread. A worker's thread takes an item, handles it, and calls
+    `task_done`: the time between is the cost of the item.
     """
 
     def __init__(self, jobs: WaitingJobs, key: Key) -> None:
@@ -91,7 +91,7 @@ class FairWorkQueue:
         guard = threading.Lock()
         self._filled = threading.Condition(guard)
         self._finished = threading.Condition(guard)
-        #: Items that were put, and not said to be done with.
+        #: Number of items that were put and not finished.
         self.unfinished_tasks = 0
 
     def put(self, item: Any) -> None:
@@ -106,7 +106,7 @@ class FairWorkQueue:
             self._filled.notify()
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Take the item whose turn it is; `queue.Empty` is raised if there is none in time."""
+        """Take the next item; raise `queue.Empty` if none comes in time."""
         with self._filled:
             seconds = min(checked_timeout(timeout), threading.TIMEOUT_MAX) if block else 0
             if not self._filled.wait_for(self.qsize, seconds):
@@ -115,11 +115,11 @@ class FairWorkQueue:
         return job.work
 
     def get_nowait(self) -> Any:
-        """Take an item that is here."""
+        """Take the next item; raise `queue.Empty` if there is none."""
         return self.get(block=False)
 
     def task_done(self) -> None:
-        """Say that the item which this thread took last is done with."""
+        """Note that this thread has finished the item that it took last."""
         job, self._own.job = getattr(self._own, "job", None), None
         if job is not None:
             self._jobs.finish(job)
@@ -129,10 +129,10 @@ class FairWorkQueue:
                 self._finished.notify_all()
 
     def join(self) -> None:
-        """Return when all items are done with."""
+        """Wait until all items are finished."""
         with self._finished:
             self._finished.wait_for(lambda: not self.unfinished_tasks)
 
     def qsize(self) -> int:
-        """Return how many items wait."""
+        """Return the number of waiting items."""
         return len(self._jobs)

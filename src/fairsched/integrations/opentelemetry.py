@@ -23,7 +23,7 @@ __all__ = ["Tracing"]
 
 
 class Tracing:
-    """Makes spans of handlers and of publishing, and carries the context of a trace in the headers of messages.
+    """Creates spans for handlers and for publishing, and passes the trace context in the headers of messages.
 
     Parameters
     ----------
@@ -33,9 +33,9 @@ class Tracing:
     Notes
     -----
     The span of a handler begins when the message is handed out, and is the current one in the handler. Its parent is
-    the span of who published the message, to which it has a link, too. ``fairsched.sojourn`` says for how many seconds
-    the message waited in this process before; ``fairsched.slot`` to whom it is charged. A handler that raises has its
-    exception on the span, whatever becomes of the message.
+    the span of the publisher of the message, to which it also has a link. ``fairsched.sojourn`` is the time in seconds
+    that the message waited in this process; ``fairsched.slot`` is the slot that is charged. If the handler raises, its
+    exception is recorded on the span, however the message is settled.
 
     All methods may be called from any thread. The propagator is the global one of opentelemetry.
 
@@ -125,7 +125,7 @@ class Tracing:
 
 
 class _Headers(Getter["Message"]):
-    """Reads the context from the headers of a message; there is none where these cannot be decoded."""
+    """Reads the context from the headers of a message; none if these cannot be decoded."""
 
     def get(self, carrier: Message, key: str) -> list[str] | None:
         value = _headers(carrier).get(key)
@@ -145,7 +145,7 @@ def _headers(message: Message) -> Mapping[str, Any]:
 
 
 def _place(exchange: str, routing_key: str, *rest: str) -> dict[str, Any]:
-    """Return what names a destination: where it is published to, and for a consumer the queue behind it."""
+    """Return the attributes that name a destination: exchange and routing key, and for a consumer the queue."""
     names = [exchange, routing_key, *rest]
     if rest and not exchange and rest == (routing_key,):
         names = [routing_key]  # by the default exchange

@@ -1,4 +1,4 @@
-"""Jobs that a framework's worker has received and not begun: whose turn is it?"""
+"""Jobs that a framework's worker has received and not begun, served in turns."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fairsched.scheduling._fairqueue import FairQueue
 
 _log = logging.getLogger(__name__)
 
-#: What a job may cost: the time it keeps a worker busy, or 1.
+#: Cost models of a job: the time for which it keeps a worker busy, or 1.
 _COSTS: dict[str, Callable[[], ConstantCost]] = {"time": TimeCost, "constant": ConstantCost}
 
 
 class Job:
-    """One job; its rank among those of its slot, and what its slot was charged for it."""
+    """One job, its rank within its slot, and the charge to its slot."""
 
     __slots__ = ("cost", "rank", "slot", "started", "work")
 
@@ -79,7 +79,7 @@ class WaitingJobs:
         self._turns.put(job.slot, None, cost=job.cost)
 
     def take(self) -> Job:
-        """Return the first job of the slot whose turn it is; `queue.Empty` is raised if none waits."""
+        """Return the first job of the next slot; raise `queue.Empty` if none waits."""
         slot, _ = self._turns.get(block=False)
         jobs = self._jobs[slot]
         job = heappop(jobs)
@@ -89,13 +89,13 @@ class WaitingJobs:
         return job
 
     def finish(self, job: Job) -> None:
-        """Correct the charge, now that the job has left its worker."""
+        """Correct the charge after the job has left its worker."""
         difference = self._cost.correction(job, time.monotonic_ns() - job.started)  # type: ignore[arg-type]
         if difference:
             self._turns.settle(job.slot, difference)
 
     def refund(self, job: Job) -> None:
-        """Take the charge back: the job kept no worker busy."""
+        """Refund the charge: the job kept no worker busy."""
         self._turns.settle(job.slot, -job.cost)
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""Publishing to RabbitMQ with confirms: a window of messages ahead of the broker's answers, none of them lost.
+"""Publish to RabbitMQ with confirms: a window of unconfirmed messages, none of which is lost.
 
 What happens to a message, and where:
 

@@ -16,7 +16,7 @@ from fairsched.amqp._publishing import PublishWindow
 from fairsched.amqp.urls import check_urls, endpoint
 from fairsched.errors import ConfigurationError, ConnectionFailed, PublishFailed
 from fairsched.publisher.contents import Contents
-from fairsched.publisher.io_thread import IOThread, PublishingOwner
+from fairsched.publisher.io_thread import IOThread, PublisherEvents
 
 #: Begins the routing keys of direct reply-to, which RabbitMQ answers *and* returns if the message is mandatory.
 _DIRECT_REPLY = "amq.rabbitmq.reply-to"
@@ -103,7 +103,7 @@ def _seconds(name: str, value: object) -> float:
     return min(checked_timeout(value, name), threading.TIMEOUT_MAX)
 
 
-class Client(PublishingOwner):
+class Client(PublisherEvents):
     """Shared by the sync and asyncio publishers.
 
     Parameters
@@ -113,7 +113,7 @@ class Client(PublishingOwner):
 
     Notes
     -----
-    All public methods are safe from any thread. The I/O thread calls those of `PublishingOwner`.
+    All public methods are safe from any thread. The I/O thread calls those of `PublisherEvents`.
     """
 
     def __init__(self, settings: PublisherOptions) -> None:

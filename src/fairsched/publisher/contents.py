@@ -1,4 +1,4 @@
-"""The properties of outgoing messages: checked, and encoded once when they are alike."""
+"""Properties of outgoing messages: checked, and encoded once for messages with equal properties."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from pika.spec import BasicProperties
 from fairsched.amqp._properties import PROPERTY_NAMES, encode_properties
 from fairsched.amqp.fieldtables import write_table
 
-#: Properties of which few messages have the same, so that it does not pay to remember them.
+#: Properties that differ between most messages, so that caching them would not pay.
 _OWN = frozenset(("headers", "message_id", "correlation_id", "timestamp"))
-#: Types of which values that are equal are encoded alike.
+#: Types whose equal values have the same encoding.
 _PLAIN = frozenset((str, int))
-#: How many are remembered.
+#: Number of encoded contents in the cache.
 _MOST = 256
-#: What RabbitMQ allows, in milliseconds.
+#: Longest expiration that RabbitMQ accepts, in milliseconds.
 _LONGEST_LIFE = 2**32 - 1
 
 
 class Contents:
-    """Encodes properties, and remembers those that come again.
+    """Encoder of properties with a cache.
 
     Notes
     -----
-    Safe from any thread: two that find the same set for the first time both encode it. O(length of the values).
+    Thread-safe: two threads that encode the same new properties at once may both encode them. O(length of the values).
     """
 
     def __init__(self) -> None:
-        #: A message that nothing was said about.
+        #: Properties of a message without any argument.
         self.plain = encode_properties({"delivery_mode": 2})
         self._known: dict[tuple[tuple[str, Any], ...], bytes] = {}
 
     def encode(self, properties: BasicProperties | None, given: dict[str, Any]) -> bytes:
-        """Return properties as they stand in a content header.
+        """Encode properties for a content header.
 
         Parameters
         ----------
@@ -71,7 +71,7 @@ class Contents:
 
 
 def _checked(values: dict[str, Any]) -> dict[str, Any]:
-    """Bring values into the types that AMQP has."""
+    """Convert values to the types of AMQP."""
     headers = values.get("headers")
     if headers is not None:
         if not isinstance(headers, Mapping):
@@ -90,7 +90,7 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _milliseconds(expiration: object) -> str:
-    """Return a message's time to live as AMQP has it: the broker closes the channel at what it does not understand."""
+    """Return a time to live in milliseconds, as text: the broker closes the channel at any other."""
     if isinstance(expiration, str):
         if expiration.isascii() and expiration.isdigit() and len(expiration) <= 10 and int(expiration) <= _LONGEST_LIFE:
             return expiration

@@ -9,7 +9,7 @@ import pika.exceptions
 
 from fairsched.amqp._publishing import PublishWindow, encode_message
 from fairsched.amqp.backoff import Backoff
-from fairsched.amqp.connection_thread import ConnectionThread, Owner
+from fairsched.amqp.connection_thread import ConnectionEvents, ConnectionThread
 from fairsched.amqp.errors import broker_text
 from fairsched.errors import ConnectionFailed, MessageReturned, PublishFailed
 from fairsched.publisher.transport import PublisherTransport
@@ -23,14 +23,12 @@ _log = logging.getLogger(__name__)
 _CHANNEL = 1
 #: Code with which a broker that is stopped, or an operator, closes a connection.
 _FORCED = 320
-#: Bytes around a frame's payload.
-_AROUND = 8
 #: Bytes that are given to the connection at once.
 _TOGETHER = 1 << 18
 
 
-class PublishingOwner(Owner):
-    """The client of a publisher, as its I/O thread sees it; the thread calls every method."""
+class PublisherEvents(ConnectionEvents):
+    """Events of a publisher's connection; the I/O thread calls every method."""
 
     def progressed(self) -> None:
         """Messages were settled, or the connection is unblocked: there may be room."""
@@ -45,7 +43,7 @@ class IOThread(ConnectionThread):
         Tried in turn.
     messages, size : int
         Of the window.
-    owner : PublishingOwner
+    owner : PublisherEvents
         Told how it begins, goes on and ends.
 
     Notes
@@ -59,13 +57,13 @@ class IOThread(ConnectionThread):
     twice without a confirm in between; a connection that is merely cut, or closed by an operator, accuses no message.
     """
 
-    _owner: PublishingOwner
+    _owner: PublisherEvents
 
-    def __init__(self, urls: Sequence[str], messages: int, size: int, owner: PublishingOwner) -> None:
+    def __init__(self, urls: Sequence[str], messages: int, size: int, owner: PublisherEvents) -> None:
         super().__init__(urls, owner, "fairsched-publisher", kind=PublisherTransport)
-        #: How often a lost connection was made again.
+        #: Number of times that a lost connection was replaced.
         self.reconnects = 0
-        #: Whether the broker takes no messages for now, and why.
+        #: Reason of the broker for not accepting messages at the moment; None: it accepts them.
         self.blocked: str | None = None
         self.window = PublishWindow(messages, size, self.wake)
         #: Bytes of the longest payload of a frame.
@@ -76,23 +74,23 @@ class IOThread(ConnectionThread):
         self._begun = self._closing = False
         #: Connections in a row that the broker closed by an error before it confirmed anything.
         self._fruitless = 0
-        #: Whether the window is going out on the present connection.
+        #: Whether the window is being sent on the current connection.
         self._sending = False
 
     # From any thread ---------------------------------------------------------------------------------------------
 
     @property
     def connected(self) -> bool:
-        """Whether messages can go out, as far as is known."""
+        """Whether messages can be sent, as far as is known."""
         return self._transport is not None
 
     @property
     def address(self) -> str:
-        """Host and port that was connected to last."""
+        """Host and port of the last connection."""
         return self._connection.address
 
     def wake(self) -> None:
-        """Have what is in the window sent as soon as the I/O thread can."""
+        """Make the I/O thread send the messages in the window."""
         if not self._ended.is_set():
             self._loop.add_callback_threadsafe(self._send)
 
@@ -157,7 +155,7 @@ class IOThread(ConnectionThread):
             self._fail(ConnectionFailed(f"{self._connection.address} has no publisher confirms, which are needed"))
 
     def _on_confirm_mode(self, transport: PublisherTransport) -> None:
-        self._longest = transport.params.frame_max - _AROUND
+        self._longest = transport.longest
         self.window.again(self._longest)
         transport.window = self.window
         transport.confirmed = self._on_progress
@@ -169,7 +167,7 @@ class IOThread(ConnectionThread):
         self._send()
 
     def _on_channel_closed(self, transport: PublisherTransport, reason: BaseException) -> None:
-        """Find out which message it was that the broker closed the channel for, and open another channel."""
+        """Find the message for which the broker closed the channel, and open another channel."""
         self._transport = transport.window = None
         if not isinstance(reason, pika.exceptions.ChannelClosedByBroker):
             return
@@ -180,7 +178,7 @@ class IOThread(ConnectionThread):
         _log.warning("%s; opening another", what)
         before = self.window.failed
         self.window.suspect(PublishFailed(what))
-        # A message that failed is progress, and so is the knowledge that there is one; anything else waits its turn.
+        # A failed message is progress, and so is finding one; otherwise wait for the next attempt.
         delay = 0.0 if self.window.failed > before or self.window.singly else self._backoff.failed()
         self._loop.call_later(delay, lambda: self._open_channel(transport))
         self._owner.progressed()
@@ -188,7 +186,7 @@ class IOThread(ConnectionThread):
     # Messages ----------------------------------------------------------------------------------------------------
 
     def _send(self) -> None:
-        """Give the connection what is in the window."""
+        """Pass the messages in the window to the connection."""
         transport = self._transport
         if transport is None or self.blocked is not None:
             return
@@ -196,7 +194,7 @@ class IOThread(ConnectionThread):
             transport.emit(data)
 
     def _on_progress(self) -> None:
-        """Go on after confirms."""
+        """Continue after confirms."""
         self._connection.useful()
         self._fruitless = 0
         if self.window.singly:
@@ -204,7 +202,7 @@ class IOThread(ConnectionThread):
         self._owner.progressed()
 
     def _on_confirm(self, frame: Any) -> None:
-        """Take a confirm that took pika's way."""
+        """Process a confirm that came through pika."""
         method = frame.method
         self.window.confirm(method.delivery_tag, method.multiple, method.NAME == "Basic.Nack")
         self._on_progress()

@@ -118,7 +118,7 @@ class Publisher:
         if error is None:
             self.close()
             return
-        # What was published before the exception is published; but an exception must not wait for long.
+        # Messages published before the exception are still sent; but an exception must not wait for long.
         try:
             if self._client.is_open:
                 self.flush(self._client.leave_timeout())
@@ -246,7 +246,7 @@ class Publisher:
         finally:
             client.window.queueing = interrupts
             if interrupts:
-                self._changed.set()  # the interrupted call looks again: its change may have been cleared here
+                self._changed.set()  # make the interrupted call check again: its change may have been cleared here
             self._turn.release()
 
     def flush(self, timeout: float | None = None) -> None:

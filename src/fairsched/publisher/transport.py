@@ -9,18 +9,18 @@ from fairsched.amqp.transport import Transport
 
 
 class PublisherTransport(Transport):
-    """A `Transport` that gives confirms to a `PublishWindow`, all that a read brings at once.
+    """A `Transport` that passes all confirms of a read to a `PublishWindow` at once.
 
     Attributes
     ----------
     window : PublishWindow or None
-        Takes the confirms of the connection's one channel, once that is in confirm mode.
+        Receiver of the confirms of the connection's only channel, once this is in confirm mode.
     confirmed : callable
-        Called after confirms were taken.
+        Called after confirms were processed.
 
     Notes
     -----
-    For the I/O thread alone. What is no confirm takes pika's way, a frame at a time.
+    Only the I/O thread may use it. Frames other than confirms are processed by pika, one at a time.
     """
 
     window: PublishWindow | None = None
@@ -42,6 +42,6 @@ class PublisherTransport(Transport):
         return position, True, frames
 
     def emit(self, data: bytes) -> None:
-        """Send frames. What the socket does not take at once is not copied again and again."""
+        """Send frames, without copying repeatedly what the socket does not accept at once."""
         self._adapter_emit_data(memoryview(data))  # type: ignore[arg-type]
         self.bytes_sent += len(data)

@@ -25,7 +25,7 @@ _BACKOFF = (0.5, 10.0)
 
 @dataclass(frozen=True)
 class Broker:
-    """The broker's addresses, and the patience with which it is looked for.
+    """Addresses of the broker, with timeouts and retries.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class Broker:
 
 
 class Retries:
-    """Counts the failures in a row of what is done over a connection, and says when there were too many.
+    """Counter of consecutive failures of an operation on the broker; it ends the retries.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Retries:
         self._wait = wait
 
     def failed(self, error: ConnectionFailed) -> None:
-        """Wait, and return if it is to be tried again; else raise the error."""
+        """Wait before the next attempt; raise the error if there is none left."""
         if self._left == 0 or isinstance(error, RequestRefused):
             raise error
         self._left -= 1
@@ -70,7 +70,7 @@ class Retries:
         self._wait(self._backoff.failed())
 
     def succeeded(self) -> None:
-        """Note that something was done, so that as many failures are allowed as in the beginning."""
+        """Note a success, which resets the number of allowed failures."""
         if self._left < self._most:
             self._left = self._most
             self._backoff.succeeded()
@@ -156,7 +156,7 @@ def with_heartbeat(url: str, seconds: int) -> str:
 
 
 def close_channel(session: Session, channel: Any, patience: int = 1) -> None:
-    """Close a channel, and return when the broker has handled all that was sent on it; see `Session.call`."""
+    """Close a channel, and wait until the broker has processed everything sent on it; see `Session.call`."""
 
     def close(callback: Callable[[Any], None]) -> None:
         channel.add_on_close_callback(lambda _channel, _reason: callback(None))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from fairsched.amqp.shortstring import LONGEST
 from fairsched.amqp.urls import parameters
 from fairsched.errors import ConfigurationError
 
@@ -21,8 +22,8 @@ __all__ = ["dead_letter"]
 #: properties of a message must fit into one frame.
 _LONGEST_REASON = 1000
 _RESERVED = 12_000
-#: Bytes of a header beside name and value, and of the longest name, property or routing key that AMQP has.
-_AROUND, _SHORT = 6, 255
+#: Bytes of a header in addition to its name and value.
+_AROUND = 6
 #: Headers added to a copy: where the message was.
 _ORIGIN = {"queue": "x-original-queue", "exchange": "x-original-exchange", "routing_key": "x-original-routing-key"}
 _REASON = "x-reason"
@@ -148,7 +149,7 @@ def _short(text: Column) -> Column:
     """Cut a text that AMQP would refuse; a character has at most four bytes."""
     from pyspark.sql import functions as F
 
-    return F.when(F.octet_length(text) > _SHORT, F.substring(text, 1, _SHORT // 4)).otherwise(text)
+    return F.when(F.octet_length(text) > LONGEST, F.substring(text, 1, LONGEST // 4)).otherwise(text)
 
 
 def _fitting(headers: Column, room: int, longest: int) -> tuple[Column, Column]:
@@ -160,7 +161,7 @@ def _fitting(headers: Column, room: int, longest: int) -> tuple[Column, Column]:
 
     def number(entry: Column, place: Column) -> Column:
         size = F.octet_length(entry["key"]) + F.coalesce(F.octet_length(entry["value"]), F.lit(0)) + _AROUND
-        size = F.when(F.octet_length(entry["key"]) > _SHORT, F.lit(1 << 30)).otherwise(size)
+        size = F.when(F.octet_length(entry["key"]) > LONGEST, F.lit(1 << 30)).otherwise(size)
         return F.struct(
             (size.cast("bigint") * (1 << 30) + place).alias("number"), entry["key"].alias("key"),
             entry["value"].alias("value"),

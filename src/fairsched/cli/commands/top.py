@@ -42,7 +42,7 @@ def top(control: str | None, config: Path | None, interval: float, once: bool, a
 
 
 def _views(path: str, interval: float) -> Iterator[dict[str, Any]]:
-    """Yield what is to be shown, look after look."""
+    """Yield the view of each poll of the worker."""
     before: dict[str, dict[str, Any]] = {}
     looked = 0.0
     while True:
@@ -61,7 +61,7 @@ def _views(path: str, interval: float) -> Iterator[dict[str, Any]]:
 
 
 def _progress(why: dict[str, Any], old: dict[str, Any] | None) -> int | None:
-    """Return the cost served since the last look; None if it was not in it. Estimates may be corrected downwards."""
+    """Return the cost served since the last poll; None without one. Estimates may be corrected downwards."""
     return None if old is None else max(0, why["work"] - old["work"])
 
 
@@ -73,7 +73,7 @@ def _row(why: dict[str, Any]) -> dict[str, Any]:
 
 
 def _state(why: dict[str, Any]) -> str:
-    """Say in a word or two how it is."""
+    """Describe the state in a word or two."""
     words = {
         "stopping": why["stopping"] or why["problem"] is not None,
         "no connection": not why["connected"],

@@ -45,7 +45,7 @@ cdef struct Content:
     bint mandatory
 
 cdef inline int64_t contents_size(const Content* c, int64_t longest) noexcept nogil:
-    """Octets of header and body in frames whose payloads have at most `longest` octets."""
+    """Return the octets of header and body in frames whose payloads have at most `longest` octets."""
     return (
         FRAME_AROUND + CONTENT_HEAD + c.properties_size
         + c.body_size + FRAME_AROUND * ((c.body_size + longest - 1) // longest)
@@ -72,29 +72,29 @@ cdef inline void contents_write(const Content* c, uint32_t channel, int64_t long
 
 # Properties -----------------------------------------------------------------------------------------------------------
 
-cdef struct Properties:  # of each, in the order of its flag, where its value is
-    int64_t begin[PROPERTIES]   # -1: it is not there
+cdef struct Properties:  # begin and end of each value, in the order of the flags
+    int64_t begin[PROPERTIES]   # -1: the property is missing
     int64_t end[PROPERTIES]
 
 cdef inline int64_t contents_prefix(int number) noexcept nogil:
-    """Octets that say how long a property is."""
+    """Return the octets of a property's length."""
     if number == PROPERTY_HEADERS:
         return 4
     return 0 if number in (PROPERTY_DELIVERY_MODE, PROPERTY_PRIORITY, PROPERTY_TIMESTAMP) else 1
 
 cdef inline int64_t contents_fixed(int number) noexcept nogil:
-    """Octets of a property that has no prefix."""
+    """Return the octets of a property without a length."""
     return 8 if number == PROPERTY_TIMESTAMP else 1
 
 cdef inline bint contents_find(const uint8_t* header, int64_t size, Properties* found) noexcept nogil:
-    """Find the properties in the payload of a content header; False: it is none. A table begins with its length."""
+    """Find the properties in the payload of a content header; False: malformed. A table begins with its length."""
     cdef int64_t at = CONTENT_HEAD + 2, prefix, length
     cdef uint64_t flags
     cdef int number
     if size < at:
         return False
     flags = frames_number(header + CONTENT_HEAD, 2)
-    if flags & 3:  # no such property, or more flags
+    if flags & 3:  # an unknown property, or more flags
         return False
     for number in range(PROPERTIES):
         found.begin[number] = -1
@@ -112,14 +112,14 @@ cdef inline bint contents_find(const uint8_t* header, int64_t size, Properties* 
     return True
 
 cdef inline int64_t contents_body_size(const uint8_t* header) noexcept nogil:
-    """The size of the body that a content header tells; negative: more than there can be."""
+    """Return the size of the body according to a content header; negative: out of range."""
     return <int64_t> frames_number(header + 4, 8)
 
 cdef inline bint contents_has(const Properties* found, int number) noexcept nogil:
     return found.begin[number] >= 0
 
 cdef inline Text contents_text(const uint8_t* header, const Properties* found, int number) noexcept nogil:
-    """The value of a property, for `headers` from the length on; nothing if it is not there."""
+    """Return the value of a property, of `headers` with its length; empty if the property is missing."""
     if found.begin[number] < 0:
         return Text(NULL, 0)
     return Text(header + found.begin[number], <uint32_t> (found.end[number] - found.begin[number]))
@@ -127,7 +127,7 @@ cdef inline Text contents_text(const uint8_t* header, const Properties* found, i
 cdef inline uint64_t contents_number(
     const uint8_t* header, const Properties* found, int number, uint64_t otherwise
 ) noexcept nogil:
-    """The value of a property that is a number: delivery mode, priority, timestamp."""
+    """Return the value of a numeric property: delivery mode, priority, timestamp."""
     if found.begin[number] < 0:
         return otherwise
     return frames_number(header + found.begin[number], <int> contents_fixed(number))

@@ -17,23 +17,23 @@ from fairsched.core.amqp.constants cimport (
 
 cdef enum Found:
     FOUND_WHOLE
-    FOUND_PART    # the beginning of a delivery whose end is not there yet
-    FOUND_OTHER   # another frame, a delivery with a longer body, or what may become one of these
+    FOUND_PART    # the beginning of a delivery whose end has not arrived
+    FOUND_OTHER   # another frame, a delivery with a longer body, or the possible beginning of either
 
 cdef enum FrameFound:
     FRAME_WHOLE
-    FRAME_PART       # the beginning of a frame whose end is not there yet
-    FRAME_TOO_LONG   # its payload is longer than was agreed
-    FRAME_UNENDED    # the octet behind its payload is not what it has to be
+    FRAME_PART       # the beginning of a frame whose end has not arrived
+    FRAME_TOO_LONG   # the payload is longer than the negotiated limit
+    FRAME_UNENDED    # the octet after the payload is not FRAME_END
 
-cdef struct FrameSpan:  # one frame, or what its head says of it
+cdef struct FrameSpan:  # one frame, possibly incomplete
     uint8_t kind
     uint32_t channel
     const uint8_t* payload
     int64_t size           # of the payload
-    int64_t whole          # of all of it
+    int64_t whole          # of the frame
 
-cdef struct Delivery:  # where its parts are, as offsets into the bytes
+cdef struct Delivery:  # offsets of its parts in the bytes
     uint32_t channel
     int64_t method
     int64_t method_end
@@ -53,24 +53,24 @@ cdef inline uint64_t frames_number(const uint8_t* at, int octets) noexcept nogil
     return number
 
 cdef inline uint8_t* frames_write(uint8_t* to, uint64_t number, int octets) noexcept nogil:
-    """Write an unsigned number, most significant octet first; return where it ends."""
+    """Write an unsigned number, most significant octet first; return its end."""
     cdef int i
     for i in range(octets):
         to[i] = <uint8_t> (number >> 8 * (octets - 1 - i))
     return to + octets
 
 cdef inline uint8_t* frames_octets(uint8_t* to, const uint8_t* found, int64_t size) noexcept nogil:
-    """Write octets; return where they end."""
+    """Write octets; return their end."""
     if size:
         memcpy(to, found, size)
     return to + size
 
 cdef inline uint8_t* frames_text(uint8_t* to, const uint8_t* text, int64_t size) noexcept nogil:
-    """Write a short string, whose length stands in one octet; return where it ends."""
+    """Write a short string after its length of one octet; return its end."""
     return frames_octets(frames_write(to, <uint64_t> size, 1), text, size)
 
 cdef inline uint8_t* frames_head(uint8_t* to, int kind, uint32_t channel, int64_t size) noexcept nogil:
-    """Write what stands before a payload of so many octets; return where it begins."""
+    """Write the head of a frame with a payload of `size` octets; return the beginning of the payload."""
     to[0] = <uint8_t> kind
     return frames_write(frames_write(to + 1, channel, 2), <uint64_t> size, 4)
 
@@ -79,8 +79,8 @@ cdef inline FrameFound frames_span(
 ) noexcept nogil:
     """Look for any frame at the beginning of `bytes`, with a payload of at most `longest` octets.
 
-    The head is read as soon as it is there (`payload` is NULL until then), so that who gets FRAME_PART knows how much
-    `whole` there will be.
+    The head is read as soon as it is complete (`payload` is NULL until then): with FRAME_PART, `whole` is the length of
+    the frame to come.
     """
     f.payload = NULL
     f.kind = 0
@@ -100,13 +100,13 @@ cdef inline FrameFound frames_span(
     return FRAME_WHOLE if bytes[f.whole - 1] == FRAME_END else FRAME_UNENDED
 
 cdef inline bint frames_broken(const uint8_t* bytes, int64_t size, int64_t end) noexcept nogil:
-    """Whether the octet after a payload is there, and not what it has to be."""
+    """Whether the octet after a payload has arrived and is not FRAME_END."""
     return end < size and bytes[end] != FRAME_END
 
 cdef inline bint frames_expected(
     const uint8_t* bytes, int64_t size, int64_t start, int kind, uint32_t channel
 ) noexcept nogil:
-    """Whether what is there of a frame's kind and channel is that: no other frame may wait for what does not come."""
+    """Whether a frame's kind and channel, as far as they have arrived, are the expected ones: no other must wait."""
     if start < size and bytes[start] != kind:
         return False
     return size - start < 3 or frames_number(bytes + start + 1, 2) == channel
@@ -136,7 +136,7 @@ cdef inline Found frames_method(const uint8_t* bytes, int64_t size, int64_t star
     return FOUND_WHOLE if frames_names(bytes, d.tag + 9, d.method_end) else FOUND_OTHER
 
 cdef inline Found frames_body(const uint8_t* bytes, int64_t size, int64_t start, Delivery* d) noexcept nogil:
-    """Look for the one frame of a body at `start`, where it ends being known."""
+    """Look for the single frame of a body at `start`; its end is known."""
     if not frames_expected(bytes, size, start, FRAME_BODY, d.channel):
         return FOUND_OTHER
     if d.body <= size and <int64_t> frames_number(bytes + start + 3, 4) != d.body_end - d.body:
@@ -164,7 +164,7 @@ cdef inline Found frames_content(
     if frames_number(bytes + d.header, 2) != BASIC_DELIVER >> 16 or body_size < 0 or body_size > longest:
         return FOUND_OTHER
     d.body = d.body_end = d.end = d.header_end + 1
-    if body_size == 0:  # and no frame for it
+    if body_size == 0:  # has no frame
         return FOUND_WHOLE
     d.body += FRAME_HEAD
     d.body_end = d.body + body_size
@@ -176,7 +176,7 @@ cdef inline Found frames_find(
 ) noexcept nogil:
     """Look for a delivery at `start`, with a body of at most `longest` octets.
 
-    Unless it is FOUND_OTHER, `channel` says whose it is.
+    `channel` is set unless the result is FOUND_OTHER.
     """
     cdef Found found
     d.method = d.method_end = d.tag = d.header = d.header_end = d.body = d.body_end = d.end = start

@@ -28,7 +28,7 @@ from fairsched.core.amqp.settlements cimport SETTLEMENT_SIZE, settlements_write
 from fairsched.core.amqp.tables cimport reader_table
 
 
-# What a client sends: class connection --------------------------------------------------------------------------------
+# Sent by clients: class connection ------------------------------------------------------------------------------------
 
 cdef struct ConnectionStartOk:
     Text client_properties   # a table, from its length on; so are all tables here
@@ -90,7 +90,7 @@ cdef inline bint close_read(Reader* r, Close* m) noexcept nogil:
     return reader_done(r)
 
 
-# … classes channel and access -----------------------------------------------------------------------------------------
+# Sent by clients: classes channel and access --------------------------------------------------------------------------
 
 cdef struct AccessRequest:
     Text realm
@@ -121,7 +121,7 @@ cdef inline bint access_request_read(Reader* r, AccessRequest* m) noexcept nogil
     return reader_done(r)
 
 
-# … class exchange -----------------------------------------------------------------------------------------------------
+# Sent by clients: class exchange --------------------------------------------------------------------------------------
 
 cdef struct ExchangeDeclare:
     Text exchange
@@ -179,7 +179,7 @@ cdef inline bint exchange_bind_read(Reader* r, ExchangeBind* m) noexcept nogil:
     return reader_done(r)
 
 
-# … class queue --------------------------------------------------------------------------------------------------------
+# Sent by clients: class queue -----------------------------------------------------------------------------------------
 
 cdef struct QueueDeclare:
     Text queue
@@ -255,7 +255,7 @@ cdef inline bint queue_delete_read(Reader* r, QueueDelete* m) noexcept nogil:
     return reader_done(r)
 
 
-# … class basic --------------------------------------------------------------------------------------------------------
+# Sent by clients: class basic -----------------------------------------------------------------------------------------
 
 cdef struct BasicQos:
     uint32_t prefetch_size
@@ -360,14 +360,14 @@ cdef inline bint basic_recover_read(Reader* r, bint* requeue) noexcept nogil:
     return reader_done(r)
 
 
-# … class confirm ------------------------------------------------------------------------------------------------------
+# Sent by clients: class confirm ---------------------------------------------------------------------------------------
 
 cdef inline bint confirm_select_read(Reader* r, bint* no_wait) noexcept nogil:
     no_wait[0] = reader_number(r, 1) & 1
     return reader_done(r)
 
 
-# What a broker sends: any method --------------------------------------------------------------------------------------
+# Sent by brokers: any method ------------------------------------------------------------------------------------------
 
 cdef inline int64_t method_begin(Bytes* out, uint32_t channel, uint32_t method) noexcept nogil:
     """Begin a frame with a method; return where, for `method_end`. Nothing may be taken from `out` in between."""
@@ -402,7 +402,7 @@ cdef inline void method_write_short(Bytes* out, uint32_t channel, uint32_t metho
     method_end(out, start)
 
 
-# … classes connection, channel and access -----------------------------------------------------------------------------
+# Sent by brokers: classes connection, channel and access --------------------------------------------------------------
 
 cdef inline void connection_start_write(
     Bytes* out, Text server_properties, Text mechanisms, Text locales
@@ -476,7 +476,7 @@ cdef inline void access_request_ok_write(Bytes* out, uint32_t channel, uint32_t 
     method_write_number(out, channel, ACCESS_REQUEST_OK, ticket, 2)
 
 
-# … class queue --------------------------------------------------------------------------------------------------------
+# Sent by brokers: class queue -----------------------------------------------------------------------------------------
 
 cdef inline void queue_declare_ok_write(
     Bytes* out, uint32_t channel, Text queue, uint32_t message_count, uint32_t consumer_count
@@ -494,7 +494,7 @@ cdef inline void queue_delete_ok_write(Bytes* out, uint32_t channel, uint32_t me
     method_write_number(out, channel, QUEUE_DELETE_OK, message_count, 4)
 
 
-# … class basic --------------------------------------------------------------------------------------------------------
+# Sent by brokers: class basic -----------------------------------------------------------------------------------------
 
 cdef inline void basic_consume_ok_write(Bytes* out, uint32_t channel, Text consumer_tag) noexcept nogil:
     method_write_short(out, channel, BASIC_CONSUME_OK, consumer_tag)
@@ -532,7 +532,7 @@ cdef inline void basic_nack_write(
     settle_write(out, channel, delivery_tag, VERDICT_REQUEUE if requeue else VERDICT_REJECT, multiple)
 
 
-# … methods with a content ---------------------------------------------------------------------------------------------
+# Sent by brokers: methods with a content ------------------------------------------------------------------------------
 
 cdef inline void basic_deliver_write(
     Bytes* out, uint32_t channel, int64_t longest, Text consumer_tag, uint64_t delivery_tag, bint redelivered,

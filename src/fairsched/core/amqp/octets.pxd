@@ -18,7 +18,7 @@ cdef enum:
     SHORT_MAX = 255      # octets of a short string
 
 
-# Strings in somebody else's memory ------------------------------------------------------------------------------------
+# Strings in memory of another owner -----------------------------------------------------------------------------------
 
 cdef struct Text:
     const uint8_t* data
@@ -38,7 +38,7 @@ cdef inline bint text_begins(Text a, const char* literal) noexcept nogil:
     return a.length >= prefix.length and text_equal(Text(a.data, prefix.length), prefix)
 
 cdef inline Text text_copy(Text text) noexcept nogil:
-    """A copy, to be freed; its data is NULL when memory is exhausted."""
+    """Return a copy, to be freed with `text_free`; its data is NULL when memory is exhausted."""
     cdef uint8_t* data = <uint8_t*> malloc(text.length + 1)
     if data != NULL:
         if text.length:
@@ -57,13 +57,13 @@ cdef struct Reader:
     const uint8_t* data
     int64_t at
     int64_t end
-    bint broken      # something was not there
+    bint broken      # a value was cut short
 
 cdef inline Reader reader_of(const uint8_t* data, int64_t size) noexcept nogil:
     return Reader(data, 0, size, False)
 
 cdef inline const uint8_t* reader_skip(Reader* r, int64_t size) noexcept nogil:
-    """Go on by so many octets and return where they begin; NULL: they are not there."""
+    """Skip `size` octets and return their beginning; NULL if fewer are left."""
     cdef const uint8_t* found = r.data + r.at
     if size > r.end - r.at:
         r.broken = True
@@ -77,7 +77,7 @@ cdef inline uint64_t reader_number(Reader* r, int octets) noexcept nogil:
     return frames_number(at, octets) if at != NULL else 0
 
 cdef inline Text reader_text(Reader* r, int octets) noexcept nogil:
-    """Read a string whose length stands before it in so many octets."""
+    """Read a string that follows its length, which takes `octets` octets."""
     cdef uint32_t length = <uint32_t> reader_number(r, octets)
     cdef const uint8_t* data = reader_skip(r, length)
     return Text(data, length if data != NULL else 0)
@@ -89,7 +89,7 @@ cdef inline Text reader_long(Reader* r) noexcept nogil:
     return reader_text(r, 4)
 
 cdef inline bint reader_done(Reader* r) noexcept nogil:
-    """Whether all was there that was read, and nothing more is."""
+    """Whether no value was cut short, and nothing is left."""
     return not r.broken and r.at == r.end
 
 
@@ -97,10 +97,10 @@ cdef inline bint reader_done(Reader* r) noexcept nogil:
 
 cdef struct Bytes:
     uint8_t* data
-    int64_t begin      # what is before was taken
+    int64_t begin      # octets before it were taken
     int64_t end
     int64_t room
-    bint failed        # memory was exhausted: what is in there is not whole
+    bint failed        # memory was exhausted: the content is incomplete
 
 cdef inline void bytes_init(Bytes* b) noexcept nogil:
     b.data = NULL
@@ -115,17 +115,17 @@ cdef inline int64_t bytes_size(const Bytes* b) noexcept nogil:
     return b.end - b.begin
 
 cdef inline void bytes_take(Bytes* b, int64_t size) noexcept nogil:
-    """Drop octets from the beginning, of those that are there."""
+    """Drop `size` octets from the beginning; the caller knows that there are as many."""
     b.begin += size
     if b.begin == b.end:
         b.begin = b.end = 0
 
 cdef inline void bytes_cut(Bytes* b, int64_t size) noexcept nogil:
-    """Drop from the end all but the first so many octets."""
+    """Keep only the first `size` octets."""
     b.end = min(b.end, b.begin + size)
 
 cdef inline void bytes_grow(Bytes* b, int64_t size) noexcept nogil:
-    """Make room for so many octets more, at the place of those taken if that is the larger part."""
+    """Make room for `size` more octets; in place if at least half of the octets were taken."""
     cdef int64_t held = b.end - b.begin, room = max(2 * b.room, <int64_t> BYTES_LEAST)
     cdef uint8_t* data
     if b.begin >= held and held + size <= b.room:
@@ -147,13 +147,13 @@ cdef inline void bytes_grow(Bytes* b, int64_t size) noexcept nogil:
     b.end = held
 
 cdef inline uint8_t* bytes_room(Bytes* b, int64_t size) noexcept nogil:
-    """A place for so many octets, to be added by `bytes_add`; NULL when memory is exhausted."""
+    """Return room for `size` octets, to be added by `bytes_add`; NULL when memory is exhausted."""
     if size > b.room - b.end and not b.failed:
         bytes_grow(b, size)
     return b.data + b.end if not b.failed else NULL
 
 cdef inline void bytes_add(Bytes* b, int64_t size) noexcept nogil:
-    """Take in octets that were written where `bytes_room` said."""
+    """Add octets that were written to the room that `bytes_room` returned."""
     b.end += size
 
 cdef inline void bytes_append(Bytes* b, const uint8_t* data, int64_t size) noexcept nogil:
@@ -169,7 +169,7 @@ cdef inline void bytes_number(Bytes* b, uint64_t number, int octets) noexcept no
         b.end += octets
 
 cdef inline void bytes_short(Bytes* b, Text text) noexcept nogil:
-    """Append a short string; what is longer is cut off."""
+    """Append a short string, truncated to SHORT_MAX octets."""
     text.length = min(text.length, <uint32_t> SHORT_MAX)
     bytes_number(b, text.length, 1)
     bytes_append(b, text.data, text.length)
@@ -179,6 +179,6 @@ cdef inline void bytes_long(Bytes* b, Text text) noexcept nogil:
     bytes_append(b, text.data, text.length)
 
 cdef inline void bytes_put(Bytes* b, int64_t offset, uint64_t number, int octets) noexcept nogil:
-    """Write a number over octets that are there already, at `offset` from the first."""
+    """Overwrite octets at `offset` from the first with a number."""
     if not b.failed:
         frames_write(b.data + b.begin + offset, number, octets)

@@ -25,11 +25,11 @@ from fairsched.core.amqp.settlements cimport SETTLEMENT_PAYLOAD, SETTLEMENT_SIZE
 # A message in frames --------------------------------------------------------------------------------------------------
 
 cdef inline int64_t publish_method_size(const Content* c) noexcept nogil:
-    """Octets of the payload."""
+    """Return the octets of the payload."""
     return 9 + c.exchange_size + c.key_size
 
 cdef inline int64_t publish_size(const Content* c, int64_t longest) noexcept nogil:
-    """Octets of a message whose frames have payloads of at most `longest` octets."""
+    """Return the octets of a message whose frames have payloads of at most `longest` octets."""
     return FRAME_AROUND + publish_method_size(c) + contents_size(c, longest)
 
 cdef inline uint8_t* publish_method(const Content* c, uint32_t channel, uint8_t* to) noexcept nogil:
@@ -45,11 +45,11 @@ cdef inline void publish_encode(const Content* c, uint32_t channel, int64_t long
     contents_write(c, channel, longest, publish_method(c, channel, to))
 
 cdef inline int64_t publish_frame(const uint8_t* at) noexcept nogil:
-    """Octets of an encoded frame."""
+    """Return the octets of an encoded frame."""
     return FRAME_AROUND + <int64_t> frames_number(at + 3, 4)
 
 cdef inline bint publish_decode(const uint8_t* data, int64_t size, Content* c, uint8_t* body) noexcept nogil:
-    """Read an encoded message, and gather its body, which has room for `size` octets.
+    """Read an encoded message and copy its body, which has room for `size` octets.
 
     False: it is none. What `c` has is in `data`, except the body.
     """
@@ -74,7 +74,7 @@ cdef inline bint publish_decode(const uint8_t* data, int64_t size, Content* c, u
     return True
 
 
-# What the broker says of it -------------------------------------------------------------------------------------------
+# Replies of the broker ------------------------------------------------------------------------------------------------
 
 cdef struct Confirm:
     uint64_t tag
@@ -84,7 +84,7 @@ cdef struct Confirm:
 cdef inline bint confirm_find(
     const uint8_t* bytes, int64_t size, int64_t start, uint32_t channel, Confirm* c
 ) noexcept nogil:
-    """Whether there is a whole basic.ack or basic.nack of the channel at `start`."""
+    """Whether a complete basic.ack or basic.nack of the channel begins at `start`."""
     cdef const uint8_t* at = bytes + start
     cdef uint64_t method
     if size - start < SETTLEMENT_SIZE or at[0] != FRAME_METHOD or at[SETTLEMENT_SIZE - 1] != FRAME_END:
@@ -100,7 +100,7 @@ cdef inline bint confirm_find(
     return True
 
 
-# What is between the two ----------------------------------------------------------------------------------------------
+# The window between the two -------------------------------------------------------------------------------------------
 
 cdef struct Pending:
     void* token      # NULL: settled
@@ -109,13 +109,13 @@ cdef struct Pending:
 cdef struct Window:
     Pending* pending         # by position & (capacity - 1)
     uint64_t capacity        # a power of two, or 0
-    uint64_t base            # the oldest that is in doubt
-    uint64_t sent            # the first that was not handed to the connection
+    uint64_t base            # the oldest unconfirmed message
+    uint64_t sent            # the first message that was not passed to the connection
     uint64_t high            # one past the newest
-    uint64_t before          # position of the delivery tag 0 of the present channel
+    uint64_t before          # position of delivery tag 0 of the current channel
     uint64_t outstanding
-    int64_t size             # of all that is outstanding
-    uint64_t singly          # how many of the next go out one at a time
+    int64_t size             # octets of all outstanding messages
+    uint64_t singly          # number of next messages that are sent one at a time
 
 cdef inline void window_init(Window* w) noexcept nogil:
     w.pending = NULL
@@ -143,7 +143,7 @@ cdef inline bint window_grow(Window* w) noexcept nogil:
     return True
 
 cdef inline bint window_add(Window* w, void* token, int64_t size) noexcept nogil:
-    """Take in a message behind all others; False when memory is exhausted."""
+    """Append a message; False when memory is exhausted."""
     if w.high - w.base == w.capacity and not window_grow(w):
         return False
     window_at(w, w.high)[0] = Pending(token, size)
@@ -153,7 +153,7 @@ cdef inline bint window_add(Window* w, void* token, int64_t size) noexcept nogil
     return True
 
 cdef inline void* window_settle(Window* w, uint64_t position) noexcept nogil:
-    """Take a message out; NULL: it is not there."""
+    """Remove a message; NULL: it is not in the window."""
     cdef void* token
     if position < w.base or position >= w.high:
         return NULL
@@ -169,19 +169,19 @@ cdef inline void* window_settle(Window* w, uint64_t position) noexcept nogil:
     return token
 
 cdef inline uint64_t window_confirmed(const Window* w, const Confirm* c, uint64_t* first) noexcept nogil:
-    """Return the positions that a confirm is about, as the first and one past the last."""
+    """Return the positions that a confirm covers, as the first and one past the last."""
     cdef uint64_t last = w.before + c.tag
-    if c.multiple and c.tag == 0:  # all that was published
+    if c.multiple and c.tag == 0:  # covers all published messages
         last = w.sent - 1
     first[0] = w.base if c.multiple else last
     return min(last + 1, w.sent)
 
 cdef inline bint window_may_send(const Window* w) noexcept nogil:
-    """Whether the next message may go out."""
+    """Whether the next message may be sent."""
     return w.sent < w.high and (w.singly == 0 or w.sent == w.base)
 
 cdef inline void window_again(Window* w) noexcept nogil:
-    """Begin anew on another channel: all that is outstanding is to be sent, in its order, without the gaps."""
+    """Start over on another channel: all outstanding messages must be sent in order, without gaps."""
     cdef uint64_t position = w.high, to = w.high
     while position > w.base:
         position -= 1

@@ -26,7 +26,7 @@ cdef inline void settlements_write(uint8_t* out, unsigned int channel, const Fra
     out[1] = FRAME_END
 
 cdef inline uint64_t settlements_covered(const Frame* frames, uint64_t size) noexcept nogil:
-    """The newest tag that an acknowledgement for several covers; 0: there is none."""
+    """Return the newest tag that an acknowledgement of several covers; 0: there is none."""
     cdef uint64_t i, covered = 0
     for i in range(size):
         if frames[i].multiple:
@@ -36,7 +36,7 @@ cdef inline uint64_t settlements_covered(const Frame* frames, uint64_t size) noe
 cdef inline void settlements_encode(
     uint8_t* out, unsigned int channel, const Frame* frames, uint64_t size
 ) noexcept nogil:
-    """Write frames, `size` of them, into size * SETTLEMENT_SIZE octets: what is refused behind the acknowledgements.
+    """Write frames, `size` of them, into size * SETTLEMENT_SIZE octets: refusals after acknowledgements.
 
     It stays before an acknowledgement that would otherwise cover it. The broker's part for a quorum queue puts aside
     what comes after a few dozen settlements at once, and forgets it if the channel is closed right then: what was given

@@ -9,7 +9,7 @@ Thread safety: that of the system calls. Complexity: one system call.
 from libc.stdint cimport int64_t, uint32_t
 
 cdef enum:
-    RECEIVED_NOTHING = -1  # nothing is there yet
+    RECEIVED_NOTHING = -1  # no data has arrived
     RECEIVED_ERROR = -2
 
 cdef extern from *:

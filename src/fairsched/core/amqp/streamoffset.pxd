@@ -1,7 +1,7 @@
-"""The offset of a message in its stream, as the payload of its content header says.
+"""Offset of a message in its stream, from the payload of its content header.
 
-A broker says so by a header of 64 bits, `x-stream-offset`. A table within the table that comes before it is not
-walked: then the name is searched for among the octets.
+The broker adds it as a header of 64 bits, `x-stream-offset`. Nested tables are not decoded: if the headers contain one,
+the name is searched for in the octets.
 
 Thread safety: pure. Complexity: O(octets of the header). Source: RabbitMQ, "Streams".
 """
@@ -14,10 +14,10 @@ from fairsched.core.amqp.frames cimport frames_number
 from fairsched.core.amqp.tables cimport FIELD_FOUND, FIELD_UNSURE, Field, FieldFound, tables_find
 
 cdef enum:
-    OFFSET_SIZE = 17  # of the name with its length, and the kind of the value
+    OFFSET_SIZE = 17  # of the name with its length, and the type of the value
 
 cdef inline int64_t stream_offset(const uint8_t* at, int64_t size) noexcept nogil:
-    """The offset; -1: the message is in no stream."""
+    """Return the offset; -1: the message is not from a stream."""
     cdef const uint8_t* name = <const uint8_t*> b"\x0fx-stream-offsetl"
     cdef Properties properties
     cdef Field field
@@ -29,7 +29,7 @@ cdef inline int64_t stream_offset(const uint8_t* at, int64_t size) noexcept nogi
         state = tables_find(at, properties.begin[PROPERTY_HEADERS], size, name + 1, OFFSET_SIZE - 2, &field)
         if state == FIELD_FOUND and field.kind == c'l':
             return <int64_t> frames_number(field.value.data, 8)
-    if state == FIELD_UNSURE:  # there is a table in the table, or it is broken
+    if state == FIELD_UNSURE:  # nested or malformed headers
         for begin in range(size - OFFSET_SIZE - 7):
             if memcmp(at + begin, name, OFFSET_SIZE) == 0:
                 return <int64_t> frames_number(at + begin + OFFSET_SIZE, 8)

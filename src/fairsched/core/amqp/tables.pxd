@@ -2,7 +2,7 @@
 
 A table, or an array, is its octets including the length. Input is untrusted: each length is checked against the
 available bytes before use. `tables_valid` and `reader_table` check the whole table; the other functions check only the
-fields they pass, and skip nested values by their length.
+fields they pass, and skip nested values by their length. The types of fields are in `fieldtypes`.
 
 Source: AMQP 0-9-1, section 4.2.5.5, as RabbitMQ's errata have it; RabbitMQ, rabbit_misc (equivalence of arguments).
 Thread safety: pure functions; a buffer is its owner's. Complexity: O(octets).
@@ -14,6 +14,10 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport strtod
 from libc.string cimport memcpy, strcspn
 
+from fairsched.core.amqp.fieldtypes cimport (
+    FAMILY_ARRAY, FAMILY_BOOL, FAMILY_INTEGER, FAMILY_OCTETS, FAMILY_REAL, FAMILY_TABLE, FAMILY_TEXT, FAMILY_TIMESTAMP,
+    FAMILY_VOID, SIZE_UNKNOWN, FieldFamily, FieldType, type_of,
+)
 from fairsched.core.amqp.frames cimport frames_number
 from fairsched.core.amqp.octets cimport (
     Bytes, Reader, Text, bytes_append, bytes_long, bytes_number, bytes_put, bytes_short, bytes_size, reader_skip,
@@ -21,7 +25,7 @@ from fairsched.core.amqp.octets cimport (
 )
 
 cdef enum:
-    TABLES_DEPTH = 100   # tables and arrays inside each other that are followed; RabbitMQ itself nests three
+    TABLES_DEPTH = 100   # deepest nesting of tables and arrays that is followed; RabbitMQ itself nests three
 
 cdef enum FieldFound:
     FIELD_MISSING
@@ -29,8 +33,27 @@ cdef enum FieldFound:
     FIELD_UNSURE  # the table is not flat, or is broken
 
 cdef struct Field:
-    uint8_t kind
-    Text value     # the octets; of a string behind its length, of a table or an array from its length on
+    uint8_t kind   # letter of its type
+    Text value     # its octets: without the length of a string, with the length of a table or an array
+
+
+cdef inline FieldFamily field_family(const Field* f) noexcept nogil:
+    """Return the family of a value's type."""
+    return type_of(f.kind).family
+
+cdef inline bint field_is_table(const Field* f) noexcept nogil:
+    return field_family(f) == FAMILY_TABLE
+
+cdef inline bint field_is_real(const Field* f) noexcept nogil:
+    return field_family(f) == FAMILY_REAL
+
+cdef inline bint field_is_string(const Field* f) noexcept nogil:
+    """Whether a value is text or octets."""
+    return field_family(f) == FAMILY_TEXT or field_family(f) == FAMILY_OCTETS
+
+cdef inline bint field_nests(const Field* f) noexcept nogil:
+    """Whether a value is a table or an array."""
+    return field_family(f) == FAMILY_TABLE or field_family(f) == FAMILY_ARRAY
 
 
 # Reading --------------------------------------------------------------------------------------------------------------
@@ -41,30 +64,12 @@ cdef struct TableWalk:
     bint named         # a table, not an array
     bint broken
 
-cdef inline int64_t tables_value_size(const uint8_t* at, const uint8_t* end, uint8_t kind) noexcept nogil:
-    """Octets of a value whose kind was read; -1: there is no such kind, or it is cut short."""
-    if kind in (b't', b'b', b'B'):
-        return 1
-    if kind in (b's', b'U', b'u'):
-        return 2
-    if kind in (b'I', b'i', b'f'):
-        return 4
-    if kind in (b'L', b'l', b'd', b'T'):
-        return 8
-    if kind == b'D':
-        return 5
-    if kind == b'V':
-        return 0
-    if kind in (b'S', b'x', b'F', b'A') and end - at >= 4:
-        return 4 + <int64_t> frames_number(at, 4)
-    return -1
-
 cdef inline TableWalk tables_fields(Text fields, bint named) noexcept nogil:
-    """Begin to walk along fields before which no length stands."""
+    """Begin to walk along fields that are not preceded by a length."""
     return TableWalk(fields.data, fields.data + fields.length, named, False)
 
 cdef inline TableWalk tables_walk(Text table, bint named=True) noexcept nogil:
-    """Begin to walk along a table, or, without names, along an array."""
+    """Begin to walk along a table, or along an array, which has no names."""
     cdef TableWalk w
     if table.length < 4:
         w = tables_fields(table, named)
@@ -83,9 +88,10 @@ cdef inline bint tables_stop(TableWalk* w) noexcept nogil:
     return False
 
 cdef inline bint tables_next(TableWalk* w, Text* name, Field* found) noexcept nogil:
-    """Go on to the next field; False: there is none, or `broken`."""
-    cdef int64_t size, prefix
+    """Move to the next field; False: there is none, or the table is `broken`."""
     cdef const uint8_t* at = w.at
+    cdef FieldType* type
+    cdef int64_t size, length = 0
     if at >= w.end:
         return False
     if w.named:
@@ -93,13 +99,18 @@ cdef inline bint tables_next(TableWalk* w, Text* name, Field* found) noexcept no
         if w.end - at < 2 + <int64_t> at[0]:
             return tables_stop(w)
         at += 1 + at[0]
+    type = type_of(at[0])
     found.kind = at[0]
     at += 1
-    size = tables_value_size(at, w.end, found.kind)
-    if size < 0 or size > w.end - at:
+    size = type.size
+    if size < 0:
+        if size == SIZE_UNKNOWN or w.end - at < 4:
+            return tables_stop(w)
+        size = 4 + <int64_t> frames_number(at, 4)
+        length = 4 if type.family == FAMILY_TEXT or type.family == FAMILY_OCTETS else 0
+    if size > w.end - at:
         return tables_stop(w)
-    prefix = 4 if found.kind in (b'S', b'x') else 0
-    found.value = Text(at + prefix, <uint32_t> (size - prefix))
+    found.value = Text(at + length, <uint32_t> (size - length))
     w.at = at + size
     return True
 
@@ -110,16 +121,16 @@ cdef inline bint tables_valid_inside(Text table, bint named, int depth) noexcept
     if depth > TABLES_DEPTH:
         return False
     while tables_next(&w, &name, &field):
-        if field.kind in (b'F', b'A') and not tables_valid_inside(field.value, field.kind == b'F', depth + 1):
+        if field_nests(&field) and not tables_valid_inside(field.value, field_is_table(&field), depth + 1):
             return False
     return not w.broken
 
 cdef inline bint tables_valid(Text table) noexcept nogil:
-    """Whether all that a table has is well formed, with at most TABLES_DEPTH tables and arrays inside each other."""
+    """Whether all of a table is well formed, and nested at most TABLES_DEPTH deep."""
     return table.length >= 4 and tables_valid_inside(table, True, 1)
 
 cdef inline Text reader_table(Reader* r) noexcept nogil:
-    """Read a table, from its length on; one that is not well formed is broken."""
+    """Read a table, length included; the reader is broken if the table is not well formed."""
     cdef const uint8_t* data = reader_skip(r, 4)
     cdef Text table
     if data == NULL:
@@ -133,9 +144,10 @@ cdef inline Text reader_table(Reader* r) noexcept nogil:
 cdef inline FieldFound tables_find(
     const uint8_t* bytes, int64_t begin, int64_t size, const uint8_t* name, int64_t length, Field* found
 ) noexcept nogil:
-    """Look for the last field of that name in the table whose length stands at `begin`, all of it within `size`.
+    """Look for the last field of a name in the table that begins with its length at `begin`, within `size` octets.
 
-    Such as pika finds it. Tables inside it are left to who decodes all of it (fairsched/amqp/fieldtables.py).
+    pika also returns the last field. FIELD_UNSURE for a table that contains others: fairsched/amqp/fieldtables.py
+    decodes all of it.
     """
     cdef FieldFound state = FIELD_MISSING
     cdef Text wanted = Text(name, <uint32_t> length), present
@@ -146,7 +158,7 @@ cdef inline FieldFound tables_find(
         return FIELD_UNSURE
     w = tables_walk(Text(bytes + begin, 4 + <uint32_t> frames_number(bytes + begin, 4)))
     while tables_next(&w, &present, &field):
-        if field.kind in (b'F', b'A'):
+        if field_nests(&field):
             return FIELD_UNSURE
         if text_equal(present, wanted):
             found[0] = field
@@ -154,7 +166,7 @@ cdef inline FieldFound tables_find(
     return FIELD_UNSURE if w.broken else state
 
 cdef inline bint tables_get(Text table, Text name, Field* found) noexcept nogil:
-    """Look for the first field of that name, such as RabbitMQ finds it."""
+    """Look for the first field of a name, as RabbitMQ does."""
     cdef TableWalk w = tables_walk(table)
     cdef Text present
     while tables_next(&w, &present, found):
@@ -163,7 +175,7 @@ cdef inline bint tables_get(Text table, Text name, Field* found) noexcept nogil:
     return False
 
 cdef inline int64_t tables_count(Text table, bint named=True) noexcept nogil:
-    """The number of fields of a table or an array."""
+    """Return the number of fields of a table or an array."""
     cdef TableWalk w = tables_walk(table, named)
     cdef Text name
     cdef Field field
@@ -175,118 +187,79 @@ cdef inline int64_t tables_count(Text table, bint named=True) noexcept nogil:
 
 # Values ---------------------------------------------------------------------------------------------------------------
 
-cdef inline bint field_is_integer(const Field* f) noexcept nogil:
-    """Whether it is of the kinds that RabbitMQ takes for an integer in arguments."""
-    return f.kind in (b'b', b'B', b's', b'U', b'u', b'I', b'i', b'L', b'l')
-
 cdef inline bint field_integer(const Field* f, int64_t* number) noexcept nogil:
-    """Read an integer of any kind; False: it is none."""
+    """Read an integer of any type; False: the value is none."""
+    cdef FieldType* type = type_of(f.kind)
     cdef uint64_t raw
     cdef int bits
-    if not field_is_integer(f):
+    if type.family != FAMILY_INTEGER:
         return False
     raw = frames_number(f.value.data, <int> f.value.length)
     bits = 64 - 8 * <int> f.value.length
-    if f.kind in (b'B', b'u', b'i'):
-        number[0] = <int64_t> raw
-    else:
-        number[0] = <int64_t> (raw << bits) >> bits
+    number[0] = <int64_t> (raw << bits) >> bits if type.is_signed else <int64_t> raw
     return True
 
 cdef inline bint field_bool(const Field* f, bint* value) noexcept nogil:
-    """Read a boolean; False: it is none."""
-    if f.kind != b't':
+    """Read a boolean; False: the value is none."""
+    if field_family(f) != FAMILY_BOOL:
         return False
     value[0] = f.value.data[0] != 0
     return True
 
 cdef inline bint field_text(const Field* f, Text* text) noexcept nogil:
-    """Read a long string; False: it is none."""
-    if f.kind != b'S':
+    """Read a long string; False: the value is none."""
+    if field_family(f) != FAMILY_TEXT:
         return False
     text[0] = f.value
     return True
 
 cdef inline double field_real(const Field* f) noexcept nogil:
-    """Read a float or a double, which it has to be."""
+    """Read a float or a double, which the value must be."""
     cdef uint64_t raw = frames_number(f.value.data, <int> f.value.length)
     cdef uint32_t half = <uint32_t> raw
     cdef float single
     cdef double real
-    if f.kind == b'f':
+    if f.value.length == sizeof(float):
         memcpy(&single, &half, sizeof(float))
         return single
     memcpy(&real, &raw, sizeof(double))
     return real
 
 cdef inline bint tables_finite(Text table, bint named) noexcept nogil:
-    """Whether all floats of a table, or of an array, are numbers: Erlang has no others."""
+    """Whether all floats of a table or an array are finite: Erlang has no others."""
     cdef TableWalk w = tables_walk(table, named)
     cdef Text name
     cdef Field field
     while tables_next(&w, &name, &field):
-        if field.kind in (b'd', b'f') and not isfinite(field_real(&field)):
+        if field_is_real(&field) and not isfinite(field_real(&field)):
             return False
-        if field.kind in (b'F', b'A') and not tables_finite(field.value, field.kind == b'F'):
+        if field_nests(&field) and not tables_finite(field.value, field_is_table(&field)):
             return False
     return True
 
 cdef inline bint fields_equal(const Field* a, const Field* b) noexcept nogil:
-    """Whether two values of an argument are equivalent for RabbitMQ: integers and strings of any kind by value."""
+    """Whether two values of an argument are equivalent for RabbitMQ: integers and strings of any type by value."""
     cdef int64_t first, second
     if field_integer(a, &first) and field_integer(b, &second):
         return first == second
-    if a.kind in (b'f', b'd') and b.kind in (b'f', b'd'):
+    if field_is_real(a) and field_is_real(b):
         return field_real(a) == field_real(b)
-    if a.kind != b.kind and not (a.kind in (b'S', b'x') and b.kind in (b'S', b'x')):
+    if a.kind != b.kind and not (field_is_string(a) and field_is_string(b)):
         return False
     return text_equal(a.value, b.value)
 
 cdef inline bint tables_equivalent(Text current, Text received, Text name) noexcept nogil:
-    """Whether an argument is the same in two tables, or missing in both."""
+    """Whether an argument is equivalent in two tables, or missing in both."""
     cdef Field a, b
     cdef bint first = tables_get(current, name, &a), second = tables_get(received, name, &b)
     return fields_equal(&a, &b) if first and second else first == second
 
 cdef inline const char* field_type(const Field* f) noexcept nogil:
-    """RabbitMQ's name of its kind."""
-    cdef uint8_t kind = f.kind
-    if kind == b'S':
-        return b"longstr"
-    if kind == b't':
-        return b"bool"
-    if kind == b'b':
-        return b"byte"
-    if kind == b'B':
-        return b"unsignedbyte"
-    if kind == b's' or kind == b'U':
-        return b"short"
-    if kind == b'u':
-        return b"unsignedshort"
-    if kind == b'I':
-        return b"signedint"
-    if kind == b'i':
-        return b"unsignedint"
-    if kind == b'l' or kind == b'L':
-        return b"long"
-    if kind == b'f':
-        return b"float"
-    if kind == b'd':
-        return b"double"
-    if kind == b'D':
-        return b"decimal"
-    if kind == b'T':
-        return b"timestamp"
-    if kind == b'F':
-        return b"table"
-    if kind == b'A':
-        return b"array"
-    if kind == b'x':
-        return b"binary"
-    return b"void"
+    """Return RabbitMQ's name of a value's type."""
+    return type_of(f.kind).name
 
 cdef inline int real_write(char* digits, size_t room, double value) noexcept nogil:
-    """Write a number with the fewest digits that tell it from others, and a point, as Erlang does; return how many."""
+    """Write a number as Erlang does, with the fewest digits that identify it and a point; return the length."""
     cdef int precision = 1, length = snprintf(digits, room, "%.1g", value)
     while precision < 17 and strtod(digits, NULL) != value:
         precision += 1
@@ -296,22 +269,23 @@ cdef inline int real_write(char* digits, size_t room, double value) noexcept nog
     return length
 
 cdef inline void field_value_describe(Bytes* out, const Field* f) noexcept nogil:
-    """Append a value as RabbitMQ's messages have it; of what is nested, how many octets."""
+    """Append a value as RabbitMQ's messages have it; for a nested value, append its number of octets."""
+    cdef FieldFamily family = field_family(f)
     cdef char digits[48]
     cdef int64_t number
     cdef int length
-    if f.kind in (b'S', b'x'):
+    if field_is_string(f):
         bytes_append(out, f.value.data, f.value.length)
         return
     if field_integer(f, &number):
         length = snprintf(digits, sizeof(digits), "%lld", <long long> number)
-    elif f.kind == b'T':
+    elif family == FAMILY_TIMESTAMP:
         length = snprintf(digits, sizeof(digits), "%llu", <unsigned long long> frames_number(f.value.data, 8))
-    elif f.kind in (b'f', b'd'):
+    elif family == FAMILY_REAL:
         length = real_write(digits, sizeof(digits), field_real(f))
-    elif f.kind == b't':
+    elif family == FAMILY_BOOL:
         length = snprintf(digits, sizeof(digits), "true" if f.value.data[0] else "false")
-    elif f.kind == b'V':
+    elif family == FAMILY_VOID:
         length = snprintf(digits, sizeof(digits), "undefined")
     else:
         length = snprintf(digits, sizeof(digits), "%u octets", f.value.length)
@@ -322,7 +296,7 @@ cdef inline void bytes_literal(Bytes* out, const char* literal) noexcept nogil:
     bytes_append(out, text.data, text.length)
 
 cdef inline void field_describe(Bytes* out, const Field* f) noexcept nogil:
-    """Append what RabbitMQ says of an argument that is not equivalent; NULL: it is missing."""
+    """Append RabbitMQ's description of an argument that is not equivalent; NULL: the argument is missing."""
     if f == NULL:
         bytes_literal(out, b"none")
         return
@@ -334,16 +308,16 @@ cdef inline void field_describe(Bytes* out, const Field* f) noexcept nogil:
 
 
 # Writing --------------------------------------------------------------------------------------------------------------
-# A name whose data is NULL: the value stands in an array.
+# A name whose data is NULL: the value is an element of an array.
 
 cdef inline int64_t table_begin(Bytes* out) noexcept nogil:
-    """Begin a table; return where, for `table_end`. Nothing may be taken from `out` in between."""
+    """Begin a table; return its offset, for `table_end`. Take nothing from `out` before that."""
     cdef int64_t start = bytes_size(out)
     bytes_number(out, 0, 4)
     return start
 
 cdef inline void table_end(Bytes* out, int64_t start) noexcept nogil:
-    """End a table or an array, whose length is known now."""
+    """End a table or an array: write its length."""
     bytes_put(out, start, <uint64_t> (bytes_size(out) - start - 4), 4)
 
 cdef inline void table_name(Bytes* out, Text name, uint8_t kind) noexcept nogil:
@@ -352,7 +326,7 @@ cdef inline void table_name(Bytes* out, Text name, uint8_t kind) noexcept nogil:
     bytes_number(out, kind, 1)
 
 cdef inline void table_put(Bytes* out, Text name, uint8_t kind, uint64_t number, int octets) noexcept nogil:
-    """Append a value that is a number of so many octets."""
+    """Append a number that takes `octets` octets."""
     table_name(out, name, kind)
     bytes_number(out, number, octets)
 
@@ -386,15 +360,15 @@ cdef inline int64_t table_array_begin(Bytes* out, Text name) noexcept nogil:
     return table_begin(out)
 
 cdef inline void table_field(Bytes* out, Text name, const Field* f) noexcept nogil:
-    """Append a value as it was read."""
+    """Append a value that was read from another table."""
     table_name(out, name, f.kind)
-    if f.kind in (b'S', b'x'):
+    if field_is_string(f):
         bytes_long(out, f.value)
     else:
         bytes_append(out, f.value.data, f.value.length)
 
 cdef inline void table_copy(Bytes* out, Text table, const Text* without, int count) noexcept nogil:
-    """Append the fields of a table, but those of `count` names."""
+    """Append the fields of a table, except those with one of `count` names."""
     cdef TableWalk w = tables_walk(table)
     cdef Text name
     cdef Field field

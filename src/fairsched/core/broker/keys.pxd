@@ -11,9 +11,10 @@ from libc.stdio cimport snprintf
 from libc.string cimport memcpy
 
 from fairsched.core.amqp.contents cimport PROPERTY_HEADERS, contents_text
+from fairsched.core.amqp.fieldtypes cimport FAMILY_TIMESTAMP
 from fairsched.core.amqp.frames cimport frames_number, frames_write
 from fairsched.core.amqp.octets cimport Text
-from fairsched.core.amqp.tables cimport Field, field_integer, field_real, tables_get
+from fairsched.core.amqp.tables cimport Field, field_family, field_integer, field_is_real, field_real, tables_get
 from fairsched.core.broker.payload cimport payload_header
 from fairsched.core.broker.state cimport Publication
 
@@ -22,11 +23,11 @@ cdef enum:
 
 cdef inline bint key_number(const Field* f, int64_t* whole, double* real) noexcept nogil:
     """Read a number of any type; False: the field is not a number."""
-    if f.kind in (b'd', b'f'):
+    if field_is_real(f):
         real[0] = field_real(f)
         whole[0] = 0
         return True
-    if f.kind == b'T':
+    if field_family(f) == FAMILY_TIMESTAMP:
         whole[0] = <int64_t> frames_number(f.value.data, 8)
     elif not field_integer(f, whole):
         return False
@@ -50,11 +51,11 @@ cdef inline Text key_of(const Publication* p, Text name, bint sorts, uint8_t* ro
     cdef int length
     if not tables_get(contents_text(payload_header(p.payload), &p.properties, PROPERTY_HEADERS), name, &f):
         return Text(NULL, 0)
-    if f.kind in (b'S', b'x') or not key_number(&f, &whole, &real):
+    if not key_number(&f, &whole, &real):
         return f.value
     if sorts:
         return key_sorted(whole, real, room)
-    if f.kind in (b'd', b'f'):
+    if field_is_real(&f):
         length = snprintf(<char*> room, KEY_ROOM, b"%.15g", real)
     else:
         length = snprintf(<char*> room, KEY_ROOM, b"%lld", <long long> whole)

@@ -51,7 +51,7 @@ COLUMNS: dict[str, pa.DataType] = {
 _SPARK = {pa.binary(): "BINARY", pa.string(): "STRING", pa.bool_(): "BOOLEAN", pa.int64(): "BIGINT",
           pa.int32(): "INT", _INSTANT: "TIMESTAMP"}  # fmt: skip
 
-#: What is known of rows before they are made: column name to values.
+#: Values of rows that are known before the rows are made, by column.
 Known = dict[str, pa.Array]
 
 #: A column that was made in C: rows, nulls, and the buffers: validity (None: all are there), offsets of 32 bits, data.
@@ -146,7 +146,7 @@ class Decoder:
         stamped = None if self._time_header is None else self._by_header(deliveries, self._time_header)
         if stamped is None and not self._timed:
             return
-        # Takes long to import, and those who plan have no need of it.
+        # Slow to import, and not needed for planning.
         import pyarrow.compute as pc
 
         if self._timed:

@@ -72,7 +72,7 @@ class ConsumingChannel:
         self.deliveries = CollectedDeliveries(surplus)
         self.deliveries.want(wanted, ENDLESS if most_bytes is None else most_bytes)
         self.queues: dict[bytes, str] = {}
-        #: What had come when it was looked last, and bytes that the connection had received.
+        #: Deliveries, and bytes received by the connection, at the last check.
         self._seen = self._received = 0
 
     @property
@@ -239,11 +239,11 @@ class QueuesChannel(ConsumingChannel):
         elif not self.deliveries.full:
             requests = [partial(self._channel.basic_cancel, tag) for tag in self._consuming]
             self._session.call(requests, "basic.cancel")
-            # What came before the answer is taken, too.
+            # Deliveries that came before the answer are taken too.
             self._consuming, self._asked = {}, self.deliveries.came
             counts, _, _ = self.sizes()
             self.exhausted |= {name for name, due in self._due.items() if counts.get(name, 0) < due}
-            # What had come when they were asked is no measure: of these queues nothing has come at all.
+            # Deliveries at the time of the question do not count: none of these queues has delivered anything.
             silent = {name for name in self._ready if not counts.get(name) and not self._judged}
             self.withheld = {name: self._ready[name] for name in silent if self._ready[name]}
         self.part = self.deliveries.count

@@ -16,7 +16,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class QueueOffset:
-    """The end of a batch of queues: which batch it is, and who reads how much of what.
+    """The end of a batch of queues: its number, and the amount that each reader takes of each queue.
 
     Parameters
     ----------

@@ -199,7 +199,7 @@ class PartitionReader:
             return shares
         ready = found.ready(shares)
         self._ask(found, {name: min(share, ready[name]) for name, share in shares.items()})
-        # What the queue counts is at its head, and does not go back again: to look beyond it would be no choice.
+        # Messages that the queue counts are at its head and are not returned again: do not look beyond them.
         counted = self._counted(found)
         counts, _, _ = found.sizes()
         more = {name: min(share * ahead, ready[name]) - counts.get(name, 0) for name, share in shares.items()}
@@ -293,7 +293,7 @@ class PartitionReader:
             collected.settle(1 + self._options.broker.retries)
         except ConnectionFailed as error:
             if self._options.at_most_once:
-                raise  # What the broker did not hear of comes again, so it must not be shown now.
+                raise  # The broker redelivers what it got no settlement for, so do not show it now.
             # Published is published: what the broker did not hear of comes a second time.
             _log.warning("published messages may come again, redelivered: %s", error)
             self._close()
@@ -320,7 +320,7 @@ class PartitionReader:
         if session is None:
             return
         if channel is not None and session.is_open:
-            # What was published while more was under way.
+            # Messages that were published while others were under way.
             with contextlib.suppress(ConnectionFailed):
                 channel.settle()
         session.close()

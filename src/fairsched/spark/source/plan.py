@@ -93,7 +93,7 @@ def _settle_rounding(
 
 
 def _deadline(rest: int, due: int, name: str) -> tuple[bool, int, int, str]:
-    """Order of those who may get a message more: who is due part of one, by the batches until that one is overdue."""
+    """Order of the queues that may get one more message: by the batches until the part they are due is overdue."""
     return rest <= 0, -((rest - SCALE) // max(1, due)), -due, name
 
 

@@ -29,7 +29,7 @@ class Judged(NamedTuple):
     returned: Sequence[int]
     #: Rows that had waited too long, by queue.
     shed: Mapping[str, int]
-    #: Where the law of each queue stands after them.
+    #: State of the control law of each queue after them.
     laws: Mapping[str, Sequence[int]]
 
 

@@ -7,7 +7,7 @@ A segment is created exclusively, so of several attempts at a partition one wins
 same rows. The last one says so itself: an attempt that thinks it is done and one that goes on compete for one name.
 
 A late attempt must not publish into a batch that was committed and removed, because it would not be read. `open` is
-removed first: who creates a segment after the removal does not find `open` any more, and must not acknowledge.
+removed first: a writer that creates a segment after the removal does not find `open`, and must not acknowledge.
 
 No pyspark and no pika here. One thread per object, any number of processes per location.
 """
@@ -61,7 +61,7 @@ class Segment:
     last : bool
         Whether the partition ends here.
     attempt : str
-        Who wrote it.
+        The writer.
     shed : dict of str to int
         Messages that had waited too long, by queue.
     laws : dict of str to list of int
@@ -220,7 +220,7 @@ class Spool:
         """Publish a segment; False if another attempt was first. Raises `BatchGone` if the batch is over."""
         data = replace(segment, attempt=self._attempt).to_buffer()
         if not self._create(self._name(seq, part, number), data):
-            # What looks like a defeat may be our own success whose answer was lost.
+            # An apparent conflict may be our own success whose answer was lost.
             winner = self.published(seq, part, number)
             if winner is None or winner.attempt != self._attempt:
                 return False

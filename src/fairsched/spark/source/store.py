@@ -36,7 +36,7 @@ _EXCLUSIVE_SINCE = (2024, 12)
 _HDFS = ("hdfs", "webhdfs", "swebhdfs", "viewfs")
 
 
-#: What the system says where there is no room.
+#: Errors of the system for a full disk or quota.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 

@@ -25,9 +25,9 @@ from fairsched.spark.source.consuming import ENDLESS, ConsumingChannel
 
 _log = logging.getLogger(__name__)
 
-#: Seconds for which a stream is watched that is empty, as the broker says; an answer that takes longer says nothing.
+#: Seconds for which a stream is watched that the broker reports as empty; an answer that takes longer proves nothing.
 _QUIET = 0.25
-#: How often more is looked for, at the end of a stream as well: where producers never pause, what comes after the last
+#: Number of further rounds, also at the end of a stream: if producers never pause, what comes after the last
 #: chunk has no end.
 _ROUNDS = 4
 #: Messages that the broker may be ahead of the acknowledgements. RabbitMQ 3.10 reads as many before it sends the first
@@ -121,7 +121,7 @@ def _look(session: Session, streams: Sequence[str], where: str | datetime, quiet
     if where != "last":
         return {name: first for name, (first, _) in found.offsets.items()}
     for _ in range(_ROUNDS):
-        # What was there when the broker is asked comes before its answer, if the window is not full.
+        # Messages that exist when the broker is asked come before its answer, if the window is not full.
         before = found.seen
         found.acknowledge(before)
         found.counts(streams)

@@ -7,19 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairsched.amqp._properties import PROPERTY_NAMES, read_properties
+from fairsched.amqp._properties import FIELD_TYPES, PROPERTY_NAMES, read_properties
 
 _WANTED = (PROPERTY_NAMES.index("headers"),)
-#: Bytes of a value, by its type; of those that are not here, the length stands in front of the value.
-_KINDS_OF_SIZE = ("V", "tbB", "suU", "", "fiI", "D", "", "", "lLdT")
-_SIZES = {ord(kind): size for size, kinds in enumerate(_KINDS_OF_SIZE) for kind in kinds}
-_WITH_LENGTH = b"SxFA"
 
 TypedHeader = dict[str, Any]
 
 
 def typed_headers(header: bytes) -> list[TypedHeader] | None:
-    """Take the headers of a message apart.
+    """Split the headers of a message into fields.
 
     Parameters
     ----------
@@ -29,13 +25,13 @@ def typed_headers(header: bytes) -> list[TypedHeader] | None:
     Returns
     -------
     list of dict or None
-        ``key``, ``type`` (a letter) and ``value``, in the order in which they were sent, also those of the same name.
-        Of text, bytes, tables and arrays the value is what follows their length; of "no value" it is None. None if the
-        message has no headers, or what it has cannot be taken apart.
+        ``key``, ``type`` (a letter) and ``value`` of each field, in the order in which they were sent, duplicates
+        included. The value of text, bytes, tables and arrays is without its length; that of "no value" is None. None
+        if the message has no headers, or they are malformed.
 
     Notes
     -----
-    O(length). What is inside tables and arrays is not looked at.
+    O(length). Tables and arrays are not decoded.
     """
     try:
         found: list[TypedHeader] | None = read_properties(header, _WANTED, _entries).get("headers")
@@ -51,21 +47,22 @@ def _entries(data: bytes, begin: int) -> tuple[list[TypedHeader], int]:
         middle = at + 1 + data[at]
         if middle >= end:
             raise ValueError("a table is cut short")
-        kind, key = data[middle], data[at + 1 : middle].decode("utf-8", "replace")
-        if kind in _WITH_LENGTH:
+        letter, key = data[middle], data[at + 1 : middle].decode("utf-8", "replace")
+        if letter not in FIELD_TYPES:
+            raise ValueError(f"a value in a table must be of a type that AMQP knows, got {chr(letter)!r}")
+        family, size, _ = FIELD_TYPES[letter]
+        if size is None:
             start, at = _span(data, middle + 1, end)
-        elif kind in _SIZES:
-            start, at = middle + 1, middle + 1 + _SIZES[kind]
         else:
-            raise ValueError(f"a value in a table must be of a type that AMQP knows, got {chr(kind)!r}")
+            start, at = middle + 1, middle + 1 + size
         if at > end:
             raise ValueError("a table is cut short")
-        found.append({"key": key, "type": chr(kind), "value": None if kind == ord("V") else data[start:at]})
+        found.append({"key": key, "type": chr(letter), "value": None if family == "void" else data[start:at]})
     return found, end
 
 
 def _span(data: bytes, at: int, limit: int) -> tuple[int, int]:
-    """Return where that begins and ends whose length stands at `at`, and which lies before `limit`."""
+    """Return begin and end of the value whose length is at `at`; it must end before `limit`."""
     begin = at + 4
     end = begin + int.from_bytes(data[at:begin], "big")
     if end > limit or begin > limit:

@@ -21,10 +21,14 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport strlen
 
+from fairsched.core.amqp.fieldtypes cimport (
+    FAMILY_BOOL, FAMILY_DECIMAL, FAMILY_REAL, FAMILY_TIMESTAMP, FAMILY_VOID, FieldFamily,
+)
 from fairsched.core.amqp.frames cimport frames_number
 from fairsched.core.amqp.octets cimport Text
 from fairsched.core.amqp.tables cimport (
-    Field, TableWalk, field_integer, field_real, field_type, tables_next, tables_walk,
+    Field, TableWalk, field_family, field_integer, field_is_table, field_nests, field_real, field_type, tables_next,
+    tables_walk,
 )
 from fairsched.core.hashing.exs1024 cimport rabbitmq_bucket
 from fairsched.core.hashing.phash2 cimport (
@@ -141,17 +145,18 @@ cdef inline uint64_t hash_text(Text text) noexcept nogil:
 
 cdef inline uint32_t hash_field(uint32_t state, const Field* f) noexcept nogil:
     """Continue a hash with a value; arrays and tables by their octets."""
+    cdef FieldFamily family = field_family(f)
     cdef int64_t integer
-    if f.kind == b't':
+    if family == FAMILY_BOOL:
         return hash_atom(state, "true" if f.value.data[0] else "false")
-    if f.kind == b'V':
+    if family == FAMILY_VOID:
         return hash_atom(state, "undefined")
-    if f.kind in (b'f', b'd'):
+    if family == FAMILY_REAL:
         return phash2_float(state, field_real(f))
-    if f.kind == b'D':
+    if family == FAMILY_DECIMAL:
         state = phash2_integer(phash2_pair(state), f.value.data[0])
         return phash2_integer(state, <int64_t> frames_number(f.value.data + 1, 4))
-    if f.kind == b'T':
+    if family == FAMILY_TIMESTAMP:
         return phash2_integer(state, <int64_t> frames_number(f.value.data, 8))
     if field_integer(f, &integer):
         return phash2_integer(state, integer)
@@ -159,9 +164,9 @@ cdef inline uint32_t hash_field(uint32_t state, const Field* f) noexcept nogil:
 
 cdef inline uint64_t hash_first(const Field* f) noexcept nogil:
     """Return the hash of an array or a table: that of its first element, as a tuple of name, type and value."""
-    cdef bint named = f.kind == b'F'
+    cdef bint named = field_is_table(f)
     cdef TableWalk w = tables_walk(f.value, named)
-    cdef Text name
+    cdef Text name = Text(NULL, 0)
     cdef Field first
     cdef uint32_t state
     if not tables_next(&w, &name, &first):
@@ -175,9 +180,9 @@ cdef inline uint64_t hash_first(const Field* f) noexcept nogil:
 cdef inline uint64_t hash_value(const Field* f) noexcept nogil:
     """Return the hash of a header's value."""
     cdef int64_t integer
-    if f.kind in (b'A', b'F'):
+    if field_nests(f):
         return hash_first(f)
-    if f.kind == b'T':
+    if field_family(f) == FAMILY_TIMESTAMP:
         return 1000 * frames_number(f.value.data, 8)
     if field_integer(f, &integer):
         return <uint64_t> integer

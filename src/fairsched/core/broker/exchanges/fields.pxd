@@ -12,11 +12,15 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, qsort
 from libc.string cimport memcmp
 
+from fairsched.core.amqp.fieldtypes cimport (
+    FAMILY_ARRAY, FAMILY_BOOL, FAMILY_INTEGER, FAMILY_OCTETS, FAMILY_REAL, FAMILY_TABLE, FAMILY_TEXT, FAMILY_TIMESTAMP,
+    FieldFamily, FieldType, type_of,
+)
 from fairsched.core.amqp.frames cimport frames_number
 from fairsched.core.amqp.octets cimport Bytes, Text, text_equal
 from fairsched.core.amqp.tables cimport (
-    TABLES_DEPTH, Field, TableWalk, field_integer, field_real, table_begin, table_end, table_field, tables_next,
-    tables_walk,
+    TABLES_DEPTH, Field, TableWalk, field_family, field_integer, field_is_real, field_is_table, field_real, table_begin,
+    table_end, table_field, tables_next, tables_walk,
 )
 from fairsched.core.memory cimport array_reserve
 
@@ -84,41 +88,26 @@ cdef inline void fields_write(Bytes* out, const Fields* f) noexcept nogil:
 
 # Equality -------------------------------------------------------------------------------------------------------------
 
-cdef enum Class:
-    CLASS_NUMBER
-    CLASS_OCTETS
-    CLASS_BOOL
-    CLASS_VOID
-    CLASS_DECIMAL
-    CLASS_ARRAY
-    CLASS_TABLE
-
 cdef struct Number:
     bint real
     double value             # if `real`
     bint negative            # like `magnitude`, if not `real`
     uint64_t magnitude
 
-cdef inline Class field_class(uint8_t kind) noexcept nogil:
-    if kind in (b'S', b'x'):
-        return CLASS_OCTETS
-    if kind == b't':
-        return CLASS_BOOL
-    if kind == b'V':
-        return CLASS_VOID
-    if kind == b'D':
-        return CLASS_DECIMAL
-    if kind == b'A':
-        return CLASS_ARRAY
-    return CLASS_TABLE if kind == b'F' else CLASS_NUMBER
+cdef inline FieldFamily comparison_family(const Field* f) noexcept nogil:
+    """Return a value's family, with one for all numbers and one for all strings: values of others are never equal."""
+    cdef FieldFamily family = field_family(f)
+    if family == FAMILY_REAL or family == FAMILY_TIMESTAMP:
+        return FAMILY_INTEGER
+    return FAMILY_TEXT if family == FAMILY_OCTETS else family
 
 cdef inline Number field_number(const Field* f) noexcept nogil:
     cdef Number n
     cdef int64_t integer = 0
-    n.real = f.kind in (b'd', b'f')
+    n.real = field_is_real(f)
     n.value = field_real(f) if n.real else 0
     n.negative = field_integer(f, &integer) and integer < 0
-    if f.kind == b'T':
+    if field_family(f) == FAMILY_TIMESTAMP:
         n.magnitude = frames_number(f.value.data, 8)
     else:
         n.magnitude = -<uint64_t> integer if n.negative else <uint64_t> integer
@@ -141,15 +130,15 @@ cdef inline bint numbers_equal(const Field* a, const Field* b) noexcept nogil:
         return number_is(&left, right.value)
     return left.magnitude == right.magnitude and left.negative == right.negative
 
-cdef inline uint8_t field_kind(const Field* f) noexcept nogil:
-    """Return a field's kind. l and L are one type, and so are s and U."""
-    if f.kind == b'L':
-        return b'l'
-    return b's' if f.kind == b'U' else f.kind
+cdef inline bint types_equal(const Field* a, const Field* b) noexcept nogil:
+    """Return whether two values have one type, which may have two letters: l and L are one, and so are s and U."""
+    cdef FieldType* first = type_of(a.kind)
+    cdef FieldType* second = type_of(b.kind)
+    return first.family == second.family and first.size == second.size and first.is_signed == second.is_signed
 
 cdef inline bint elements_equal(const Field* a, const Field* b, int depth) noexcept nogil:
     """Return whether two arrays or two tables have equal elements of the same types in the same order."""
-    cdef bint named = a.kind == b'F', more
+    cdef bint named = field_is_table(a), more
     cdef TableWalk left = tables_walk(a.value, named), right = tables_walk(b.value, named)
     cdef Text name, other
     cdef Field one, two
@@ -161,19 +150,19 @@ cdef inline bint elements_equal(const Field* a, const Field* b, int depth) noexc
             return not left.broken and not right.broken
         if named and not text_equal(name, other):
             return False
-        if field_kind(&one) != field_kind(&two) or not values_equal(&one, &two, depth):
+        if not types_equal(&one, &two) or not values_equal(&one, &two, depth):
             return False
 
 cdef inline bint values_equal(const Field* a, const Field* b, int depth=TABLES_DEPTH) noexcept nogil:
-    cdef Class kind = field_class(a.kind), other = field_class(b.kind)
-    if kind in (CLASS_ARRAY, CLASS_TABLE) and other in (CLASS_ARRAY, CLASS_TABLE):
-        if kind != other or depth == 0:
+    cdef FieldFamily family = comparison_family(a), other = comparison_family(b)
+    if family in (FAMILY_ARRAY, FAMILY_TABLE) and other in (FAMILY_ARRAY, FAMILY_TABLE):
+        if family != other or depth == 0:
             return a.value.length == 4 and b.value.length == 4  # both are empty lists to Erlang
         return elements_equal(a, b, depth - 1)
-    if kind != other:
+    if family != other:
         return False
-    if kind == CLASS_NUMBER:
+    if family == FAMILY_INTEGER:
         return numbers_equal(a, b)
-    if kind == CLASS_BOOL:
+    if family == FAMILY_BOOL:
         return (a.value.data[0] != 0) == (b.value.data[0] != 0)
     return text_equal(a.value, b.value)
