@@ -32,10 +32,9 @@ cdef class FairQueue(NamedSlots):
     cdef object one_subkey        # of all items; `below`: each may have its own
     cdef object __weakref__
 
-    cdef int store(self, uint32_t index, object item, int64_t cost) except -1
-    cdef int store_after_wait(self, uint32_t index, object item, int64_t cost, bint block, object timeout) except -1
     cdef uint32_t admit(self, object name, int64_t hash) except? 0xFFFFFFFF
     cdef void forget_idle(self) noexcept
+    cdef uint32_t keep_slot(self, object name) except? 0xFFFFFFFF
     cdef object take(self, int32_t rank, object nothing, Place place)
     cdef object take_in_time(self, object timeout, int32_t rank, Place place)
     cdef int take_more(self, list found, Py_ssize_t limit) except -1
