@@ -61,6 +61,41 @@ cdef class PullQueue:
     cdef void tear_down(self) noexcept
 
 
+cdef class Listener:
+    cdef void heard(self) noexcept
+
+
+cdef class Subscription:
+    cdef PullQueue queue
+    cdef QueueConsumer* consumer   # NULL: cancelled. Its memory is valid inside a visit that found the pointer
+    cdef object filter
+    cdef object on_work
+    cdef Listener listener         # of the target that it belongs to
+    cdef WaitingRoom room          # made for the first thread that waits
+    cdef atomic[int64_t] news
+    cdef bint filter_failed        # the filter raised, which was logged
+    cdef readonly object name
+    cdef readonly object priority
+    cdef readonly bint acquires
+    cdef object __weakref__
+
+    cdef int open_room(self) except -1
+    cdef object next_entry(self)
+    cdef bint wait(self, int64_t news, bint closed, object deadline) except -1
+    cdef void tell(self) noexcept
+    cdef int call_back(self) except -1
+    cdef void wake(self) noexcept
+    cdef void wake_one(self) noexcept
+    cdef void wake_all(self) noexcept
+    cdef int listen(self, Listener listener) except -1
+    cdef void unlisten(self, Listener listener) noexcept
+    cdef bint is_over(self) except -1
+    cdef object next_due(self, object deadline)
+    cdef bint holds_on(self) except -1
+    cdef bint is_desired(self, int64_t now) except -1
+    cdef int judge(self, object item) except -1
+
+
 # The queue's memory ---------------------------------------------------------------------------------------------------
 
 

@@ -1,32 +1,30 @@
 """Consumers that pull: a queue, what is put into it, and who may take it; the face of core/queue/queue.pxd.
 
-In this file, in this order. What callers see:
+In this file, in this order. The public classes:
 
     PullQueue        a queue of messages
     Subscription     a consumer of it
-    Entry            what a subscription pulled, to be settled once
-    Target           one consumer of several queues
+    Entry            a message that a subscription pulled, to be settled once
 
-and how it is done:
+and their implementation:
 
-    Visit            one stay of a thread inside the engine, and what is to be done after it
+    Visit            one stay of a thread inside the engine, and the work left for after it
     putting          how a message comes in, and the wait for room
     membership       how subscriptions join, take over from each other, and leave
-    pulling          how entries are made, and what goes back if they cannot be
-    settling         what becomes of what was pulled
-    Alternate        where messages go that leave unacknowledged
+    pulling          how entries are made, and which messages go back if they cannot be
+    settling         how a pulled message is acknowledged, released or rejected
+    Alternate        the destination of messages that leave unacknowledged
     garbage collection
 
-The queue's memory, and what it owns, is in _pullqueue.pxd.
+The queue's memory, and the references it owns, is in _pullqueue.pxd; the consumer of several queues in _target.pyx.
 """
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject, visitproc
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, realloc
-from libcpp.atomic cimport atomic
 
 from fairsched.core.queue.answers cimport (
     Answers, answers_add, answers_clear, answers_find, answers_init, answers_reserve,
@@ -68,6 +66,7 @@ from fairsched.core.waiting.walk cimport (
     LIST_ALL, LIST_INTERESTED, LIST_NON_ACQUIRING, LIST_NOTIFIED, LIST_NOT_INTERESTED, InterestList, InterestWalk,
     interestwalk_init, interestwalk_next,
 )
+from fairsched.pullqueue._options cimport as_lifetime, as_ns, check_callable, choice, clock_ns, time_after
 from fairsched.scheduling._numbers cimport as_count, as_credit, as_int64, as_priority, natural
 from fairsched.scheduling._waitingroom cimport Seat, WaitingRoom
 
@@ -93,11 +92,6 @@ cdef extern from "Python.h":
 cdef enum:
     DISPOSAL_ROUNDS = 4  # epochs until a consumer's memory is nobody's
 
-cdef enum:  # of a subscription
-    FREE
-    TAKEN        # a thread is at it
-    PASSED_OVER  # and another would have been
-
 _KINDS = {
     "standard": KIND_STANDARD, "priority": KIND_PRIORITY, "sorted": KIND_SORTED, "last-value": KIND_LAST_VALUE,
     "fair": KIND_FAIR,
@@ -108,49 +102,6 @@ _GROUPS = {None: GROUPS_NONE, "standard": GROUPS_STANDARD, "shared": GROUPS_SHAR
 _REASONS = {REASON_EXPIRED: "expired", REASON_DELIVERIES: "delivery_limit", REASON_CLOSED: "closed"}
 
 logger = logging.getLogger("fairsched.queue")
-
-
-# Options: names, callables and times, checked, with errors that name the value and what is allowed --------------------
-
-
-cdef inline object choice(dict choices, object value, str what):
-    """Look up an option by name."""
-    if value is not None and not isinstance(value, str) or value not in choices:
-        allowed = ", ".join([repr(name) for name in choices])
-        raise ValueError(f"{what} must be one of {allowed}, got {value!r}")
-    return choices[value]
-
-
-cdef inline object check_callable(object value, str what):
-    if value is not None and not callable(value):
-        raise ValueError(f"{what} must be callable, got {value!r}")
-    return value
-
-
-cdef inline int64_t as_ns(object seconds, str what) except? -1:
-    """Convert a time in seconds; never 0, which stands for none."""
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not -9e9 < seconds < 9e9:
-        raise ValueError(f"{what} must be a number of seconds between -9e9 and 9e9, got {seconds!r}")
-    return round(seconds * 1e9) or 1
-
-
-cdef inline int64_t as_lifetime(object seconds, str what) except -1:
-    """Convert a time to live; nanoseconds."""
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 9e9:
-        raise ValueError(f"{what} must be a number of seconds, 0 or more and below 9e9, got {seconds!r}")
-    return round(seconds * 1e9)
-
-
-cdef inline int64_t clock_ns(object seconds) except? -1:
-    """Convert what a clock said."""
-    if not -9e9 < seconds < 9e9:  # NaN too
-        raise ValueError(f"a clock must return a number of seconds between -9e9 and 9e9, got {seconds!r}")
-    return round(seconds * 1e9)
-
-
-cdef inline int64_t time_after(int64_t now, int64_t span) noexcept:
-    """The time so much later; the last there is, if it would come after that."""
-    return INT64_MAX if span > INT64_MAX - max(now, <int64_t> 0) else now + span
 
 
 # What callers see -----------------------------------------------------------------------------------------------------
@@ -547,7 +498,7 @@ cdef class Listener:
     """A waiter that is told of news of several subscriptions."""
 
     cdef void heard(self) noexcept:
-        """There is work, or there will be none: look again. Runs no Python code."""
+        """Look again: there is work, or there will be none. Runs no Python code."""
 
 
 @cython.final
@@ -574,19 +525,6 @@ cdef class Subscription:
     the engine, and this object.
     """
 
-    cdef PullQueue queue
-    cdef QueueConsumer* consumer   # NULL: cancelled. What it points to is good inside a visit that found it
-    cdef object filter
-    cdef object on_work
-    cdef Listener listener         # told when somebody who waits elsewhere should look again
-    cdef WaitingRoom room          # made when somebody waits
-    cdef atomic[int64_t] news
-    cdef bint filter_failed        # and that was logged
-    cdef readonly object name
-    cdef readonly object priority
-    cdef readonly bint acquires
-    cdef object __weakref__
-
     def __cinit__(self, *args, **kwargs):
         if len(args) != 1 or not isinstance(args[0], PullQueue):  # without a queue, no method would be safe to call
             raise TypeError("subscriptions come from PullQueue.subscribe")
@@ -602,12 +540,7 @@ cdef class Subscription:
     @property
     def interested(self):
         """Whether it can be notified: it is ready for work, has credit, and is among the live consumers. Settable."""
-        cdef Visit visit
-        cdef bint desired
-        visit_enter(&visit, self.queue)
-        desired = self.consumer != NULL and consumer_desired(self.consumer)
-        visit_leave(&visit, self.queue)
-        return desired
+        return self.is_desired(visit_now(self.queue))
 
     @interested.setter
     def interested(self, interested):
@@ -732,7 +665,7 @@ cdef class Subscription:
                 raise ShutDown("the subscription is cancelled")
             if closed and self.news.load() == news and not self.holds_on():
                 raise ShutDown("the queue is closed and has nothing left for this subscription")
-            due = self._next_due(deadline)
+            due = self.next_due(deadline)
             if closed and due is None:
                 continue  # what was held is another's by now
             with cython.critical_section(self):
@@ -804,10 +737,10 @@ cdef class Subscription:
         if listener is not None:
             listener.heard()
 
-    # What a Target needs to wait for several subscriptions at once.
+    # For a Target, which waits for several subscriptions at once.
 
     cdef int listen(self, Listener listener) except -1:
-        """Have somebody told when there is work, and when there will be none."""
+        """Tell this listener from now on when there is work, and when there will be none."""
         cdef bint taken
         with cython.critical_section(self):
             taken = self.listener is not None
@@ -818,32 +751,29 @@ cdef class Subscription:
         return 0
 
     cdef void unlisten(self, Listener listener) noexcept:
-        """Tell that one no longer."""
+        """Stop telling this listener."""
         with cython.critical_section(self):
             if self.listener is listener:
                 self.listener = None
 
-    @property
-    def _clock(self):
-        return self.queue.clock
-
-    @property
-    def _over(self):
+    cdef bint is_over(self) except -1:
         """Whether nothing new will come: it is cancelled, or its queue is closed and holds nothing until later."""
         return self.consumer == NULL or (self.queue.memory.queue.closed.load() != 0 and not self.holds_on())
 
-    def _next_due(self, deadline):
-        """The deadline, or when the next held message is due, if that is before and this consumer would take it."""
+    cdef object next_due(self, object deadline):
+        """Return the deadline, or an earlier time at which a held message is due that this consumer would take."""
         return self.queue.next_due(deadline) if self.holds_on() else deadline
 
     cdef bint holds_on(self) except -1:
         """Whether the queue holds a message until later that this consumer might take."""
+        cdef Queue* q = &self.queue.memory.queue
+        return q.timed.load() != 0 and queue_due(q) != 0 and self.is_desired(0)
+
+    cdef bint is_desired(self, int64_t now) except -1:
+        """Whether the consumer may be notified: it wants work, has credit, and is live."""
         cdef Visit visit
         cdef bint desired
-        cdef Queue* q = &self.queue.memory.queue
-        if q.timed.load() == 0 or queue_due(q) == 0:
-            return False
-        visit_enter_at(&visit, self.queue, 0)
+        visit_enter_at(&visit, self.queue, now)
         desired = self.consumer != NULL and consumer_desired(self.consumer)
         visit_leave(&visit, self.queue)
         return desired
@@ -910,25 +840,30 @@ cdef class Entry:
     """
 
     cdef Subscription owner
-    cdef Message* message     # referenced while unsettled
-    cdef uint64_t holder
-    cdef uint32_t lease
-    cdef bint paid            # a browser's: it took its subscription's credit
+    cdef Pulled pulled        # its message is referenced while unsettled, and NULL afterwards
     cdef readonly object item
-    cdef readonly int delivery_count
-    cdef readonly bint redelivered
 
     def __init__(self):
         raise TypeError("entries come from Subscription.pull")
 
     def __dealloc__(self):
-        if self.message != NULL:
-            queue_drop(&self.owner.queue.memory.queue, self.message)
+        if self.pulled.message != NULL:
+            queue_drop(&self.owner.queue.memory.queue, self.pulled.message)
+
+    @property
+    def delivery_count(self):
+        """Number of earlier failed deliveries, each ended by a release."""
+        return max(self.pulled.deliveries, 0)
+
+    @property
+    def redelivered(self):
+        """Whether it was pulled and returned before."""
+        return self.pulled.redelivered
 
     @property
     def settled(self):
         """Whether it was settled."""
-        return self.message == NULL
+        return self.pulled.message == NULL
 
     @property
     def subscription(self):
@@ -991,350 +926,22 @@ cdef class Entry:
         return self.settle(SETTLE_REJECT)
 
     cdef object settle(self, Verdict verdict):
-        cdef Message* message
+        cdef Pulled pulled = self.pulled
         cdef int64_t now
-        if self.message == NULL:
+        if pulled.message == NULL:
             return False
         now = visit_now(self.owner.queue)  # before anything is changed: a clock may raise, or settle this very entry
         with cython.critical_section(self):
-            message = self.message
-            self.message = NULL
-        if message == NULL:
+            pulled.message = self.pulled.message
+            self.pulled.message = NULL
+        if pulled.message == NULL:
             return False
-        return settle_message(self, message, verdict, now)
+        return settle_pulled(self.owner, &pulled, verdict, now)
 
     def __repr__(self):
         # Items may be large or secret: never shown.
-        state = "settled" if self.message == NULL else "unsettled"
+        state = "settled" if self.pulled.message == NULL else "unsettled"
         return f"<Entry of {self.owner.name if self.owner is not None else None!r}, {state}>"
-
-
-# Source: Qpid Broker-J's multi-queue consumers. The order is that of core/connection/target.pxd; waiting
-# is as in Subscription.get, in one room for all: each subscription calls `heard` when its queue tells it that there is
-# work.
-#
-# Exclusion. Flags and the room are used with the exclusion held (the GIL, or the target's critical section). Nothing is
-# held while a queue is used, since that runs filters and callbacks: a thread that finds another at a subscription
-# passes over it (one thread at a time pulls for a consumer), and whoever was there has it look again.
-#
-# Why no message waits while a thread does. A thread reads `news`, looks everywhere, and waits only if `news` is still
-# the same. What comes after its look at a queue is announced by that queue, since a look that finds nothing leaves the
-# subscription interested; the announcement raises `news` and wakes one. A queue announces only the first of several,
-# and expects that who was told goes on until nothing is left: so whoever takes a message wakes the next waiter.
-
-
-@cython.final
-cdef class Target(Listener):
-    """Target(subscriptions, *, interested=True)
-    --
-
-    One consumer of several queues: takes messages from the queues in turn, and waits for all of them at once.
-
-    Parameters
-    ----------
-    subscriptions : Iterable[Subscription]
-        Subscriptions of the same or different queues, in the order of their turns. They now belong to the target: pull
-        only through it.
-    interested : bool
-        Whether the target wants messages; passed on to all subscriptions.
-
-    Raises
-    ------
-    ValueError
-        There is no subscription, one already belongs to a target, or their queues have different clocks.
-    TypeError
-        One of them is not a subscription.
-
-    Notes
-    -----
-    Queues that all have messages are served strictly in turn: q1, q2, …, qk, q1, …. An empty queue is skipped.
-    Complexity: at most O(subscriptions) checks per message; one check if all queues have messages. Thread safety: every
-    method may be called from any thread. Several threads may share a target; each message goes to one of them.
-
-    Examples
-    --------
-    >>> red, blue = PullQueue(), PullQueue()
-    >>> target = Target([red.subscribe(), blue.subscribe()])
-    >>> for number in range(2):
-    ...     red.put(f"red {number}")
-    ...     blue.put(f"blue {number}")
-    >>> [entry.item for entry in target.pull_many(4)]
-    ['red 0', 'blue 0', 'red 1', 'blue 1']
-    """
-
-    cdef readonly tuple subscriptions
-    cdef WaitingRoom room
-    cdef atomic[int64_t] news
-    cdef bytearray busy         # by subscription: FREE, TAKEN or PASSED_OVER
-    cdef Py_ssize_t cursor      # whose turn it is
-    cdef object desired         # True or False: what was set last
-    cdef object told            # what the subscriptions were told; None: nobody knows
-    cdef bint telling           # a thread tells them
-    cdef bint cancelled
-    cdef object __weakref__
-
-    def __cinit__(self, subscriptions, *, interested=True):
-        members = tuple(subscriptions)
-        if not members:
-            raise ValueError("a target needs at least one subscription, got none")
-        for member in members:
-            if not isinstance(member, Subscription):
-                raise TypeError(f"a target is made of subscriptions, got {member!r}")
-        clock = members[0]._clock
-        if any(member._clock is not clock for member in members):
-            raise ValueError("the queues of a target must have the same clock")
-        self.room = WaitingRoom(clock)
-        self.busy = bytearray(len(members))
-        self.subscriptions = members
-        self.claim()
-        try:
-            self.interested = interested
-        except BaseException:
-            self.give_up(len(members))
-            raise
-
-    cdef int claim(self) except -1:
-        """Listen to all, or to none."""
-        cdef Py_ssize_t claimed = 0
-        try:
-            for member in self.subscriptions:
-                (<Subscription> member).listen(self)
-                claimed += 1
-        except BaseException:
-            self.give_up(claimed)
-            raise
-        return 0
-
-    cdef void give_up(self, Py_ssize_t claimed) noexcept:
-        """Listen no longer to the first so many: others may have them."""
-        cdef Py_ssize_t i
-        for i in range(claimed):
-            (<Subscription> self.subscriptions[i]).unlisten(self)
-
-    cdef void heard(self) noexcept:
-        """A subscription has news."""
-        self.news.fetch_add(1)
-        self.wake()
-
-    cdef void wake(self) noexcept:
-        """Have one of the threads that wait look."""
-        with cython.critical_section(self):
-            self.room.wake(1)
-
-    # -- interest -----------------------------------------------------------------------------------------------------
-
-    @property
-    def interested(self):
-        """Whether the target wants messages. Settable; only a change is passed on to the subscriptions, in order."""
-        return self.desired
-
-    @interested.setter
-    def interested(self, interested):
-        cdef bint wished = bool(interested)
-        with cython.critical_section(self):
-            self.desired = wished and not self.cancelled
-            if self.telling:  # that thread, or that call further out, sees it
-                return
-            self.telling = True
-        self.tell()
-
-    cdef bint is_to_tell(self, bint failed) noexcept:
-        """Whether the subscriptions do not know yet; else nobody is telling them any more.
-
-        A function of its own: Cython leaks a reference where a `break` leaves a critical section.
-        """
-        with cython.critical_section(self):
-            if self.told is not self.desired:
-                return True
-            if failed:  # one may not know
-                self.told = None
-            self.telling = False
-            return False
-
-    cdef int tell(self) except -1:
-        """Tell the subscriptions what they do not know yet: all of them, whatever one raises. Then raise the first."""
-        cdef object desired, first = None
-        while self.is_to_tell(first is not None):
-            desired = self.desired
-            for member in self.subscriptions:
-                try:
-                    member.interested = desired
-                except BaseException as error:
-                    first = error if first is None else first
-            self.told = desired
-        if first is not None:
-            raise first
-        return 0
-
-    # -- pulling ------------------------------------------------------------------------------------------------------
-
-    def pull(self):
-        """pull($self)
-        --
-
-        Take a message from the next queue in turn that has one, without waiting.
-
-        Returns
-        -------
-        Entry or None
-            None: no queue has a message for this target, or other threads are taking them right now.
-        """
-        return self.next_entry()
-
-    def pull_many(self, n):
-        """pull_many($self, n)
-        --
-
-        Take up to `n` messages, one from each queue in turn, without waiting.
-
-        Returns
-        -------
-        list of Entry
-
-        Raises
-        ------
-        ValueError
-            `n` is not an integer of 0 or more.
-        """
-        cdef int64_t left = as_count(n)
-        cdef list entries = []
-        while left > 0:
-            entry = self.next_entry()
-            if entry is None:
-                break
-            entries.append(entry)
-            left -= 1
-        return entries
-
-    def get(self, timeout=None):
-        """get($self, timeout=None)
-        --
-
-        Take a message from the next queue in turn that has one; wait if none has.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Longest wait in seconds; None: no time-out.
-
-        Returns
-        -------
-        Entry
-
-        Raises
-        ------
-        queue.Empty
-            The time-out passed.
-        ShutDown
-            All subscriptions are cancelled or their queues closed, and nothing is left for this target.
-        TypeError, ValueError
-            The time-out is not a number, or negative.
-
-        Notes
-        -----
-        The GIL is released during the wait, and the main thread handles signals.
-        """
-        cdef int64_t news
-        cdef bint waited, over
-        deadline = self.room.deadline(True, timeout)
-        while True:
-            news = self.news.load()
-            over = all([member._over for member in self.subscriptions])
-            try:
-                entry = self.next_entry()
-            except BaseException:
-                self.wake()  # what this thread was woken for is for another to see to
-                raise
-            if entry is not None:
-                return entry
-            if over and self.news.load() == news:
-                self.wake()  # the next finds the same
-                raise ShutDown("the subscriptions of the target are cancelled, or their queues closed and empty")
-            due = deadline
-            for member in self.subscriptions:
-                due = member._next_due(due)
-            if not over and all([member._over for member in self.subscriptions]):
-                continue  # what was held is another's by now, and nothing else will come
-            with cython.critical_section(self):
-                waited = self.wait(news, due)
-            if not waited and due is deadline and self.news.load() == news:
-                raise queue.Empty
-
-    cdef bint wait(self, int64_t news, object deadline) except -1:
-        """Wait until a subscription is told something newer than `news`; False when the deadline passed before."""
-        if self.news.load() != news:
-            return True
-        return self.room.wait_once(deadline)
-
-    cdef object next_entry(self):
-        """Take a message from the next in turn that has one; each is tried once."""
-        cdef Py_ssize_t count = len(self.subscriptions), first = self.cursor, i, at
-        for i in range(count):
-            at = (first + i) % count
-            if not self.enter(at, count):
-                continue
-            try:
-                entry = self.subscriptions[at].pull()
-            finally:
-                self.leave(at)
-            if entry is not None:
-                self.wake()
-                return entry
-        return None
-
-    cdef bint enter(self, Py_ssize_t at, Py_ssize_t count) except -1:
-        """Have a subscription to oneself, whose turn is over with that; False when another thread has it."""
-        with cython.critical_section(self):
-            if self.busy[at] != FREE:
-                self.busy[at] = PASSED_OVER
-                return False
-            self.busy[at] = TAKEN
-            self.cursor = (at + 1) % count
-        return True
-
-    cdef int leave(self, Py_ssize_t at) except -1:
-        """Let others have a subscription; who passed over it looks again."""
-        with cython.critical_section(self):
-            passed_over = self.busy[at] == PASSED_OVER
-            self.busy[at] = FREE
-            if passed_over:
-                self.news.fetch_add(1)
-                self.room.wake(1)
-        return 0
-
-    def cancel(self, release=False):
-        """cancel($self, release=False)
-        --
-
-        Leave all queues. Other subscriptions take over the work; a waiting `get` raises `ShutDown`.
-
-        Parameters
-        ----------
-        release : bool
-            Whether to release all messages that the target has pulled but not settled.
-
-        Notes
-        -----
-        A second call does nothing. `interested` is False from now on, even if it is set.
-        """
-        cdef bint releases = bool(release)
-        cdef object first = None
-        self.cancelled = True
-        try:
-            self.interested = False
-        except BaseException as error:
-            first = error
-        for member in self.subscriptions:
-            try:
-                member.cancel(releases)
-            except BaseException as error:
-                first = error if first is None else first
-        if first is not None:
-            raise first
-
-    def __repr__(self):
-        state = ", cancelled" if self.cancelled else "" if self.desired else ", not interested"
-        return f"<Target of {len(self.subscriptions)} subscriptions{state}>"
 
 
 # Visits: in, asking filters meanwhile, out, and what is to be done then -----------------------------------------------
@@ -2013,7 +1620,7 @@ cdef list pulled_many(Subscription subscription, int64_t n):
     finally:
         if made < taken:
             for i in range(made):
-                (<Entry> entries[i]).message = NULL
+                (<Entry> entries[i]).pulled.message = NULL
             put_back(subscription, found, taken, visit.call.now)
         free(found)
     return entries
@@ -2053,15 +1660,10 @@ cdef Entry entry_of(Subscription subscription, Pulled* pulled):
     """
     cdef Entry entry = Entry.__new__(Entry)
     entry.owner = subscription
-    entry.message = pulled.message
+    entry.pulled = pulled[0]
     entry.item = <object> <PyObject*> <uintptr_t> pulled.token
     Py_DECREF(entry.item)
     pulled.token = 0
-    entry.holder = pulled.holder
-    entry.lease = pulled.lease
-    entry.delivery_count = max(pulled.deliveries, 0)
-    entry.redelivered = pulled.redelivered
-    entry.paid = pulled.paid
     return entry
 
 
@@ -2074,9 +1676,7 @@ cdef void put_back(Subscription subscription, Pulled* found, int64_t count, int6
         count -= 1
         pulled = &found[count]
         visit_enter_at(&visit, q, now)
-        settle_inside(
-            &visit, subscription, pulled.message, pulled.holder, pulled.lease, pulled.paid, SETTLE_UNDO
-        )
+        settle_inside(&visit, subscription, pulled, SETTLE_UNDO)
         visit_end(&visit, q)
         if visit.error != NULL:
             Py_DECREF(<object> visit.error)
@@ -2087,36 +1687,34 @@ cdef void put_back(Subscription subscription, Pulled* found, int64_t count, int6
 # Settling -------------------------------------------------------------------------------------------------------------
 
 
-cdef object settle_message(Entry entry, Message* message, Verdict verdict, int64_t now):
-    """Settle what an entry had, in its subscription's name."""
+cdef object settle_pulled(Subscription owner, Pulled* pulled, Verdict verdict, int64_t now):
+    """Settle a message that a subscription pulled."""
     cdef Visit visit
     cdef bint done
-    cdef PullQueue q = entry.owner.queue
-    cdef uint64_t token = message.token
+    cdef PullQueue q = owner.queue
+    cdef uint64_t token = pulled.message.token
     visit_enter_at(&visit, q, now)
-    if entry.paid:
-        visit_ask_for(&visit, q, entry.owner)
-    done = settle_inside(&visit, entry.owner, message, entry.holder, entry.lease, entry.paid, verdict)
+    if pulled.paid:
+        visit_ask_for(&visit, q, owner)
+    done = settle_inside(&visit, owner, pulled, verdict)
     visit_end(&visit, q)
-    if done and verdict == SETTLE_ACK and entry.owner.acquires:
+    if done and verdict == SETTLE_ACK and owner.acquires:
         Py_DECREF(<object> <PyObject*> <uintptr_t> token)  # the message's; the entry holds one of its own
     if visit.error != NULL:
         visit_raise(&visit)
     return done
 
 
-cdef bint settle_inside(
-    Visit* visit, Subscription owner, Message* message, uint64_t holder, uint32_t lease, bint paid, Verdict verdict
-) noexcept:
-    """Settle a message, whose reference is given up; False: it was another's already."""
+cdef bint settle_inside(Visit* visit, Subscription owner, Pulled* pulled, Verdict verdict) noexcept:
+    """Settle a message, and give up the reference to it; False if the message has been settled or taken back before."""
     cdef QueueConsumer* c = owner.consumer
     if owner.acquires:
-        return queue_settle(&visit.call, c, message, holder, lease, verdict)
-    if c != NULL and paid:
+        return queue_settle(&visit.call, c, pulled.message, pulled.holder, pulled.lease, verdict)
+    if c != NULL and pulled.paid:
         settle_credit(&visit.call, c)
     if c != NULL and verdict == SETTLE_UNDO:
-        queue_show_again(&visit.call, c, message)
-    queue_drop(visit.call.queue, message)
+        queue_show_again(&visit.call, c, pulled.message)
+    queue_drop(visit.call.queue, pulled.message)
     return True
 
 
