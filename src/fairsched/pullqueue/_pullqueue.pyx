@@ -1,4 +1,4 @@
-"""Consumers that pull: a queue, what is put into it, and who may take it; the face of core/queue/queue.pxd.
+"""A queue whose consumers pull, its subscriptions and its entries: the Python side of core/queue/queue.pxd.
 
 In this file, in this order. The public classes:
 
@@ -90,7 +90,7 @@ cdef extern from "Python.h":
     void keep "Py_INCREF"(PyObject* o) noexcept nogil
 
 cdef enum:
-    DISPOSAL_ROUNDS = 4  # epochs until a consumer's memory is nobody's
+    DISPOSAL_ROUNDS = 4  # epochs until no thread can hold a consumer's memory
 
 _KINDS = {
     "standard": KIND_STANDARD, "priority": KIND_PRIORITY, "sorted": KIND_SORTED, "last-value": KIND_LAST_VALUE,
@@ -98,13 +98,13 @@ _KINDS = {
 }
 _OVERFLOWS = {"none": OVERFLOW_NONE, "ring": OVERFLOW_RING, "reject": OVERFLOW_REJECT, "flow": OVERFLOW_FLOW}
 _GROUPS = {None: GROUPS_NONE, "standard": GROUPS_STANDARD, "shared": GROUPS_SHARED}
-#: What an alternate is told; what left for another reason was to be dropped.
+#: The reasons that an alternate is told; messages that left for another reason were to be dropped.
 _REASONS = {REASON_EXPIRED: "expired", REASON_DELIVERIES: "delivery_limit", REASON_CLOSED: "closed"}
 
 logger = logging.getLogger("fairsched.queue")
 
 
-# What callers see -----------------------------------------------------------------------------------------------------
+# The public classes ---------------------------------------------------------------------------------------------------
 
 
 @cython.final
@@ -257,12 +257,12 @@ cdef class PullQueue:
         self.memory = NULL
 
     cdef void tear_down(self) noexcept:
-        """The queue is garbage: let go of items and subscriptions."""
+        """Release items and subscriptions: the queue is garbage."""
         if self.memory == NULL:
             return
         memory_close(self.memory)
         subscriptions_end(self)
-        memory_drop_items(self.memory)  # whatever their finalizers do
+        memory_drop_items(self.memory)  # their finalizers find a closed queue
 
     cdef int64_t now(self) except? -1:
         return clock_ns(self.clock())
@@ -424,7 +424,7 @@ cdef class PullQueue:
         }
 
     cdef object next_due(self, object deadline):
-        """The deadline, or when the next held message is due, if that is before."""
+        """Return the deadline, or the time at which the next held message is due, if that is earlier."""
         cdef int64_t due
         if self.memory.queue.timed.load() == 0:
             return deadline
@@ -495,7 +495,7 @@ cdef class PullQueue:
 
 
 cdef class Listener:
-    """A waiter that is told of news of several subscriptions."""
+    """A waiter for several subscriptions, which each of them tells of news."""
 
     cdef void heard(self) noexcept:
         """Look again: there is work, or there will be none. Runs no Python code."""
@@ -531,7 +531,7 @@ cdef class Subscription:
         self.queue = args[0]
 
     def __dealloc__(self):
-        if self.consumer != NULL:  # it has never joined: who has is kept by the queue until the consumer is gone
+        if self.consumer != NULL:  # never joined: the queue keeps a joined subscription until its consumer is gone
             consumer_destroy(self.consumer)
 
     def __init__(self, *args, **kwargs):
@@ -657,7 +657,7 @@ cdef class Subscription:
         deadline = self.room.deadline(True, timeout)
         while True:
             news = self.news.load()
-            closed = self.queue.memory.queue.closed.load() != 0  # before the look: nothing is put after that
+            closed = self.queue.memory.queue.closed.load() != 0  # before the pull: nothing is put after that
             entry = self.next_entry()
             if entry is not None:
                 return entry
@@ -667,14 +667,14 @@ cdef class Subscription:
                 raise ShutDown("the queue is closed and has nothing left for this subscription")
             due = self.next_due(deadline)
             if closed and due is None:
-                continue  # what was held is another's by now
+                continue  # another consumer has taken the held message
             with cython.critical_section(self):
                 waited = self.wait(news, closed, due)
             if not waited and due is deadline and self.news.load() == news:
                 raise queue.Empty
 
     cdef int open_room(self) except -1:
-        """Make the room where threads wait. Making it may run Python code, and so others who make one: one counts."""
+        """Make the room where threads wait. This may run Python code that makes one, too: the first is kept."""
         cdef WaitingRoom room
         if self.room is None:
             room = WaitingRoom(self.queue.clock)
@@ -684,7 +684,7 @@ cdef class Subscription:
         return 0
 
     cdef object next_entry(self):
-        """The next entry, for one of several threads that may wait: what it leaves is for another to see to."""
+        """Return the next entry or None, and wake another waiting thread for the messages that are left."""
         try:
             entry = pulled(self)
         except BaseException:
@@ -695,7 +695,7 @@ cdef class Subscription:
         return entry
 
     cdef bint wait(self, int64_t news, bint closed, object deadline) except -1:
-        """Wait until it is told something newer than `news`, or that; False when the deadline passed before."""
+        """Wait until `news` or `closed` has another value than this; False when the deadline passed before."""
         if self.news.load() != news or self.consumer == NULL or (
             not closed and self.queue.memory.queue.closed.load() != 0
         ):
@@ -703,21 +703,21 @@ cdef class Subscription:
         return self.room.wait_once(deadline)
 
     cdef void tell(self) noexcept:
-        """There is work: wake whoever waits."""
+        """Count a notification, and wake a waiting thread."""
         self.news.fetch_add(1)
         self.wake()
 
     cdef int call_back(self) except -1:
-        """Tell its owner. What that raises is logged, unless it is more than an Exception."""
+        """Call `on_work`. An Exception is logged; any other exception is raised."""
         if self.on_work is not None:
             try:
                 self.on_work(self)
             except Exception:
-                logger.exception("on_work of subscription %r failed", self.name)
+                logger.exception("on_work of subscription %r raised an exception, which is ignored", self.name)
         return 0
 
     cdef void wake(self) noexcept:
-        """Have somebody look again."""
+        """Have one waiting thread, and the target if there is one, look again."""
         cdef Listener listener = self.listener
         self.wake_one()
         if listener is not None:
@@ -729,7 +729,7 @@ cdef class Subscription:
                 self.room.wake(1)
 
     cdef void wake_all(self) noexcept:
-        """There will be nothing new: have everybody look again."""
+        """Have all waiting threads, and the target if there is one, look again: there will be nothing new."""
         cdef Listener listener = self.listener
         if self.room is not None:
             with cython.critical_section(self):
@@ -779,14 +779,14 @@ cdef class Subscription:
         return desired
 
     cdef int judge(self, object item) except -1:
-        """Whether the filter accepts an item."""
+        """Return whether the filter accepts an item."""
         try:
             return bool(self.filter(item))
         except Exception:
             if not self.filter_failed:
                 self.filter_failed = True
                 logger.exception(
-                    "the filter of subscription %r failed: that means no, and is not logged again", self.name
+                    "filter of subscription %r raised; treated as no match (further errors are not logged)", self.name
                 )
             return False
 
@@ -944,33 +944,33 @@ cdef class Entry:
         return f"<Entry of {self.owner.name if self.owner is not None else None!r}, {state}>"
 
 
-# Visits: in, asking filters meanwhile, out, and what is to be done then -----------------------------------------------
+# Visits: in, asking filters meanwhile, out, and the work left for then ------------------------------------------------
 #
-# Exclusion. The engine needs none. Each call is one stay inside it: no Python code runs in there, nothing waits but for
-# a few instructions of another thread, and the GIL is held (it costs more to give it up than to be done). What Python
-# code has to be run, for filters that the engine asks about, callbacks, and what left the queue, is noted in the visit,
-# with references, and run after it. No Python object is made inside either: the collector might run, and finalizers
-# with it, and who stays inside holds up the memory of all others.
+# Exclusion. The engine needs none. Each call is one stay inside it: no Python code runs there, nothing waits but for a
+# few instructions of another thread, and the GIL is held (releasing it costs more than the stay). Python code that has
+# to be run, such as filters that the engine asks about, callbacks, and the disposal of messages that left the queue, is
+# noted in the visit, with references, and run after it. No Python object is made inside either: that might run the
+# collector, and with it finalizers; and a thread that stays inside holds up the memory of all others.
 #
-# What callbacks raise. An Exception is logged, where the callback is called. Anything else, as KeyboardInterrupt, is
-# noted in the visit: everything is done and everybody told first, and then the first of these is raised. A filter that
-# is interrupted has said nothing; no filter is asked any more in that visit, and one consumer is told in addition,
-# since a filter that was not asked may hide that somebody has work.
+# Exceptions of callbacks. An Exception is logged, where the callback is called. Any other one, such as
+# KeyboardInterrupt, is noted in the visit: everything is done and all subscriptions are told first, and then the first
+# of these exceptions is raised. A filter that is interrupted has given no answer; no filter is asked any more in that
+# visit, and one consumer is told in addition, since a filter that was not asked may hide that there is work.
 
 
-cdef struct Visit:  # one call, and what is to be done after it
+cdef struct Visit:  # one call, and the work left for after it
     Call call                 # must be first
     PyObject** told           # subscriptions, with a reference each
     Py_ssize_t told_count
     Py_ssize_t told_size
     Answers answers           # their messages are referenced
-    PyObject* asked           # who owns the consumers of the call's stand, with a reference each, or NULL
+    PyObject* asked           # owners of the consumers of the call's stand, with a reference each, or NULL
     PyObject* above
-    PyObject* error           # what interrupted a callback first, with a reference; NULL: nothing did
+    PyObject* error           # the first exception that interrupted a callback, with a reference, or NULL
 
 
 cdef void visit_tell(Call* call, QueueConsumer* c) noexcept nogil:
-    """Note whom to tell. With the GIL."""
+    """Note a subscription to be told. With the GIL."""
     cdef Visit* visit = <Visit*> call
     cdef Py_ssize_t size
     cdef PyObject** larger
@@ -987,17 +987,17 @@ cdef void visit_tell(Call* call, QueueConsumer* c) noexcept nogil:
 
 
 cdef void visit_keep(uint64_t token) noexcept nogil:
-    """Hold what was pulled. With the GIL."""
+    """Take a reference to a pulled item. With the GIL."""
     keep(<PyObject*> <uintptr_t> token)
 
 
 cdef int visit_accepts(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
-    """The answer of a filter in this visit. O(1) expected."""
+    """Return the answer of a filter in this visit, or -1. O(1) expected."""
     return answers_find(&(<Visit*> call).answers, c.id, m)
 
 
 cdef int64_t visit_now(PullQueue q) except? -1:
-    """The time of the clock, where something depends on it; else 0. The clock may be Python code."""
+    """Return the time of the clock, which may be Python code; 0 if nothing depends on the time."""
     return q.now() if q.memory.queue.timed.load() != 0 else 0
 
 
@@ -1022,7 +1022,7 @@ cdef void visit_enter_at(Visit* visit, PullQueue q, int64_t now) noexcept:
 
 
 cdef void visit_step_out(Visit* visit) noexcept:
-    """Go outside for a while. Who owns the consumers that the questions stand at is kept until the next time.
+    """Go outside for a while. The owners of the consumers that the questions stand at are kept until the next time.
 
     The reference may be the last then, so it is given up outside.
     """
@@ -1036,7 +1036,7 @@ cdef void visit_step_out(Visit* visit) noexcept:
 
 
 cdef void visit_step_in(Visit* visit, PullQueue q) noexcept:
-    """Come back inside: consumers that are gone meanwhile are not looked at."""
+    """Come back inside: consumers that are gone meanwhile are not used."""
     visit.call.pin = interest_enter(&q.memory.queue.interest)
     if visit.asked != NULL and (<Subscription> visit.asked).consumer == NULL:
         visit.call.stand.asked = NULL
@@ -1045,7 +1045,7 @@ cdef void visit_step_in(Visit* visit, PullQueue q) noexcept:
 
 
 cdef PyObject* owner_of(QueueConsumer* c) noexcept:
-    """A consumer's subscription, with a reference; NULL: there is none."""
+    """Return a consumer's subscription, with a reference, or NULL."""
     if c == NULL:
         return NULL
     keep(<PyObject*> c.owner)
@@ -1058,7 +1058,7 @@ cdef void release(PyObject* o) noexcept:
 
 
 cdef int visit_leave(Visit* visit, PullQueue q) except -1:
-    """Go outside, see to what the visit has left to do, and raise what interrupted that."""
+    """Go outside, do the work that the visit has left, and raise the exception that interrupted it."""
     visit_end(visit, q)
     if visit.error != NULL:
         visit_raise(visit)
@@ -1066,7 +1066,7 @@ cdef int visit_leave(Visit* visit, PullQueue q) except -1:
 
 
 cdef void visit_end(Visit* visit, PullQueue q) noexcept:
-    """Go outside, and see to what the visit has left to do. Afterwards `error` is the caller's to raise."""
+    """Go outside, and do the work that the visit has left. The caller then raises `error`."""
     if visit.call.owed != 0 or visit.call.owes_offer or visit.call.back != NULL:
         visit_pay_debts(visit, q)
     interest_leave(visit.call.pin)
@@ -1077,7 +1077,7 @@ cdef void visit_end(Visit* visit, PullQueue q) noexcept:
 
 
 cdef int visit_raise(Visit* visit) except -1:
-    """Raise what was noted."""
+    """Raise the noted exception."""
     cdef object error = <object> visit.error
     visit.error = NULL
     Py_DECREF(error)
@@ -1085,14 +1085,14 @@ cdef int visit_raise(Visit* visit) except -1:
 
 
 cdef void visit_note(Visit* visit, object error) noexcept:
-    """Note what is to be raised when everything is done: the first counts."""
+    """Note an exception to be raised when everything is done: the first counts."""
     if visit.error == NULL:
         Py_INCREF(error)
         visit.error = <PyObject*> error
 
 
 cdef void visit_pay_debts(Visit* visit, PullQueue q) noexcept:
-    """Tell those whom the engine left to us, because filters have to be asked first."""
+    """Announce the work that the engine could not announce because filters have to be asked first."""
     cdef Message* back = visit.call.back
     if back != NULL:
         visit_ask(visit, q, back)
@@ -1122,9 +1122,9 @@ cdef void visit_forget_answers(Visit* visit, PullQueue q) noexcept:
 
 
 cdef void visit_follow_up(Visit* visit, PullQueue q) noexcept:
-    """Tell who was claimed, let producers go on, pass on what left the queue. Nothing of it stops the rest.
+    """Tell the claimed subscriptions, wake producers, and divert messages that left. No error stops the rest.
 
-    Everybody is told before anybody is called back, since that may take as long as it likes.
+    All subscriptions are told before the first callback, which may take long.
     """
     cdef Message* removed = messages_turned(visit.call.removed)
     cdef Py_ssize_t i
@@ -1153,7 +1153,7 @@ cdef void visit_call_back(Visit* visit, Subscription subscription) noexcept:
 
 
 cdef void visit_divert(Visit* visit, PullQueue q, Message* m) noexcept:
-    """Hand a chain of what left the queue to the alternate; what an interrupt has left is kept."""
+    """Hand a chain of messages that left the queue to the alternate; after an interrupt, the rest is kept."""
     cdef Message* following
     cdef uint32_t reason
     cdef object item
@@ -1174,7 +1174,7 @@ cdef void visit_divert(Visit* visit, PullQueue q, Message* m) noexcept:
 
 
 cdef void visit_free_departed(PullQueue q) noexcept:
-    """Free the memory of consumers that nobody can hold any more."""
+    """Free the memory of consumers that no thread can hold any more."""
     cdef QueueConsumer* c = <QueueConsumer*> q.memory.departed.exchange(0)
     cdef QueueConsumer* following
     while c != NULL:
@@ -1185,7 +1185,7 @@ cdef void visit_free_departed(PullQueue q) noexcept:
 
 
 cdef void visit_ask(Visit* visit, PullQueue q, Message* about) noexcept:
-    """Ask all filters that matter before work is announced (about it), or passed on (NULL)."""
+    """Ask all filters that matter before a message is announced, or work is passed on (NULL)."""
     cdef Question question
     while visit_asks(visit) and queue_question(&visit.call, about, &question):
         visit_answer(visit, q, &question)
@@ -1202,7 +1202,7 @@ cdef void visit_ask_for(Visit* visit, PullQueue q, Subscription subscription) no
 
 
 cdef bint visit_asks(Visit* visit) noexcept:
-    """Whether filters are asked, still."""
+    """Whether this visit asks filters: there are some, and none was interrupted."""
     return visit.call.accepts != NULL and visit.error == NULL
 
 
@@ -1230,7 +1230,7 @@ cdef void visit_answer(Visit* visit, PullQueue q, Question* question) noexcept:
         accepted = -1
         visit_note(visit, error)
         visit.call.owed += 1
-    item = subscription = None  # whatever their finalizers do, they do it outside
+    item = subscription = None  # their finalizers run outside
     visit.call.stand.refused = NULL
     if accepted == -1:
         queue_drop(&q.memory.queue, m)
@@ -1243,18 +1243,18 @@ cdef void visit_answer(Visit* visit, PullQueue q, Question* question) noexcept:
 
 
 cdef bint has_resumed(Queue* q) noexcept:
-    """Whether who waits for room may go on."""
+    """Whether threads that wait for room may go on."""
     return overflow_resumes(&q.overflow, q.depth.load(), q.bytes.load())
 
 
-# Putting: what is offered, at what time, and the wait for room --------------------------------------------------------
+# Putting: the offer, its times, and the wait for room -----------------------------------------------------------------
 
 
 cdef int put_message(
     PullQueue q, object item, object priority, object key, object slot, object size, object ttl, object not_before,
     object block, object timeout
 ) except -1:
-    """Put it, or raise why not."""
+    """Put a message, or raise the reason why it cannot be put."""
     cdef Offer offer
     cdef bytes data = None
     cdef Admittance done
@@ -1287,7 +1287,7 @@ cdef int put_message(
 
 
 cdef bytes key_bytes(object key):
-    """The octets of a key: of its text, or the bytes that it is."""
+    """Return the octets of a key: the key itself if it is bytes, or its text in UTF-8."""
     if isinstance(key, bytes):
         return key
     return str(key).encode("utf-8", "surrogatepass")
@@ -1296,7 +1296,7 @@ cdef bytes key_bytes(object key):
 cdef Admittance offer_message(
     PullQueue q, Offer* offer, object item, object ttl, object not_before
 ) except <Admittance> 0:
-    """Put what is offered; the clock is read now."""
+    """Put an offered message; its times count from now."""
     cdef Visit visit
     cdef Message* linked = NULL
     cdef int64_t now = 0
@@ -1320,7 +1320,7 @@ cdef Admittance offer_message(
         done = queue_put(&visit.call, offer, &linked)
     if done != PUT_DONE:
         Py_DECREF(item)
-        interest_leave(visit.call.pin)  # nothing has happened that anybody waits for
+        interest_leave(visit.call.pin)  # nothing has changed, so there is no work to follow up
         return done
     if linked != NULL:
         visit_ask(&visit, q, linked)
@@ -1351,7 +1351,7 @@ cdef str fullness(PullQueue q, int64_t size):
 cdef Admittance wait_for_room(
     PullQueue q, Offer* offer, object item, object ttl, object not_before, object block, object timeout
 ) except <Admittance> 0:
-    """Put what is offered once there is room for it."""
+    """Put an offered message once there is room for it."""
     cdef Admittance done = PUT_FULL
     cdef bint woken = True
     deadline = q.room.deadline(block, timeout)
@@ -1364,7 +1364,7 @@ cdef Admittance wait_for_room(
 cdef bint wait_in_room(
     PullQueue q, Offer* offer, object item, object ttl, object not_before, object deadline, Admittance* done
 ) except -1:
-    """Put it, or wait for room, in one stay: whoever makes room meanwhile sees that somebody waits."""
+    """Put a message, or wait for room. Seated before the attempt: a thread that makes room sees the waiter."""
     cdef Seat* seat = q.room.sit(0, 1)
     cdef bint woken = True
     q.stopped.fetch_add(1)
@@ -1374,20 +1374,20 @@ cdef bint wait_in_room(
             woken = q.room.wait(seat, deadline)
     finally:
         q.stopped.fetch_sub(1)
-        q.room.leave(seat)  # it may have been claimed meanwhile: its permit is under way, and collected
+        q.room.leave(seat)  # collects the permit if the seat was claimed meanwhile
     return woken
 
 
 # Membership: how subscriptions join, take over from each other, and leave ---------------------------------------------
 #
-# A subscription's consumer is in the engine's lists from its join until it leaves. Its memory is freed when nobody can
-# hold its node any more (see _pullqueue.pxd); until then the queue's `members` keep the subscription.
+# A subscription's consumer is in the engine's lists from its join until it leaves. Its memory is freed when no thread
+# can hold its node any more (see _pullqueue.pxd); until then the queue's `members` keep the subscription.
 
 
 cdef Subscription subscription_create(
     PullQueue q, object name, int32_t priority, bint acquires, object filter, object on_work
 ):
-    """A subscription with a consumer that nobody knows yet."""
+    """Create a subscription whose consumer is in no list yet."""
     cdef Subscription subscription = Subscription.__new__(Subscription, q)
     cdef QueueConsumer* c
     subscription.filter = filter
@@ -1407,9 +1407,9 @@ cdef Subscription subscription_create(
 
 
 cdef int subscription_join(Subscription subscription, int64_t credit, bint interested) except -1:
-    """Have a new one join; it is interested only once the filters were asked, where there are any.
+    """Let a new subscription join; it becomes interested only after the filters, if any, were asked.
 
-    Whoever is interrupted meanwhile does not get the subscription, so it leaves again.
+    If that is interrupted, the caller does not get the subscription, so it leaves again.
     """
     cdef PullQueue q = subscription.queue
     cdef QueueConsumer* c = subscription.consumer
@@ -1443,7 +1443,7 @@ cdef int subscription_join(Subscription subscription, int64_t credit, bint inter
 
 
 cdef int refuse(PullQueue q, Subscription subscription, QueueConsumer* c, Admission admission) except -1:
-    """Nobody has seen this consumer: it can go at once."""
+    """Destroy a consumer that was not admitted, and raise the reason. No other thread has seen it."""
     if subscription.filter is not None:
         q.filters.fetch_sub(1)
     q.members.discard(subscription)
@@ -1461,7 +1461,7 @@ cdef int refuse(PullQueue q, Subscription subscription, QueueConsumer* c, Admiss
 
 
 cdef int subscription_leave(Subscription subscription, bint release) except -1:
-    """Cancel one: others take over."""
+    """Cancel a subscription: others take over."""
     cdef Visit visit
     visit_enter(&visit, subscription.queue)
     leave(&visit, subscription, release)
@@ -1471,14 +1471,14 @@ cdef int subscription_leave(Subscription subscription, bint release) except -1:
 
 
 cdef void leave(Visit* visit, Subscription subscription, bint release) noexcept:
-    """Cancel one in a visit that has begun. Its threads that wait are woken before anybody is called back."""
+    """Cancel a subscription in a visit that has begun. Its waiting threads are woken before any callback runs."""
     cdef PullQueue q = subscription.queue
     cdef QueueConsumer* c
     ask_next_live(visit, q, subscription)
     with cython.critical_section(subscription):
         c = subscription.consumer
         subscription.consumer = NULL
-    visit_step_out(visit)  # the consumer is this call's now
+    visit_step_out(visit)  # only this call has the consumer now
     subscription.wake_all()
     visit_step_in(visit, q)
     if c != NULL:
@@ -1493,7 +1493,7 @@ cdef void leave(Visit* visit, Subscription subscription, bint release) noexcept:
 
 
 cdef void ask_next_live(Visit* visit, PullQueue q, Subscription leaving) noexcept:
-    """Ask the filter of the consumer that takes the place of one that leaves."""
+    """Ask the filter of the consumer that becomes live when this one leaves."""
     cdef QueueConsumer* c
     if visit.call.accepts == NULL or leaving.consumer == NULL or not consumer_is_live(leaving.consumer):
         return
@@ -1503,7 +1503,7 @@ cdef void ask_next_live(Visit* visit, PullQueue q, Subscription leaving) noexcep
 
 
 cdef void dispose(PullQueue q) noexcept:
-    """Let epochs pass, so that a consumer's memory is freed now, unless others are inside."""
+    """Let epochs pass, so that a consumer's memory is freed now, unless other threads are inside."""
     cdef Pin* pin
     cdef int _i
     for _i in range(DISPOSAL_ROUNDS):
@@ -1514,11 +1514,11 @@ cdef void dispose(PullQueue q) noexcept:
 
 
 cdef void subscriptions_end(PullQueue q) noexcept:
-    """The queue is garbage: cancel all, tell nobody."""
+    """Cancel all subscriptions of a queue that is garbage, without telling any."""
     cdef Visit visit
     cdef QueueConsumer* c
     visit_enter_at(&visit, q, 0)
-    visit.call.tell = NULL  # who takes another's place would be kept to be told
+    visit.call.tell = NULL  # a consumer that becomes live would be noted, with a reference
     for subscription in q.members:
         c = (<Subscription> subscription).consumer
         (<Subscription> subscription).consumer = NULL
@@ -1529,7 +1529,7 @@ cdef void subscriptions_end(PullQueue q) noexcept:
 
 
 cdef list subscription_names(PullQueue q, InterestList which):
-    """The names in a list, in its order. The list is made outside, since that may run Python code."""
+    """Return the names in a list, in its order. They are collected outside, since that may run Python code."""
     cdef PyObject** found = NULL
     cdef Py_ssize_t i, count = find_members(q, which, &found)
     try:
@@ -1543,7 +1543,7 @@ cdef list subscription_names(PullQueue q, InterestList which):
 
 
 cdef Py_ssize_t find_members(PullQueue q, InterestList which, PyObject*** found) noexcept:
-    """The subscriptions in a list, with a reference each; -1: memory is exhausted, and there are none."""
+    """Find the subscriptions in a list, with a reference each; -1: memory is exhausted, and none is returned."""
     cdef InterestWalk walk
     cdef ConsumerNode* node
     cdef Py_ssize_t count = 0, size = 0
@@ -1573,11 +1573,11 @@ cdef Py_ssize_t find_members(PullQueue q, InterestList which, PyObject*** found)
 
 # Pulling --------------------------------------------------------------------------------------------------------------
 #
-# What was pulled goes back if it cannot be handed out: something else is to be raised, or memory is exhausted.
+# Pulled messages go back if they cannot be handed out: an exception is to be raised, or memory is exhausted.
 
 
 cdef Entry pulled(Subscription subscription):
-    """The next entry; None: there is none."""
+    """Return the next entry, or None."""
     cdef Visit visit
     cdef Pulled found
     cdef int64_t taken
@@ -1598,7 +1598,7 @@ cdef Entry pulled(Subscription subscription):
 
 
 cdef list pulled_many(Subscription subscription, int64_t n):
-    """Up to n entries."""
+    """Return up to n entries."""
     cdef list entries = []
     cdef Visit visit
     cdef Pulled* found = NULL
@@ -1627,7 +1627,7 @@ cdef list pulled_many(Subscription subscription, int64_t n):
 
 
 cdef int64_t take(Visit* visit, Subscription subscription, int64_t limit, Pulled* out) noexcept:
-    """Pull, and ask the filters that the engine has to know about; 0: nothing, or one was interrupted."""
+    """Pull, asking the filters whose answers the engine needs; 0: no message, or a filter was interrupted."""
     cdef Question question
     cdef int64_t taken = PULL_ASK
     while taken == PULL_ASK and visit.error == NULL and subscription.consumer != NULL:
@@ -1638,11 +1638,11 @@ cdef int64_t take(Visit* visit, Subscription subscription, int64_t limit, Pulled
 
 
 cdef int64_t take_many(Visit* visit, Subscription subscription, int64_t n, Pulled** found) noexcept:
-    """Pull up to n, until there is nothing left; NULL is found when memory is exhausted before the first."""
+    """Pull up to n messages, until none is left; `found` stays NULL if memory is exhausted before the first."""
     cdef int64_t taken = 1, count = 0, size = 0
     cdef Pulled* larger
     while taken > 0 and count < n:
-        if count == size:  # one more than there are: the look that finds nothing is part of it
+        if count == size:  # one more than are available, for the pull that finds nothing
             size = min(n, max(2 * size, subscription.queue.memory.queue.available.load() + 1))
             larger = <Pulled*> realloc(found[0], size * sizeof(Pulled))
             if larger == NULL:
@@ -1654,9 +1654,9 @@ cdef int64_t take_many(Visit* visit, Subscription subscription, int64_t n, Pulle
 
 
 cdef Entry entry_of(Subscription subscription, Pulled* pulled):
-    """An entry for what was pulled, whose item was kept for it.
+    """Create an entry for a pulled message, and give it the reference to the item.
 
-    The message is not looked at: making an entry may run a collection, and so others, who take it back.
+    The message itself is not read: making an entry may run the collector, and so code that takes the message back.
     """
     cdef Entry entry = Entry.__new__(Entry)
     entry.owner = subscription
@@ -1668,7 +1668,10 @@ cdef Entry entry_of(Subscription subscription, Pulled* pulled):
 
 
 cdef void put_back(Subscription subscription, Pulled* found, int64_t count, int64_t now) noexcept:
-    """Undo what was pulled and cannot be handed out, the last first. Something is being raised: that comes first."""
+    """Return pulled messages that cannot be handed out, the last first, while an exception is being raised.
+
+    That exception takes precedence over those of callbacks.
+    """
     cdef Visit visit
     cdef Pulled* pulled
     cdef PullQueue q = subscription.queue
@@ -1718,13 +1721,13 @@ cdef bint settle_inside(Visit* visit, Subscription owner, Pulled* pulled, Verdic
     return True
 
 
-# The alternate: where messages go that leave unacknowledged, and what it does not take --------------------------------
+# The alternate: the destination of messages that leave unacknowledged -------------------------------------------------
 #
-# Whoever has a message leave, by a put, a pull, a release or a look at the clock, is done with it, or never had it: so
-# what the alternate raises is not for him. It is logged, and the message is kept.
+# The caller that makes a message leave, by a put, a pull, a release or by the time, is done with the message, or never
+# had it: so exceptions of the alternate are not raised there. They are logged, and the message is kept.
 #
-# Exclusion. Each step is one operation of a deque; nothing is held while the alternate runs. A message is in the hands
-# of the one thread that calls the alternate with it, and kept whatever that raises.
+# Exclusion. Each step is one operation of a deque; nothing is held while the alternate runs. A message belongs to the
+# one thread that calls the alternate with it, and is kept whatever that raises.
 
 
 @cython.final
@@ -1738,7 +1741,7 @@ cdef class Alternate:
         self.undelivered = deque()
 
     cdef int divert(self, object item, uint32_t reason, bint keep) except -1:
-        """Hand over what left the queue, if that is its business; or only keep it: somebody was interrupted."""
+        """Deliver a message that left for a reason in `_REASONS`; `keep`: only keep it, after an interrupt."""
         if self.sink is None or reason not in _REASONS:
             return 0
         message = (item, _REASONS[reason])
@@ -1749,7 +1752,7 @@ cdef class Alternate:
         return 0
 
     cdef int deliver(self, tuple message) except -1:
-        """Hand one over; it is kept unless that has taken it, whatever it raises."""
+        """Deliver a message, or keep it if that raises."""
         item, reason = message
         try:
             if hasattr(self.sink, "put"):
@@ -1764,17 +1767,17 @@ cdef class Alternate:
             if not self.refused:
                 self.refused = True
                 logger.exception(
-                    "the alternate of a queue failed: a message (%s) is kept in undelivered, as others will be, and "
-                    "that is not logged again until it takes one", reason,
+                    "the alternate of a queue raised; the message (%s) is kept in undelivered, as later ones will be "
+                    "(further errors are not logged until it accepts a message)", reason,
                 )
         return 0
 
     cdef int deliver_again(self, Py_ssize_t count) except -1:
-        """Hand over that many of those kept, oldest first, each once."""
+        """Deliver `count` of the kept messages, oldest first, each once."""
         while count > 0:
             try:
                 message = self.undelivered.popleft()
-            except IndexError:  # somebody else took it
+            except IndexError:  # another thread took it
                 break
             self.deliver(message)
             count -= 1
@@ -1783,8 +1786,8 @@ cdef class Alternate:
 
 # Garbage collection ---------------------------------------------------------------------------------------------------
 #
-# Cython shows the collector a class's Python attributes; the references in the messages are ours to show. Both
-# functions are called with every other Python thread stopped or waiting for the GIL.
+# Cython's own traverse function shows the collector a class's Python attributes; this one adds the references of the
+# messages. Both functions are called with every other Python thread stopped or waiting for the GIL.
 
 cdef traverse_t base_traverse = (<PyTypeObject*> PullQueue).tp_traverse
 cdef clear_t base_clear = (<PyTypeObject*> PullQueue).tp_clear

@@ -1317,12 +1317,17 @@ cdef inline NamedSlots lowest(FairQueue q):
     return q if q.below is None else q.below
 
 
+cdef bint push_below(FairQueue q, uint32_t index, uint64_t token, int64_t cost) noexcept:
+    """Append an item to a subkey. Not inline: the compiler would optimise it for size in a branch that is rare."""
+    return subkeys_push(&q.levels, &q.table, index, token, cost)
+
+
 cdef inline int store(FairQueue q, uint32_t index, PyObject* item, int64_t cost) except -1:
     """Append an item to a slot or subkey. Runs no Python code."""
     cdef bint done
     Py_INCREF(<object> item)
     if rarely(q.levels.below != NULL):
-        done = subkeys_push(&q.levels, &q.table, index, <uint64_t> <uintptr_t> item, cost)
+        done = push_below(q, index, <uint64_t> <uintptr_t> item, cost)
     else:
         done = dwrr_push(&q.table, index, <uint64_t> <uintptr_t> item, cost)
     if rarely(not done):
@@ -1514,7 +1519,7 @@ cdef class SubkeySlots(NamedSlots):
 
 # Limits ---------------------------------------------------------------------------------------------------------------
 #
-# What is in hand is counted in core/schedule/limits.pxd, in the same stretch in which it is taken out.
+# core/schedule/limits.pxd counts the items in hand, in the same stretch in which they are taken out.
 
 
 cdef Limit as_limit(object limit) except *:
@@ -1530,13 +1535,13 @@ cdef Limit as_limit(object limit) except *:
 
 @cython.final
 cdef class Place:
-    """The place that one item takes of a limit while it is in hand: given back once, at the latest at its end."""
+    """The place of one item in hand within its slot's limit: given back once, at the latest when it is deallocated."""
 
     def __del__(self):
         self.give_back(False)
 
     cdef int give_back(self, bint unused) except -1:
-        """The item is in hand no more; unused: it counts as not served."""
+        """Note that the item is no longer in hand; unused: it counts as not served."""
         cdef FairQueue fair = self.queue
         if fair is not None:
             with cython.critical_section(fair):
@@ -1548,7 +1553,7 @@ cdef class Place:
 
 
 cdef dict all_limits(FairQueue q):
-    """The figures of limits by slot name, all of one moment. Called with the queue's exclusion held."""
+    """Return the figures of limits by slot name, all of one moment. Called with the queue's exclusion held."""
     cdef uint32_t i, size
     cdef SlotLimit* limits = NULL
     cdef int64_t* queued
@@ -1581,7 +1586,7 @@ cdef dict all_limits(FairQueue q):
 
 
 cdef object limit_figures(const SlotLimit* at, int64_t queued, int64_t now):
-    """The figures of one limit, of a copy; the slot's mark may be of an earlier moment."""
+    """Return the figures of one limit, from a copy: the slot's AT_LIMIT flag may be of an earlier moment."""
     cdef bint full = at.limit.concurrency != 0 and at.in_hand >= at.limit.concurrency
     cdef bint early = at.limit.interval != 0 and at.full_at > now and at.full_at - at.limit.tolerance > now
     return LimitStats(
@@ -1599,9 +1604,7 @@ cdef inline void take_place(FairQueue q, uint32_t index, Place place) noexcept:
     place.queue = q
 
 
-# Event loops ----------------------------------------------------------------------------------------------------------
-#
-# Who waits for an item without blocking a thread.
+# Event loops: waiting for an item without blocking a thread -----------------------------------------------------------
 
 
 @cython.final
@@ -1638,8 +1641,8 @@ cdef class Waiter:
             if self.seat == NULL:
                 raise RuntimeError("the waiter has left")
             self.queue.getters.stay(self.seat)
-            if not is_awaiting(self.queue):  # else nobody else could take an item either
-                self.queue.getters.wake(takeable(self.queue))  # who sees to a token is this one
+            if not is_awaiting(self.queue):  # otherwise no other getter could take an item either
+                self.queue.getters.wake(takeable(self.queue))  # without one for a token: this waiter checks for it
 
     def leave(self):
         """leave($self)
@@ -1659,7 +1662,7 @@ cdef class Waiter:
 
 
 cdef Waiter waiter_of(FairQueue q, object callback, object priority):
-    """Take a seat for a callback."""
+    """Create a waiter, with a seat for its callback."""
     cdef int32_t rank = as_priority(priority)
     cdef Waiter waiter
     if not callable(callback):
@@ -1670,14 +1673,14 @@ cdef Waiter waiter_of(FairQueue q, object callback, object priority):
     with cython.critical_section(q):
         waiter.seat = q.getters.sit(rank, 1, <PyObject*> callback)
         if not is_awaiting(q):
-            hand_over(q)  # it may be the one that is to have what is queued
+            hand_over(q)  # this waiter may be the one that the queued items are for
     return waiter
 
 
 # Garbage collection ---------------------------------------------------------------------------------------------------
 #
-# Cython shows the collector a class's Python attributes; the references in the entries are ours to show. Both functions
-# are called with every other Python thread stopped or waiting for the GIL.
+# Cython's own traverse function shows the collector a class's Python attributes; this one adds the references of the
+# entries. Both functions are called with every other Python thread stopped or waiting for the GIL.
 
 cdef traverse_t base_traverse = (<PyTypeObject*> FairQueue).tp_traverse
 cdef clear_t base_clear = (<PyTypeObject*> FairQueue).tp_clear
