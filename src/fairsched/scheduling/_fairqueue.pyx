@@ -53,17 +53,17 @@ from fairsched.core.schedule.limits cimport (
 from fairsched.core.schedule.outlook cimport Outlook, outlook_read
 from fairsched.core.schedule.slots cimport (
     AT_LIMIT, AWAITED_SLOT, HELD, HELD_ONLY, NOT_AWAITED, NOT_HELD, NO_SLOT, TRANSIENT, Slot, SlotTable, slots_first,
-    slots_report_idle,
+    slots_report_idle, slots_take_idle,
 )
 from fairsched.core.schedule.subkeys cimport (
-    subkeys_clear, subkeys_init, subkeys_pop, subkeys_push, subkeys_settle,
+    subkeys_clear, subkeys_forgive, subkeys_init, subkeys_list, subkeys_pop, subkeys_push, subkeys_reserve,
+    subkeys_settle,
 )
 from fairsched.core.waiting.node cimport NOTIFIED, node_state
 from fairsched.core.waiting.wakeup cimport wakeup_higher, wakeup_possible
 from fairsched.scheduling._buffers cimport array_data
 from fairsched.scheduling._items cimport items_drop, items_visit
 from fairsched.scheduling._numbers cimport as_amount, as_count, as_int64, as_priority
-from fairsched.scheduling._subkeys cimport subkey_add, subkeys_forget_idle, subkeys_queued
 from fairsched.scheduling._waitingroom cimport Seat, WaitingRoom
 
 from queue import Empty, Full
@@ -326,10 +326,25 @@ sparse_boost=False, subkey_quantum=None)
 
     cdef void forget_idle(self) noexcept:
         """Forget the transient slots that are idle at this moment, and before them the idle subkeys."""
-        if self.below is None:
+        cdef SlotTable* below = self.levels.below
+        cdef uint32_t index
+        if below == NULL:
             NamedSlots.forget_idle(self)
-        else:
-            subkeys_forget_idle(self, self.below, &self.levels)
+            return
+        while True:
+            index = slots_take_idle(below)
+            if index != NO_SLOT:
+                if self.below.names.names[index].pins == 0:
+                    slot_unpin(self, self.levels.above[index])
+                    self.below.forget(index)
+                continue
+            index = slots_take_idle(&self.table)
+            if index == NO_SLOT:
+                return
+            if self.names.names[index].pins == 0:
+                self.forget(index)
+            else:  # its subkeys have debts, or a call has pinned it; the last of them reports it again
+                subkeys_forgive(&self.levels, index)
 
     # -- getting ------------------------------------------------------------------------------------------------------
 
@@ -563,7 +578,7 @@ sparse_boost=False, subkey_quantum=None)
         Empty if there is no such slot, or there are no subkeys. O(subkeys of the slot that have items or debts).
         """
         with cython.critical_section(self):
-            return {} if self.below is None else subkeys_queued(self, self.below, &self.levels, slot)
+            return {} if self.below is None else queued_by_subkey(self, slot)
 
     def waiting(self):
         """waiting($self)
@@ -1289,13 +1304,13 @@ cdef inline uint32_t find_slot(FairQueue q, object name) except? 0xFFFFFFFF:
     return index
 
 
-cdef int check_subkey(FairQueue q, object subkey) except -1:
+cdef inline int check_subkey(FairQueue q, object subkey) except -1:
     if q.below is None:
         raise ValueError(f"subkey {subkey!r} needs a subkey_quantum, which this queue does not have")
     return 0
 
 
-cdef uint32_t find_subkey(FairQueue q, tuple pair) except? 0xFFFFFFFF:
+cdef inline uint32_t find_subkey(FairQueue q, tuple pair) except? 0xFFFFFFFF:
     """Find, or add, the subkey with this pair of names, and its slot."""
     cdef int64_t hash
     cdef uint32_t above
@@ -1307,9 +1322,23 @@ cdef uint32_t find_subkey(FairQueue q, tuple pair) except? 0xFFFFFFFF:
     try:
         index = slot_find(q.below, pair, &hash)  # another thread may have added it during the search for the slot
         if index < 0:
-            index = subkey_add(q, q.below, &q.levels, above, pair, hash, q.subkey_quantum)
+            index = add_subkey(q, above, pair, hash)
     finally:
         slot_unpin(q, above)
+    return index
+
+
+cdef uint32_t add_subkey(FairQueue q, uint32_t above, tuple pair, int64_t hash) except? 0xFFFFFFFF:
+    """Add a subkey that slot_find has just not found. Runs no Python code before the subkey is in the table.
+
+    While a subkey exists, its slot is pinned, so that the slot's index stays good.
+    """
+    cdef uint32_t index
+    if not subkeys_reserve(&q.levels, &q.table):
+        raise MemoryError()
+    index = q.below.add(pair, hash, q.subkey_quantum, True)
+    q.levels.above[index] = above
+    slot_pin(q, above)
     return index
 
 
@@ -1322,15 +1351,17 @@ cdef bint push_below(FairQueue q, uint32_t index, uint64_t token, int64_t cost) 
     return subkeys_push(&q.levels, &q.table, index, token, cost)
 
 
-cdef inline int store(FairQueue q, uint32_t index, PyObject* item, int64_t cost) except -1:
-    """Append an item to a slot or subkey. Runs no Python code."""
-    cdef bint done
+cdef inline bint push(FairQueue q, uint32_t index, PyObject* item, int64_t cost) noexcept:
+    """Append an item, with a reference of its own, to a slot or subkey; False if memory is exhausted."""
     Py_INCREF(<object> item)
     if rarely(q.levels.below != NULL):
-        done = push_below(q, index, <uint64_t> <uintptr_t> item, cost)
-    else:
-        done = dwrr_push(&q.table, index, <uint64_t> <uintptr_t> item, cost)
-    if rarely(not done):
+        return push_below(q, index, <uint64_t> <uintptr_t> item, cost)
+    return dwrr_push(&q.table, index, <uint64_t> <uintptr_t> item, cost)
+
+
+cdef inline int store(FairQueue q, uint32_t index, PyObject* item, int64_t cost) except -1:
+    """Append an item to a slot or subkey, or raise MemoryError. Runs no Python code."""
+    if rarely(not push(q, index, item, cost)):
         Py_DECREF(<object> item)
         slots_report_idle(&q.table if q.levels.below == NULL else q.levels.below, index)
         raise MemoryError()
@@ -1443,7 +1474,7 @@ cdef int store_many(
         if not dwrr_reserve(&q.table, size) or (q.levels.below != NULL and not dwrr_reserve(q.levels.below, size)):
             raise MemoryError()
         for i in range(size):
-            store(q, indices[0 if places == 1 else i], PyList_GET_ITEM(objects, i), 1 if costs == NULL else costs[i])
+            push(q, indices[0 if places == 1 else i], PyList_GET_ITEM(objects, i), 1 if costs == NULL else costs[i])
     finally:
         for i in range(pins):
             slot_unpin(lowest(q), pinned[i])
@@ -1509,6 +1540,40 @@ cdef int64_t take_many(FairQueue q, list names, list items, int64_t size) noexce
     Py_SET_SIZE(<PyObject*> names, taken)  # cutting a list would need memory
     Py_SET_SIZE(<PyObject*> items, taken)
     return taken
+
+
+cdef dict queued_by_subkey(FairQueue q, object slot):
+    """Return the number of items queued by subkey of a slot, all of one moment. Called with the exclusion held."""
+    cdef NamedSlots below = q.below
+    cdef list names = None
+    cdef int64_t* queued
+    cdef Slot* subkey
+    cdef int64_t hash
+    cdef long above
+    cdef uint32_t index = NO_SLOT, size = 0, i
+    cdef dict figures = {}
+    while True:
+        above = slot_find(q, slot, &hash)
+        size = 0 if above < 0 else subkeys_list(&q.levels, above, &index)
+        if names is not None and PyList_GET_SIZE(names) == size:
+            break
+        names = PyList_New(size)  # may run Python code, which may add subkeys
+    queued = <int64_t*> malloc(size * sizeof(int64_t))
+    if queued == NULL and size:
+        raise MemoryError()
+    for i in range(size):
+        subkey = &below.table.slots[index]
+        queued[i] = <int64_t> (subkey.pushed - subkey.served)
+        Py_INCREF(<object> PyList_GET_ITEM(below.name_of, index))
+        PyList_SET_ITEM(names, i, <object> PyList_GET_ITEM(below.name_of, index))
+        index = subkey.next
+    try:
+        for i in range(size):
+            if queued[i]:
+                figures[names[i][1]] = queued[i]
+    finally:
+        free(queued)
+    return figures
 
 
 @cython.final
