@@ -101,7 +101,7 @@ MADE = {
     "fairsched.scheduling._codel:Estimator": ("(1.0,)", "(Odd(),)"),
     "fairsched.pullqueue._pullqueue:PullQueue": ("()", "('fair',)"),
     "fairsched.routing._ring:HashRing": ("({'a': 1},)", "({'a': 0},)"),
-    "fairsched.pullqueue._pullqueue:Target": ("([fairsched.pullqueue.PullQueue().subscribe()],)", "([None],)"),
+    "fairsched.pullqueue._target:Target": ("([fairsched.pullqueue.PullQueue().subscribe()],)", "([None],)"),
 }
 
 

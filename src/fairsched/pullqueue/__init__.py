@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from fairsched.pullqueue._pullqueue import Entry, PullQueue, Subscription, Target
+from fairsched.pullqueue._pullqueue import Entry, PullQueue, Subscription
+from fairsched.pullqueue._target import Target
 
 __all__ = ["Entry", "PullQueue", "Subscription", "Target"]

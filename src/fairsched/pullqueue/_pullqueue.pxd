@@ -1,8 +1,8 @@
-"""A queue whose consumers pull, as other modules see it: its memory and what that owns; see _pullqueue.pyx.
+"""A queue whose consumers pull: its classes, its memory, and the references that it owns; see _pullqueue.pyx.
 
 Ownership. A message's token is a pointer to its item, and owns a reference until the message leaves the queue. A
-consumer's memory is freed when nobody can hold its node any more: whoever finds that leaves it among the departed,
-where a visit frees it.
+consumer's memory is freed when no thread can hold its node any more: the thread that finds this leaves the consumer
+among the departed, and a visit frees it there.
 """
 
 from cpython.object cimport PyObject
@@ -26,12 +26,12 @@ cdef enum:
 
 cdef struct QueueMemory:
     Queue queue                  # must be first
-    atomic[uintptr_t] departed   # consumers that nobody can hold any more: pushed by any thread, emptied by any
+    atomic[uintptr_t] departed   # consumers that no thread can hold any more: pushed by any thread, emptied by any
 
 
 cdef class Alternate:
-    cdef object sink              # None: there is none, and they are dropped
-    cdef bint refused             # what it was given last, and that was logged
+    cdef object sink              # None: messages are dropped
+    cdef bint refused             # it raised for the last message, which was logged
     cdef readonly object undelivered
 
     cdef int divert(self, object item, uint32_t reason, bint keep) except -1
@@ -41,17 +41,17 @@ cdef class Alternate:
 
 cdef class PullQueue:
     cdef QueueMemory* memory
-    cdef set members            # subscriptions whose consumers may still be held by somebody
+    cdef set members            # subscriptions whose consumers a thread may still hold
     cdef dict slot_of           # of a fair queue: name -> index
     cdef object key
     cdef Alternate alternate
     cdef object clock
     cdef int64_t ttl            # nanoseconds; -1: none
     cdef bint made
-    cdef bint keyed             # keys mean something
+    cdef bint keyed             # keys determine order, replacement or group
     cdef atomic[int64_t] filters  # subscriptions with a filter
     cdef atomic[int64_t] stopped  # threads that wait for room
-    cdef WaitingRoom room       # where they wait
+    cdef WaitingRoom room       # room for those threads
     cdef atomic[uint64_t] named
     cdef object __weakref__
 
@@ -59,6 +59,41 @@ cdef class PullQueue:
     cdef object next_due(self, object deadline)
     cdef int add_slot(self, object name, int64_t quantum) except -1
     cdef void tear_down(self) noexcept
+
+
+cdef class Listener:
+    cdef void heard(self) noexcept
+
+
+cdef class Subscription:
+    cdef PullQueue queue
+    cdef QueueConsumer* consumer   # NULL: cancelled. Its memory is valid inside a visit that found the pointer
+    cdef object filter
+    cdef object on_work
+    cdef Listener listener         # of the target that it belongs to
+    cdef WaitingRoom room          # made for the first thread that waits
+    cdef atomic[int64_t] news
+    cdef bint filter_failed        # the filter raised, which was logged
+    cdef readonly object name
+    cdef readonly object priority
+    cdef readonly bint acquires
+    cdef object __weakref__
+
+    cdef int open_room(self) except -1
+    cdef object next_entry(self)
+    cdef bint wait(self, int64_t news, bint closed, object deadline) except -1
+    cdef void tell(self) noexcept
+    cdef int call_back(self) except -1
+    cdef void wake(self) noexcept
+    cdef void wake_one(self) noexcept
+    cdef void wake_all(self) noexcept
+    cdef int listen(self, Listener listener) except -1
+    cdef void unlisten(self, Listener listener) noexcept
+    cdef bint is_over(self) except -1
+    cdef object next_due(self, object deadline)
+    cdef bint holds_on(self) except -1
+    cdef bint is_desired(self, int64_t now) except -1
+    cdef int judge(self, object item) except -1
 
 
 # The queue's memory ---------------------------------------------------------------------------------------------------
@@ -77,14 +112,14 @@ cdef inline QueueMemory* memory_create(Kind kind, uint32_t levels, Grouping grou
 
 
 cdef inline void memory_close(QueueMemory* memory) noexcept:
-    """Let no more messages in."""
+    """Refuse messages from now on."""
     memory.queue.closed.store(1)
 
 
 cdef inline void memory_drop_items(QueueMemory* memory) noexcept:
-    """Delete the messages of a closed queue, and let go of their items, one by one: this needs no memory.
+    """Delete the messages of a closed queue, and release their items, one by one, which needs no memory.
 
-    A finalizer finds a queue that is closed, and consistent. O(messages), but for those that calls under way refer to.
+    A finalizer finds a queue that is closed and consistent. O(messages), except those that running calls refer to.
     """
     cdef Queue* q = &memory.queue
     cdef Message* m
@@ -110,7 +145,7 @@ cdef inline void memory_drop_items(QueueMemory* memory) noexcept:
 
 
 cdef inline void memory_free(QueueMemory* memory) noexcept:
-    """Nobody is inside, and the items were taken."""
+    """Free the memory. No thread is inside, and the items were released."""
     interest_clear(&memory.queue.interest)  # disposes of consumers that were retired
     memory_free_departed(memory)
     queue_clear(&memory.queue)
@@ -121,7 +156,7 @@ cdef inline void memory_free(QueueMemory* memory) noexcept:
 
 
 cdef inline QueueConsumer* consumer_create() noexcept:
-    """Memory for a consumer, on a cache line; what malloc returned stands before it."""
+    """Allocate a consumer on a cache line; the pointer that malloc returned is stored before it."""
     cdef void* block = malloc(sizeof(QueueConsumer) + sizeof(void*) + CACHE_LINE)
     cdef uintptr_t address
     if block == NULL:
@@ -136,8 +171,8 @@ cdef inline void consumer_destroy(QueueConsumer* c) noexcept:
 
 
 cdef inline void consumer_dispose(Garbage* garbage, Pin* pin) noexcept nogil:
-    """Nobody can hold this consumer any more: leave it among the departed of its queue."""
-    # The domain stands first in the queue, and that in its memory.
+    """Leave a consumer that no thread can hold any more among the departed of its queue."""
+    # The domain is the first member of the queue, which is the first member of its memory.
     cdef QueueMemory* memory = <QueueMemory*> pin.reclaim
     cdef QueueConsumer* c = <QueueConsumer*> garbage
     cdef uintptr_t head = memory.departed.load()

@@ -1,32 +1,30 @@
-"""Consumers that pull: a queue, what is put into it, and who may take it; the face of core/queue/queue.pxd.
+"""A queue whose consumers pull, its subscriptions and its entries: the Python side of core/queue/queue.pxd.
 
-In this file, in this order. What callers see:
+In this file, in this order. The public classes:
 
     PullQueue        a queue of messages
     Subscription     a consumer of it
-    Entry            what a subscription pulled, to be settled once
-    Target           one consumer of several queues
+    Entry            a message that a subscription pulled, to be settled once
 
-and how it is done:
+and their implementation:
 
-    Visit            one stay of a thread inside the engine, and what is to be done after it
+    Visit            one stay of a thread inside the engine, and the work left for after it
     putting          how a message comes in, and the wait for room
     membership       how subscriptions join, take over from each other, and leave
-    pulling          how entries are made, and what goes back if they cannot be
-    settling         what becomes of what was pulled
-    Alternate        where messages go that leave unacknowledged
+    pulling          how entries are made, and which messages go back if they cannot be
+    settling         how a pulled message is acknowledged, released or rejected
+    Alternate        the destination of messages that leave unacknowledged
     garbage collection
 
-The queue's memory, and what it owns, is in _pullqueue.pxd.
+The queue's memory, and the references it owns, is in _pullqueue.pxd; the consumer of several queues in _target.pyx.
 """
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject, visitproc
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, realloc
-from libcpp.atomic cimport atomic
 
 from fairsched.core.queue.answers cimport (
     Answers, answers_add, answers_clear, answers_find, answers_init, answers_reserve,
@@ -68,6 +66,7 @@ from fairsched.core.waiting.walk cimport (
     LIST_ALL, LIST_INTERESTED, LIST_NON_ACQUIRING, LIST_NOTIFIED, LIST_NOT_INTERESTED, InterestList, InterestWalk,
     interestwalk_init, interestwalk_next,
 )
+from fairsched.pullqueue._options cimport as_lifetime, as_ns, check_callable, choice, clock_ns, time_after
 from fairsched.scheduling._numbers cimport as_count, as_credit, as_int64, as_priority, natural
 from fairsched.scheduling._waitingroom cimport Seat, WaitingRoom
 
@@ -91,12 +90,7 @@ cdef extern from "Python.h":
     void keep "Py_INCREF"(PyObject* o) noexcept nogil
 
 cdef enum:
-    DISPOSAL_ROUNDS = 4  # epochs until a consumer's memory is nobody's
-
-cdef enum:  # of a subscription
-    FREE
-    TAKEN        # a thread is at it
-    PASSED_OVER  # and another would have been
+    DISPOSAL_ROUNDS = 4  # epochs until no thread can hold a consumer's memory
 
 _KINDS = {
     "standard": KIND_STANDARD, "priority": KIND_PRIORITY, "sorted": KIND_SORTED, "last-value": KIND_LAST_VALUE,
@@ -104,56 +98,13 @@ _KINDS = {
 }
 _OVERFLOWS = {"none": OVERFLOW_NONE, "ring": OVERFLOW_RING, "reject": OVERFLOW_REJECT, "flow": OVERFLOW_FLOW}
 _GROUPS = {None: GROUPS_NONE, "standard": GROUPS_STANDARD, "shared": GROUPS_SHARED}
-#: What an alternate is told; what left for another reason was to be dropped.
+#: The reasons that an alternate is told; messages that left for another reason were to be dropped.
 _REASONS = {REASON_EXPIRED: "expired", REASON_DELIVERIES: "delivery_limit", REASON_CLOSED: "closed"}
 
 logger = logging.getLogger("fairsched.queue")
 
 
-# Options: names, callables and times, checked, with errors that name the value and what is allowed --------------------
-
-
-cdef inline object choice(dict choices, object value, str what):
-    """Look up an option by name."""
-    if value is not None and not isinstance(value, str) or value not in choices:
-        allowed = ", ".join([repr(name) for name in choices])
-        raise ValueError(f"{what} must be one of {allowed}, got {value!r}")
-    return choices[value]
-
-
-cdef inline object check_callable(object value, str what):
-    if value is not None and not callable(value):
-        raise ValueError(f"{what} must be callable, got {value!r}")
-    return value
-
-
-cdef inline int64_t as_ns(object seconds, str what) except? -1:
-    """Convert a time in seconds; never 0, which stands for none."""
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not -9e9 < seconds < 9e9:
-        raise ValueError(f"{what} must be a number of seconds between -9e9 and 9e9, got {seconds!r}")
-    return round(seconds * 1e9) or 1
-
-
-cdef inline int64_t as_lifetime(object seconds, str what) except -1:
-    """Convert a time to live; nanoseconds."""
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 9e9:
-        raise ValueError(f"{what} must be a number of seconds, 0 or more and below 9e9, got {seconds!r}")
-    return round(seconds * 1e9)
-
-
-cdef inline int64_t clock_ns(object seconds) except? -1:
-    """Convert what a clock said."""
-    if not -9e9 < seconds < 9e9:  # NaN too
-        raise ValueError(f"a clock must return a number of seconds between -9e9 and 9e9, got {seconds!r}")
-    return round(seconds * 1e9)
-
-
-cdef inline int64_t time_after(int64_t now, int64_t span) noexcept:
-    """The time so much later; the last there is, if it would come after that."""
-    return INT64_MAX if span > INT64_MAX - max(now, <int64_t> 0) else now + span
-
-
-# What callers see -----------------------------------------------------------------------------------------------------
+# The public classes ---------------------------------------------------------------------------------------------------
 
 
 @cython.final
@@ -306,12 +257,12 @@ cdef class PullQueue:
         self.memory = NULL
 
     cdef void tear_down(self) noexcept:
-        """The queue is garbage: let go of items and subscriptions."""
+        """Release items and subscriptions: the queue is garbage."""
         if self.memory == NULL:
             return
         memory_close(self.memory)
         subscriptions_end(self)
-        memory_drop_items(self.memory)  # whatever their finalizers do
+        memory_drop_items(self.memory)  # their finalizers find a closed queue
 
     cdef int64_t now(self) except? -1:
         return clock_ns(self.clock())
@@ -473,7 +424,7 @@ cdef class PullQueue:
         }
 
     cdef object next_due(self, object deadline):
-        """The deadline, or when the next held message is due, if that is before."""
+        """Return the deadline, or the time at which the next held message is due, if that is earlier."""
         cdef int64_t due
         if self.memory.queue.timed.load() == 0:
             return deadline
@@ -544,10 +495,10 @@ cdef class PullQueue:
 
 
 cdef class Listener:
-    """A waiter that is told of news of several subscriptions."""
+    """A waiter for several subscriptions, which each of them tells of news."""
 
     cdef void heard(self) noexcept:
-        """There is work, or there will be none: look again. Runs no Python code."""
+        """Look again: there is work, or there will be none. Runs no Python code."""
 
 
 @cython.final
@@ -574,26 +525,13 @@ cdef class Subscription:
     the engine, and this object.
     """
 
-    cdef PullQueue queue
-    cdef QueueConsumer* consumer   # NULL: cancelled. What it points to is good inside a visit that found it
-    cdef object filter
-    cdef object on_work
-    cdef Listener listener         # told when somebody who waits elsewhere should look again
-    cdef WaitingRoom room          # made when somebody waits
-    cdef atomic[int64_t] news
-    cdef bint filter_failed        # and that was logged
-    cdef readonly object name
-    cdef readonly object priority
-    cdef readonly bint acquires
-    cdef object __weakref__
-
     def __cinit__(self, *args, **kwargs):
         if len(args) != 1 or not isinstance(args[0], PullQueue):  # without a queue, no method would be safe to call
             raise TypeError("subscriptions come from PullQueue.subscribe")
         self.queue = args[0]
 
     def __dealloc__(self):
-        if self.consumer != NULL:  # it has never joined: who has is kept by the queue until the consumer is gone
+        if self.consumer != NULL:  # never joined: the queue keeps a joined subscription until its consumer is gone
             consumer_destroy(self.consumer)
 
     def __init__(self, *args, **kwargs):
@@ -602,12 +540,7 @@ cdef class Subscription:
     @property
     def interested(self):
         """Whether it can be notified: it is ready for work, has credit, and is among the live consumers. Settable."""
-        cdef Visit visit
-        cdef bint desired
-        visit_enter(&visit, self.queue)
-        desired = self.consumer != NULL and consumer_desired(self.consumer)
-        visit_leave(&visit, self.queue)
-        return desired
+        return self.is_desired(visit_now(self.queue))
 
     @interested.setter
     def interested(self, interested):
@@ -724,7 +657,7 @@ cdef class Subscription:
         deadline = self.room.deadline(True, timeout)
         while True:
             news = self.news.load()
-            closed = self.queue.memory.queue.closed.load() != 0  # before the look: nothing is put after that
+            closed = self.queue.memory.queue.closed.load() != 0  # before the pull: nothing is put after that
             entry = self.next_entry()
             if entry is not None:
                 return entry
@@ -732,16 +665,16 @@ cdef class Subscription:
                 raise ShutDown("the subscription is cancelled")
             if closed and self.news.load() == news and not self.holds_on():
                 raise ShutDown("the queue is closed and has nothing left for this subscription")
-            due = self._next_due(deadline)
+            due = self.next_due(deadline)
             if closed and due is None:
-                continue  # what was held is another's by now
+                continue  # another consumer has taken the held message
             with cython.critical_section(self):
                 waited = self.wait(news, closed, due)
             if not waited and due is deadline and self.news.load() == news:
                 raise queue.Empty
 
     cdef int open_room(self) except -1:
-        """Make the room where threads wait. Making it may run Python code, and so others who make one: one counts."""
+        """Make the room where threads wait. This may run Python code that makes one, too: the first is kept."""
         cdef WaitingRoom room
         if self.room is None:
             room = WaitingRoom(self.queue.clock)
@@ -751,7 +684,7 @@ cdef class Subscription:
         return 0
 
     cdef object next_entry(self):
-        """The next entry, for one of several threads that may wait: what it leaves is for another to see to."""
+        """Return the next entry or None, and wake another waiting thread for the messages that are left."""
         try:
             entry = pulled(self)
         except BaseException:
@@ -762,7 +695,7 @@ cdef class Subscription:
         return entry
 
     cdef bint wait(self, int64_t news, bint closed, object deadline) except -1:
-        """Wait until it is told something newer than `news`, or that; False when the deadline passed before."""
+        """Wait until `news` or `closed` has another value than this; False when the deadline passed before."""
         if self.news.load() != news or self.consumer == NULL or (
             not closed and self.queue.memory.queue.closed.load() != 0
         ):
@@ -770,21 +703,21 @@ cdef class Subscription:
         return self.room.wait_once(deadline)
 
     cdef void tell(self) noexcept:
-        """There is work: wake whoever waits."""
+        """Count a notification, and wake a waiting thread."""
         self.news.fetch_add(1)
         self.wake()
 
     cdef int call_back(self) except -1:
-        """Tell its owner. What that raises is logged, unless it is more than an Exception."""
+        """Call `on_work`. An Exception is logged; any other exception is raised."""
         if self.on_work is not None:
             try:
                 self.on_work(self)
             except Exception:
-                logger.exception("on_work of subscription %r failed", self.name)
+                logger.exception("on_work of subscription %r raised an exception, which is ignored", self.name)
         return 0
 
     cdef void wake(self) noexcept:
-        """Have somebody look again."""
+        """Have one waiting thread, and the target if there is one, look again."""
         cdef Listener listener = self.listener
         self.wake_one()
         if listener is not None:
@@ -796,7 +729,7 @@ cdef class Subscription:
                 self.room.wake(1)
 
     cdef void wake_all(self) noexcept:
-        """There will be nothing new: have everybody look again."""
+        """Have all waiting threads, and the target if there is one, look again: there will be nothing new."""
         cdef Listener listener = self.listener
         if self.room is not None:
             with cython.critical_section(self):
@@ -804,10 +737,10 @@ cdef class Subscription:
         if listener is not None:
             listener.heard()
 
-    # What a Target needs to wait for several subscriptions at once.
+    # For a Target, which waits for several subscriptions at once.
 
     cdef int listen(self, Listener listener) except -1:
-        """Have somebody told when there is work, and when there will be none."""
+        """Tell this listener from now on when there is work, and when there will be none."""
         cdef bint taken
         with cython.critical_section(self):
             taken = self.listener is not None
@@ -818,45 +751,42 @@ cdef class Subscription:
         return 0
 
     cdef void unlisten(self, Listener listener) noexcept:
-        """Tell that one no longer."""
+        """Stop telling this listener."""
         with cython.critical_section(self):
             if self.listener is listener:
                 self.listener = None
 
-    @property
-    def _clock(self):
-        return self.queue.clock
-
-    @property
-    def _over(self):
+    cdef bint is_over(self) except -1:
         """Whether nothing new will come: it is cancelled, or its queue is closed and holds nothing until later."""
         return self.consumer == NULL or (self.queue.memory.queue.closed.load() != 0 and not self.holds_on())
 
-    def _next_due(self, deadline):
-        """The deadline, or when the next held message is due, if that is before and this consumer would take it."""
+    cdef object next_due(self, object deadline):
+        """Return the deadline, or an earlier time at which a held message is due that this consumer would take."""
         return self.queue.next_due(deadline) if self.holds_on() else deadline
 
     cdef bint holds_on(self) except -1:
         """Whether the queue holds a message until later that this consumer might take."""
+        cdef Queue* q = &self.queue.memory.queue
+        return q.timed.load() != 0 and queue_due(q) != 0 and self.is_desired(0)
+
+    cdef bint is_desired(self, int64_t now) except -1:
+        """Whether the consumer may be notified: it wants work, has credit, and is live."""
         cdef Visit visit
         cdef bint desired
-        cdef Queue* q = &self.queue.memory.queue
-        if q.timed.load() == 0 or queue_due(q) == 0:
-            return False
-        visit_enter_at(&visit, self.queue, 0)
+        visit_enter_at(&visit, self.queue, now)
         desired = self.consumer != NULL and consumer_desired(self.consumer)
         visit_leave(&visit, self.queue)
         return desired
 
     cdef int judge(self, object item) except -1:
-        """Whether the filter accepts an item."""
+        """Return whether the filter accepts an item."""
         try:
             return bool(self.filter(item))
         except Exception:
             if not self.filter_failed:
                 self.filter_failed = True
                 logger.exception(
-                    "the filter of subscription %r failed: that means no, and is not logged again", self.name
+                    "filter of subscription %r raised; treated as no match (further errors are not logged)", self.name
                 )
             return False
 
@@ -910,25 +840,30 @@ cdef class Entry:
     """
 
     cdef Subscription owner
-    cdef Message* message     # referenced while unsettled
-    cdef uint64_t holder
-    cdef uint32_t lease
-    cdef bint paid            # a browser's: it took its subscription's credit
+    cdef Pulled pulled        # its message is referenced while unsettled, and NULL afterwards
     cdef readonly object item
-    cdef readonly int delivery_count
-    cdef readonly bint redelivered
 
     def __init__(self):
         raise TypeError("entries come from Subscription.pull")
 
     def __dealloc__(self):
-        if self.message != NULL:
-            queue_drop(&self.owner.queue.memory.queue, self.message)
+        if self.pulled.message != NULL:
+            queue_drop(&self.owner.queue.memory.queue, self.pulled.message)
+
+    @property
+    def delivery_count(self):
+        """Number of earlier failed deliveries, each ended by a release."""
+        return max(self.pulled.deliveries, 0)
+
+    @property
+    def redelivered(self):
+        """Whether it was pulled and returned before."""
+        return self.pulled.redelivered
 
     @property
     def settled(self):
         """Whether it was settled."""
-        return self.message == NULL
+        return self.pulled.message == NULL
 
     @property
     def subscription(self):
@@ -991,379 +926,51 @@ cdef class Entry:
         return self.settle(SETTLE_REJECT)
 
     cdef object settle(self, Verdict verdict):
-        cdef Message* message
+        cdef Pulled pulled = self.pulled
         cdef int64_t now
-        if self.message == NULL:
+        if pulled.message == NULL:
             return False
         now = visit_now(self.owner.queue)  # before anything is changed: a clock may raise, or settle this very entry
         with cython.critical_section(self):
-            message = self.message
-            self.message = NULL
-        if message == NULL:
+            pulled.message = self.pulled.message
+            self.pulled.message = NULL
+        if pulled.message == NULL:
             return False
-        return settle_message(self, message, verdict, now)
+        return settle_pulled(self.owner, &pulled, verdict, now)
 
     def __repr__(self):
         # Items may be large or secret: never shown.
-        state = "settled" if self.message == NULL else "unsettled"
+        state = "settled" if self.pulled.message == NULL else "unsettled"
         return f"<Entry of {self.owner.name if self.owner is not None else None!r}, {state}>"
 
 
-# Source: Qpid Broker-J's multi-queue consumers. The order is that of core/connection/target.pxd; waiting
-# is as in Subscription.get, in one room for all: each subscription calls `heard` when its queue tells it that there is
-# work.
+# Visits: in, asking filters meanwhile, out, and the work left for then ------------------------------------------------
 #
-# Exclusion. Flags and the room are used with the exclusion held (the GIL, or the target's critical section). Nothing is
-# held while a queue is used, since that runs filters and callbacks: a thread that finds another at a subscription
-# passes over it (one thread at a time pulls for a consumer), and whoever was there has it look again.
+# Exclusion. The engine needs none. Each call is one stay inside it: no Python code runs there, nothing waits but for a
+# few instructions of another thread, and the GIL is held (releasing it costs more than the stay). Python code that has
+# to be run, such as filters that the engine asks about, callbacks, and the disposal of messages that left the queue, is
+# noted in the visit, with references, and run after it. No Python object is made inside either: that might run the
+# collector, and with it finalizers; and a thread that stays inside holds up the memory of all others.
 #
-# Why no message waits while a thread does. A thread reads `news`, looks everywhere, and waits only if `news` is still
-# the same. What comes after its look at a queue is announced by that queue, since a look that finds nothing leaves the
-# subscription interested; the announcement raises `news` and wakes one. A queue announces only the first of several,
-# and expects that who was told goes on until nothing is left: so whoever takes a message wakes the next waiter.
+# Exceptions of callbacks. An Exception is logged, where the callback is called. Any other one, such as
+# KeyboardInterrupt, is noted in the visit: everything is done and all subscriptions are told first, and then the first
+# of these exceptions is raised. A filter that is interrupted has given no answer; no filter is asked any more in that
+# visit, and one consumer is told in addition, since a filter that was not asked may hide that there is work.
 
 
-@cython.final
-cdef class Target(Listener):
-    """Target(subscriptions, *, interested=True)
-    --
-
-    One consumer of several queues: takes messages from the queues in turn, and waits for all of them at once.
-
-    Parameters
-    ----------
-    subscriptions : Iterable[Subscription]
-        Subscriptions of the same or different queues, in the order of their turns. They now belong to the target: pull
-        only through it.
-    interested : bool
-        Whether the target wants messages; passed on to all subscriptions.
-
-    Raises
-    ------
-    ValueError
-        There is no subscription, one already belongs to a target, or their queues have different clocks.
-    TypeError
-        One of them is not a subscription.
-
-    Notes
-    -----
-    Queues that all have messages are served strictly in turn: q1, q2, …, qk, q1, …. An empty queue is skipped.
-    Complexity: at most O(subscriptions) checks per message; one check if all queues have messages. Thread safety: every
-    method may be called from any thread. Several threads may share a target; each message goes to one of them.
-
-    Examples
-    --------
-    >>> red, blue = PullQueue(), PullQueue()
-    >>> target = Target([red.subscribe(), blue.subscribe()])
-    >>> for number in range(2):
-    ...     red.put(f"red {number}")
-    ...     blue.put(f"blue {number}")
-    >>> [entry.item for entry in target.pull_many(4)]
-    ['red 0', 'blue 0', 'red 1', 'blue 1']
-    """
-
-    cdef readonly tuple subscriptions
-    cdef WaitingRoom room
-    cdef atomic[int64_t] news
-    cdef bytearray busy         # by subscription: FREE, TAKEN or PASSED_OVER
-    cdef Py_ssize_t cursor      # whose turn it is
-    cdef object desired         # True or False: what was set last
-    cdef object told            # what the subscriptions were told; None: nobody knows
-    cdef bint telling           # a thread tells them
-    cdef bint cancelled
-    cdef object __weakref__
-
-    def __cinit__(self, subscriptions, *, interested=True):
-        members = tuple(subscriptions)
-        if not members:
-            raise ValueError("a target needs at least one subscription, got none")
-        for member in members:
-            if not isinstance(member, Subscription):
-                raise TypeError(f"a target is made of subscriptions, got {member!r}")
-        clock = members[0]._clock
-        if any(member._clock is not clock for member in members):
-            raise ValueError("the queues of a target must have the same clock")
-        self.room = WaitingRoom(clock)
-        self.busy = bytearray(len(members))
-        self.subscriptions = members
-        self.claim()
-        try:
-            self.interested = interested
-        except BaseException:
-            self.give_up(len(members))
-            raise
-
-    cdef int claim(self) except -1:
-        """Listen to all, or to none."""
-        cdef Py_ssize_t claimed = 0
-        try:
-            for member in self.subscriptions:
-                (<Subscription> member).listen(self)
-                claimed += 1
-        except BaseException:
-            self.give_up(claimed)
-            raise
-        return 0
-
-    cdef void give_up(self, Py_ssize_t claimed) noexcept:
-        """Listen no longer to the first so many: others may have them."""
-        cdef Py_ssize_t i
-        for i in range(claimed):
-            (<Subscription> self.subscriptions[i]).unlisten(self)
-
-    cdef void heard(self) noexcept:
-        """A subscription has news."""
-        self.news.fetch_add(1)
-        self.wake()
-
-    cdef void wake(self) noexcept:
-        """Have one of the threads that wait look."""
-        with cython.critical_section(self):
-            self.room.wake(1)
-
-    # -- interest -----------------------------------------------------------------------------------------------------
-
-    @property
-    def interested(self):
-        """Whether the target wants messages. Settable; only a change is passed on to the subscriptions, in order."""
-        return self.desired
-
-    @interested.setter
-    def interested(self, interested):
-        cdef bint wished = bool(interested)
-        with cython.critical_section(self):
-            self.desired = wished and not self.cancelled
-            if self.telling:  # that thread, or that call further out, sees it
-                return
-            self.telling = True
-        self.tell()
-
-    cdef bint is_to_tell(self, bint failed) noexcept:
-        """Whether the subscriptions do not know yet; else nobody is telling them any more.
-
-        A function of its own: Cython leaks a reference where a `break` leaves a critical section.
-        """
-        with cython.critical_section(self):
-            if self.told is not self.desired:
-                return True
-            if failed:  # one may not know
-                self.told = None
-            self.telling = False
-            return False
-
-    cdef int tell(self) except -1:
-        """Tell the subscriptions what they do not know yet: all of them, whatever one raises. Then raise the first."""
-        cdef object desired, first = None
-        while self.is_to_tell(first is not None):
-            desired = self.desired
-            for member in self.subscriptions:
-                try:
-                    member.interested = desired
-                except BaseException as error:
-                    first = error if first is None else first
-            self.told = desired
-        if first is not None:
-            raise first
-        return 0
-
-    # -- pulling ------------------------------------------------------------------------------------------------------
-
-    def pull(self):
-        """pull($self)
-        --
-
-        Take a message from the next queue in turn that has one, without waiting.
-
-        Returns
-        -------
-        Entry or None
-            None: no queue has a message for this target, or other threads are taking them right now.
-        """
-        return self.next_entry()
-
-    def pull_many(self, n):
-        """pull_many($self, n)
-        --
-
-        Take up to `n` messages, one from each queue in turn, without waiting.
-
-        Returns
-        -------
-        list of Entry
-
-        Raises
-        ------
-        ValueError
-            `n` is not an integer of 0 or more.
-        """
-        cdef int64_t left = as_count(n)
-        cdef list entries = []
-        while left > 0:
-            entry = self.next_entry()
-            if entry is None:
-                break
-            entries.append(entry)
-            left -= 1
-        return entries
-
-    def get(self, timeout=None):
-        """get($self, timeout=None)
-        --
-
-        Take a message from the next queue in turn that has one; wait if none has.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Longest wait in seconds; None: no time-out.
-
-        Returns
-        -------
-        Entry
-
-        Raises
-        ------
-        queue.Empty
-            The time-out passed.
-        ShutDown
-            All subscriptions are cancelled or their queues closed, and nothing is left for this target.
-        TypeError, ValueError
-            The time-out is not a number, or negative.
-
-        Notes
-        -----
-        The GIL is released during the wait, and the main thread handles signals.
-        """
-        cdef int64_t news
-        cdef bint waited, over
-        deadline = self.room.deadline(True, timeout)
-        while True:
-            news = self.news.load()
-            over = all([member._over for member in self.subscriptions])
-            try:
-                entry = self.next_entry()
-            except BaseException:
-                self.wake()  # what this thread was woken for is for another to see to
-                raise
-            if entry is not None:
-                return entry
-            if over and self.news.load() == news:
-                self.wake()  # the next finds the same
-                raise ShutDown("the subscriptions of the target are cancelled, or their queues closed and empty")
-            due = deadline
-            for member in self.subscriptions:
-                due = member._next_due(due)
-            if not over and all([member._over for member in self.subscriptions]):
-                continue  # what was held is another's by now, and nothing else will come
-            with cython.critical_section(self):
-                waited = self.wait(news, due)
-            if not waited and due is deadline and self.news.load() == news:
-                raise queue.Empty
-
-    cdef bint wait(self, int64_t news, object deadline) except -1:
-        """Wait until a subscription is told something newer than `news`; False when the deadline passed before."""
-        if self.news.load() != news:
-            return True
-        return self.room.wait_once(deadline)
-
-    cdef object next_entry(self):
-        """Take a message from the next in turn that has one; each is tried once."""
-        cdef Py_ssize_t count = len(self.subscriptions), first = self.cursor, i, at
-        for i in range(count):
-            at = (first + i) % count
-            if not self.enter(at, count):
-                continue
-            try:
-                entry = self.subscriptions[at].pull()
-            finally:
-                self.leave(at)
-            if entry is not None:
-                self.wake()
-                return entry
-        return None
-
-    cdef bint enter(self, Py_ssize_t at, Py_ssize_t count) except -1:
-        """Have a subscription to oneself, whose turn is over with that; False when another thread has it."""
-        with cython.critical_section(self):
-            if self.busy[at] != FREE:
-                self.busy[at] = PASSED_OVER
-                return False
-            self.busy[at] = TAKEN
-            self.cursor = (at + 1) % count
-        return True
-
-    cdef int leave(self, Py_ssize_t at) except -1:
-        """Let others have a subscription; who passed over it looks again."""
-        with cython.critical_section(self):
-            passed_over = self.busy[at] == PASSED_OVER
-            self.busy[at] = FREE
-            if passed_over:
-                self.news.fetch_add(1)
-                self.room.wake(1)
-        return 0
-
-    def cancel(self, release=False):
-        """cancel($self, release=False)
-        --
-
-        Leave all queues. Other subscriptions take over the work; a waiting `get` raises `ShutDown`.
-
-        Parameters
-        ----------
-        release : bool
-            Whether to release all messages that the target has pulled but not settled.
-
-        Notes
-        -----
-        A second call does nothing. `interested` is False from now on, even if it is set.
-        """
-        cdef bint releases = bool(release)
-        cdef object first = None
-        self.cancelled = True
-        try:
-            self.interested = False
-        except BaseException as error:
-            first = error
-        for member in self.subscriptions:
-            try:
-                member.cancel(releases)
-            except BaseException as error:
-                first = error if first is None else first
-        if first is not None:
-            raise first
-
-    def __repr__(self):
-        state = ", cancelled" if self.cancelled else "" if self.desired else ", not interested"
-        return f"<Target of {len(self.subscriptions)} subscriptions{state}>"
-
-
-# Visits: in, asking filters meanwhile, out, and what is to be done then -----------------------------------------------
-#
-# Exclusion. The engine needs none. Each call is one stay inside it: no Python code runs in there, nothing waits but for
-# a few instructions of another thread, and the GIL is held (it costs more to give it up than to be done). What Python
-# code has to be run, for filters that the engine asks about, callbacks, and what left the queue, is noted in the visit,
-# with references, and run after it. No Python object is made inside either: the collector might run, and finalizers
-# with it, and who stays inside holds up the memory of all others.
-#
-# What callbacks raise. An Exception is logged, where the callback is called. Anything else, as KeyboardInterrupt, is
-# noted in the visit: everything is done and everybody told first, and then the first of these is raised. A filter that
-# is interrupted has said nothing; no filter is asked any more in that visit, and one consumer is told in addition,
-# since a filter that was not asked may hide that somebody has work.
-
-
-cdef struct Visit:  # one call, and what is to be done after it
+cdef struct Visit:  # one call, and the work left for after it
     Call call                 # must be first
     PyObject** told           # subscriptions, with a reference each
     Py_ssize_t told_count
     Py_ssize_t told_size
     Answers answers           # their messages are referenced
-    PyObject* asked           # who owns the consumers of the call's stand, with a reference each, or NULL
+    PyObject* asked           # owners of the consumers of the call's stand, with a reference each, or NULL
     PyObject* above
-    PyObject* error           # what interrupted a callback first, with a reference; NULL: nothing did
+    PyObject* error           # the first exception that interrupted a callback, with a reference, or NULL
 
 
 cdef void visit_tell(Call* call, QueueConsumer* c) noexcept nogil:
-    """Note whom to tell. With the GIL."""
+    """Note a subscription to be told. With the GIL."""
     cdef Visit* visit = <Visit*> call
     cdef Py_ssize_t size
     cdef PyObject** larger
@@ -1380,17 +987,17 @@ cdef void visit_tell(Call* call, QueueConsumer* c) noexcept nogil:
 
 
 cdef void visit_keep(uint64_t token) noexcept nogil:
-    """Hold what was pulled. With the GIL."""
+    """Take a reference to a pulled item. With the GIL."""
     keep(<PyObject*> <uintptr_t> token)
 
 
 cdef int visit_accepts(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
-    """The answer of a filter in this visit. O(1) expected."""
+    """Return the answer of a filter in this visit, or -1. O(1) expected."""
     return answers_find(&(<Visit*> call).answers, c.id, m)
 
 
 cdef int64_t visit_now(PullQueue q) except? -1:
-    """The time of the clock, where something depends on it; else 0. The clock may be Python code."""
+    """Return the time of the clock, which may be Python code; 0 if nothing depends on the time."""
     return q.now() if q.memory.queue.timed.load() != 0 else 0
 
 
@@ -1415,7 +1022,7 @@ cdef void visit_enter_at(Visit* visit, PullQueue q, int64_t now) noexcept:
 
 
 cdef void visit_step_out(Visit* visit) noexcept:
-    """Go outside for a while. Who owns the consumers that the questions stand at is kept until the next time.
+    """Go outside for a while. The owners of the consumers that the questions stand at are kept until the next time.
 
     The reference may be the last then, so it is given up outside.
     """
@@ -1429,7 +1036,7 @@ cdef void visit_step_out(Visit* visit) noexcept:
 
 
 cdef void visit_step_in(Visit* visit, PullQueue q) noexcept:
-    """Come back inside: consumers that are gone meanwhile are not looked at."""
+    """Come back inside: consumers that are gone meanwhile are not used."""
     visit.call.pin = interest_enter(&q.memory.queue.interest)
     if visit.asked != NULL and (<Subscription> visit.asked).consumer == NULL:
         visit.call.stand.asked = NULL
@@ -1438,7 +1045,7 @@ cdef void visit_step_in(Visit* visit, PullQueue q) noexcept:
 
 
 cdef PyObject* owner_of(QueueConsumer* c) noexcept:
-    """A consumer's subscription, with a reference; NULL: there is none."""
+    """Return a consumer's subscription, with a reference, or NULL."""
     if c == NULL:
         return NULL
     keep(<PyObject*> c.owner)
@@ -1451,7 +1058,7 @@ cdef void release(PyObject* o) noexcept:
 
 
 cdef int visit_leave(Visit* visit, PullQueue q) except -1:
-    """Go outside, see to what the visit has left to do, and raise what interrupted that."""
+    """Go outside, do the work that the visit has left, and raise the exception that interrupted it."""
     visit_end(visit, q)
     if visit.error != NULL:
         visit_raise(visit)
@@ -1459,7 +1066,7 @@ cdef int visit_leave(Visit* visit, PullQueue q) except -1:
 
 
 cdef void visit_end(Visit* visit, PullQueue q) noexcept:
-    """Go outside, and see to what the visit has left to do. Afterwards `error` is the caller's to raise."""
+    """Go outside, and do the work that the visit has left. The caller then raises `error`."""
     if visit.call.owed != 0 or visit.call.owes_offer or visit.call.back != NULL:
         visit_pay_debts(visit, q)
     interest_leave(visit.call.pin)
@@ -1470,7 +1077,7 @@ cdef void visit_end(Visit* visit, PullQueue q) noexcept:
 
 
 cdef int visit_raise(Visit* visit) except -1:
-    """Raise what was noted."""
+    """Raise the noted exception."""
     cdef object error = <object> visit.error
     visit.error = NULL
     Py_DECREF(error)
@@ -1478,14 +1085,14 @@ cdef int visit_raise(Visit* visit) except -1:
 
 
 cdef void visit_note(Visit* visit, object error) noexcept:
-    """Note what is to be raised when everything is done: the first counts."""
+    """Note an exception to be raised when everything is done: the first counts."""
     if visit.error == NULL:
         Py_INCREF(error)
         visit.error = <PyObject*> error
 
 
 cdef void visit_pay_debts(Visit* visit, PullQueue q) noexcept:
-    """Tell those whom the engine left to us, because filters have to be asked first."""
+    """Announce the work that the engine could not announce because filters have to be asked first."""
     cdef Message* back = visit.call.back
     if back != NULL:
         visit_ask(visit, q, back)
@@ -1515,9 +1122,9 @@ cdef void visit_forget_answers(Visit* visit, PullQueue q) noexcept:
 
 
 cdef void visit_follow_up(Visit* visit, PullQueue q) noexcept:
-    """Tell who was claimed, let producers go on, pass on what left the queue. Nothing of it stops the rest.
+    """Tell the claimed subscriptions, wake producers, and divert messages that left. No error stops the rest.
 
-    Everybody is told before anybody is called back, since that may take as long as it likes.
+    All subscriptions are told before the first callback, which may take long.
     """
     cdef Message* removed = messages_turned(visit.call.removed)
     cdef Py_ssize_t i
@@ -1546,7 +1153,7 @@ cdef void visit_call_back(Visit* visit, Subscription subscription) noexcept:
 
 
 cdef void visit_divert(Visit* visit, PullQueue q, Message* m) noexcept:
-    """Hand a chain of what left the queue to the alternate; what an interrupt has left is kept."""
+    """Hand a chain of messages that left the queue to the alternate; after an interrupt, the rest is kept."""
     cdef Message* following
     cdef uint32_t reason
     cdef object item
@@ -1567,7 +1174,7 @@ cdef void visit_divert(Visit* visit, PullQueue q, Message* m) noexcept:
 
 
 cdef void visit_free_departed(PullQueue q) noexcept:
-    """Free the memory of consumers that nobody can hold any more."""
+    """Free the memory of consumers that no thread can hold any more."""
     cdef QueueConsumer* c = <QueueConsumer*> q.memory.departed.exchange(0)
     cdef QueueConsumer* following
     while c != NULL:
@@ -1578,7 +1185,7 @@ cdef void visit_free_departed(PullQueue q) noexcept:
 
 
 cdef void visit_ask(Visit* visit, PullQueue q, Message* about) noexcept:
-    """Ask all filters that matter before work is announced (about it), or passed on (NULL)."""
+    """Ask all filters that matter before a message is announced, or work is passed on (NULL)."""
     cdef Question question
     while visit_asks(visit) and queue_question(&visit.call, about, &question):
         visit_answer(visit, q, &question)
@@ -1595,7 +1202,7 @@ cdef void visit_ask_for(Visit* visit, PullQueue q, Subscription subscription) no
 
 
 cdef bint visit_asks(Visit* visit) noexcept:
-    """Whether filters are asked, still."""
+    """Whether this visit asks filters: there are some, and none was interrupted."""
     return visit.call.accepts != NULL and visit.error == NULL
 
 
@@ -1623,7 +1230,7 @@ cdef void visit_answer(Visit* visit, PullQueue q, Question* question) noexcept:
         accepted = -1
         visit_note(visit, error)
         visit.call.owed += 1
-    item = subscription = None  # whatever their finalizers do, they do it outside
+    item = subscription = None  # their finalizers run outside
     visit.call.stand.refused = NULL
     if accepted == -1:
         queue_drop(&q.memory.queue, m)
@@ -1636,18 +1243,18 @@ cdef void visit_answer(Visit* visit, PullQueue q, Question* question) noexcept:
 
 
 cdef bint has_resumed(Queue* q) noexcept:
-    """Whether who waits for room may go on."""
+    """Whether threads that wait for room may go on."""
     return overflow_resumes(&q.overflow, q.depth.load(), q.bytes.load())
 
 
-# Putting: what is offered, at what time, and the wait for room --------------------------------------------------------
+# Putting: the offer, its times, and the wait for room -----------------------------------------------------------------
 
 
 cdef int put_message(
     PullQueue q, object item, object priority, object key, object slot, object size, object ttl, object not_before,
     object block, object timeout
 ) except -1:
-    """Put it, or raise why not."""
+    """Put a message, or raise the reason why it cannot be put."""
     cdef Offer offer
     cdef bytes data = None
     cdef Admittance done
@@ -1680,7 +1287,7 @@ cdef int put_message(
 
 
 cdef bytes key_bytes(object key):
-    """The octets of a key: of its text, or the bytes that it is."""
+    """Return the octets of a key: the key itself if it is bytes, or its text in UTF-8."""
     if isinstance(key, bytes):
         return key
     return str(key).encode("utf-8", "surrogatepass")
@@ -1689,7 +1296,7 @@ cdef bytes key_bytes(object key):
 cdef Admittance offer_message(
     PullQueue q, Offer* offer, object item, object ttl, object not_before
 ) except <Admittance> 0:
-    """Put what is offered; the clock is read now."""
+    """Put an offered message; its times count from now."""
     cdef Visit visit
     cdef Message* linked = NULL
     cdef int64_t now = 0
@@ -1713,7 +1320,7 @@ cdef Admittance offer_message(
         done = queue_put(&visit.call, offer, &linked)
     if done != PUT_DONE:
         Py_DECREF(item)
-        interest_leave(visit.call.pin)  # nothing has happened that anybody waits for
+        interest_leave(visit.call.pin)  # nothing has changed, so there is no work to follow up
         return done
     if linked != NULL:
         visit_ask(&visit, q, linked)
@@ -1744,7 +1351,7 @@ cdef str fullness(PullQueue q, int64_t size):
 cdef Admittance wait_for_room(
     PullQueue q, Offer* offer, object item, object ttl, object not_before, object block, object timeout
 ) except <Admittance> 0:
-    """Put what is offered once there is room for it."""
+    """Put an offered message once there is room for it."""
     cdef Admittance done = PUT_FULL
     cdef bint woken = True
     deadline = q.room.deadline(block, timeout)
@@ -1757,7 +1364,7 @@ cdef Admittance wait_for_room(
 cdef bint wait_in_room(
     PullQueue q, Offer* offer, object item, object ttl, object not_before, object deadline, Admittance* done
 ) except -1:
-    """Put it, or wait for room, in one stay: whoever makes room meanwhile sees that somebody waits."""
+    """Put a message, or wait for room. Seated before the attempt: a thread that makes room sees the waiter."""
     cdef Seat* seat = q.room.sit(0, 1)
     cdef bint woken = True
     q.stopped.fetch_add(1)
@@ -1767,20 +1374,20 @@ cdef bint wait_in_room(
             woken = q.room.wait(seat, deadline)
     finally:
         q.stopped.fetch_sub(1)
-        q.room.leave(seat)  # it may have been claimed meanwhile: its permit is under way, and collected
+        q.room.leave(seat)  # collects the permit if the seat was claimed meanwhile
     return woken
 
 
 # Membership: how subscriptions join, take over from each other, and leave ---------------------------------------------
 #
-# A subscription's consumer is in the engine's lists from its join until it leaves. Its memory is freed when nobody can
-# hold its node any more (see _pullqueue.pxd); until then the queue's `members` keep the subscription.
+# A subscription's consumer is in the engine's lists from its join until it leaves. Its memory is freed when no thread
+# can hold its node any more (see _pullqueue.pxd); until then the queue's `members` keep the subscription.
 
 
 cdef Subscription subscription_create(
     PullQueue q, object name, int32_t priority, bint acquires, object filter, object on_work
 ):
-    """A subscription with a consumer that nobody knows yet."""
+    """Create a subscription whose consumer is in no list yet."""
     cdef Subscription subscription = Subscription.__new__(Subscription, q)
     cdef QueueConsumer* c
     subscription.filter = filter
@@ -1800,9 +1407,9 @@ cdef Subscription subscription_create(
 
 
 cdef int subscription_join(Subscription subscription, int64_t credit, bint interested) except -1:
-    """Have a new one join; it is interested only once the filters were asked, where there are any.
+    """Let a new subscription join; it becomes interested only after the filters, if any, were asked.
 
-    Whoever is interrupted meanwhile does not get the subscription, so it leaves again.
+    If that is interrupted, the caller does not get the subscription, so it leaves again.
     """
     cdef PullQueue q = subscription.queue
     cdef QueueConsumer* c = subscription.consumer
@@ -1836,7 +1443,7 @@ cdef int subscription_join(Subscription subscription, int64_t credit, bint inter
 
 
 cdef int refuse(PullQueue q, Subscription subscription, QueueConsumer* c, Admission admission) except -1:
-    """Nobody has seen this consumer: it can go at once."""
+    """Destroy a consumer that was not admitted, and raise the reason. No other thread has seen it."""
     if subscription.filter is not None:
         q.filters.fetch_sub(1)
     q.members.discard(subscription)
@@ -1854,7 +1461,7 @@ cdef int refuse(PullQueue q, Subscription subscription, QueueConsumer* c, Admiss
 
 
 cdef int subscription_leave(Subscription subscription, bint release) except -1:
-    """Cancel one: others take over."""
+    """Cancel a subscription: others take over."""
     cdef Visit visit
     visit_enter(&visit, subscription.queue)
     leave(&visit, subscription, release)
@@ -1864,14 +1471,14 @@ cdef int subscription_leave(Subscription subscription, bint release) except -1:
 
 
 cdef void leave(Visit* visit, Subscription subscription, bint release) noexcept:
-    """Cancel one in a visit that has begun. Its threads that wait are woken before anybody is called back."""
+    """Cancel a subscription in a visit that has begun. Its waiting threads are woken before any callback runs."""
     cdef PullQueue q = subscription.queue
     cdef QueueConsumer* c
     ask_next_live(visit, q, subscription)
     with cython.critical_section(subscription):
         c = subscription.consumer
         subscription.consumer = NULL
-    visit_step_out(visit)  # the consumer is this call's now
+    visit_step_out(visit)  # only this call has the consumer now
     subscription.wake_all()
     visit_step_in(visit, q)
     if c != NULL:
@@ -1886,7 +1493,7 @@ cdef void leave(Visit* visit, Subscription subscription, bint release) noexcept:
 
 
 cdef void ask_next_live(Visit* visit, PullQueue q, Subscription leaving) noexcept:
-    """Ask the filter of the consumer that takes the place of one that leaves."""
+    """Ask the filter of the consumer that becomes live when this one leaves."""
     cdef QueueConsumer* c
     if visit.call.accepts == NULL or leaving.consumer == NULL or not consumer_is_live(leaving.consumer):
         return
@@ -1896,7 +1503,7 @@ cdef void ask_next_live(Visit* visit, PullQueue q, Subscription leaving) noexcep
 
 
 cdef void dispose(PullQueue q) noexcept:
-    """Let epochs pass, so that a consumer's memory is freed now, unless others are inside."""
+    """Let epochs pass, so that a consumer's memory is freed now, unless other threads are inside."""
     cdef Pin* pin
     cdef int _i
     for _i in range(DISPOSAL_ROUNDS):
@@ -1907,11 +1514,11 @@ cdef void dispose(PullQueue q) noexcept:
 
 
 cdef void subscriptions_end(PullQueue q) noexcept:
-    """The queue is garbage: cancel all, tell nobody."""
+    """Cancel all subscriptions of a queue that is garbage, without telling any."""
     cdef Visit visit
     cdef QueueConsumer* c
     visit_enter_at(&visit, q, 0)
-    visit.call.tell = NULL  # who takes another's place would be kept to be told
+    visit.call.tell = NULL  # a consumer that becomes live would be noted, with a reference
     for subscription in q.members:
         c = (<Subscription> subscription).consumer
         (<Subscription> subscription).consumer = NULL
@@ -1922,7 +1529,7 @@ cdef void subscriptions_end(PullQueue q) noexcept:
 
 
 cdef list subscription_names(PullQueue q, InterestList which):
-    """The names in a list, in its order. The list is made outside, since that may run Python code."""
+    """Return the names in a list, in its order. They are collected outside, since that may run Python code."""
     cdef PyObject** found = NULL
     cdef Py_ssize_t i, count = find_members(q, which, &found)
     try:
@@ -1936,7 +1543,7 @@ cdef list subscription_names(PullQueue q, InterestList which):
 
 
 cdef Py_ssize_t find_members(PullQueue q, InterestList which, PyObject*** found) noexcept:
-    """The subscriptions in a list, with a reference each; -1: memory is exhausted, and there are none."""
+    """Find the subscriptions in a list, with a reference each; -1: memory is exhausted, and none is returned."""
     cdef InterestWalk walk
     cdef ConsumerNode* node
     cdef Py_ssize_t count = 0, size = 0
@@ -1966,11 +1573,11 @@ cdef Py_ssize_t find_members(PullQueue q, InterestList which, PyObject*** found)
 
 # Pulling --------------------------------------------------------------------------------------------------------------
 #
-# What was pulled goes back if it cannot be handed out: something else is to be raised, or memory is exhausted.
+# Pulled messages go back if they cannot be handed out: an exception is to be raised, or memory is exhausted.
 
 
 cdef Entry pulled(Subscription subscription):
-    """The next entry; None: there is none."""
+    """Return the next entry, or None."""
     cdef Visit visit
     cdef Pulled found
     cdef int64_t taken
@@ -1991,7 +1598,7 @@ cdef Entry pulled(Subscription subscription):
 
 
 cdef list pulled_many(Subscription subscription, int64_t n):
-    """Up to n entries."""
+    """Return up to n entries."""
     cdef list entries = []
     cdef Visit visit
     cdef Pulled* found = NULL
@@ -2013,14 +1620,14 @@ cdef list pulled_many(Subscription subscription, int64_t n):
     finally:
         if made < taken:
             for i in range(made):
-                (<Entry> entries[i]).message = NULL
+                (<Entry> entries[i]).pulled.message = NULL
             put_back(subscription, found, taken, visit.call.now)
         free(found)
     return entries
 
 
 cdef int64_t take(Visit* visit, Subscription subscription, int64_t limit, Pulled* out) noexcept:
-    """Pull, and ask the filters that the engine has to know about; 0: nothing, or one was interrupted."""
+    """Pull, asking the filters whose answers the engine needs; 0: no message, or a filter was interrupted."""
     cdef Question question
     cdef int64_t taken = PULL_ASK
     while taken == PULL_ASK and visit.error == NULL and subscription.consumer != NULL:
@@ -2031,11 +1638,11 @@ cdef int64_t take(Visit* visit, Subscription subscription, int64_t limit, Pulled
 
 
 cdef int64_t take_many(Visit* visit, Subscription subscription, int64_t n, Pulled** found) noexcept:
-    """Pull up to n, until there is nothing left; NULL is found when memory is exhausted before the first."""
+    """Pull up to n messages, until none is left; `found` stays NULL if memory is exhausted before the first."""
     cdef int64_t taken = 1, count = 0, size = 0
     cdef Pulled* larger
     while taken > 0 and count < n:
-        if count == size:  # one more than there are: the look that finds nothing is part of it
+        if count == size:  # one more than are available, for the pull that finds nothing
             size = min(n, max(2 * size, subscription.queue.memory.queue.available.load() + 1))
             larger = <Pulled*> realloc(found[0], size * sizeof(Pulled))
             if larger == NULL:
@@ -2047,26 +1654,24 @@ cdef int64_t take_many(Visit* visit, Subscription subscription, int64_t n, Pulle
 
 
 cdef Entry entry_of(Subscription subscription, Pulled* pulled):
-    """An entry for what was pulled, whose item was kept for it.
+    """Create an entry for a pulled message, and give it the reference to the item.
 
-    The message is not looked at: making an entry may run a collection, and so others, who take it back.
+    The message itself is not read: making an entry may run the collector, and so code that takes the message back.
     """
     cdef Entry entry = Entry.__new__(Entry)
     entry.owner = subscription
-    entry.message = pulled.message
+    entry.pulled = pulled[0]
     entry.item = <object> <PyObject*> <uintptr_t> pulled.token
     Py_DECREF(entry.item)
     pulled.token = 0
-    entry.holder = pulled.holder
-    entry.lease = pulled.lease
-    entry.delivery_count = max(pulled.deliveries, 0)
-    entry.redelivered = pulled.redelivered
-    entry.paid = pulled.paid
     return entry
 
 
 cdef void put_back(Subscription subscription, Pulled* found, int64_t count, int64_t now) noexcept:
-    """Undo what was pulled and cannot be handed out, the last first. Something is being raised: that comes first."""
+    """Return pulled messages that cannot be handed out, the last first, while an exception is being raised.
+
+    That exception takes precedence over those of callbacks.
+    """
     cdef Visit visit
     cdef Pulled* pulled
     cdef PullQueue q = subscription.queue
@@ -2074,9 +1679,7 @@ cdef void put_back(Subscription subscription, Pulled* found, int64_t count, int6
         count -= 1
         pulled = &found[count]
         visit_enter_at(&visit, q, now)
-        settle_inside(
-            &visit, subscription, pulled.message, pulled.holder, pulled.lease, pulled.paid, SETTLE_UNDO
-        )
+        settle_inside(&visit, subscription, pulled, SETTLE_UNDO)
         visit_end(&visit, q)
         if visit.error != NULL:
             Py_DECREF(<object> visit.error)
@@ -2087,46 +1690,44 @@ cdef void put_back(Subscription subscription, Pulled* found, int64_t count, int6
 # Settling -------------------------------------------------------------------------------------------------------------
 
 
-cdef object settle_message(Entry entry, Message* message, Verdict verdict, int64_t now):
-    """Settle what an entry had, in its subscription's name."""
+cdef object settle_pulled(Subscription owner, Pulled* pulled, Verdict verdict, int64_t now):
+    """Settle a message that a subscription pulled."""
     cdef Visit visit
     cdef bint done
-    cdef PullQueue q = entry.owner.queue
-    cdef uint64_t token = message.token
+    cdef PullQueue q = owner.queue
+    cdef uint64_t token = pulled.message.token
     visit_enter_at(&visit, q, now)
-    if entry.paid:
-        visit_ask_for(&visit, q, entry.owner)
-    done = settle_inside(&visit, entry.owner, message, entry.holder, entry.lease, entry.paid, verdict)
+    if pulled.paid:
+        visit_ask_for(&visit, q, owner)
+    done = settle_inside(&visit, owner, pulled, verdict)
     visit_end(&visit, q)
-    if done and verdict == SETTLE_ACK and entry.owner.acquires:
+    if done and verdict == SETTLE_ACK and owner.acquires:
         Py_DECREF(<object> <PyObject*> <uintptr_t> token)  # the message's; the entry holds one of its own
     if visit.error != NULL:
         visit_raise(&visit)
     return done
 
 
-cdef bint settle_inside(
-    Visit* visit, Subscription owner, Message* message, uint64_t holder, uint32_t lease, bint paid, Verdict verdict
-) noexcept:
-    """Settle a message, whose reference is given up; False: it was another's already."""
+cdef bint settle_inside(Visit* visit, Subscription owner, Pulled* pulled, Verdict verdict) noexcept:
+    """Settle a message, and give up the reference to it; False if the message has been settled or taken back before."""
     cdef QueueConsumer* c = owner.consumer
     if owner.acquires:
-        return queue_settle(&visit.call, c, message, holder, lease, verdict)
-    if c != NULL and paid:
+        return queue_settle(&visit.call, c, pulled.message, pulled.holder, pulled.lease, verdict)
+    if c != NULL and pulled.paid:
         settle_credit(&visit.call, c)
     if c != NULL and verdict == SETTLE_UNDO:
-        queue_show_again(&visit.call, c, message)
-    queue_drop(visit.call.queue, message)
+        queue_show_again(&visit.call, c, pulled.message)
+    queue_drop(visit.call.queue, pulled.message)
     return True
 
 
-# The alternate: where messages go that leave unacknowledged, and what it does not take --------------------------------
+# The alternate: the destination of messages that leave unacknowledged -------------------------------------------------
 #
-# Whoever has a message leave, by a put, a pull, a release or a look at the clock, is done with it, or never had it: so
-# what the alternate raises is not for him. It is logged, and the message is kept.
+# The caller that makes a message leave, by a put, a pull, a release or by the time, is done with the message, or never
+# had it: so exceptions of the alternate are not raised there. They are logged, and the message is kept.
 #
-# Exclusion. Each step is one operation of a deque; nothing is held while the alternate runs. A message is in the hands
-# of the one thread that calls the alternate with it, and kept whatever that raises.
+# Exclusion. Each step is one operation of a deque; nothing is held while the alternate runs. A message belongs to the
+# one thread that calls the alternate with it, and is kept whatever that raises.
 
 
 @cython.final
@@ -2140,7 +1741,7 @@ cdef class Alternate:
         self.undelivered = deque()
 
     cdef int divert(self, object item, uint32_t reason, bint keep) except -1:
-        """Hand over what left the queue, if that is its business; or only keep it: somebody was interrupted."""
+        """Deliver a message that left for a reason in `_REASONS`; `keep`: only keep it, after an interrupt."""
         if self.sink is None or reason not in _REASONS:
             return 0
         message = (item, _REASONS[reason])
@@ -2151,7 +1752,7 @@ cdef class Alternate:
         return 0
 
     cdef int deliver(self, tuple message) except -1:
-        """Hand one over; it is kept unless that has taken it, whatever it raises."""
+        """Deliver a message, or keep it if that raises."""
         item, reason = message
         try:
             if hasattr(self.sink, "put"):
@@ -2166,17 +1767,17 @@ cdef class Alternate:
             if not self.refused:
                 self.refused = True
                 logger.exception(
-                    "the alternate of a queue failed: a message (%s) is kept in undelivered, as others will be, and "
-                    "that is not logged again until it takes one", reason,
+                    "the alternate of a queue raised; the message (%s) is kept in undelivered, as later ones will be "
+                    "(further errors are not logged until it accepts a message)", reason,
                 )
         return 0
 
     cdef int deliver_again(self, Py_ssize_t count) except -1:
-        """Hand over that many of those kept, oldest first, each once."""
+        """Deliver `count` of the kept messages, oldest first, each once."""
         while count > 0:
             try:
                 message = self.undelivered.popleft()
-            except IndexError:  # somebody else took it
+            except IndexError:  # another thread took it
                 break
             self.deliver(message)
             count -= 1
@@ -2185,8 +1786,8 @@ cdef class Alternate:
 
 # Garbage collection ---------------------------------------------------------------------------------------------------
 #
-# Cython shows the collector a class's Python attributes; the references in the messages are ours to show. Both
-# functions are called with every other Python thread stopped or waiting for the GIL.
+# Cython's own traverse function shows the collector a class's Python attributes; this one adds the references of the
+# messages. Both functions are called with every other Python thread stopped or waiting for the GIL.
 
 cdef traverse_t base_traverse = (<PyTypeObject*> PullQueue).tp_traverse
 cdef clear_t base_clear = (<PyTypeObject*> PullQueue).tp_clear

@@ -14,8 +14,8 @@ AMOUNT_MAX = 2**62 - 1  # as in core/schedule/amount.pxd
 def as_integers(values: ArrayLike, what: str, rule: str, low: int, high: int, *, copied: bool = True) -> NDArray[Any]:
     """Make a one-dimensional integer array whose values all lie in ``[low, high]``.
 
-    A copy, since the caller may change an array of his, in another thread, after it was checked. Who gets what is not
-    `copied` takes care of that.
+    A copy, since another thread may change the caller's array after it was checked. Without `copied`, the caller of
+    this function must allow for that.
 
     Raises
     ------
@@ -30,7 +30,7 @@ def as_integers(values: ArrayLike, what: str, rule: str, low: int, high: int, *,
     if array.size == 0:
         return array.astype(np.int64)
     if array.dtype.kind not in "iu":
-        # Mixed or huge integers become float or object arrays: look at what was given, not at what numpy made of it.
+        # Mixed or huge integers become float or object arrays: check the given values, not what numpy made of them.
         given: list[Any] = array.tolist() if isinstance(values, np.ndarray) else list(cast("Iterable[Any]", values))
         for value in given:
             if isinstance(value, (bool, np.bool_)) or not hasattr(type(value), "__index__"):
@@ -66,7 +66,7 @@ def as_costs(values: ArrayLike, size: int) -> NDArray[np.int64]:
 def as_moments(values: ArrayLike, what: str, size: int | None = None, least: int = -AMOUNT_MAX) -> NDArray[np.int64]:
     """Make the contiguous array of nanoseconds that the engine reads; with a `size`, a scalar is an array of one.
 
-    It may be the caller's own, which may change after it was checked.
+    The result may be the caller's own array, which may change after it was checked.
     """
     rule = "an integer number of nanoseconds within 2**62" if least else "an integer of 0 or more"
     if size is not None and np.ndim(values) == 0:

@@ -49,7 +49,7 @@ cdef dict SHORTEST = {"rfc": 1, "linux": 1_024, "linux-q16": 1_024, "queueing-co
 
 cdef double SECONDS_MAX = 4611686018.0
 
-# What `CoDel.state` consists of, and what `resume` takes. Before the first message, the last one is as early as can be.
+# The numbers of `CoDel.state`, with their bounds for `resume`. Before the first message, `last_now` is the lowest.
 cdef tuple STATE = (
     ("first_above", -MOMENT_MAX, MOMENT_MAX),
     ("drop_next", -MOMENT_MAX, MOMENT_MAX),
@@ -69,7 +69,7 @@ cdef tuple STATE = (
 
 
 cdef inline double as_seconds(object value, str what) except? -1:
-    """A number of seconds, converted before it is looked at: comparisons may be Python code."""
+    """Convert a number of seconds before it is compared, since comparisons may be Python code."""
     if isinstance(value, (bool, str, bytes)):
         raise ValueError(f"{what} must be a number of seconds, got {value!r}")
     try:
@@ -85,7 +85,7 @@ cdef inline int64_t as_nanoseconds(double seconds) noexcept:
 
 
 cdef inline int64_t as_moment(object value, str what) except? -1:
-    """A point in time given in seconds, as nanoseconds."""
+    """Convert a point in time from seconds to nanoseconds."""
     cdef double seconds = as_seconds(value, what)
     if not -SECONDS_MAX < seconds < SECONDS_MAX:
         raise ValueError(f"{what} must be a finite number of seconds, at most {SECONDS_MAX:.0f}, got {value!r}")
@@ -93,7 +93,7 @@ cdef inline int64_t as_moment(object value, str what) except? -1:
 
 
 cdef int64_t as_span(object value, str what, str law) except -1:
-    """The target or the interval, checked for the law, as nanoseconds."""
+    """Check the target or the interval for the law, and convert it to nanoseconds."""
     cdef int64_t span
     cdef double seconds = as_seconds(value, what)
     if not 0 < seconds <= LONGEST[law]:
@@ -111,7 +111,7 @@ cdef int64_t as_span(object value, str what, str law) except -1:
 
 
 cdef inline int64_t within(int64_t value, int64_t least) noexcept nogil:
-    """Hold a number to as_moments' bounds."""
+    """Clamp a number to the bounds of as_moments."""
     return max(least, min(value, MOMENT_MAX))
 
 
@@ -124,7 +124,7 @@ cdef void judge_all(
     The one place that asks the law, so that it is compiled into the loop. The arrays may be the caller's, and change
     after they were checked: each number is held to its bounds where it is read, which costs less than a copy.
     """
-    cdef CodelVars state = vars[0]  # a copy, which no store to `verdict` can be one to
+    cdef CodelVars state = vars[0]  # a copy: the compiler knows that stores to `verdict` do not change it
     cdef CodelParams law = params[0]
     cdef Py_ssize_t i
     for i in range(size):
@@ -297,7 +297,7 @@ cdef class CoDel:
         cdef const int64_t* behind = <const int64_t*> array_data(numbers)
         cdef uint8_t* verdict = <uint8_t*> array_data(verdicts)
         cdef bint own_moments = len(moments) == size, own_numbers = len(numbers) == size
-        self.check_idle()  # last: all the above may run Python code, and let others in
+        self.check_idle()  # last: all of the above may run Python code, which may use this object
         self.busy = True
         with nogil:
             judge_all(
@@ -390,7 +390,7 @@ cdef class CoDel:
         if numbers[4] == 0 and (numbers[8] or numbers[9] or numbers[10]):
             raise ValueError("count of a law's state must be positive once messages went back, got 0")
         self.check_idle()
-        v = self.vars  # and nothing from here on runs Python code, so that the figures are those of this moment
+        v = self.vars  # from here on no Python code runs, so that the figures are those of this moment
         v.first_above, v.drop_next, v.last_now, v.pull_returns = numbers[0], numbers[1], numbers[2], numbers[3]
         v.count, v.lastcount, v.inv_sqrt = numbers[4], numbers[5], numbers[6]
         v.above, v.dropping, v.entered, v.phase = numbers[7], numbers[8], numbers[9], numbers[10]
@@ -432,7 +432,7 @@ cdef class CoDel:
         return self.moment(self.vars.first_above) if self.vars.above else None
 
     cdef double moment(self, int64_t tick):
-        """A moment of the law on the caller's clock; the law's own may wrap."""
+        """Convert a time of the law's clock, which may wrap, to the caller's clock."""
         cdef int64_t now = self.vars.last_now
         return (now + codel_elapsed(&self.params, tick, codel_tick(&self.params, now)) * codel_unit(&self.params)) / 1e9
 
@@ -461,7 +461,7 @@ cdef class CoDel:
 
 
 def make_codel(target, interval, min_backlog, law, max_returns):
-    """Make a law out of what its pickle holds."""
+    """Create a law from the arguments in its pickle."""
     return CoDel(target, interval, min_backlog=min_backlog, law=law, max_returns=max_returns)
 
 
@@ -476,7 +476,7 @@ cdef int64_t as_ns(object seconds, str what) except -1:
 
 
 cdef double as_double(object value) except? -1:
-    """Convert first, and then look: comparisons of a subclass may be Python code. NaN: it is no number."""
+    """Convert before comparing, since a comparison may be Python code; NaN for a value that is no number."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return NAN
     try:

@@ -1,4 +1,4 @@
-"""A fair queue, as other modules see it; see _fairqueue.pyx."""
+"""The attributes and C methods of a fair queue; see _fairqueue.pyx."""
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
@@ -19,23 +19,22 @@ cdef class SubkeySlots(NamedSlots):
 cdef class FairQueue(NamedSlots):
     cdef WaitingRoom getters
     cdef WaitingRoom putters
-    cdef int64_t anticipating     # getters that wait for the slot whose turn it is, and look again in time
+    cdef int64_t anticipating     # getters that wait for the slot whose turn it is, until that turn passes
     cdef int64_t maxsize
     cdef int64_t default_quantum  # 0: unknown slots are errors
     cdef LimitTable limits
     cdef Bands bands              # used once a slot has another band than the default
-    cdef int64_t watched_until    # when a getter that waits will look at the slots at their limit; NEVER: none of them
+    cdef int64_t watched_until    # time at which a waiting getter checks the slots at their limit; NEVER: none does
     cdef bint is_shut_down
-    cdef Subkeys levels           # what the slots have below them
+    cdef Subkeys levels           # the table of subkeys, by slot
     cdef SubkeySlots below        # the subkeys; None: items have none
     cdef int64_t subkey_quantum
-    cdef object one_subkey        # of all items; `below`: each may have its own
+    cdef object one_subkey        # the subkey that all items have; `below`: each may have its own
     cdef object __weakref__
 
-    cdef int store(self, uint32_t index, object item, int64_t cost) except -1
-    cdef int store_after_wait(self, uint32_t index, object item, int64_t cost, bint block, object timeout) except -1
     cdef uint32_t admit(self, object name, int64_t hash) except? 0xFFFFFFFF
     cdef void forget_idle(self) noexcept
+    cdef uint32_t keep_slot(self, object name) except? 0xFFFFFFFF
     cdef object take(self, int32_t rank, object nothing, Place place)
     cdef object take_in_time(self, object timeout, int32_t rank, Place place)
     cdef int take_more(self, list found, Py_ssize_t limit) except -1
@@ -45,7 +44,7 @@ cdef class FairQueue(NamedSlots):
 
 cdef class Place:
     cdef FairQueue queue  # None: given back
-    cdef uint32_t index   # of the slot, if `count` is still the number of what is counted there
+    cdef uint32_t index   # of the slot, if the slot's limit still has this `count`
     cdef uint64_t count
 
     cdef int give_back(self, bint unused) except -1

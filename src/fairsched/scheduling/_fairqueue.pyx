@@ -2,24 +2,26 @@
 
 In this file, in this order:
 
-    FairQueue             what callers see: put, get, and the rest
-    who may go on         what a put or a get may do at this moment, and how it waits until it may
+    FairQueue             the public methods: put, get, and the rest
+    readiness             whether a put or a get may go on at this moment
+    waiting               how a put or a get waits until it may go on
+    one item              put, and taken out
     many items at once    put_many and get_many
-    subkeys               a second level below the slots
-    Waiter                who waits without blocking a thread, as an event loop does
+    limits                the figures of limits, and places of items in hand
+    Waiter                waiting without blocking a thread, as an event loop does
     garbage collection    the references that entries own
 
 Exclusion. Everything but the waiting happens with the GIL held (on free-threaded builds: inside the object's critical
 section). It is lost not only in a wait and around a wake-up, but wherever Python code may run: looking up a name may
 call its __hash__ and __eq__, whatever allocates an object may call finalizers, and each of them may use this queue,
-or let another thread do so. So every method converts its arguments first, looks the slot up, and does then, in one
-stretch, what belongs together: finds room and puts, finds an item and takes it, finds a tenant idle and forgets it.
-What may run Python code again (waking others, letting go of a name, an exception) comes after that. tests/reentrancy
-lets others in at each of these points.
+or let another thread do so. So every method converts its arguments first and looks the slot up. Then it does in one
+stretch what belongs together: it finds room and puts, finds an item and takes it, or finds a tenant idle and forgets
+it. Steps that may run Python code again (waking others, releasing a name, an exception) come after that.
+tests/reentrancy runs other calls at each of these points.
 
-Ownership. The token of an entry is a pointer to the queued object, and the entry owns one reference to it; with
-subkeys, that is the entry of the subkey, and those of slots own nothing. The garbage collector is shown those
-references by the traverse function at the end of this file.
+Ownership. The token of an entry is a pointer to the queued object, and the entry owns one reference to it. With
+subkeys, the entry of the subkey owns the reference, and the entry of the slot owns none. The traverse function at the
+end of this file shows those references to the garbage collector.
 """
 
 cimport cython
@@ -32,41 +34,39 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from fairsched._core cimport (
-    NamedSlots, clear_t, slot_figures, slot_find, slot_pin, slot_settle, slot_unpin, slots_disown,
-)
+from fairsched._core cimport NamedSlots, clear_t, slot_figures, slot_find, slot_pin, slot_unpin, slots_disown
 from fairsched.core.atomics cimport rarely
 from fairsched.core.schedule.amount cimport AMOUNT_MAX
 from fairsched.core.schedule.anticipation cimport (
     anticipation_awaits, anticipation_cost, anticipation_end_wait, anticipation_left, anticipation_set,
 )
 from fairsched.core.schedule.bands cimport (
-    bands_above, bands_enter, bands_exchange, bands_of, bands_serve, bands_set, bands_start,
+    bands_above, bands_enter, bands_of, bands_serve, bands_set, bands_start,
 )
 from fairsched.core.schedule.dwrr cimport (
-    dwrr_charge_elsewhere, dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_retire_empty, dwrr_set_quantum, dwrr_turn,
+    dwrr_charge_elsewhere, dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_settle, dwrr_turn,
 )
-from fairsched.core.schedule.entrypool cimport Entry, EntryPool, entrypool_clear, entrypool_init
 from fairsched.core.schedule.limits cimport (
     Limit, NEVER, SlotLimit, limits_add, limits_clear, limits_due, limits_give_back, limits_init, limits_reserve,
     limits_set, limits_take, limits_tell,
 )
 from fairsched.core.schedule.outlook cimport Outlook, outlook_read
 from fairsched.core.schedule.slots cimport (
-    AT_LIMIT, AWAITED_SLOT, BANDS, HELD, HELD_ONLY, NOT_AWAITED, NOT_HELD, NO_SLOT, TRANSIENT, Slot, SlotTable,
-    slots_first, slots_report_idle, slots_take_idle,
+    AT_LIMIT, AWAITED_SLOT, HELD, HELD_ONLY, NOT_AWAITED, NOT_HELD, NO_SLOT, TRANSIENT, Slot, SlotTable, slots_first,
+    slots_report_idle, slots_take_idle,
 )
 from fairsched.core.schedule.subkeys cimport (
-    subkeys_clear, subkeys_enter, subkeys_forgive, subkeys_init, subkeys_list, subkeys_pop, subkeys_push,
-    subkeys_reserve, subkeys_retire_empty, subkeys_settle,
+    subkeys_clear, subkeys_forgive, subkeys_init, subkeys_list, subkeys_pop, subkeys_push, subkeys_reserve,
+    subkeys_settle,
 )
 from fairsched.core.waiting.node cimport NOTIFIED, node_state
 from fairsched.core.waiting.wakeup cimport wakeup_higher, wakeup_possible
 from fairsched.scheduling._buffers cimport array_data
+from fairsched.scheduling._items cimport items_drop, items_visit
 from fairsched.scheduling._numbers cimport as_amount, as_count, as_int64, as_priority
 from fairsched.scheduling._waitingroom cimport Seat, WaitingRoom
 
-import queue
+from queue import Empty, Full
 
 import numpy as np
 
@@ -95,16 +95,16 @@ cdef extern from "Python.h":
     void Py_SET_SIZE(PyObject* container, Py_ssize_t size) noexcept
 
 #: The subkey of items for which none is given.
-cdef str NOBODY = ""
+cdef str NO_SUBKEY = ""
 
 cdef enum:
     LONGEST_TURN = 3600  # seconds
     NAME_CACHE = 16      # names of put_many that are known by identity
 
-cdef enum Verdict:  # on what a call may do at this moment
+cdef enum Verdict:  # on a put or a get at this moment
     VERDICT_ERROR = -1
     READY
-    READY_AFTER_WAIT  # what is left is to be handed over
+    READY_AFTER_WAIT  # the call waited, so it wakes another thread for the items or the room that it leaves
     TOO_LATE
     IS_SHUT_DOWN
     WAIT
@@ -179,7 +179,7 @@ sparse_boost=False, subkey_quantum=None)
     ):
         limits_init(&self.limits)
         subkeys_init(&self.levels)
-        self.one_subkey = NOBODY
+        self.one_subkey = NO_SUBKEY
         self.watched_until = NEVER
         if clock is not None and not callable(clock):
             raise ValueError(f"clock must be callable and return seconds, got {clock!r}")
@@ -189,7 +189,7 @@ sparse_boost=False, subkey_quantum=None)
             self.subkey_quantum = as_amount(subkey_quantum, "subkey_quantum")
             self.below = SubkeySlots.__new__(SubkeySlots)
             self.levels.below = &self.below.table
-            self.one_subkey = self.below  # which none is
+            self.one_subkey = self.below  # a value that no caller can pass
         self.getters = WaitingRoom(clock)
         self.putters = WaitingRoom(clock, True)
         self.anticipate(anticipation)
@@ -200,13 +200,13 @@ sparse_boost=False, subkey_quantum=None)
             self.limit_slots(as_limit(limit))
 
     def __dealloc__(self):
-        drop_items(self)
+        items_drop(&self.table, &self.levels)
         limits_clear(&self.limits)
         subkeys_clear(&self.levels)
 
     # -- putting ------------------------------------------------------------------------------------------------------
 
-    def put(self, slot, item, block=True, timeout=None, *, cost=1, subkey=NOBODY):
+    def put(self, slot, item, block=True, timeout=None, *, cost=1, subkey=NO_SUBKEY):
         """put($self, slot, item, block=True, timeout=None, *, cost=1, subkey='')
         --
 
@@ -242,23 +242,17 @@ sparse_boost=False, subkey_quantum=None)
             The time-out is not a number; raised only if the call has to wait.
         """
         cdef int64_t amount = as_amount(cost, "cost")
-        cdef int64_t hash
-        cdef long index
+        cdef uint32_t index
         with cython.critical_section(self):
-            if rarely(subkey is not self.one_subkey):
-                store_below(self, slot, subkey, item, amount, block, timeout)
+            index = find_lowest(self, slot, subkey)
+            if rarely(not has_room(self, 1)):
+                store_after_wait(self, index, item, amount, block, timeout)
             else:
-                index = slot_find(self, slot, &hash)
-                if rarely(index < 0):
-                    index = self.admit(slot, hash)
-                if rarely(not has_room(self, 1)):
-                    self.store_after_wait(index, item, amount, block, timeout)
-                else:
-                    self.store(index, item, amount)
+                store(self, index, <PyObject*> item, amount)
             if rarely(wakeup_possible(&self.getters.interest)):
                 self.getters.wake(wanted(self))
 
-    def put_nowait(self, slot, item, *, cost=1, subkey=NOBODY):
+    def put_nowait(self, slot, item, *, cost=1, subkey=NO_SUBKEY):
         """put_nowait($self, slot, item, *, cost=1, subkey='')
         --
 
@@ -266,7 +260,7 @@ sparse_boost=False, subkey_quantum=None)
         """
         self.put(slot, item, False, None, cost=cost, subkey=subkey)
 
-    def put_many(self, slots, items, costs=None, block=True, timeout=None, *, subkeys=NOBODY):
+    def put_many(self, slots, items, costs=None, block=True, timeout=None, *, subkeys=NO_SUBKEY):
         """put_many($self, slots, items, costs=None, block=True, timeout=None, *, subkeys='')
         --
 
@@ -308,34 +302,12 @@ sparse_boost=False, subkey_quantum=None)
         if size == 0:
             return
         with cython.critical_section(self):
-            if rarely(self.levels.below != NULL):
-                store_many_below(self, slots, names, subkeys, subnames, objects, cost_at, block, timeout)
-            else:
-                store_many(self, slots, names, objects, cost_at, block, timeout)
+            store_many(self, slots, names, subkeys, subnames, objects, cost_at, block, timeout)
             if wakeup_possible(&self.getters.interest):
                 self.getters.wake(wanted(self))
 
-    cdef int store(self, uint32_t index, object item, int64_t cost) except -1:
-        Py_INCREF(item)
-        if rarely(not dwrr_push(&self.table, index, <uint64_t> <uintptr_t> <PyObject*> item, cost)):
-            Py_DECREF(item)
-            raise MemoryError()
-        return 0
-
-    cdef int store_after_wait(self, uint32_t index, object item, int64_t cost, bint block, object timeout) except -1:
-        """Wait for room in a slot that is not forgotten meanwhile; what room is left is handed over."""
-        slot_pin(self, index)
-        try:
-            wait_for_room(self, 1, block, timeout)
-            self.store(index, item, cost)
-        finally:
-            slot_unpin(self, index)
-            hand_room_over(self)
-            self.forget_idle()
-        return 0
-
     cdef uint32_t admit(self, object name, int64_t hash) except? 0xFFFFFFFF:
-        """Add an unknown slot, where that is wanted."""
+        """Add an unknown slot, if there is a default quantum."""
         if not self.default_quantum:
             raise KeyError(f"no slot is named {name!r}, and there is no default_quantum to add it with")
         cdef uint32_t index
@@ -346,8 +318,14 @@ sparse_boost=False, subkey_quantum=None)
             limits_add(&self.limits, index)
         return index
 
+    cdef uint32_t keep_slot(self, object name) except? 0xFFFFFFFF:
+        """Find or add a slot, which from now on is not forgotten when idle."""
+        cdef uint32_t index = find_slot(self, name)
+        self.table.slots[index].flags &= ~TRANSIENT
+        return index
+
     cdef void forget_idle(self) noexcept:
-        """Forget the transient slots that are idle at this moment, and first of all subkeys that are."""
+        """Forget the transient slots that are idle at this moment, and before them the idle subkeys."""
         cdef SlotTable* below = self.levels.below
         cdef uint32_t index
         if below == NULL:
@@ -365,7 +343,7 @@ sparse_boost=False, subkey_quantum=None)
                 return
             if self.names.names[index].pins == 0:
                 self.forget(index)
-            else:  # its subkeys owe something, or somebody is about to use it; the last of them reports it again
+            else:  # its subkeys have debts, or a call has pinned it; the last of them reports it again
                 subkeys_forgive(&self.levels, index)
 
     # -- getting ------------------------------------------------------------------------------------------------------
@@ -410,10 +388,9 @@ sparse_boost=False, subkey_quantum=None)
         cdef tuple found = PyTuple_New(2)
         with cython.critical_section(self):
             if rarely(not may_take(self, rank)):
-                deadline = self.getters.deadline(block, timeout)
-                verdict = wait_for_item(self, block, deadline, rank, 1)
-                if verdict > READY_AFTER_WAIT:
-                    raise_verdict(verdict, True)
+                verdict = wait_for_item(self, block, self.getters.deadline(block, timeout), rank, 1)
+                if verdict == TOO_LATE:
+                    raise Empty
             index = serve(self, &token)
             if rarely(self.limits.on):
                 limits_take(&self.limits, &self.table, index)
@@ -421,64 +398,34 @@ sparse_boost=False, subkey_quantum=None)
             Py_INCREF(name)
             PyTuple_SET_ITEM(found, 0, name)
             PyTuple_SET_ITEM(found, 1, <object> <PyObject*> <uintptr_t> token)  # with the entry's reference
-            if rarely(verdict == READY_AFTER_WAIT or self.limits.on):
-                hand_over(self)
-            if rarely(wakeup_possible(&self.putters.interest)):
-                hand_room_over(self)
-            if rarely(self.table.idle_count != 0):
-                self.forget_idle()
+            after_serving(self, verdict)
             return found
 
     cdef object take(self, int32_t rank, object nothing, Place place):
-        """As get(False), without the slot: one item, or `nothing` if there is none to be had at this moment.
+        """Return an item as get(False) does, without its slot; `nothing` if there is none at this moment.
 
-        Where slots have limits, the caller brings the place that it takes.
+        Where slots have limits, the caller brings the place that the item takes.
         """
-        cdef Verdict verdict
-        cdef uint64_t token = 0
-        cdef uint32_t index
+        cdef Verdict verdict = READY
         with cython.critical_section(self):
             if rarely(not may_take(self, rank)):
                 verdict = wait_for_item(self, False, None, rank, 1)
                 if verdict == TOO_LATE:
                     return nothing
-                if verdict != READY:
-                    raise_verdict(verdict, True)
-            index = serve(self, &token)
-            if rarely(place is not None):
-                take_place(self, index, place)
-            item = <object> <PyObject*> <uintptr_t> token
-            Py_DECREF(item)  # the entry's reference; `item` holds one of its own
-            if rarely(place is not None):
-                hand_over(self)
-            if rarely(wakeup_possible(&self.putters.interest)):
-                hand_room_over(self)
-            if rarely(self.table.idle_count != 0):
-                self.forget_idle()
-            return item
+            return take_item(self, verdict, place)
 
     cdef object take_in_time(self, object timeout, int32_t rank, Place place):
-        """As get(True, timeout), without the slot, and with a place that is taken."""
+        """Return an item as get(True, timeout) does, without its slot; it takes `place`."""
         cdef Verdict verdict = READY
-        cdef uint64_t token = 0
         with cython.critical_section(self):
             if not may_take(self, rank):
-                deadline = self.getters.deadline(True, timeout)
-                verdict = wait_for_item(self, True, deadline, rank, 1)
-                if verdict > READY_AFTER_WAIT:
-                    raise_verdict(verdict, True)
-            take_place(self, serve(self, &token), place)
-            item = <object> <PyObject*> <uintptr_t> token
-            Py_DECREF(item)  # the entry's reference; `item` holds one of its own
-            hand_over(self)
-            if wakeup_possible(&self.putters.interest):
-                hand_room_over(self)
-            if self.table.idle_count:
-                self.forget_idle()
-            return item
+                verdict = wait_for_item(self, True, self.getters.deadline(True, timeout), rank, 1)
+                if verdict == TOO_LATE:
+                    raise Empty
+            return take_item(self, verdict, place)
 
     cdef int take_more(self, list found, Py_ssize_t limit) except -1:
-        """Add items to a list, as `take` finds them, until it has `limit` or there are none to be had.
+        """Append items to a list, as `take` returns them, until the list has `limit` items or `take` would return none.
 
         For queues without limits.
         """
@@ -489,10 +436,7 @@ sparse_boost=False, subkey_quantum=None)
                 serve(self, &token)
                 PyList_SET_ITEM(found, PyList_GET_SIZE(found) - 1, <object> <PyObject*> <uintptr_t> token)
                 Py_DECREF(None)
-            if rarely(wakeup_possible(&self.putters.interest)):
-                hand_room_over(self)
-            if rarely(self.table.idle_count != 0):
-                self.forget_idle()
+            after_serving(self, READY)
         return 0
 
     def get_nowait(self, *, priority=0):
@@ -538,13 +482,12 @@ sparse_boost=False, subkey_quantum=None)
         found = deadline = None
         with cython.critical_section(self):
             while limit and taken == 0:
-                if verdict == READY_AFTER_WAIT:  # and somebody else was quicker
+                if verdict == READY_AFTER_WAIT:  # another thread took the items that this one was woken for
                     hand_over(self)
-                if self.limits.rated:  # so that what is due counts among what may be taken
+                if self.limits.rated:  # so that slots whose tokens are due count among those that take turns
                     limits_tell(&self.limits, &self.table, as_nanoseconds(self.getters.clock()))
                 # The result is complete before an item is taken: an allocation may fail, or run finalizers that use
-                # this
-                # queue, and a signal may arrive.
+                # this queue, and a signal may arrive.
                 size = min(limit, max(takeable(self), 1))
                 names = PyList_New(size)
                 items = PyList_New(size)
@@ -555,14 +498,9 @@ sparse_boost=False, subkey_quantum=None)
                 if verdict == READY:
                     deadline = self.getters.deadline(True, timeout)
                 verdict = wait_for_item(self, True, deadline, rank, limit)
-                if verdict > READY_AFTER_WAIT:
-                    raise_verdict(verdict, True)
-            if verdict == READY_AFTER_WAIT or self.limits.on:
-                hand_over(self)
-            if wakeup_possible(&self.putters.interest):
-                hand_room_over(self)
-            if self.table.idle_count:
-                self.forget_idle()
+                if verdict == TOO_LATE:
+                    raise Empty
+            after_serving(self, verdict)
         return Batch(names, items) if found is None else found  # None: nothing was asked for
 
     def call_when_ready(self, callback, *, priority=0):
@@ -640,7 +578,7 @@ sparse_boost=False, subkey_quantum=None)
         Empty if there is no such slot, or there are no subkeys. O(subkeys of the slot that have items or debts).
         """
         with cython.critical_section(self):
-            return queued_below(self, slot) if self.below is not None else {}
+            return {} if self.below is None else queued_by_subkey(self, slot)
 
     def waiting(self):
         """waiting($self)
@@ -673,7 +611,7 @@ sparse_boost=False, subkey_quantum=None)
             self.is_shut_down = True
             anticipation_set(table, 0)  # nothing will come
             if immediate:
-                drop_items(self)
+                items_drop(&self.table, &self.levels)
                 self.forget_idle()
             self.getters.wake_all()
             self.putters.wake_all()
@@ -694,15 +632,9 @@ sparse_boost=False, subkey_quantum=None)
             The quantum is not a positive integer of at most 2**62 - 1.
         """
         cdef int64_t amount = as_amount(quantum, f"quantum of slot {slot!r}")
-        cdef int64_t hash
-        cdef long index
         with cython.critical_section(self):
-            index = slot_find(self, slot, &hash)
-            if index < 0:
-                index = self.admit(slot, hash)
-            self.table.slots[index].flags &= ~TRANSIENT
-            dwrr_set_quantum(&self.table, index, amount)
-            self.getters.wake(takeable(self))  # those who wait for this slot's turn, perhaps
+            dwrr_set_quantum(&self.table, self.keep_slot(slot), amount)
+            self.getters.wake(takeable(self))  # getters may have waited for this slot's turn
 
     def set_band(self, slot, band):
         """set_band($self, slot, band)
@@ -736,17 +668,13 @@ sparse_boost=False, subkey_quantum=None)
         band). Once bands are used, each put, and each slot that runs empty, checks all eight bands.
         """
         cdef uint32_t number = check_band(slot, band)
-        cdef int64_t hash
-        cdef long index
+        cdef uint32_t index
         with cython.critical_section(self):
-            index = slot_find(self, slot, &hash)
-            if index < 0:
-                index = self.admit(slot, hash)
-            self.table.slots[index].flags &= ~TRANSIENT
+            index = self.keep_slot(slot)
             if self.table.bands == NULL:
                 bands_start(&self.table, &self.bands)
             bands_set(&self.table, index, number)
-            self.getters.wake(takeable(self))  # those who wait for the turn of a slot that is not served now, perhaps
+            self.getters.wake(takeable(self))  # getters may have waited for the turn of a slot that is not served now
 
     # -- limits -------------------------------------------------------------------------------------------------------
 
@@ -778,15 +706,11 @@ sparse_boost=False, subkey_quantum=None)
         slots); O(backlogged slots) if the slot has queued items.
         """
         cdef Limit found = as_limit(limit)
-        cdef int64_t hash
-        cdef long index
+        cdef uint32_t index
         with cython.critical_section(self):
             if self.limits.rated:
                 limits_tell(&self.limits, &self.table, as_nanoseconds(self.getters.clock()))
-            index = slot_find(self, slot, &hash)
-            if index < 0:
-                index = self.admit(slot, hash)
-            self.table.slots[index].flags &= ~TRANSIENT
+            index = self.keep_slot(slot)
             if not self.limits.on:
                 self.limit_slots(as_limit(None))
             self.limits.rated |= found.interval != 0
@@ -859,7 +783,7 @@ sparse_boost=False, subkey_quantum=None)
             return all_limits(self) if self.limits.on else {}
 
     cdef int limit_slots(self, Limit usual) except -1:
-        """Give all slots, also those to come, this limit."""
+        """Give this limit to all slots, and to those that will be added."""
         cdef uint32_t i
         if not limits_reserve(&self.limits, &self.table):
             raise MemoryError()
@@ -871,7 +795,7 @@ sparse_boost=False, subkey_quantum=None)
         return 0
 
     cdef int give_back(self, uint32_t index, bint unused) except -1:
-        """One that was served is in hand no more; unused: it counts as not served."""
+        """Note that a served item is no longer in hand; unused: the item counts as not served."""
         limits_give_back(&self.limits, &self.table, index, 1, unused)
         if wakeup_possible(&self.getters.interest):
             hand_over(self)
@@ -879,7 +803,7 @@ sparse_boost=False, subkey_quantum=None)
             self.forget_idle()
         return 0
 
-    def settle(self, slot, cost_difference, *, subkey=NOBODY):
+    def settle(self, slot, cost_difference, *, subkey=NO_SUBKEY):
         """settle($self, slot, cost_difference, *, subkey='')
         --
 
@@ -906,24 +830,18 @@ sparse_boost=False, subkey_quantum=None)
             The debt would exceed 2**62 - 1.
         """
         cdef int64_t difference = as_int64(cost_difference, "cost difference", "an integer")
-        cdef bint awaiting
-        cdef int64_t hash
-        cdef long index
+        cdef bint awaiting, done
+        cdef uint32_t index
         with cython.critical_section(self):
-            if rarely(subkey is not self.one_subkey):
-                settle_below(self, slot, subkey, difference)
-                return
-            index = slot_find(self, slot, &hash)
-            if index < 0:
-                index = self.admit(slot, hash)
+            index = find_lowest(self, slot, subkey)
             awaiting = is_awaiting(self)
-            try:
-                slot_settle(self, index, difference)
-            finally:
-                slots_report_idle(&self.table, index)
-                if awaiting:  # perhaps for this slot, whose turn may be over
-                    self.getters.wake(takeable(self))
-                self.forget_idle()
+            done = settle_lowest(self, index, difference)
+            if awaiting:  # perhaps for this slot, whose turn may be over
+                self.getters.wake(takeable(self))
+            self.forget_idle()
+        if not done:
+            owner = f"slot {slot!r}" if self.below is None else f"subkey {subkey!r} of slot {slot!r}"
+            raise OverflowError(f"cost difference {difference} would take the debt of {owner} past {AMOUNT_MAX}")
 
     def charge(self, slot, cost, most):
         """charge($self, slot, cost, most)
@@ -1012,7 +930,7 @@ sparse_boost=False, subkey_quantum=None)
             if index < 0:
                 raise KeyError(f"no slot is named {slot!r}")
             state = dwrr_hold(&self.table, index, state)
-            self.getters.wake(takeable(self))  # those who wait for this slot's turn, perhaps
+            self.getters.wake(takeable(self))  # getters may have waited for this slot's turn
             self.forget_idle()
             return state == HELD
 
@@ -1113,7 +1031,7 @@ sparse_boost=False, subkey_quantum=None)
             index = slot_find(self, slot, &hash)
             if index < 0:
                 raise KeyError(f"no slot is named {slot!r}")
-            # In one stretch, with nothing but references taken; objects are made of it later.
+            # This stretch only takes references and copies figures; the objects of the result are made after it.
             found = table.slots[index]
             queued = found.head != NULL
             memset(&outlook, 0, sizeof(outlook))
@@ -1148,23 +1066,19 @@ sparse_boost=False, subkey_quantum=None)
         return SlotOutlook(stats, item, cost, outlook.before, outlook.turns, outlook.others, awaited, *limited)
 
 
-# Who may go on, and how the others wait: for items, for room, for the slot whose turn it is ---------------------------
+# Readiness: whether a put or a get may go on at this moment -----------------------------------------------------------
 #
-# Threads that wait are consumers, of items or of room, each kind in a `WaitingRoom`. All of this is called with the
-# queue's exclusion held. It is given up while a thread waits, collects a permit or wakes others, and whenever Python
-# code runs: a clock of the caller's own, a finalizer that the collector calls, an exception being made. So the verdict
-# on a wait is found last, and holds until the caller does something that gives the exclusion up: it takes its items, or
-# puts them, at once; exceptions are raised after the seat was left. Who waited hands over what is left, once he has
-# taken his own or has given up.
+# Called with the queue's exclusion held. A verdict holds until the caller does something that gives the exclusion up. A
+# clock of the caller's own may run any Python code, so `is_due` and `may_take` check again after they have read it.
 
 
 cdef inline int64_t as_nanoseconds(double seconds) noexcept:
-    """Of any clock: what is no number becomes 0, and what is too large 4e9 seconds, twice which is within 64 bits."""
+    """Convert a time of any clock: NaN becomes 0, and values are clamped to ±4e9 s, so that sums fit in 64 bits."""
     return <int64_t> (min(max(seconds, -4e9), 4e9) * 1e9) if seconds == seconds else 0
 
 
 cdef inline bint is_awaiting(FairQueue q) noexcept:
-    """True when items are queued, but the turn of an empty slot is waited for, as the last look found, and still is."""
+    """True when items are queued, but getters leave them, since an empty slot has the turn and is waited for."""
     cdef SlotTable* table = &q.table
     cdef Slot* slot
     if table.queued == 0 or table.awaited_since == NOT_AWAITED:
@@ -1174,19 +1088,19 @@ cdef inline bint is_awaiting(FairQueue q) noexcept:
 
 
 cdef inline int64_t takeable(FairQueue q) noexcept:
-    """Items in the slots that take turns, of all bands."""
+    """Return the number of items in the slots that take turns, of all bands."""
     return q.table.queued + q.bands.elsewhere
 
 
 cdef inline int64_t token_due(FairQueue q) noexcept:
-    """Return when a slot at its limit may be served again; NEVER: that is no matter of time, or nothing waits."""
+    """Return when a slot at its limit may be served again; NEVER if no time is known, or no such slot has items."""
     return limits_due(&q.limits) if q.table.withheld > q.bands.elsewhere else NEVER
 
 
 cdef inline int64_t wanted(FairQueue q) noexcept:
-    """Items that getters are to be woken for: none while one of them sees to the slot whose turn it is.
+    """Return the number of items to wake getters for: none while a getter waits for the slot whose turn it is.
 
-    And one more, if nobody would look again when a slot at its limit gets its token.
+    Plus one if no getter will check again when the next token is due.
     """
     return (0 if q.anticipating and is_awaiting(q) else takeable(q)) + (token_due(q) < q.watched_until)
 
@@ -1197,26 +1111,17 @@ cdef inline bint has_room(FairQueue q, int64_t count) noexcept:
 
 
 cdef inline bint is_outranked(FairQueue q, int32_t rank) noexcept:
-    """True when a getter of a higher priority is to have what is queued."""
+    """True when the queued items are for a waiting getter of a higher priority."""
     return wakeup_higher(&q.getters.interest, rank) and q.getters.outranked(rank)
 
 
-cdef inline int may_take(FairQueue q, int32_t rank) except -1:
-    """1 when something is queued, no getter of a higher priority is to have it, and no slot is waited for."""
-    if rarely(q.limits.rated):
-        limits_tell(&q.limits, &q.table, as_nanoseconds(q.getters.clock()))
-    if q.table.queued == 0 or is_outranked(q, rank):
-        return 0
-    return not rarely(q.table.patience != 0) or (is_due(q) and q.table.queued != 0 and not is_outranked(q, rank))
-
-
-cdef int is_due(FairQueue q) except -1:
-    """1 when the slot whose turn it is has an item; turns that were waited for long enough pass."""
+cdef inline int is_due(FairQueue q) except -1:
+    """1 when the slot whose turn it is has an item; turns of slots that were waited for long enough pass."""
     cdef SlotTable* table = &q.table
     cdef int64_t now
     if dwrr_turn(table) != AWAITED_SLOT and table.awaited_since == NOT_AWAITED:
         return 1
-    now = as_nanoseconds(q.getters.clock())  # a clock of the caller's own may run anything
+    now = as_nanoseconds(q.getters.clock())
     while table.queued and dwrr_turn(table) == AWAITED_SLOT:
         if anticipation_left(table, now) > 0:
             return 0
@@ -1225,60 +1130,105 @@ cdef int is_due(FairQueue q) except -1:
     return table.queued != 0
 
 
-cdef Verdict item_verdict(FairQueue q, int32_t rank) except VERDICT_ERROR:
-    if may_take(q, rank):
-        return READY
-    return IS_SHUT_DOWN if q.is_shut_down and q.table.queued + q.table.withheld == 0 else WAIT
+cdef inline int may_take(FairQueue q, int32_t rank) except -1:
+    """1 when an item is queued, no getter of a higher priority is to have it, and no slot is waited for."""
+    if rarely(q.limits.rated):
+        limits_tell(&q.limits, &q.table, as_nanoseconds(q.getters.clock()))
+    if q.table.queued == 0 or is_outranked(q, rank):
+        return 0
+    return not rarely(q.table.patience != 0) or (is_due(q) and q.table.queued != 0 and not is_outranked(q, rank))
 
 
-cdef Verdict room_verdict(FairQueue q, int64_t count) noexcept:
-    if has_room(q, count):
+cdef inline Verdict verdict_on(FairQueue q, bint for_item, int32_t rank, int64_t count) except VERDICT_ERROR:
+    """Decide whether a get of this rank, or a put of `count` items, may go on, has to wait, or has come to its end."""
+    if may_take(q, rank) if for_item else has_room(q, count):
         return READY
-    return IS_SHUT_DOWN if q.is_shut_down else WAIT
+    if q.is_shut_down and (not for_item or q.table.queued + q.table.withheld == 0):
+        return IS_SHUT_DOWN
+    return WAIT
+
+
+# Waiting: for items, for room, for the slot whose turn it is ----------------------------------------------------------
+#
+# Threads that wait are consumers, of items or of room, each kind in a `WaitingRoom`. These functions are called with
+# the queue's exclusion held. It is given up while a thread waits, collects a permit or wakes others, and whenever
+# Python code runs: a clock of the caller's own, a finalizer that the collector calls, an exception being made. So the
+# verdict on a wait is found last, and the caller takes its items, or puts them, at once; exceptions are raised after
+# the seat was left. A thread that waited hands over: it wakes another one for the items or the room left, once it has
+# taken its own or has given up.
 
 
 cdef Verdict wait_for_item(FairQueue q, bint block, object deadline, int32_t rank, int64_t limit) except VERDICT_ERROR:
-    """Wait until something may be taken, or say why nothing will be."""
-    cdef Verdict verdict = item_verdict(q, rank)
+    """Wait until an item may be taken; TOO_LATE if none was in time, ShutDown if none will come."""
+    cdef Verdict verdict = verdict_on(q, True, rank, limit)
     if verdict == WAIT:
-        verdict = wait_as_getter(q, deadline, rank, limit) if block else TOO_LATE
+        verdict = wait_seated(q, True, deadline, rank, limit) if block else TOO_LATE
     if verdict > READY_AFTER_WAIT:
-        if q.limits.on:  # this look may have found what is due, and others may take it
+        if q.limits.on:  # this check may have found slots whose tokens are due: others may take their items
             q.getters.wake(takeable(q))
         q.forget_idle()
+    if verdict == IS_SHUT_DOWN:
+        raise ShutDown("the queue is shut down and has no item left")
     return verdict
 
 
-cdef Verdict wait_as_getter(FairQueue q, object deadline, int32_t rank, int64_t limit) except VERDICT_ERROR:
-    """Be one of the getters that wait; who gives up hands over."""
-    cdef Seat* seat = q.getters.sit(rank, limit)
+cdef int wait_for_room(FairQueue q, int64_t count, bint block, object timeout) except -1:
+    """Return once `count` more items fit, or raise. The caller has pinned their slots, and hands over what is left."""
+    cdef object deadline = q.putters.deadline(block, timeout)
+    cdef Verdict verdict = verdict_on(q, False, 0, count)
+    if verdict == WAIT:
+        verdict = wait_seated(q, False, deadline, 0, count) if block else TOO_LATE
+    if verdict == TOO_LATE:
+        raise Full
+    if verdict == IS_SHUT_DOWN:
+        raise ShutDown("the queue is shut down")
+    return 0
+
+
+cdef Verdict wait_seated(
+    FairQueue q, bint for_item, object deadline, int32_t rank, int64_t count
+) except VERDICT_ERROR:
+    """Wait among the getters, or among the putters; a thread that gives up hands over."""
+    cdef WaitingRoom room = q.getters if for_item else q.putters
+    cdef Seat* seat = room.sit(rank, count)
     cdef Verdict verdict = WAIT
     cdef bint in_time
     try:
         while verdict == WAIT:
-            in_time = wait_for_turn(q, seat, deadline)
-            verdict = item_verdict(q, rank)
-            if is_told_late(q.getters, seat):
-                verdict = item_verdict(q, rank)
+            in_time = wait_for_turn(q, seat, deadline) if for_item else room.wait(seat, deadline)
+            verdict = verdict_on(q, for_item, rank, count)
+            if is_told_late(room, seat):
+                verdict = verdict_on(q, for_item, rank, count)
             if verdict == WAIT and not in_time:
                 verdict = TOO_LATE
             if verdict == WAIT:
-                q.getters.stay(seat)
-                if not is_awaiting(q):  # else this getter sees to it
-                    q.getters.wake(takeable(q))
+                room.stay(seat)
+                if not for_item:
+                    hand_room_over(q)
+                elif not is_awaiting(q):  # otherwise this getter waits for the slot whose turn it is
+                    room.wake(takeable(q))
     except BaseException:
-        q.getters.leave(seat)
-        hand_over(q)
+        leave_seat(q, for_item, seat)
         raise
-    q.getters.leave(seat)
     if verdict == READY:
+        room.leave(seat)
         return READY_AFTER_WAIT
-    hand_over(q)
+    leave_seat(q, for_item, seat)
     return verdict
 
 
+cdef void leave_seat(FairQueue q, bint for_item, Seat* seat) noexcept:
+    """Give up waiting, and hand over."""
+    if for_item:
+        q.getters.leave(seat)
+        hand_over(q)
+    else:
+        q.putters.leave(seat)
+        hand_room_over(q)
+
+
 cdef bint is_told_late(WaitingRoom room, Seat* seat) noexcept:
-    """Whether a seat was claimed after its wait was over. Its permit is collected: what was found before may be over.
+    """True when a seat was claimed after its wait had ended: collects the permit, so the last verdict may be outdated.
 
     After this, leaving the seat does not give the exclusion up.
     """
@@ -1286,40 +1236,25 @@ cdef bint is_told_late(WaitingRoom room, Seat* seat) noexcept:
 
 
 cdef bint wait_for_turn(FairQueue q, Seat* seat, object deadline) except -1:
-    """Wait to be claimed, or until the turn passes that is waited for; False when the deadline passed."""
-    cdef bint woken
+    """Wait to be claimed, or until a slot at its limit gets its token or the awaited turn passes.
+
+    Return False when the deadline passed.
+    """
+    cdef bint woken, awaiting = is_awaiting(q), watching = token_due(q) < q.watched_until
+    cdef int64_t now, due = NEVER
     cdef double until
-    if token_due(q) < q.watched_until:
-        return wait_for_token(q, seat, deadline)
-    if not is_awaiting(q):
+    if not awaiting and not watching:
         return q.getters.wait(seat, deadline)
-    until = q.getters.clock()
-    if not is_awaiting(q):  # the clock may have run anything
-        return True
-    until += anticipation_left(&q.table, as_nanoseconds(until)) * 1e-9
-    q.anticipating += 1
-    try:
-        woken = q.getters.wait(seat, until if deadline is None else min(until, <double> deadline))
-    finally:
-        q.anticipating -= 1
-    return woken or deadline is None or q.getters.clock() < deadline
-
-
-cdef bint wait_for_token(FairQueue q, Seat* seat, object deadline) except -1:
-    """Wait to be claimed, or until a slot at its limit gets its token, or the turn passes that is waited for."""
-    cdef bint woken, awaiting = is_awaiting(q)
-    cdef int64_t due, now = 0
-    cdef double until
     if awaiting:
         now = as_nanoseconds(q.getters.clock())
-        if not is_awaiting(q):
+        if not is_awaiting(q):  # the clock may run any Python code
             return True
-    due = token_due(q)
-    if awaiting:
-        due = min(due, now + anticipation_left(&q.table, now))
-    if due == NEVER:
-        return True
-    q.watched_until = due
+        due = now + anticipation_left(&q.table, now)
+    if watching:
+        due = min(due, token_due(q))
+        if due == NEVER:
+            return True
+        q.watched_until = due
     until = due * 1e-9
     while as_nanoseconds(until) < due:  # rounded down: then it would not be due yet
         until = nextafter(until, INFINITY)
@@ -1328,56 +1263,17 @@ cdef bint wait_for_token(FairQueue q, Seat* seat, object deadline) except -1:
         woken = q.getters.wait(seat, until if deadline is None else min(until, <double> deadline))
     finally:
         q.anticipating -= awaiting
-        if q.watched_until == due:
+        if watching and q.watched_until == due:
             q.watched_until = NEVER
     return woken or deadline is None or q.getters.clock() < deadline
 
 
 cdef void hand_over(FairQueue q) noexcept:
-    """Wake getters for what is left, after one that waited has taken its items or has given up."""
+    """Wake getters for the items that are left."""
     if q.table.queued or q.table.withheld:
         q.getters.wake(wanted(q))
     elif q.is_shut_down:
         q.getters.wake_all()
-
-
-cdef bint wait_for_room(FairQueue q, int64_t count, bint block, object timeout) except -1:
-    """Return once `count` more items fit, or raise why they will not. The caller has pinned the slots they are for.
-
-    True: it was waited for, and what room is left is to be handed over.
-    """
-    cdef object deadline = q.putters.deadline(block, timeout)
-    cdef Verdict verdict = room_verdict(q, count)
-    if verdict == WAIT:
-        verdict = wait_as_putter(q, deadline, count) if block else TOO_LATE
-    if verdict > READY_AFTER_WAIT:
-        raise_verdict(verdict, False)
-    return verdict == READY_AFTER_WAIT
-
-
-cdef Verdict wait_as_putter(FairQueue q, object deadline, int64_t count) except VERDICT_ERROR:
-    """Be one of the putters that wait; who gives up hands over."""
-    cdef Seat* seat = q.putters.sit(0, count)
-    cdef Verdict verdict = WAIT
-    cdef bint in_time
-    try:
-        while verdict == WAIT:
-            in_time = q.putters.wait(seat, deadline)
-            verdict = room_verdict(q, count)
-            if verdict == WAIT and not in_time:
-                verdict = TOO_LATE
-            if verdict == WAIT:
-                q.putters.stay(seat)
-                hand_room_over(q)
-    except BaseException:
-        q.putters.leave(seat)
-        hand_room_over(q)
-        raise
-    q.putters.leave(seat)
-    if verdict == READY:
-        return READY_AFTER_WAIT
-    hand_room_over(q)
-    return verdict
 
 
 cdef void hand_room_over(FairQueue q) noexcept:
@@ -1385,21 +1281,159 @@ cdef void hand_room_over(FairQueue q) noexcept:
     q.putters.wake(q.maxsize - q.table.queued - q.table.withheld)
 
 
-cdef int raise_verdict(Verdict verdict, bint for_item) except -1:
-    """Raise what a call that cannot go on has to."""
-    if verdict == TOO_LATE:
-        raise queue.Empty if for_item else queue.Full
-    raise ShutDown("the queue is shut down and has no item left" if for_item else "the queue is shut down")
+# One item: put, and taken out -----------------------------------------------------------------------------------------
+#
+# Called with the queue's exclusion held. `lowest` names the level that items are put into: the slots, or the subkeys of
+# a queue that has them. Its indices are those of the table below then.
+
+
+cdef inline uint32_t find_lowest(FairQueue q, object slot, object subkey) except? 0xFFFFFFFF:
+    """Find, or add, the slot or the subkey that an item is put into."""
+    if rarely(subkey is not q.one_subkey):
+        check_subkey(q, subkey)
+        return find_subkey(q, (slot, subkey))
+    return find_slot(q, slot)
+
+
+cdef inline uint32_t find_slot(FairQueue q, object name) except? 0xFFFFFFFF:
+    """Find a slot by name, or add it if there is a default quantum. May run Python code, but not after the search."""
+    cdef int64_t hash
+    cdef long index = slot_find(q, name, &hash)
+    if rarely(index < 0):
+        index = q.admit(name, hash)
+    return index
+
+
+cdef inline int check_subkey(FairQueue q, object subkey) except -1:
+    if q.below is None:
+        raise ValueError(f"subkey {subkey!r} needs a subkey_quantum, which this queue does not have")
+    return 0
+
+
+cdef inline uint32_t find_subkey(FairQueue q, tuple pair) except? 0xFFFFFFFF:
+    """Find, or add, the subkey with this pair of names, and its slot."""
+    cdef int64_t hash
+    cdef uint32_t above
+    cdef long index = slot_find(q.below, pair, &hash)
+    if index >= 0:
+        return index
+    above = find_slot(q, pair[0])
+    slot_pin(q, above)
+    try:
+        index = slot_find(q.below, pair, &hash)  # another thread may have added it during the search for the slot
+        if index < 0:
+            index = add_subkey(q, above, pair, hash)
+    finally:
+        slot_unpin(q, above)
+    return index
+
+
+cdef uint32_t add_subkey(FairQueue q, uint32_t above, tuple pair, int64_t hash) except? 0xFFFFFFFF:
+    """Add a subkey that slot_find has just not found. Runs no Python code before the subkey is in the table.
+
+    While a subkey exists, its slot is pinned, so that the slot's index stays good.
+    """
+    cdef uint32_t index
+    if not subkeys_reserve(&q.levels, &q.table):
+        raise MemoryError()
+    index = q.below.add(pair, hash, q.subkey_quantum, True)
+    q.levels.above[index] = above
+    slot_pin(q, above)
+    return index
+
+
+cdef inline NamedSlots lowest(FairQueue q):
+    return q if q.below is None else q.below
+
+
+cdef bint push_below(FairQueue q, uint32_t index, uint64_t token, int64_t cost) noexcept:
+    """Append an item to a subkey. Not inline: the compiler would optimise it for size in a branch that is rare."""
+    return subkeys_push(&q.levels, &q.table, index, token, cost)
+
+
+cdef inline bint push(FairQueue q, uint32_t index, PyObject* item, int64_t cost) noexcept:
+    """Append an item, with a reference of its own, to a slot or subkey; False if memory is exhausted."""
+    Py_INCREF(<object> item)
+    if rarely(q.levels.below != NULL):
+        return push_below(q, index, <uint64_t> <uintptr_t> item, cost)
+    return dwrr_push(&q.table, index, <uint64_t> <uintptr_t> item, cost)
+
+
+cdef inline int store(FairQueue q, uint32_t index, PyObject* item, int64_t cost) except -1:
+    """Append an item to a slot or subkey, or raise MemoryError. Runs no Python code."""
+    if rarely(not push(q, index, item, cost)):
+        Py_DECREF(<object> item)
+        slots_report_idle(&q.table if q.levels.below == NULL else q.levels.below, index)
+        raise MemoryError()
+    return 0
+
+
+cdef int store_after_wait(
+    FairQueue q, uint32_t index, object item, int64_t cost, bint block, object timeout
+) except -1:
+    """Wait for room with the slot or subkey pinned, then append the item; hand over the room that is left."""
+    slot_pin(lowest(q), index)
+    try:
+        wait_for_room(q, 1, block, timeout)
+        store(q, index, <PyObject*> item, cost)
+    finally:
+        slot_unpin(lowest(q), index)
+        hand_room_over(q)
+        q.forget_idle()
+    return 0
+
+
+cdef bint settle_lowest(FairQueue q, uint32_t index, int64_t difference) noexcept:
+    """Correct the cost charged to a slot, or to a subkey and its slot; False past the largest debt. Runs no Python."""
+    cdef bint done
+    if q.levels.below == NULL:
+        done = dwrr_settle(&q.table, index, difference)
+    else:
+        done = subkeys_settle(&q.levels, &q.table, index, difference)
+        slots_report_idle(q.levels.below, index)
+        index = q.levels.above[index]
+    slots_report_idle(&q.table, index)
+    return done
+
+
+cdef inline uint32_t serve(FairQueue q, uint64_t* token) noexcept:
+    """Pop the next item as dwrr_pop does, from its subkey, too."""
+    cdef uint32_t index = dwrr_pop(&q.table, token)
+    if rarely(q.levels.below != NULL) and index < AWAITED_SLOT:
+        subkeys_pop(&q.levels, &q.table, index)
+    return index
+
+
+cdef inline object take_item(FairQueue q, Verdict verdict, Place place):
+    """Serve the item that a verdict allows, into a place if there is one."""
+    cdef uint64_t token = 0
+    cdef uint32_t index = serve(q, &token)
+    if rarely(place is not None):
+        take_place(q, index, place)
+    item = <object> <PyObject*> <uintptr_t> token
+    Py_DECREF(item)  # the entry's reference; `item` holds one of its own
+    after_serving(q, verdict)
+    return item
+
+
+cdef inline void after_serving(FairQueue q, Verdict verdict) noexcept:
+    """Wake the threads that may go on now, and forget idle tenants. May run Python code."""
+    if rarely(verdict == READY_AFTER_WAIT or q.limits.on):
+        hand_over(q)
+    if rarely(wakeup_possible(&q.putters.interest)):
+        hand_room_over(q)
+    if rarely(q.table.idle_count != 0):
+        q.forget_idle()
 
 
 # Many items at once: put, all or none of them, and taken out into lists -----------------------------------------------
 #
-# Called with the queue's exclusion held. What may run Python code, as looking up a slot's name, comes first; slots that
-# were found are pinned, so that nobody forgets them meanwhile. Then all items move in one stretch.
+# Called with the queue's exclusion held. Steps that may run Python code, such as looking up a slot's name, come first;
+# slots that were found are pinned, so that they are not forgotten meanwhile. Then all items move in one stretch.
 
 
 cdef list one_each(object values, Py_ssize_t size, str what):
-    """List what is given for each item; None: it is one for all of them."""
+    """Return a list of one value for each item; None: there is one value for all items."""
     cdef list found = values if type(values) is list else list(values) if isinstance(values, np.ndarray) else None
     if found is not None and len(found) != size:
         raise ValueError(f"{what} must have one name for each item: {size} items, {len(found)} {what}")
@@ -1407,63 +1441,72 @@ cdef list one_each(object values, Py_ssize_t size, str what):
 
 
 cdef int store_many(
-    FairQueue q, object slot, list names, list objects, const int64_t* costs, bint block, object timeout
+    FairQueue q, object slot, list names, object subkey, list subnames, list objects, const int64_t* costs, bint block,
+    object timeout,
 ) except -1:
-    """Find the slots (`names`, or the one `slot`), wait for room, then push: no Python code runs from then on."""
-    cdef Py_ssize_t i, size = len(objects), slots = 1 if names is None else size, found = 0, pins = 0
+    """Find the slots or subkeys, wait for room, then append all items; no Python code runs from then on.
+
+    `names` has the slot of each item, or `slot` is that of all; the same for subkeys.
+    """
+    cdef Py_ssize_t i, size = len(objects), found = 0, pins = 0
+    cdef Py_ssize_t places = 1 if names is None and subnames is None else size
     cdef uint32_t remembered[NAME_CACHE]
-    cdef uint32_t* indices = <uint32_t*> malloc(2 * slots * sizeof(uint32_t))
+    cdef uint32_t* indices = <uint32_t*> malloc(2 * places * sizeof(uint32_t))
     cdef uint32_t* pinned
     if indices == NULL:
         raise MemoryError()
-    pinned = indices + slots
+    pinned = indices + places
     memset(remembered, 0xFF, sizeof(remembered))  # NO_SLOT
     try:
-        while found < slots:
-            if names is not None and found >= PyList_GET_SIZE(names):
-                raise RuntimeError("the slots changed while they were looked up")
-            indices[found] = find_pinned(
-                q, slot if names is None else <object> PyList_GET_ITEM(names, found), remembered, pinned, &pins
-            )
+        while found < places:
+            name = nth(slot, names, found, "slots")
+            if rarely(q.levels.below != NULL):
+                pinned[pins] = indices[found] = find_subkey(q, (name, nth(subkey, subnames, found, "subkeys")))
+                slot_pin(q.below, indices[found])
+                pins += 1
+            else:
+                indices[found] = find_pinned(q, name, remembered, pinned, &pins)
             found += 1
         if not has_room(q, size):
             wait_for_room(q, size, block, timeout)
         if PyList_GET_SIZE(objects) != size:
             raise RuntimeError("the items changed while their slots were looked up")
-        if not dwrr_reserve(&q.table, size):
+        if not dwrr_reserve(&q.table, size) or (q.levels.below != NULL and not dwrr_reserve(q.levels.below, size)):
             raise MemoryError()
         for i in range(size):
-            Py_INCREF(<object> PyList_GET_ITEM(objects, i))
-            dwrr_push(
-                &q.table, indices[0 if names is None else i], <uint64_t> <uintptr_t> PyList_GET_ITEM(objects, i),
-                1 if costs == NULL else costs[i],
-            )
+            push(q, indices[0 if places == 1 else i], PyList_GET_ITEM(objects, i), 1 if costs == NULL else costs[i])
     finally:
         for i in range(pins):
-            slot_unpin(q, pinned[i])
+            slot_unpin(lowest(q), pinned[i])
         free(indices)
         if q.maxsize:
             hand_room_over(q)
-        if q.table.idle_count:
+        if q.table.idle_count or q.below is not None:
             q.forget_idle()
     return 0
+
+
+cdef inline object nth(object one, list each, Py_ssize_t place, str what):
+    """Return the name that is given for one item, or for all."""
+    if each is None:
+        return one
+    if place >= PyList_GET_SIZE(each):
+        raise RuntimeError(f"the {what} changed while they were looked up")
+    return <object> PyList_GET_ITEM(each, place)
 
 
 cdef inline uint32_t find_pinned(
     FairQueue q, object name, uint32_t* remembered, uint32_t* pinned, Py_ssize_t* pins
 ) except? 0xFFFFFFFF:
-    """Find, or add, a slot, which is not forgotten until it is unpinned; those found last are known by identity.
+    """Find, or add, a slot, and pin it: it is not forgotten until it is unpinned.
 
-    A remembered one is pinned already; the others are appended to `pinned`.
+    The names found last are known by identity, and their slots are pinned; other slots are appended to `pinned`.
     """
     cdef uintptr_t identity = <uintptr_t> <PyObject*> name
     cdef uint32_t* last = &remembered[(identity >> 4) % NAME_CACHE]
-    cdef int64_t hash
-    cdef long index = last[0]
+    cdef uint32_t index = last[0]
     if index == NO_SLOT or q.names.names[index].name != <void*> identity:  # pinned: the index is good
-        index = slot_find(q, name, &hash)
-        if index < 0:
-            index = q.admit(name, hash)
+        index = find_slot(q, name)
         last[0] = index
         slot_pin(q, index)
         pinned[pins[0]] = index
@@ -1471,16 +1514,8 @@ cdef inline uint32_t find_pinned(
     return index
 
 
-cdef inline uint32_t serve(FairQueue q, uint64_t* token) noexcept:
-    """As dwrr_pop, with what follows from it below."""
-    cdef uint32_t index = dwrr_pop(&q.table, token)
-    if rarely(q.levels.below != NULL) and index < AWAITED_SLOT:
-        subkeys_pop(&q.levels, &q.table, index)
-    return index
-
-
 cdef object new_batch(list names, list items):
-    """Create a Batch of unfilled lists, without `__init__`: a handler of a signal would see them there."""
+    """Create a Batch of unfilled lists, without `__init__`, in which a signal handler would see them unfilled."""
     found = Batch.__new__(Batch)
     found.slots = names
     found.items = items
@@ -1507,154 +1542,12 @@ cdef int64_t take_many(FairQueue q, list names, list items, int64_t size) noexce
     return taken
 
 
-# Subkeys --------------------------------------------------------------------------------------------------------------
-#
-# A subkey is a slot of the table below, named by a pair: its slot's name and its own. While it is there, its slot is
-# pinned, so that its index stays good; so a subkey is forgotten before its slot. What is found may be forgotten when
-# other Python code runs, as in any slot.
-
-
-@cython.final
-@cython.no_gc_clear  # entries refer to objects as long as the queue is not cleared, which clears this too
-cdef class SubkeySlots(NamedSlots):
-    """The subkeys of all slots of one queue."""
-
-
-cdef int check_subkey(FairQueue q, object subkey) except -1:
-    if q.below is None:
-        raise ValueError(f"subkey {subkey!r} needs a subkey_quantum, which this queue does not have")
-    return 0
-
-
-cdef uint32_t find_subkey(FairQueue q, tuple pair) except? 0xFFFFFFFF:
-    """Find, or add, the subkey that a pair of names stands for, and its slot."""
-    cdef int64_t hash, slot_hash
-    cdef long above, index = slot_find(q.below, pair, &hash)
-    if index >= 0:
-        return index
-    above = slot_find(q, pair[0], &slot_hash)
-    if above < 0:
-        above = q.admit(pair[0], slot_hash)
-    slot_pin(q, above)
-    try:
-        index = slot_find(q.below, pair, &hash)  # which may have been added while the slot was looked up
-        if index < 0:
-            index = add_subkey(q, above, pair, hash)
-    finally:
-        slot_unpin(q, above)
-    return index
-
-
-cdef uint32_t add_subkey(FairQueue q, uint32_t above, tuple pair, int64_t hash) except? 0xFFFFFFFF:
-    """Add a subkey that slot_find has just not found. Runs no Python code before it is there."""
-    cdef uint32_t index
-    if not subkeys_reserve(&q.levels, &q.table):
-        raise MemoryError()
-    index = q.below.add(pair, hash, q.subkey_quantum, True)
-    q.levels.above[index] = above
-    slot_pin(q, above)
-    return index
-
-
-cdef int store_below(
-    FairQueue q, object slot, object subkey, object item, int64_t cost, bint block, object timeout
-) except -1:
-    """Put an item of a subkey, after a wait for room where there is none."""
-    cdef uint32_t index
-    check_subkey(q, subkey)
-    index = find_subkey(q, (slot, subkey))
-    if has_room(q, 1):
-        return push_below(q, index, <PyObject*> item, cost)
-    slot_pin(q.below, index)
-    try:
-        wait_for_room(q, 1, block, timeout)
-        push_below(q, index, <PyObject*> item, cost)
-    finally:
-        slot_unpin(q.below, index)
-        hand_room_over(q)
-        q.forget_idle()
-    return 0
-
-
-cdef int push_below(FairQueue q, uint32_t index, PyObject* item, int64_t cost) except -1:
-    Py_INCREF(<object> item)
-    if rarely(not subkeys_push(&q.levels, &q.table, index, <uint64_t> <uintptr_t> item, cost)):
-        Py_DECREF(<object> item)
-        slots_report_idle(q.levels.below, index)
-        raise MemoryError()
-    return 0
-
-
-cdef int store_many_below(
-    FairQueue q, object slot, list names, object subkey, list subnames, list objects, const int64_t* costs, bint block,
-    object timeout,
-) except -1:
-    """As store_many, for items that have subkeys: find these, wait for room, then push."""
-    cdef Py_ssize_t i, size = len(objects), pairs = 1 if names is None and subnames is None else size, found = 0
-    cdef uint32_t* indices = <uint32_t*> malloc(pairs * sizeof(uint32_t))
-    if indices == NULL:
-        raise MemoryError()
-    try:
-        while found < pairs:
-            pair = (nth(slot, names, found, "slots"), nth(subkey, subnames, found, "subkeys"))
-            indices[found] = find_subkey(q, pair)
-            slot_pin(q.below, indices[found])
-            found += 1
-        if not has_room(q, size):
-            wait_for_room(q, size, block, timeout)
-        if PyList_GET_SIZE(objects) != size:
-            raise RuntimeError("the items changed while their slots were looked up")
-        if not dwrr_reserve(&q.table, size) or not dwrr_reserve(q.levels.below, size):
-            raise MemoryError()
-        for i in range(size):
-            push_below(
-                q, indices[0 if pairs == 1 else i], PyList_GET_ITEM(objects, i), 1 if costs == NULL else costs[i]
-            )
-    finally:
-        for i in range(found):
-            slot_unpin(q.below, indices[i])
-        free(indices)
-        if q.maxsize:
-            hand_room_over(q)
-        q.forget_idle()
-    return 0
-
-
-cdef inline object nth(object one, list each, Py_ssize_t place, str what):
-    """Return an item's name: its own, or that of all."""
-    if each is None:
-        return one
-    if place >= PyList_GET_SIZE(each):
-        raise RuntimeError(f"the {what} changed while they were looked up")
-    return <object> PyList_GET_ITEM(each, place)
-
-
-cdef int settle_below(FairQueue q, object slot, object subkey, int64_t difference) except -1:
-    """Correct what a subkey and its slot were charged."""
-    cdef SlotTable* below = q.levels.below
-    cdef uint32_t index, above
-    cdef bint awaiting, done
-    check_subkey(q, subkey)
-    index = find_subkey(q, (slot, subkey))
-    above = q.levels.above[index]
-    awaiting = is_awaiting(q)
-    done = subkeys_settle(&q.levels, &q.table, index, difference)
-    slots_report_idle(below, index)
-    slots_report_idle(&q.table, above)
-    if awaiting:  # perhaps for this slot, whose turn may be over
-        q.getters.wake(takeable(q))
-    q.forget_idle()
-    if not done:
-        raise OverflowError(
-            f"cost difference {difference} would take the debt of subkey {subkey!r} of slot {slot!r} past {AMOUNT_MAX}"
-        )
-    return 0
-
-
-cdef dict queued_below(FairQueue q, object slot):
-    """Items queued by subkey of a slot, all of one moment. Called with the queue's exclusion held."""
+cdef dict queued_by_subkey(FairQueue q, object slot):
+    """Return the number of items queued by subkey of a slot, all of one moment. Called with the exclusion held."""
+    cdef NamedSlots below = q.below
     cdef list names = None
     cdef int64_t* queued
+    cdef Slot* subkey
     cdef int64_t hash
     cdef long above
     cdef uint32_t index = NO_SLOT, size = 0, i
@@ -1669,10 +1562,11 @@ cdef dict queued_below(FairQueue q, object slot):
     if queued == NULL and size:
         raise MemoryError()
     for i in range(size):
-        queued[i] = <int64_t> (q.levels.below.slots[index].pushed - q.levels.below.slots[index].served)
-        Py_INCREF(<object> PyList_GET_ITEM(q.below.name_of, index))
-        PyList_SET_ITEM(names, i, <object> PyList_GET_ITEM(q.below.name_of, index))
-        index = q.levels.below.slots[index].next
+        subkey = &below.table.slots[index]
+        queued[i] = <int64_t> (subkey.pushed - subkey.served)
+        Py_INCREF(<object> PyList_GET_ITEM(below.name_of, index))
+        PyList_SET_ITEM(names, i, <object> PyList_GET_ITEM(below.name_of, index))
+        index = subkey.next
     try:
         for i in range(size):
             if queued[i]:
@@ -1682,9 +1576,15 @@ cdef dict queued_below(FairQueue q, object slot):
     return figures
 
 
+@cython.final
+@cython.no_gc_clear  # entries refer to objects as long as the queue is not cleared, which clears this too
+cdef class SubkeySlots(NamedSlots):
+    """The subkeys of all slots of one queue."""
+
+
 # Limits ---------------------------------------------------------------------------------------------------------------
 #
-# What is in hand is counted in core/schedule/limits.pxd, in the same stretch in which it is taken out.
+# core/schedule/limits.pxd counts the items in hand, in the same stretch in which they are taken out.
 
 
 cdef Limit as_limit(object limit) except *:
@@ -1700,13 +1600,13 @@ cdef Limit as_limit(object limit) except *:
 
 @cython.final
 cdef class Place:
-    """The place that one item takes of a limit while it is in hand: given back once, at the latest at its end."""
+    """The place of one item in hand within its slot's limit: given back once, at the latest when it is deallocated."""
 
     def __del__(self):
         self.give_back(False)
 
     cdef int give_back(self, bint unused) except -1:
-        """The item is in hand no more; unused: it counts as not served."""
+        """Note that the item is no longer in hand; unused: it counts as not served."""
         cdef FairQueue fair = self.queue
         if fair is not None:
             with cython.critical_section(fair):
@@ -1718,7 +1618,7 @@ cdef class Place:
 
 
 cdef dict all_limits(FairQueue q):
-    """The figures of limits by slot name, all of one moment. Called with the queue's exclusion held."""
+    """Return the figures of limits by slot name, all of one moment. Called with the queue's exclusion held."""
     cdef uint32_t i, size
     cdef SlotLimit* limits = NULL
     cdef int64_t* queued
@@ -1751,7 +1651,7 @@ cdef dict all_limits(FairQueue q):
 
 
 cdef object limit_figures(const SlotLimit* at, int64_t queued, int64_t now):
-    """The figures of one limit, of a copy; the slot's mark may be of an earlier moment."""
+    """Return the figures of one limit, from a copy: the slot's AT_LIMIT flag may be of an earlier moment."""
     cdef bint full = at.limit.concurrency != 0 and at.in_hand >= at.limit.concurrency
     cdef bint early = at.limit.interval != 0 and at.full_at > now and at.full_at - at.limit.tolerance > now
     return LimitStats(
@@ -1769,9 +1669,7 @@ cdef inline void take_place(FairQueue q, uint32_t index, Place place) noexcept:
     place.queue = q
 
 
-# Event loops ----------------------------------------------------------------------------------------------------------
-#
-# Who waits for an item without blocking a thread.
+# Event loops: waiting for an item without blocking a thread -----------------------------------------------------------
 
 
 @cython.final
@@ -1808,8 +1706,8 @@ cdef class Waiter:
             if self.seat == NULL:
                 raise RuntimeError("the waiter has left")
             self.queue.getters.stay(self.seat)
-            if not is_awaiting(self.queue):  # else nobody else could take an item either
-                self.queue.getters.wake(takeable(self.queue))  # who sees to a token is this one
+            if not is_awaiting(self.queue):  # otherwise no other getter could take an item either
+                self.queue.getters.wake(takeable(self.queue))  # without one for a token: this waiter checks for it
 
     def leave(self):
         """leave($self)
@@ -1829,7 +1727,7 @@ cdef class Waiter:
 
 
 cdef Waiter waiter_of(FairQueue q, object callback, object priority):
-    """Take a seat for a callback."""
+    """Create a waiter, with a seat for its callback."""
     cdef int32_t rank = as_priority(priority)
     cdef Waiter waiter
     if not callable(callback):
@@ -1840,108 +1738,32 @@ cdef Waiter waiter_of(FairQueue q, object callback, object priority):
     with cython.critical_section(q):
         waiter.seat = q.getters.sit(rank, 1, <PyObject*> callback)
         if not is_awaiting(q):
-            hand_over(q)  # it may be the one that is to have what is queued
+            hand_over(q)  # this waiter may be the one that the queued items are for
     return waiter
 
 
 # Garbage collection ---------------------------------------------------------------------------------------------------
 #
-# Cython shows the collector a class's Python attributes; the references in the entries are ours to show. Both functions
-# are called with every other Python thread stopped or waiting for the GIL.
+# Cython's own traverse function shows the collector a class's Python attributes; this one adds the references of the
+# entries. Both functions are called with every other Python thread stopped or waiting for the GIL.
 
 cdef traverse_t base_traverse = (<PyTypeObject*> FairQueue).tp_traverse
 cdef clear_t base_clear = (<PyTypeObject*> FairQueue).tp_clear
 
 
-cdef void drop_items(FairQueue q) noexcept:
-    """Take every item out, unserved, then let go of them: their finalizers may use the queue. Needs no memory."""
-    cdef SlotTable* table = &q.table
-    cdef SlotTable* below = q.levels.below
-    cdef Entry* upper = NULL
-    cdef Entry* lower = NULL
-    cdef Entry** last = &upper
-    cdef EntryPool above_pool
-    cdef Slot* slot
-    cdef uint32_t i
-    for i in range(table.size):
-        slot = &table.slots[i]
-        bands_enter(table, i)
-        if slot.quantum and slot.flags & AT_LIMIT:
-            table.queued += <int64_t> (slot.pushed - slot.served)
-            table.withheld -= <int64_t> (slot.pushed - slot.served)
-        last = drop_from(table, slot, last)
-    dwrr_retire_empty(table)
-    for i in range(BANDS if table.bands != NULL else 0):
-        bands_exchange(table, i)
-        dwrr_retire_empty(table)
-    if below == NULL:
-        release_items(&table.pool, upper)
-        return
-    # Entries above own nothing: each stands for one below.
-    above_pool = table.pool
-    entrypool_init(&table.pool)
-    entrypool_clear(&above_pool)
-    last = &lower
-    for i in range(below.size):
-        if below.slots[i].quantum:
-            subkeys_enter(&q.levels, q.levels.above[i])
-            last = drop_from(below, &below.slots[i], last)
-    subkeys_retire_empty(&q.levels)
-    release_items(&below.pool, lower)
-
-
-cdef Entry** drop_from(SlotTable* table, Slot* slot, Entry** last) noexcept:
-    """Append the entries of a slot, as though they had never come, to a chain; return where the chain goes on."""
-    cdef Entry* entry
-    while slot.quantum and slot.head != NULL:
-        entry = slot.head
-        slot.head = entry.next
-        slot.pushed -= 1
-        table.queued -= 1
-        last[0] = entry
-        last = &entry.next
-        last[0] = NULL
-    return last
-
-
-cdef void release_items(EntryPool* pool, Entry* entry) noexcept:
-    """Let go of the items of a chain, which has all entries of the pool that are in use.
-
-    The pool starts anew: finalizers may use the queue, which gives memory back when it runs empty.
-    """
-    cdef EntryPool aside = pool[0]
-    entrypool_init(pool)
-    while entry != NULL:
-        item = <object> <PyObject*> <uintptr_t> entry.token
-        Py_DECREF(item)
-        item = None
-        entry = entry.next
-    entrypool_clear(&aside)
-
-
 @cython.linetrace(False)
 @cython.profile(False)
 cdef int fairqueue_traverse(PyObject* self, visitproc visit, void* arg) noexcept:
-    cdef SlotTable* table = &(<FairQueue> self).table
-    cdef Entry* entry
-    cdef uint32_t i
-    cdef int stop
-    if (<FairQueue> self).levels.below != NULL:
-        table = (<FairQueue> self).levels.below
-    for i in range(table.size):
-        entry = table.slots[i].head if table.slots[i].quantum else NULL
-        while entry != NULL:
-            stop = visit(<PyObject*> <uintptr_t> entry.token, arg)
-            if stop:
-                return stop
-            entry = entry.next
+    cdef int stop = items_visit(&(<FairQueue> self).table, &(<FairQueue> self).levels, visit, arg)
+    if stop:
+        return stop
     return base_traverse(self, visit, arg)
 
 
 @cython.linetrace(False)
 @cython.profile(False)
 cdef int fairqueue_clear(PyObject* self) noexcept:
-    drop_items(<FairQueue> self)
+    items_drop(&(<FairQueue> self).table, &(<FairQueue> self).levels)
     slots_disown(<FairQueue> self)
     if (<FairQueue> self).levels.below != NULL:
         slots_disown((<FairQueue> self).below)

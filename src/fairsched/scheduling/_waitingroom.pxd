@@ -1,4 +1,4 @@
-"""Threads of one kind that wait for one thing, as consumers of it; see _waitingroom.pyx."""
+"""A room in which threads wait for one kind of work, and its seats; see _waitingroom.pyx."""
 
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t
@@ -11,14 +11,14 @@ from fairsched.core.waiting.reclaim cimport Pin
 
 cdef struct Seat:
     ConsumerNode node   # must be first
-    Parking* parking    # where the thread in this seat sleeps; it has a permit for each time it was claimed
-    PyObject* callback  # called, if there is one, in place of waking a thread; its owner holds the reference
-    Seat* next_idle     # among the seats that nobody sits in
-    Seat* next_told     # among those that one waker claimed, and has not told yet
-    int64_t amount      # how much its waiter takes
+    Parking* parking    # a semaphore for the thread in this seat, with one permit for each claim
+    PyObject* callback  # called, if not NULL, instead of waking a thread; its owner holds the reference
+    Seat* next_idle     # in the list of unused seats
+    Seat* next_told     # in the chain of seats that one waker has claimed and not told yet
+    int64_t amount      # units of work that its waiter takes
     bint has_permit     # the thread has collected the permit of the claim it is notified by
-    bint telling        # a waker is yet to call the callback: the seat is nobody else's until then
-    bint left           # its waiter has left it to the waker that is telling
+    bint telling        # a waker is about to call the callback: until then the seat is not reused
+    bint left           # its waiter has left: the waker that is telling puts the seat among the idle
 
 
 cdef struct Told:  # seats that one waker has claimed, in two chains by next_told
@@ -29,8 +29,8 @@ cdef struct Told:  # seats that one waker has claimed, in two chains by next_tol
 
 
 cdef class WaitingRoom:
-    cdef Interest interest  # every seat is registered; an idle one is not interested
-    cdef Seat* idle         # used last comes first
+    cdef Interest interest  # every seat is registered; an idle seat is not interested
+    cdef Seat* idle         # the seat used last comes first
     cdef bint whole         # a waiter takes all of its amount, or nothing
     cdef bint own_clock
     cdef object clock
@@ -51,5 +51,5 @@ cdef class WaitingRoom:
     cdef Seat* idle_seat(self, int32_t priority) noexcept
     cdef bint register(self, Seat* seat, int32_t priority) noexcept
     cdef int64_t promised(self, Pin* pin, int64_t enough) noexcept
-    cdef int64_t look_around_ns(self, object deadline) except -2
+    cdef int64_t next_check_ns(self, object deadline) except -2
     cdef int64_t let_others_run(self, object deadline) except -2

@@ -1,27 +1,28 @@
-"""Threads of one kind that wait for one thing: consumers of it, in the lists of core/waiting/interest.pxd.
+"""A room in which threads wait for one kind of work, in the lists of core/waiting/interest.pxd.
 
-A waiting thread has a seat: a node, and a semaphore to sleep on; who must not sleep, as an event loop, has one with a
-callback. What they wait for is work, in some unit: items for getters, room for putters. Whom to wake is said by
-core/waiting/wakeup.pxd, and what its callers owe is done here:
+A waiting thread has a seat: a node, and a semaphore to sleep on. A waiter that must not sleep, such as an event loop,
+has a seat with a callback. Waiters wait for work, in some unit: items for getters, room for putters.
+core/waiting/wakeup.pxd decides which waiter to wake; this module does what that header requires of its callers:
 
-    waiter   deadline -> sit (interested) -> wait -> looks -> takes it -> leave -> the owner wakes for what is left
+    waiter   deadline -> sit (interested) -> wait -> checks -> takes -> leave -> the owner wakes for what is left
                                               ^        `-> stay (interested again; the owner wakes for what is left)
-    waker    makes the work visible -> wake: claims waiters until those on their way take what there is -> unparks them
+    waker    makes the work visible -> wake: claims waiters until the claimed ones take all of it -> unparks them
 
 Every method is called with the owner's exclusion held: the GIL, or on free-threaded builds the owner's critical
-section. It is given up while a thread is parked, around unparking, and in callbacks. Within it, a look and a move are
+section. It is given up while a thread is parked, around unparking, and in callbacks. Within it, a check and a move are
 one step, so a claimed waiter stays notified until it takes or leaves.
-    A claimed waiter has a permit, there or under way. Whoever is to leave or to stay is interested, and does; or is
-    notified, and collects the permit first (`collect`, where the exclusion is given up). That is so whatever it leaves
-    for: between the end of a wait and `leave` an exception may be made, the collector may run, and a finalizer of its
-    may put an item and claim the seat. So permits never outlive the claims they were made for.
-    What a waiter finds out before `leave` or `stay` may be over after them, unless it has the permit or is interested.
+    A claimed waiter has, or will get, a permit. `leave` and `stay` therefore first collect it if the seat is notified
+(`collect`, which gives the exclusion up). That holds for every reason to leave: between the end of a wait and `leave`,
+an exception may be made, the collector may run, and a finalizer may put an item and claim the seat. So permits never
+outlive their claims.
+    A waiter's findings from before `leave` or `stay` may be outdated afterwards, unless it has the permit or is
+interested.
     A seat in a waker's chain stays in the room: its thread cannot leave before it has the permit. A waiter with a
-    callback can; then the seat is left to the waker (`telling`, `left`), which puts it among the idle before it calls.
-    Where gevent or eventlet has made greenlets of threads, none of them sleeps on a semaphore: `let_others_run` sleeps
-    as they do, for a millisecond at a time. No other runs between its end and the look at the semaphore.
+callback can leave; then the waker (`telling`, `left`) puts the seat among the idle ones before it calls.
+    Where gevent or eventlet has replaced threads by greenlets, none of them sleeps on a semaphore: `let_others_run`
+sleeps as they do, for a millisecond at a time. No other greenlet runs between its end and the check of the semaphore.
     Each list of seats has a link of its own. Seats are freed with the room only, since a waker may still be inside
-    unpark when the woken thread has left.
+unpark when the woken thread has left.
 
 Complexity: O(1), where the priorities are few (core/waiting/interest.pxd); wake O(waiters on their way + woken).
 Memory: a seat for each of the most threads that ever waited at once, and SPARE: steady waiting allocates nothing.
@@ -53,7 +54,7 @@ import time
 
 from fairsched.scheduling.greenlets import patched_by
 
-# A call of `patched_by` for each wait would be a twentieth of it: first these are looked up.
+# Calling `patched_by` in each wait would take a twentieth of its time; a check of these modules comes first.
 cdef dict modules = sys.modules
 
 cdef extern from "Python.h":
@@ -63,9 +64,9 @@ cdef extern from "Python.h":
     void PyErr_WriteUnraisable(PyObject* function) noexcept
 
 cdef enum:
-    # The main thread looks for signals this often while it waits: only it can run their handlers.
+    # Interval at which the main thread checks for signals while it waits: only it can run their handlers.
     SIGNAL_CHECK_NS = 50_000_000
-    # A clock of the caller's own is looked at this often while a thread waits by it, and a seat while a greenlet waits.
+    # Interval at which a waiting thread reads a clock of the caller's own, and a waiting greenlet checks its seat.
     CLOCK_CHECK_NS = 1_000_000
     # Idle seats that are kept before one of them is given to a waiter of another priority.
     SPARE = 16
@@ -85,12 +86,12 @@ cdef void told_init(Told* told) noexcept:
 
 
 cdef void told_append(Told* told, Seat* seat) noexcept:
-    """Note a claimed seat."""
+    """Append a claimed seat to its chain."""
     if seat.callback == NULL:
         seat.next_told = NULL
         told.last_thread[0] = seat
         told.last_thread = &seat.next_told
-    elif not seat.telling:  # else it is in the chain of another waker, which has not called it yet
+    elif not seat.telling:  # otherwise it is in the chain of another waker, which has not called it yet
         seat.telling = True
         Py_INCREF(<object> seat.callback)
         seat.next_told = NULL
@@ -99,9 +100,9 @@ cdef void told_append(Told* told, Seat* seat) noexcept:
 
 
 cdef bint call_back(object callback) noexcept:
-    """True when it was interrupted. What else it raises goes to sys.unraisablehook: the caller has no part in it.
+    """Call a callback; True if it was interrupted. Its other exceptions, not the caller's, go to sys.unraisablehook.
 
-    Cython would print what a function that cannot raise is left with, and printing SystemExit ends the process.
+    Cython would print an exception left in a function that cannot raise, and printing SystemExit ends the process.
     """
     cdef PyObject* result = PyObject_CallNoArgs(<PyObject*> callback)
     if result != NULL:
@@ -115,7 +116,7 @@ cdef bint call_back(object callback) noexcept:
 
 
 cdef class WaitingRoom:
-    """A place where threads wait; `clock` returns seconds, None: time.monotonic."""
+    """A room where threads wait; `clock` returns seconds, None: time.monotonic."""
 
     def __cinit__(self, clock, bint whole=False):
         if not interest_init(&self.interest, THRESHOLD):
@@ -134,7 +135,7 @@ cdef class WaitingRoom:
             free(seat)
 
     cdef object deadline(self, object block, object timeout):
-        """Return when a wait ends, by the clock: a float, whose end runs no Python code; None: never."""
+        """Return the time at which a wait ends, a float, so that freeing it runs no Python code; None: never."""
         cdef double seconds
         if not block or timeout is None:
             return None
@@ -142,7 +143,7 @@ cdef class WaitingRoom:
         return <double> self.clock() + seconds
 
     cdef void tell(self, Told* told) noexcept:
-        """Wake the threads: the GIL is given up meanwhile, so that they can have it at once. Then call back."""
+        """Wake the threads with the GIL released, so that they can have it at once. Then run the callbacks."""
         cdef Seat* seat = told.threads
         cdef Seat* following
         cdef bint interrupted = False
@@ -161,7 +162,7 @@ cdef class WaitingRoom:
             if seat.left:
                 self.put_idle(seat)
             interrupted |= call_back(callback)
-        if interrupted:  # Ctrl-C while one of them ran: the main thread is to have it, now that all were called
+        if interrupted:  # Ctrl-C while one of them ran: passed on to the main thread, now that all were called
             PyErr_SetInterrupt()
 
     cdef void put_idle(self, Seat* seat) noexcept:
@@ -169,7 +170,7 @@ cdef class WaitingRoom:
         self.idle = seat
 
     cdef bint outranked(self, int32_t priority) noexcept:
-        """True when a waiter of a higher priority is to have the work."""
+        """True when the work is for a waiter of a higher priority."""
         cdef bint outranked = False
         cdef Pin* pin
         if wakeup_higher(&self.interest, priority):
@@ -179,7 +180,7 @@ cdef class WaitingRoom:
         return outranked
 
     cdef Seat* sit(self, int32_t priority, int64_t amount, PyObject* callback=NULL) except NULL:
-        """Have the calling thread, or a callback, wait for at most, or all of, `amount`. Runs no Python code."""
+        """Seat a thread or callback that takes up to (in a `whole` room: all of) `amount`. Runs no Python code."""
         cdef Seat* seat = self.idle_seat(priority)
         cdef bint seated
         cdef Pin* pin
@@ -201,10 +202,10 @@ cdef class WaitingRoom:
     cdef bint wait(self, Seat* seat, object deadline) except -1:
         """Wait to be claimed: True, and the seat is notified; False when the deadline passed, and it is interested.
 
-        Handlers of signals run after every sleep, so that an interrupt is raised before the caller takes anything: what
-        a call took before it raises would be lost.
+        Handlers of signals run after every sleep, so that an interrupt is raised before the caller takes anything:
+        items that a call took before it raises would be lost.
         """
-        cdef int64_t slice_ns = self.look_around_ns(deadline)
+        cdef int64_t slice_ns = self.next_check_ns(deadline)
         cdef bint woken
         while slice_ns != 0:
             with nogil:
@@ -214,14 +215,14 @@ cdef class WaitingRoom:
                 PyErr_CheckSignals()
                 return True
             PyErr_CheckSignals()
-            slice_ns = self.look_around_ns(deadline)
+            slice_ns = self.next_check_ns(deadline)
         if self.collect(seat):
             PyErr_CheckSignals()
             return True
         return False
 
     cdef bint collect(self, Seat* seat) noexcept:
-        """Whether the seat is notified; then its thread has the permit, too. The exclusion is given up if it has to."""
+        """Whether the seat is notified; if it is, wait for the permit, which gives the exclusion up."""
         if node_state(&seat.node) != NOTIFIED:
             return False
         if not seat.has_permit and seat.callback == NULL:
@@ -231,7 +232,7 @@ cdef class WaitingRoom:
         return True
 
     cdef bint wait_once(self, object deadline) except -1:
-        """Sit down, wait and leave: False when the deadline passed before anybody woke this thread."""
+        """Sit down, wait and leave: False when the deadline passed before this thread was woken."""
         cdef Seat* seat = self.sit(0, 1)
         cdef bint finished = False
         try:
@@ -239,12 +240,12 @@ cdef class WaitingRoom:
             finished = True
         finally:
             self.leave(seat)
-            if not finished:  # what this thread may have been woken for is for another to see to
+            if not finished:  # another thread has to take the work that this one may have been woken for
                 self.wake(1)
         return woken
 
     cdef int stay(self, Seat* seat) except -1:
-        """Go on waiting after a wake-up for what one may not take. Then wake for what is left."""
+        """Go on waiting after a wake-up without work for this waiter. The owner then wakes others for that work."""
         cdef Pin* pin
         cdef int moved
         self.collect(seat)
@@ -257,7 +258,7 @@ cdef class WaitingRoom:
         return 0
 
     cdef void leave(self, Seat* seat) noexcept:
-        """Wait no longer. Then take what one came for, and then wake for what is left."""
+        """Stop waiting. The owner then takes the waiter's work, and wakes others for the rest."""
         cdef Pin* pin
         self.collect(seat)
         pin = interest_enter(&self.interest)
@@ -270,7 +271,7 @@ cdef class WaitingRoom:
             self.put_idle(seat)
 
     cdef void wake(self, int64_t available) noexcept:
-        """Wake as many as there is work for that nobody on his way takes."""
+        """Wake waiters for the part of the available work that those already notified do not take."""
         cdef int64_t left = available
         cdef Seat* seat
         cdef Wants wants = NULL
@@ -293,7 +294,7 @@ cdef class WaitingRoom:
         self.tell(&told)
 
     cdef void wake_all(self) noexcept:
-        """Wake everybody, work or not."""
+        """Wake all waiters, whether or not there is work."""
         cdef Pin* pin = interest_enter(&self.interest)
         cdef ConsumerNode* node = interest_first(&self.interest, pin)
         cdef Told told
@@ -305,7 +306,7 @@ cdef class WaitingRoom:
         self.tell(&told)
 
     cdef list waiting(self):
-        """Priorities of those who wait and have not been woken, in the order in which they would be."""
+        """Return the priorities of the waiters not woken yet, in the order in which they would be woken."""
         cdef uint32_t seats = self.interest.count.load(), count = 0, i
         cdef int32_t* priorities = <int32_t*> malloc(seats * sizeof(int32_t))
         cdef InterestWalk walk
@@ -321,13 +322,13 @@ cdef class WaitingRoom:
             count += 1
             node = interestwalk_next(&walk)
         interest_leave(pin)
-        try:  # a list is made only now: that may run Python code
+        try:  # the list is made only now, since that may run Python code
             return [priorities[i] for i in range(count)]
         finally:
             free(priorities)
 
     cdef int64_t promised(self, Pin* pin, int64_t enough) noexcept:
-        """Return how much the threads on their way take; at least `enough` when it is more."""
+        """Return the amount that notified waiters take, counted up to the first value of `enough` or more."""
         cdef int64_t amount = 0
         cdef InterestWalk walk
         cdef ConsumerNode* node
@@ -339,7 +340,7 @@ cdef class WaitingRoom:
         return amount
 
     cdef Seat* idle_seat(self, int32_t priority) noexcept:
-        """Take an idle seat, of that priority if there is one; or make one: NULL when memory is exhausted."""
+        """Take an idle seat, of that priority if there is one, or make a seat; NULL when memory is exhausted."""
         cdef Seat** place = &self.idle
         cdef Seat* seat
         cdef int passed = 0
@@ -357,9 +358,9 @@ cdef class WaitingRoom:
         return seat
 
     cdef bint register(self, Seat* seat, int32_t priority) noexcept:
-        """See that an idle seat is registered with that priority; False when memory is exhausted.
+        """Register an idle seat with that priority, if it is not; False when memory is exhausted.
 
-        Nobody else is inside, since the exclusion is held: so a removed node may be changed at once.
+        The exclusion is held, so no other thread is inside, and a removed node may be changed at once.
         """
         cdef Pin* pin
         cdef int moved = MOVED
@@ -372,10 +373,10 @@ cdef class WaitingRoom:
         interest_leave(pin)
         return moved == MOVED
 
-    cdef int64_t look_around_ns(self, object deadline) except -2:
-        """Nanoseconds until the next look around; 0: the deadline has passed, -1: as long as it takes.
+    cdef int64_t next_check_ns(self, object deadline) except -2:
+        """Return nanoseconds until the next check; 0: the deadline has passed, -1: no limit.
 
-        Where threads are greenlets, which no other wakes while one sleeps on a semaphore, the others run in here.
+        Where threads are greenlets, which cannot wake one that sleeps on a semaphore, the others run in here.
         """
         cdef int64_t slice_ns = -1
         if ("gevent.monkey" in modules or "eventlet.patcher" in modules) and patched_by() is not None:
@@ -394,7 +395,7 @@ cdef class WaitingRoom:
         return slice_ns
 
     cdef int64_t let_others_run(self, object deadline) except -2:
-        """Sleep as a greenlet does; then only a look at the semaphore is left, or 0: the deadline has passed."""
+        """Sleep as a greenlet does; return 1 for a single check of the semaphore, or 0: the deadline has passed."""
         cdef double seconds = CLOCK_CHECK_NS * 1e-9
         if deadline is not None:
             remaining = deadline - self.clock()

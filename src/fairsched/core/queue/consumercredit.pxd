@@ -1,8 +1,8 @@
 """A consumer's credit, in messages, and what it means for its being desired.
 
 The counting is credit.pxd's, without its bytes: sizes may be larger here than it could count with. Every message that
-is settled may end a wait: who has spent its credit is desired again with the first that comes back (the batches of
-credit.pxd are for whole targets).
+is settled may end a wait: a consumer that has spent its credit is desired again with the first message that comes back
+(the batches of credit.pxd are for whole targets).
 
 Thread safety: under the queue's lock. Complexity: O(1).
 """

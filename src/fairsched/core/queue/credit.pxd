@@ -6,15 +6,15 @@ has come to 0. One message larger than the window in bytes passes while the wind
 
 The edges. Every operation says whether the consumer is to be told that it may pull:
     CREDIT_SPENT     credit was used, and none is left: from now on the consumer is not desired.
-    CREDIT_REGAINED  somebody was turned away, or used the last, and now there is credit: the consumer pulls again.
+    CREDIT_REGAINED  after a refusal, or the use of the last credit, there is credit again: the consumer pulls again.
 Regained credit is announced once, at the first restore that leaves some; with more than HIGH_PREFETCH messages as the
 only limit, not before more than CREDIT_BATCH, so that a consumer that settles one by one is not woken for each.
-set_limits announces at once. Who is turned away with credit left (a message larger than the bytes left) is told of
-every restore.
+set_limits announces at once. A consumer that was refused with credit left (for a message larger than the bytes left) is
+told of every restore.
 
   synchronization  any operation; what a manager holds is read and written under its lock `busy` (A1, R1), which is
   held for a few instructions and within which nothing is called. init: X, before others know the manager.
-Progress: who wants the lock waits for who has it. Complexity: O(1). Memory: 48 bytes.
+Progress: a thread that wants the lock waits for the one that has it. Complexity: O(1). Memory: 48 bytes.
 Range: sizes and limits from 0 to CREDIT_MAX; what would take a counter below -CREDIT_MAX is refused.
 """
 

@@ -1,14 +1,15 @@
 """Cursors: consumers that see only some of a queue's messages walk over all of them, each for itself, once.
 
-Who has a filter, or rejected something, or shares out groups, or browses, has a cursor: the message it went past last,
-which stays linked, though it may be deleted, as long as somebody stands on it. A message is looked at once; what
-becomes available behind a cursor calls it back there (a browser, which must not see again what comes after, has a heap
-of such messages instead: late.pxd). What a browser saw comes back to it only if it sees requeues; what another
-consumer had when its cursor came by, it sees once that is given back.
+A consumer that has a filter, has rejected a message, shares out groups, or browses, has a cursor: the last message that
+it has passed. That message stays linked, though it may be deleted, as long as a cursor stands on it. A consumer checks
+a message once; a message that becomes available behind a cursor calls the cursor back there. (A browser must not see
+again the messages after it, so it has a heap of such messages instead: late.pxd.) A message that a browser has seen
+comes back to it only if it sees requeues; a message that another consumer had when the cursor passed is seen once, when
+it is given back.
 
-Who takes a message lets go of the lock between the look and that, and may have been called back meanwhile: a cursor
-goes past a message only while it is still what comes first (pull_stands, in pull.pxd). Else what another's going,
-or giving back, has left before it, for this consumer only perhaps, would not be looked at again.
+A consumer that takes a message releases the lock between the check and the taking, and may be called back meanwhile: a
+cursor passes a message only while that message still comes first (queue_stands, in next.pxd). Otherwise a message that
+another consumer released in the meantime, perhaps for this consumer only, could be skipped for ever.
 tests/model/cursor_model.py has the schedule.
 
 Source: behaviour of Qpid Broker-J's QueueContext. Thread safety: under the queue's lock, all of it.
@@ -41,7 +42,7 @@ cdef inline void cursor_begin(Queue* q, QueueConsumer* c) noexcept nogil:
         q.walkers.fetch_add(1)
 
 cdef inline void cursor_set(Queue* q, QueueConsumer* c, Message* last) noexcept nogil:
-    """Stand on another message, or before all."""
+    """Move a cursor to another message, or before all (NULL)."""
     cdef Message* old = c.last
     if last != NULL:
         last.references += 1
@@ -50,7 +51,7 @@ cdef inline void cursor_set(Queue* q, QueueConsumer* c, Message* last) noexcept 
         queue_unref(q, old)
 
 cdef inline void cursor_match(Queue* q, QueueConsumer* c, Message* match) noexcept nogil:
-    """Remember, or forget, what a filter accepted."""
+    """Remember, or forget (NULL), the message that a filter accepted."""
     cdef Message* old = c.match
     if match != NULL:
         match.references += 1
@@ -59,7 +60,7 @@ cdef inline void cursor_match(Queue* q, QueueConsumer* c, Message* match) noexce
         queue_unref(q, old)
 
 cdef inline void cursor_end(Queue* q, QueueConsumer* c) noexcept nogil:
-    """Take a consumer's cursor away."""
+    """Remove a consumer's cursor."""
     if not c.walks:
         return
     c.walks = False
@@ -79,19 +80,19 @@ cdef inline void cursor_end(Queue* q, QueueConsumer* c) noexcept nogil:
         late_drop(c.missed)
 
 cdef inline bint cursor_behind(const QueueConsumer* c, const Message* m) noexcept nogil:
-    """Whether `m` stands where this cursor has gone past."""
+    """Whether this cursor has passed the place of `m`."""
     return c.last != NULL and not message_before(c.last, m)
 
 cdef inline void cursor_recall(Queue* q, QueueConsumer* c, Message* m) noexcept nogil:
-    """Have a cursor meet a message again, or for the first time, unless it is still to come to it."""
+    """Move a cursor back before a message, unless the cursor has not reached the message yet."""
     if cursor_behind(c, m) or (c.match != NULL and message_before(m, c.match)):
         cursor_set(q, c, order_before(&q.order, m))
         cursor_match(q, c, NULL)
 
 cdef inline void cursors_recall(Queue* q, Message* m, bint seen) noexcept nogil:
-    """A message has become available: call back the cursors that have gone past its place.
+    """Call back the cursors that have passed the place of a message that has become available.
 
-    `seen`: browsers may have seen it before, but those that missed it.
+    `seen`: browsers may have seen it before, except those that missed it.
     """
     cdef QueueConsumer* c = q.walking
     while c != NULL:
@@ -103,7 +104,7 @@ cdef inline void cursors_recall(Queue* q, Message* m, bint seen) noexcept nogil:
         c = c.next_walker
 
 cdef inline void cursor_skip_group(Queue* q, Message* m) noexcept nogil:
-    """Somebody goes past a message of another's group."""
+    """Note that a cursor passes a message because its group belongs to another consumer."""
     cdef KeyEntry* group = groups_find(&q.groups, m)
     cdef Message* old = group.skipped
     if old == NULL or message_before(m, old):
@@ -113,9 +114,9 @@ cdef inline void cursor_skip_group(Queue* q, Message* m) noexcept nogil:
             queue_unref(q, old)
 
 cdef inline void cursors_unblock(Queue* q, Message* skipped) noexcept nogil:
-    """A group has become free, of which that was skipped: call all back to it, and let go of it.
+    """Call all cursors back to the skipped message of a group that has become free, and drop the reference to it.
 
-    But not browsers, which go past no message because of its group: they have seen it.
+    Not those of browsers, which skip no message because of its group: they have seen it.
     """
     cdef QueueConsumer* c = q.walking
     while c != NULL:
@@ -131,9 +132,9 @@ cdef inline bint cursor_takes(Queue* q, const QueueConsumer* c, const Message* m
     return not cursor_behind(c, m) and not message_rejected(m, c.id, c.epoch) and groups_allow(&q.groups, m, c.id)
 
 cdef inline Message* cursor_seek(Queue* q, Call* call, QueueConsumer* c, int* steps) noexcept nogil:
-    """The next message that this consumer could see, its filter aside; its cursor then stands before it.
+    """Return the next message that this consumer could see, its filter aside, and move the cursor before it.
 
-    NULL: there is none; or `steps` is 0, and the walk is to go on when others have had the lock.
+    NULL: there is none; or `steps` is 0, and the walk goes on after other threads have had the lock.
     """
     cdef Message* past = c.last
     cdef Message* m = order_after(&q.order, past)
@@ -160,7 +161,7 @@ cdef inline Message* cursor_seek(Queue* q, Call* call, QueueConsumer* c, int* st
     return found
 
 cdef inline Message* cursor_late(Call* call, QueueConsumer* c) noexcept nogil:
-    """The first message behind a browser's cursor that it is to see, and that is available; NULL: there is none."""
+    """Return the first available message behind a browser's cursor that it is to see, or NULL."""
     cdef Message* m
     while c.late != NULL and (
         c.late.message.state != <uint32_t> MESSAGE_AVAILABLE or message_expired(c.late.message, call.now)

@@ -47,7 +47,7 @@ cdef inline void groups_clear(Groups* g) noexcept nogil:
     keymap_clear(&g.shared)
 
 cdef inline KeyEntry* groups_find(Groups* g, const Message* m) noexcept nogil:
-    """The group of a message; NULL: it has none, or none that is anybody's."""
+    """Return the group of a message; NULL: it has none, or no consumer has the group."""
     if g.kind == GROUPS_NONE:
         return NULL
     if m.key == NULL:
@@ -75,7 +75,7 @@ cdef inline bint groups_assign(Groups* g, const Message* m, uint64_t consumer) n
     return fresh
 
 cdef inline Message* groups_vacate(Groups* g, KeyEntry* group) noexcept nogil:
-    """A group is nobody's any more: what was skipped for that reason, with its reference, or NULL."""
+    """Free a group of its consumer; return the message skipped because of it, with its reference, or NULL."""
     cdef Message* skipped = group.skipped
     group.owner = 0
     group.unsettled = 0

@@ -20,7 +20,7 @@ cdef struct KeyEntry:
     Message* latest      # of a last-value queue
     uint64_t owner       # of a group: the consumer it is assigned to, or 0
     int64_t unsettled    # messages of it that the owner has
-    Message* skipped     # the first that somebody went past because it was not his; referenced
+    Message* skipped     # the first message that another consumer skipped because of the group; referenced
 
 ctypedef Chains KeyMap    # of KeyEntry
 

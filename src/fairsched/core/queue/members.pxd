@@ -1,10 +1,10 @@
 """Consumers of a queue: how they are added and removed, and become ready or not.
 
 A consumer is desired when it wants to be, is live, and has credit. These wishes are flags of one word, changed under
-the queue's lock; whoever changed one then has the node follow (`queue_follow`): move, look again, and move again if the
-wishes have changed meanwhile. So the last one to change them sees to it that the node is where they say, and a wish is
-flipped before anybody is judged by it: the stall of Broker-J (a consumer that has spent its credit, but is counted as
-ready while another is looked for) cannot come about.
+the queue's lock. The thread that changed a wish then has the node follow (`queue_follow`): it moves the node, checks
+the wishes again, and moves it again if they have changed meanwhile. So the last thread to change the wishes leaves the
+node where they say, and a wish is changed before any consumer is judged by it: the stall of Broker-J (a consumer that
+has spent its credit still counts as ready while another is sought) cannot happen.
 
 Source: Qpid Broker-J's AbstractQueue. Thread safety: any, pinned, without the queue's lock; one consumer is
 added or removed by one thread. Complexity: O(1); removing O(groups), O(consumers) when a place among live ones becomes
@@ -103,7 +103,7 @@ cdef inline Admission queue_admit(Queue* q, QueueConsumer* c) noexcept nogil:
     return ADMITTED
 
 cdef inline int64_t queue_dismiss(Queue* q, QueueConsumer* c) noexcept nogil:
-    """Locked. Count a consumer out; how many groups have become free for others who went past them."""
+    """Locked. Count a consumer out; return how many groups have become free for consumers that skipped them."""
     cdef uint64_t at = 0
     cdef KeyEntry* group = groups_owned(&q.groups, c.id, &at)
     cdef Message* skipped

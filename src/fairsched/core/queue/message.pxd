@@ -2,10 +2,11 @@
 
 States. AVAILABLE and HELD (not deliverable before its time) both count as available. ACQUIRED is one consumer's, until
 it settles; STEALABLE likewise, but the queue may take it back. DELETED has left the queue; its memory stays linked
-while somebody stands on it (`references`: cursors, and who acquired it), so that a walk can go on from there.
+while it is referenced (`references`: by cursors, and by the consumer that acquired it), so that a walk can continue
+from it.
 
-Who acquired a message holds a lease: settling names the lease, so that a settlement that comes after the message was
-taken back, and perhaps given to another, does nothing.
+The consumer that acquired a message holds a lease. Settling names the lease, so that a settlement does nothing if the
+message was taken back meanwhile, and perhaps given to another consumer.
 
 Thread safety: none; everything but key and token, which are fixed, is read and written under the queue's lock.
 Complexity: O(1), except that one call in MESSAGES_MAX allocates a chunk.
@@ -84,7 +85,7 @@ cdef extern from *:
         int64_t size;
         union {
             uint64_t holder;     // the consumer that has it: see message_holder
-            Message* before;     // while it is in a heap, and so nobody's
+            Message* before;     // while it is in a heap, and so not acquired
         };
         uint32_t references;
         uint32_t lease;          // acquisitions so far
@@ -229,7 +230,7 @@ cdef inline Message* messagepool_take(MessagePool* pool) noexcept nogil:
     pool.free = m.next
     prefetch(pool.free)  # the next put writes there
     pool.used += 1
-    # Links are written by whoever links it; the rest of what is missing here, by queue_create.
+    # The caller that links the message writes the links; queue_create writes the other missing fields.
     m.state = MESSAGE_AVAILABLE
     m.references = m.lease = 0
     m.holder = 0
@@ -308,7 +309,7 @@ cdef inline bint message_taken(const Message* m) noexcept nogil:
     return m.state == <uint32_t> MESSAGE_ACQUIRED or m.state == <uint32_t> MESSAGE_STEALABLE
 
 cdef inline uint64_t message_holder(const Message* m) noexcept nogil:
-    """The consumer that has it, or had it when it left; 0: nobody, it was given back or never acquired."""
+    """Return the consumer that has it, or had it when it left; 0: none, it was given back or never acquired."""
     return m.holder if m.heap == <uint8_t> HEAP_NONE else 0
 
 cdef inline bint message_rejected(const Message* m, uint64_t consumer, uint64_t epoch) noexcept nogil:
@@ -340,7 +341,7 @@ cdef inline bint message_reject(Message* m, uint64_t consumer) noexcept nogil:
     return message_note(m, consumer, 0)
 
 cdef inline void message_unyield(Message* m) noexcept nogil:
-    """It comes back: whoever yields it is to look at it again. O(rejections)."""
+    """Void the notes of consumers that yielded a message that comes back: they check it again. O(rejections)."""
     cdef Rejection* rejection = m.rejections
     while rejection != NULL:
         if rejection.epoch != 0:
@@ -348,7 +349,7 @@ cdef inline void message_unyield(Message* m) noexcept nogil:
         rejection = rejection.next
 
 cdef inline void message_unreject(Message* m, uint64_t consumer) noexcept nogil:
-    """That consumer is gone: nobody will ask. O(rejections)."""
+    """Remove the notes of a consumer that is gone. O(rejections)."""
     cdef Rejection** link = &m.rejections
     cdef Rejection* rejection = link[0]
     while rejection != NULL:

@@ -1,9 +1,9 @@
 """The next message for a consumer: the first one, in the order of service, that it may have and accepts.
 
-Who has no cursor may have whatever is first. Who has one walks, and remembers what its filter has said: a refused
-message is gone past, an accepted one kept in mind until it is taken, by this consumer or another. Filters are asked
-outside (question.pxd); where one has not been asked, `known` says so. In a fair queue nobody walks: what is next is a
-matter of turns (turn.pxd), which a look does not use up.
+A consumer without a cursor may have the message that comes first. A consumer with a cursor walks, and remembers its
+filter's answers: it passes a refused message, and keeps an accepted one in mind until that is taken, by this consumer
+or another. Filters are asked outside (question.pxd); if a filter has not been asked, `known` is False. In a fair queue
+no consumer walks: turns decide which message is next (turn.pxd), and a check does not use them up.
 
 Thread safety: queue_next_for any, pinned, without the queue's lock; the others under it.
 Complexity: O(1) without a cursor, besides the order; else O(messages gone past), each once; a fair queue as in
@@ -21,7 +21,7 @@ from fairsched.core.queue.state cimport (
 from fairsched.core.queue.turn cimport turn_further, turn_look
 
 cdef inline Message* queue_next(Call* call, bint serving) noexcept nogil:
-    """Locked. The next message that anybody could take; what has expired goes."""
+    """Locked. Return the next message that any consumer could take; remove expired ones."""
     cdef Queue* q = call.queue
     cdef Message* m = order_first(&q.order) if serving else order_look(&q.order)
     while m != NULL and message_expired(m, call.now):

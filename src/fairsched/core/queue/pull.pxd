@@ -1,20 +1,18 @@
 """Take messages from a queue: a notified consumer pulls until it gets none.
 
 A pull that succeeds leaves the consumer notified, at the tail of that list: a steady stream costs no wake-ups. The
-first
-one after a notification also offers the rest to another: the consumer may be busy from then on, and not come back. One
-that fails leaves it interested, and passes the work on, if there is some that it may not take. Different from the
-source: a
-notified consumer looks first where it is, and moves to Interested only before the look that may be its last. So a
-success costs one move instead of two, and none if there is no other to let past; to others it looks as though it had
-been interested for no time.
+first pull after a notification also offers the rest to another consumer, since this one may be busy from then on, and
+not come back. A pull that fails leaves the consumer interested, and passes the work on, if there is some that it may
+not take. Different from the source: a notified consumer first checks from the list where it is, and moves to Interested
+only before the check that may be its last. So a success costs one move instead of two, and none if no other consumer is
+to be let past; to others the consumer seems to have been interested for no time.
 
-Where cursors matter, filters are asked, and who outranks this consumer, without the lock; a candidate is taken only if
-it still comes first (queue_stands). What those above are to have is gone past (work.pxd). In a fair queue turns are
-granted there, and only then.
+Where cursors matter, filters are asked without the lock, and the consumers that outrank this one are found without it;
+a candidate is taken only if it still comes first (queue_stands). The consumer passes messages that are for consumers of
+higher priority (work.pxd). In a fair queue turns are granted at that moment, and only then.
 
 Thread safety: any, pinned, without the queue's lock; one thread at a time pulls for a consumer.
-Complexity: O(1) a message where nobody has a cursor; else O(messages gone past), and a look at the consumers of higher
+Complexity: O(1) a message if no consumer has a cursor; else O(messages passed), and a check of the consumers of higher
 priority.
 """
 
@@ -73,7 +71,7 @@ cdef inline bint queue_acquire(Queue* q, QueueConsumer* c, Message* m) noexcept 
     return True
 
 cdef inline void pull_hand_out(Call* call, QueueConsumer* c, Message* m, Pulled* out) noexcept nogil:
-    """Locked. Say what was pulled: after this it may be taken back, be another's, and be gone."""
+    """Locked. Copy the pulled message's fields: after this it may be taken back, pulled by another, and freed."""
     out.message = m
     out.token = m.token
     out.holder = m.holder
@@ -85,7 +83,7 @@ cdef inline void pull_hand_out(Call* call, QueueConsumer* c, Message* m, Pulled*
         call.keep(m.token)
 
 cdef inline bint queue_take(Call* call, QueueConsumer* c, Pulled* out) noexcept nogil:
-    """Take the next message for somebody who waits for none: `c` is in no list, has no cursor, and is never told.
+    """Take the next message for a consumer that never waits: `c` is in no list, has no cursor, and is never told.
 
     False: there is none. For a queue without groups.
     """
@@ -103,7 +101,7 @@ cdef inline bint queue_take(Call* call, QueueConsumer* c, Pulled* out) noexcept 
     return taken
 
 cdef inline int64_t pull_plainly(Call* call, QueueConsumer* c, int64_t limit, Pulled* out) noexcept nogil:
-    """Acquire up to `limit` messages, where nobody has a cursor."""
+    """Acquire up to `limit` messages, where no consumer has a cursor."""
     cdef Queue* q = call.queue
     cdef Message* m
     cdef int64_t taken = 0
@@ -122,7 +120,7 @@ cdef inline int64_t pull_plainly(Call* call, QueueConsumer* c, int64_t limit, Pu
     return taken
 
 cdef inline bint pull_this(Call* call, QueueConsumer* c, Message* m, Pulled* out) noexcept nogil:
-    """Take a candidate, if it is still available; its reference stays with who has it, or is given up."""
+    """Take a candidate, if it is still available; the reference passes to the consumer, or is given up."""
     cdef Queue* q = call.queue
     cdef bint taken
     queue_lock(q)
@@ -145,7 +143,7 @@ cdef inline bint pull_this(Call* call, QueueConsumer* c, Message* m, Pulled* out
     return taken
 
 cdef inline int64_t pull_late(Call* call, QueueConsumer* c, Pulled* out, Question* question) noexcept nogil:
-    """Look for what a browser is to see from behind its cursor: one message, referenced, or none, or PULL_ASK."""
+    """Find a message that a browser is to see from behind its cursor: 1 and the message, referenced, 0, or PULL_ASK."""
     cdef Queue* q = call.queue
     cdef Message* m
     cdef int answer = 0
@@ -176,7 +174,7 @@ cdef inline int64_t pull_late(Call* call, QueueConsumer* c, Pulled* out, Questio
     return PULL_ASK
 
 cdef inline int64_t pull_next(Call* call, QueueConsumer* c, Message** found, Question* question) noexcept nogil:
-    """The message to be taken next, where cursors and filters matter: 1, referenced, 0, or PULL_ASK."""
+    """Find the message to be taken next, where cursors and filters matter: 1, referenced, 0, or PULL_ASK."""
     cdef bint known
     if c.node.acquires:
         return queue_work(call, c, found, question)
@@ -209,13 +207,13 @@ cdef inline bint pull_walks(Call* call, QueueConsumer* c) noexcept nogil:
 cdef inline int64_t pull_once(
     Call* call, QueueConsumer* c, bint walks, int64_t limit, Pulled* out, Question* question
 ) noexcept nogil:
-    """Look for messages, where the node is."""
+    """Pull without moving the node."""
     if rarely(walks):
         return pull_walking(call, c, out, question)
     return pull_plainly(call, c, limit, out)
 
 cdef inline bint pull_is_last(QueueConsumer* c) noexcept nogil:
-    """Whether the node is the served one at the tail of its priority: then there is nowhere to move."""
+    """Whether the node is already the served one at the tail of its priority, so that no move is needed."""
     return (
         node_state(&c.node) == <uint32_t> SERVED
         and c.node.level.lists[<int> LEVEL_NOTIFIED].tail.load() == c.node.entry.load()
@@ -230,7 +228,8 @@ cdef inline int64_t queue_pull(
     """
     cdef Queue* q = call.queue
     cdef int64_t taken, more
-    # Once: who has taken something plainly must not come back with a question, or that would be written over.
+    # Read once: a consumer that has taken messages plainly must not come back with a question, which would be
+    # written over them.
     cdef bint walks = pull_walks(call, c)
     if not consumer_desired(c) or limit < 1:
         return 0

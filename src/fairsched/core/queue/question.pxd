@@ -1,15 +1,15 @@
 """The filters to evaluate before a consumer is notified, so that none is notified in vain.
 
-Filters are their owner's to evaluate, outside of the queue, since they may be anything. So before a message is
-announced, or work is passed on, or a consumer becomes interested, the owner asks here for the next question, goes
-outside, comes back with the answer (`call.accepts`), and asks again until there is none. In between, everything may
-have changed; then at worst somebody is told in vain.
-What is asked is what wake.pxd and work.pxd go by: of a consumer that may be told, whether it wants what is announced,
-or what is next for it; and of each above that could take that, whether it wants it.
+The queue's owner evaluates the filters, outside of the queue, since they may run any code. Before a message is
+announced, work is passed on, or a consumer becomes interested, the owner asks here for the next question, goes outside,
+comes back with the answer (`call.accepts`), and asks again until there is no question. In between, everything may have
+changed; then at worst a consumer is told in vain.
+The questions are those that wake.pxd and work.pxd decide by: does a consumer that may be told want the announced
+message, or the one that is next for it; and does each consumer above that could take that message want it.
 
-A walk goes on where the last question was found (`call.stand`), if that consumer still stands there; who came before
-has been asked. That there is no question is said only after a walk from the beginning: what has changed meanwhile is
-met there. The owner keeps the consumers of the stand, and takes out those that are gone when it comes back.
+A walk continues where the last question was found (`call.stand`), if that consumer still stands there; the consumers
+before it have been asked. The answer "no question" comes only after a walk from the beginning, which meets all that has
+changed meanwhile. The owner keeps the consumers of the stand, and removes those that are gone when it comes back.
 
 Thread safety: any, pinned, without the queue's lock. Complexity: all questions of a call together O(questions), and
 twice wake.pxd's, if nothing changes meanwhile; what does may cost another such walk each time. Answers have to be found

@@ -14,15 +14,14 @@ How to use it
 Why no message waits while a consumer that could take it sleeps
     A put links the message (under the lock), then looks at the lists: waiting/wakeup.pxd's V and R. A pull that finds
     nothing first makes sure that its node is in Interested, and then looks once more: E and L. A consumer that was
-    notified pulls at least once after that: it goes on until it finds nothing, or is busy with what it got, and has
-    offered the rest to another (wake.pxd). Who cannot go on (its credit is
-    spent, its owner does not want more) has acquired what it gets, and moved out, before others are looked for
-    (members.pxd). What is settled, or due, is announced as what is new, to one consumer each (the source wakes all that
-    it concerns).
+    notified pulls at least once after that: it goes on until it finds nothing, or is busy with its messages, and has
+    offered the rest to another (wake.pxd). A consumer that cannot go on (its credit is spent, its owner does not want
+    more) has acquired its messages, and moved out, before others are sought (members.pxd). A message that is released,
+    or due, is announced like a new one, to one consumer each (the source wakes all that it concerns).
 
   synchronization  any operation from any thread, pinned; init and clear: X. One thread at a time pulls for a consumer.
 Progress: the lock is held for a few instructions; everything else as in waiting/interest.pxd.
-Complexity: put and pull O(1) where nobody has a cursor, besides the order (order/order.pxd) and the policy
+Complexity: put and pull O(1) where no consumer has a cursor, besides the order (order/order.pxd) and the policy
 (waiting/wakeup.pxd).
 Memory: 128 bytes a message (192 in a sorted queue), and its key; 216 a consumer, and its two list entries.
 """
@@ -96,7 +95,7 @@ cdef inline bint queue_init(
     )
 
 cdef inline void queue_clear(Queue* q) noexcept nogil:
-    """Free everything. Nobody is inside; consumers still registered are their owners' to free."""
+    """Free everything. No thread is inside; the owners free consumers that are still registered."""
     interest_clear(&q.interest)
     keymap_clear(&q.latest)
     groups_clear(&q.groups)
@@ -135,7 +134,7 @@ cdef inline bint queue_supersede(Queue* q, Call* call, Message* m) noexcept nogi
     old = entry.latest
     entry.latest = m
     if old != NULL:
-        old.superseded = True  # if somebody has it, it goes when it comes back
+        old.superseded = True  # if a consumer has acquired it, it is deleted when it comes back
         if not message_taken(old):
             queue_remove(q, call, old, REASON_SUPERSEDED)
     return True

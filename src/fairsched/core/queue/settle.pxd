@@ -140,7 +140,7 @@ cdef inline void queue_expire_taken(Queue* q, Message* m, uint64_t holder, uint3
     queue_unlock(q)
 
 cdef inline int64_t queue_release_all(Call* call, uint64_t holder) noexcept nogil:
-    """Release all that a consumer has, whoever holds its leases; how many messages."""
+    """Release all messages that a consumer has acquired, regardless of leases; return their number."""
     cdef Queue* q = call.queue
     cdef int64_t released = 0
     cdef bint back, unblocked

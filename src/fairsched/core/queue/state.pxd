@@ -1,12 +1,11 @@
 """The data structures of a queue, its lock, and removal of messages: the basis of queue.pxd.
 
 Three kinds of state, in the order in which they may be entered (never the other way round):
-  - who is to be told of work: the lists of waiting/interest.pxd, without a lock, inside a pin;
-  - what there is to do: messages, their order, groups, keys, cursors, under the queue's lock. It is held for a few
-    instructions (a walk lets go of it every WALK_STEPS), never across a call that could block, tell anybody, or run
-    Python code;
+  - the consumers to be told of work: the lists of waiting/interest.pxd, without a lock, inside a pin;
+  - the work: messages, their order, groups, keys, cursors, under the queue's lock. It is held for a few instructions (a
+    walk releases it every WALK_STEPS), never across a call that could block, tell a consumer, or run Python code;
   - credit, which has a lock of its own.
-Counters are written under the lock and read by anybody.
+Counters are written under the lock and read by any thread.
 
 Thread safety: as each function says; `_locked` ones need the lock. Complexity: O(1), unless said.
 """
@@ -49,7 +48,7 @@ cdef struct QueueConsumer:
     # Under the queue's lock:
     bint walks                 # has a cursor: a filter, something it rejected, groups, or it browses
     Message* last              # the cursor: the message last gone past, referenced; NULL: before the first
-    Message* match             # what its filter accepted, and it has not acquired; referenced
+    Message* match             # accepted by its filter and not acquired yet; referenced
     Late* late                 # a heap: what it is to see behind the cursor
     Late* missed               # a heap: what others had when its cursor came by, and still have
     QueueConsumer* next_walker
@@ -60,11 +59,11 @@ cdef struct QueueConsumer:
     QueueConsumer* next_yielder
     QueueConsumer* prev_yielder
     bint outranks              # one below has gone past a message that this one is to have
-    CreditManager credit       # also under its own lock, which nobody wants meanwhile
+    CreditManager credit       # also under its own lock, which is free at that time
     bint refused               # there are messages that say so
     int64_t unsettled          # messages that it has, and that took its credit
     # Atomic:
-    atomic[uint32_t] wishes    # written under the queue's lock, read by anybody
+    atomic[uint32_t] wishes    # written under the queue's lock, read by any thread
     atomic[uint32_t] gone      # 1: removed, or being removed
     atomic[uint64_t] told      # notifications so far
     atomic[uint64_t] told_of   # the sequence number of the message that it was notified for last, where cursors matter
@@ -100,50 +99,50 @@ cdef struct Queue:
     # all that it returns together is back.
     bint expires_next
 
-cdef struct Pulled:  # a message as it was when it was pulled: it may be another's before anybody looks
+cdef struct Pulled:  # a copy of a message's fields when it was pulled: another consumer may have it soon after
     Message* message           # referenced
     uint64_t token
     uint64_t holder
     uint32_t lease
     int32_t deliveries
     bint redelivered
-    bint paid                  # whether it took credit of who pulled
+    bint paid                  # it took credit of the consumer that pulled
 
-cdef struct Stand:  # where the questions of one call have come to (question.pxd): hints, which may be out of date
-    # NULL, or checked by the owner whenever it comes back inside: the one is gone, then it is NULL.
-    QueueConsumer* asked       # the consumer, or browser, that the walk has come to
-    QueueConsumer* above       # and who would outrank it
+cdef struct Stand:  # the place that the questions of one call have reached (question.pxd): hints, may be out of date
+    # NULL, or checked by the owner when it comes back inside, which sets it to NULL if the consumer is gone.
+    QueueConsumer* asked       # the consumer, or browser, that the walk has reached
+    QueueConsumer* above       # the consumer that would outrank it
     # Compared only, or kept by the owner:
-    Message* about             # what that walk is about
-    QueueConsumer* below       # who may be outranked,
-    Message* offered           # where it is offered that
-    uint64_t refuser           # whose filter was asked last,
-    Message* refused           # about that; referenced as long as it stands here; NULL: none was asked
+    Message* about             # the message that the walk is about
+    QueueConsumer* below       # the consumer that may be outranked,
+    Message* offered           # if this message is offered to it
+    uint64_t refuser           # the consumer whose filter refused last,
+    Message* refused           # this message, referenced as long as it stands here; NULL: none was refused
 
-cdef struct Call:  # one call into a queue: whom to tell how, and what left the queue meanwhile
+cdef struct Call:  # one call into a queue: how consumers are told, and the messages that left meanwhile
     Pin* pin
     Queue* queue
     int64_t now                # nanoseconds of the queue's clock; needed while `timed` is not 0
     void (*tell)(Call* call, QueueConsumer* c) noexcept nogil  # NULL: `told` is enough
-    void (*keep)(uint64_t token) noexcept nogil  # keeps what was pulled alive; NULL: something else does
-    # What a consumer's filter says: 1, 0, or -1: it has not been asked. NULL: filters accept everything.
+    void (*keep)(uint64_t token) noexcept nogil  # keeps pulled items alive; NULL: something else does
+    # Returns a filter's answer: 1, 0, or -1: it has not been asked. NULL: filters accept everything.
     int (*accepts)(Call* call, QueueConsumer* c, Message* m) noexcept nogil
     void* context
-    Message* about             # what has become available, and is announced; NULL: whatever there is
-    bint remains               # it is what an acquisition has left, some of which others are about to take
+    Message* about             # the message that is announced; NULL: any available message
+    bint remains               # the work is left over by an acquisition, and others are about to take some
     uint64_t cause             # the sequence number of the message that the consumer asked last could take
-    bint was_told              # who pulls was notified, and others may have been kept asleep for it
-    uint64_t newest            # sequence number of what was put
+    bint was_told              # the pulling consumer was notified, and others may have stayed asleep for it
+    uint64_t newest            # sequence number of the message that was put
     Message* removed           # chained by `child`, each referenced: queue_forget is due
     # With filters to be asked first (`accepts`), some telling is left to the caller:
-    uint32_t owed              # how often queue_pass_on,
-    bint owes_offer            # and queue_offer_rest
-    Message* back              # what was given back, and is not announced yet; referenced
-    bint unblocked             # and its group has become free by that
+    uint32_t owed              # number of calls of queue_pass_on,
+    bint owes_offer            # and whether queue_offer_rest
+    Message* back              # a message given back and not announced yet; referenced
+    bint unblocked             # that message's group has become free by this
     Stand stand
 
 cdef inline void call_init(Call* call, Queue* q, int64_t now) noexcept nogil:
-    """A call that notifies nobody and has no pin yet."""
+    """Initialise a call that tells no consumer and has no pin yet."""
     call.pin = NULL
     call.queue = q
     call.now = now
@@ -185,8 +184,8 @@ cdef inline void queue_unlock(Queue* q) noexcept nogil:
     q.busy.store(0, memory_order_release)
 
 cdef inline void queue_count(atomic[int64_t]* counter, int64_t change) noexcept nogil:
-    """Locked. Nobody else writes, so no locked instruction is needed; readers need no more than some recent value."""
-    # R9 (count): pairs with A9, whoever reads a counter.
+    """Locked. No other thread writes, so no locked instruction is needed; readers need only some recent value."""
+    # R9 (count): pairs with A9, a thread that reads a counter.
     counter.store(counter.load() + change, memory_order_release)
 
 cdef inline int64_t queue_counted(Queue* q) noexcept nogil:
@@ -197,7 +196,7 @@ cdef inline int64_t queue_counted_bytes(Queue* q) noexcept nogil:
     return q.bytes.load() - (q.acquired_bytes if q.overflow.ready else 0)
 
 cdef inline void queue_unref(Queue* q, Message* m) noexcept nogil:
-    """Locked. Let go of a message; the last one to do so frees it, when it has left the queue."""
+    """Locked. Give up a reference to a message; the last one frees it, when it has left the queue."""
     m.references -= 1
     if m.references == 0 and m.state == <uint32_t> MESSAGE_DELETED:
         order_unlink(&q.order, m)
@@ -205,7 +204,7 @@ cdef inline void queue_unref(Queue* q, Message* m) noexcept nogil:
 
 cdef struct QueueWalk:  # along all messages; others get the lock now and then
     Queue* queue
-    Message* kept              # where the walk let go of the lock last, referenced, so that it finds on from there
+    Message* kept              # the place where the walk last released the lock, referenced, so that it can continue
     int steps
 
 cdef inline Message* queuewalk_begin(QueueWalk* w, Queue* q) noexcept nogil:
@@ -270,7 +269,7 @@ cdef inline void queue_delete(Queue* q, Message* m) noexcept nogil:
     queue_delete_taken(q, m)
 
 cdef inline void queue_remove(Queue* q, Call* call, Message* m, Reason reason) noexcept nogil:
-    """Locked. Take a message out that nobody has acknowledged: the caller of the call is to see to it."""
+    """Locked. Remove a message that was not acknowledged, and leave it to the caller of the call."""
     m.references += 1
     queue_delete(q, m)
     m.reason = reason

@@ -15,9 +15,9 @@ served after so many rounds, and the fewest rounds win, then the place:
     (ceil((c - d) / q), n)         it is the first, has its quantum, and c > d: its turn is over, it goes to the end
     (max(1, ceil((c - d) / q)), p) any other: it is granted its quantum when it is visited, and not before
 
-Slots that only pay a debt are passed over: their turns serve nobody. Who takes the message, under the same lock as the
-look, then has the turns granted (turn_reach) that lead to it. A filter is asked about one message after another, until
-it is known which comes first, and what is granted to whom on the way.
+Slots that only pay a debt are passed over: their turns serve no message. A consumer that takes the message, under the
+same lock as the look, then has the turns granted (turn_reach) that lead to it. A filter is asked about one message
+after another, until it is known which comes first, and which slots are granted turns on the way.
 
 A slot that is passed over in its turn keeps what it has, and is granted its quantum anew when it is visited: as often
 as consumers with different wishes take turns. So it keeps no more than schedule/dwrr.pxd's cap, and cannot save up.

@@ -1,26 +1,29 @@
 """The consumer that a queue notifies: at most one for each message that becomes available, of the highest priority, the
 one that has waited longest. Source: Qpid Broker-J's AbstractQueue.
 
-A consumer without a cursor could take whatever is available; if there are no others, nobody is asked anything, and
-waiting/wakeup.pxd decides. Otherwise a message that is announced is for the first interested consumer that could take
-it, unless one above is to have it (work.pxd); and work that is passed on, for the first that may take anything.
+A consumer without a cursor could take any available message. If there are no others, no filter is asked, and
+waiting/wakeup.pxd decides. Otherwise an announced message is for the first interested consumer that could take it,
+unless it is for one above (work.pxd); and work that is passed on is for the first consumer that may take any of it.
 
-Why no message waits beside a consumer that sleeps and could take it, though who was notified takes one and does not
-come back. Who was notified, and has not pulled since, is awaited (its node is NOTIFIED). It counts for the messages
-that it could take, as though each awaited consumer took one of them; who has got something since (SERVED) counts for
-nothing. So whoever was awaited and has acquired something offers the rest, once (queue_offer_rest): to the first that
-may take some of it, unless as many are awaited that could. Who finds nothing, or is not interested any more, passes
-work on; and who is told then is awaited. So as long as there is work for somebody asleep, somebody is awaited, or about
-to offer it, or above, and to have it.
-   While a message is for one above that is busy, it waits for that; but only that message. Different from the source, a
-   hand-over does not stop at the priority of who was notified, who may be busy as well.
-   A consumer is counted in `awaited` after its move, and out of it before it offers or passes on. A count that lags
-   behind has somebody told in vain; or it counts a consumer that has just pulled, which then offers the rest itself.
-   In a pull between Notified and its last look a consumer is interested, and may be claimed; it has not looked then, or
-   is NOTIFIED at the end of the pull, and offers the rest (pull.pxd).
+Why no message waits beside a sleeping consumer that could take it, even if the notified consumer takes one and does not
+come back:
+1. A consumer that was notified, and has not pulled since, is awaited (its node is NOTIFIED). It counts for the messages
+   that it could take, as though each awaited consumer took one of them. A consumer that has got a message since
+   (SERVED) counts for nothing.
+2. So an awaited consumer that has acquired a message offers the rest, once (queue_offer_rest): to the first consumer
+   that may take some of it, unless enough consumers that could are awaited.
+3. A consumer that finds nothing, or is not interested any more, passes work on; and the consumer told then is awaited.
+So as long as there is work for a sleeping consumer, another one is awaited, or about to offer it, or above, and the
+work is for that one.
+   While a message is for a busy consumer above, it waits for that consumer; but only that message. Different from the
+   source, a hand-over does not stop at the priority of the notified consumer, which may be busy as well.
+   A consumer is counted in `awaited` after its move, and out of it before it offers or passes on. If the count lags
+   behind, a consumer is told in vain; or it includes one that has just pulled, which then offers the rest itself.
+   In a pull between Notified and its last check a consumer is interested, and may be claimed; either it has not checked
+   yet, or it is NOTIFIED at the end of the pull, and offers the rest (pull.pxd).
 
-Thread safety: any, pinned, without the queue's lock. Complexity: O(1) where nobody has a cursor; else O(interested),
-and what they look at (work.pxd). queue_offer_rest once for each notification.
+Thread safety: any, pinned, without the queue's lock. Complexity: O(1) where no consumer has a cursor; else
+O(interested), and their checks (work.pxd). queue_offer_rest once for each notification.
 """
 
 from libc.stdint cimport int64_t, uint32_t
@@ -48,12 +51,12 @@ cdef inline void queue_tell(Call* call, QueueConsumer* c) noexcept nogil:
         call.tell(call, c)
 
 cdef inline void queue_claimed(Call* call, QueueConsumer* c) noexcept nogil:
-    """A consumer was claimed: it is awaited."""
+    """Count a claimed consumer as awaited, and tell it."""
     call.queue.awaited.fetch_add(1)
     queue_tell(call, c)
 
 cdef inline bint queue_move(Call* call, QueueConsumer* c, uint32_t allowed, uint32_t target) noexcept nogil:
-    """Move a consumer; False: it is in none of those states. Who was awaited is not any more."""
+    """Move a consumer, which is not awaited any more; False: it is in none of those states."""
     cdef uint32_t state
     if interest_move(&call.queue.interest, call.pin, &c.node, allowed, target, &state) != MOVED:
         return False
@@ -128,7 +131,7 @@ cdef inline bint queue_claim(Call* call, QueueConsumer* c) noexcept nogil:
     return True
 
 cdef inline bint queue_claim_one(Call* call, Message* about) noexcept nogil:
-    """Tell one consumer of work, where cursors matter; False: nobody was told."""
+    """Tell one consumer of work, where cursors matter; False: none was told."""
     cdef InterestWalk w
     cdef QueueConsumer* c
     cdef int wants = 0
@@ -143,7 +146,7 @@ cdef inline bint queue_claim_one(Call* call, Message* about) noexcept nogil:
     return False
 
 cdef inline bint queue_claim_any(Call* call) noexcept nogil:
-    """Tell one consumer of work that everybody could take; False: nobody was told."""
+    """Tell one consumer of work that every consumer could take; False: none was told."""
     cdef ConsumerNode* node = wakeup_one(&call.queue.interest, call.pin, NULL, NULL)
     if node != NULL:
         queue_claimed(call, <QueueConsumer*> node)
@@ -168,7 +171,7 @@ cdef inline bint queue_is_late(Queue* q, QueueConsumer* c, Message* m) noexcept 
 cdef inline void queue_tell_browsers(Call* call, Message* m, bint seen) noexcept nogil:
     """Tell every browser that would see a message; `seen`: only those that see requeues, or have missed it.
 
-    Also if somebody has it by now: once that gives it back, a browser that has not looked yet would see it.
+    Also if a consumer has acquired it by now: once it is given back, a browser that has not passed it would see it.
     """
     cdef InterestWalk w
     cdef QueueConsumer* c
@@ -190,10 +193,10 @@ cdef inline bint queue_has_work(Call* call) noexcept nogil:
     return work
 
 cdef inline bint queue_offers(Queue* q) noexcept nogil:
-    """Whether anything is available, for a look after a move. Under the lock, as counting is a release store.
+    """Whether anything is available, for a check after a move. Under the lock, as counting is a release store.
 
-    Either the put had the lock before, and is seen; or it gets it later, and then sees the move when it looks for
-    whom to tell. Read without the lock, the counter may lag behind that look.
+    Either the put had the lock before, and is seen; or it gets it later, and then sees the move when it seeks a
+    consumer to tell. Read without the lock, the counter may lag behind that search.
     """
     cdef bint offers
     queue_lock(q)
@@ -202,9 +205,9 @@ cdef inline bint queue_offers(Queue* q) noexcept nogil:
     return offers
 
 cdef inline void queue_pass_on(Call* call) noexcept nogil:
-    """A consumer leaves work, or found none that it may take: tell one other that may take some."""
+    """Tell another consumer of work that one leaves, or may not take."""
     cdef Queue* q = call.queue
-    if not queue_offers(q):  # who makes some available announces it
+    if not queue_offers(q):  # a thread that makes a message available announces it
         return
     if q.walkers.load() != 0:
         queue_claim_one(call, NULL)
@@ -212,15 +215,14 @@ cdef inline void queue_pass_on(Call* call) noexcept nogil:
         queue_claim_any(call)
 
 cdef inline void queue_owe(Call* call) noexcept nogil:
-    """Pass on: now, or, where filters have to be asked first, when the caller has done so."""
+    """Pass work on: now, or, where filters have to be asked first, when the caller has done so."""
     if call.accepts != NULL:
         call.owed += 1
     else:
         queue_pass_on(call)
 
 cdef inline void queue_offer_rest(Call* call) noexcept nogil:
-    """An awaited consumer has acquired something: tell one other that may take some of the rest, if nobody is about to.
-    """
+    """Tell another consumer of the rest after an awaited one has acquired a message, unless enough are awaited."""
     cdef Queue* q = call.queue
     if q.walkers.load() != 0:
         call.remains = True
@@ -230,7 +232,7 @@ cdef inline void queue_offer_rest(Call* call) noexcept nogil:
         queue_claim_any(call)
 
 cdef inline void queue_owe_rest(Call* call) noexcept nogil:
-    """As queue_owe, of the rest, if there is any, and somebody interested."""
+    """Offer the rest, now or later as in queue_owe, if there is any, and an interested consumer."""
     if call.queue.available.load() <= 0 or not wakeup_possible(&call.queue.interest):
         return
     if call.accepts != NULL:
@@ -239,17 +241,17 @@ cdef inline void queue_owe_rest(Call* call) noexcept nogil:
         queue_offer_rest(call)
 
 cdef inline void queue_served(Call* call, QueueConsumer* c) noexcept nogil:
-    """A consumer has acquired something, and is still interested: it goes to the tail of the notified ones."""
+    """Move a consumer that has acquired a message, and is still interested, to the tail of the notified ones."""
     queue_move(call, c, READY, SERVED)
     if call.was_told:
         call.was_told = False
         queue_owe_rest(call)
 
 cdef inline bint queue_announce(Call* call, Message* m) noexcept nogil:
-    """A message, referenced, is available, and visible: tell one consumer; False: nobody was told.
+    """Tell one consumer of a message that is available, visible and referenced; False: none was told.
 
-    NULL: there was nobody with a cursor, so it has no reference, and may be gone when somebody has come who has one.
-    If it is gone before anybody was told, who would have had it has kept others asleep meanwhile: work is passed on.
+    NULL: no consumer had a cursor, so the message has no reference, and may be gone when a consumer with a cursor has
+    joined. If it is gone before a consumer was told, others may have stayed asleep because of it: work is passed on.
     """
     if not rarely(call.queue.walkers.load() != 0):
         return wakeup_possible(&call.queue.interest) and queue_claim_any(call)
@@ -269,22 +271,22 @@ cdef inline void queue_offer(Call* call, Message* m, bint watched) noexcept nogi
     queue_drop(call.queue, m)
 
 cdef inline void queue_announce_back(Call* call, Message* m, bint unblocked) noexcept nogil:
-    """Announce what was given back; `unblocked`: and its group, which has become free.
+    """Announce a message that was given back; `unblocked`: also its group, which has become free.
 
-    Whoever is told of the message finds the rest of its group, or passes it on. If nobody is, because nobody may have
-    that message, or wants it, somebody may still have the rest.
+    A consumer that is told of the message finds the rest of its group, or passes it on. If none is told, because none
+    may have that message, or wants it, another consumer may still take the rest.
     """
     queue_tell_browsers(call, m, True)
     if not queue_announce(call, m) and unblocked:
         queue_owe(call)
 
 cdef inline void queue_give_back(Call* call, Message* m, bint unblocked) noexcept nogil:
-    """As queue_announce_back, and give up the reference."""
+    """Announce a message that was given back, and give up the reference."""
     queue_announce_back(call, m, unblocked)
     queue_drop(call.queue, m)
 
 cdef inline void queue_consider(Call* call, QueueConsumer* c) noexcept nogil:
-    """A consumer has become interested: tell it if there is work for it; a browser always."""
+    """Tell a consumer that has become interested if there is work for it; tell a browser always."""
     cdef Queue* q = call.queue
     if not c.node.acquires:
         queue_tell(call, c)

@@ -1,14 +1,15 @@
-"""The work of a consumer: the first message, in the order of service, that it could have, and that no one above is to
-have. A consumer of a higher priority is to have a message if it is ready (interested, or notified), could take it, and
-its filter accepts it. What is for those above is gone past (yields.pxd); if one of them takes anything, that is all.
+"""The work of a consumer: the first message in the order of service that it could take and is not for one above.
 
-With a question to fill in, filters that have not been asked are asked about first: outside, by the owner
-(question.pxd).
-Without one, a filter that was not asked counts so that somebody is told rather than nobody: of who may be told, as
-though it accepted; of those above, as though it did not.
+A message is for a consumer of a higher priority if that consumer is ready (interested, or notified), could take the
+message, and its filter accepts it. The consumer below passes such messages (yields.pxd); if the one above accepts
+anything, all of them are for it.
 
-Thread safety: any, pinned, without the queue's lock. Complexity: O(messages gone past, each once), and for each that it
-could have O(consumers of higher priority); one or two loads where no priority is higher.
+With a question to fill in, filters that have not been asked are asked first: outside, by the owner (question.pxd).
+Without one, an unevaluated filter counts as yes for the candidate itself, and as no for consumers that would outrank
+it: so a consumer is told rather than none.
+
+Thread safety: any, pinned, without the queue's lock. Complexity: O(messages passed, each once), and for each that the
+consumer could take O(consumers of higher priority); one or two loads where no priority is higher.
 """
 
 from libc.stdint cimport uint32_t
@@ -44,7 +45,7 @@ cdef inline void queue_drop(Queue* q, Message* m) noexcept nogil:
 cdef inline bint queue_takes(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
     """Whether a message is available, and a consumer could take it, its filter aside.
 
-    If not as its group is another's, that is noted: who lets go of the group then offers it.
+    If another consumer has its group, that is noted: the message is offered when the group becomes free.
     """
     cdef Queue* q = call.queue
     cdef bint takes = False
@@ -80,7 +81,7 @@ cdef inline ConsumerNode* work_walk(
 cdef inline bint work_asks_above(
     Call* call, QueueConsumer* below, Message* m, QueueConsumer* stand, Question* question
 ) noexcept nogil:
-    """As queue_unknown_above, from one consumer on (NULL: all)."""
+    """Find a question to consumers above `below`, beginning at one of them (NULL: at the first)."""
     cdef InterestWalk w
     cdef ConsumerNode* node = work_walk(&w, call, LIST_ALL, stand)
     cdef QueueConsumer* c
@@ -99,7 +100,7 @@ cdef inline bint work_asks_above(
 cdef inline bint queue_unknown_above(
     Call* call, QueueConsumer* below, Message* m, Question* question
 ) noexcept nogil:
-    """The first question to those of a higher priority, before it is known whether a message is for one of them."""
+    """Find the first question to consumers of a higher priority, to decide if a message is for one of them."""
     cdef QueueConsumer* stand = call.stand.above
     if call.accepts == NULL or not wakeup_higher(&call.queue.interest, below.node.priority):
         return False
@@ -110,7 +111,7 @@ cdef inline bint queue_unknown_above(
     return work_asks_above(call, below, m, NULL, question)
 
 cdef inline QueueConsumer* queue_above(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
-    """The first consumer of a higher priority that is to have a message; NULL: none."""
+    """Return the first consumer of a higher priority that a message is for, or NULL."""
     cdef InterestWalk w
     cdef ConsumerNode* node
     cdef QueueConsumer* above
@@ -128,13 +129,13 @@ cdef inline QueueConsumer* queue_above(Call* call, QueueConsumer* c, Message* m)
     return NULL
 
 cdef inline bint work_yield(Call* call, QueueConsumer* c, Message* m, QueueConsumer* above) noexcept nogil:
-    """Have a consumer go past a message for one above; or, if things have changed, look again. False: it cannot."""
+    """Have a consumer pass a message that is for one above, or check again after a change; False: it cannot."""
     cdef Queue* q = call.queue
     cdef bint can
     queue_lock(q)
     can = not c.gone.load()
     if can and not c.walks:
-        cursor_begin(q, c)  # and walk to it
+        cursor_begin(q, c)  # then it walks to the message
     elif can and node_state(&above.node) & READY and m.state == <uint32_t> MESSAGE_AVAILABLE and (
         q.order.kind == KIND_FAIR or queue_stands(call, c, m)
     ):
@@ -144,7 +145,7 @@ cdef inline bint work_yield(Call* call, QueueConsumer* c, Message* m, QueueConsu
     return can
 
 cdef inline void work_refuse(Call* call, QueueConsumer* c, Message* m) noexcept nogil:
-    """A consumer's filter refuses a message that is announced: go past it, if it is next, so as not to ask again."""
+    """Have a consumer pass an announced message that its filter refuses, if it is next, so as not to ask again."""
     cdef Queue* q = call.queue
     queue_lock(q)
     if c.walks and q.order.kind != KIND_FAIR and queue_stands(call, c, m):
@@ -152,7 +153,7 @@ cdef inline void work_refuse(Call* call, QueueConsumer* c, Message* m) noexcept 
     queue_unlock(q)
 
 cdef inline Work queue_work(Call* call, QueueConsumer* c, Message** found, Question* question) noexcept nogil:
-    """Look for what an acquiring consumer may take: WORK_FOUND, referenced, WORK_NONE, or WORK_ASK, with a question."""
+    """Find a message that an acquiring consumer may take: WORK_FOUND, referenced, WORK_NONE, or WORK_ASK."""
     cdef bint known = True
     cdef QueueConsumer* above
     cdef Message* m = queue_next_for(call, c, &known)
@@ -170,7 +171,7 @@ cdef inline Work queue_work(Call* call, QueueConsumer* c, Message** found, Quest
             return WORK_FOUND
         known = above.walks and work_yield(call, c, m, above)
         queue_drop(call.queue, m)
-        if not known:  # one above takes whatever there is
+        if not known:  # a consumer above takes every message
             return WORK_NONE
         m = queue_next_for(call, c, &known)
     return WORK_NONE

@@ -1,19 +1,20 @@
-"""Messages that a consumer goes past because one of a higher priority is to have them.
+"""Messages that a consumer passes because they are for one of a higher priority.
 
-So what lies behind them is not kept from it. Unlike a refusal, that is for a time only: the consumer remembers the
-first of them, and is called back there when it may be wrong. It is in the list of those that yield until then. In a
-fair queue, where nobody walks, they are noted in the messages, as rejections that count in one epoch of the consumer.
+So the messages behind them are not kept from it. Unlike a refusal, that is for a time only: the consumer remembers the
+first of them, and is called back there when they may be for it. It is in the list of those that yield until then. In a
+fair queue, where no consumer walks, they are noted in the messages, as rejections that count in one epoch of the
+consumer.
 
-A consumer is called back when one above it, for which somebody has gone past a message (`outranks`), is not ready any
-more, or has found nothing (what it was asked for before may be refused by now); and when it gets a new group, whose
-messages are not for those above any more. What comes back calls all cursors back anyway (cursor.pxd).
+A consumer is called back when one above it, for which a message was passed (`outranks`), is not ready any more, or has
+found nothing (its filter may refuse by now the messages that it accepted before); and when it gets a new group, whose
+messages are not for those above any more. A message that comes back calls all cursors back anyway (cursor.pxd).
 
-Why none is gone past for ever. Who yields finds one above that is ready, takes the lock, looks at its state again,
-marks it, and goes past. Who is not ready any more has moved before it takes the lock, and then calls back. So either
-the mark is seen, or the state. tests/model/yielding_model.py has the schedules.
+Why no message is passed for ever. A consumer that yields finds one above that is ready, takes the lock, checks its
+state again, marks it, and passes. A consumer that is not ready any more has moved before it takes the lock, and then
+calls back. So either the mark is seen, or the state. tests/model/yielding_model.py has the schedules.
 
 Thread safety: under the queue's lock, all of it. Complexity: yields_end O(1), yields_recall O(consumers that yield).
-What was gone past is looked at again after that: O(messages yielded).
+Passed messages are checked again after that: O(messages yielded).
 """
 
 from fairsched.core.queue.cursor cimport cursor_match, cursor_recall, cursor_set

@@ -1,8 +1,8 @@
 """Fetching the entries of a list before they are found, when it is longer than the caches are large.
 
-A chain can be followed no faster than memory answers. So an entry is told where the one AHEAD places later is, and who
-finds the first entry has that one fetched. These are hints, and nothing else in nodelist.pxd depends on them: they may
-be out of date, are never followed, and publish nothing, so that all stores are relaxed.
+A chain can be followed no faster than memory answers. So each entry has the address of the one AHEAD places later, and
+a thread that finds the first entry has that one fetched. These are hints, and nothing else in nodelist.pxd depends on
+them: they may be out of date, are never followed, and publish nothing, so that all stores are relaxed.
 """
 
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
@@ -14,7 +14,7 @@ from fairsched.core.waiting.reclaim cimport NodeEntry, entry_of
 cdef enum:
     HINT_SHIFT = 5  # entries are aligned to half a cache line
     AHEAD = 8       # entries are fetched so many before they are found,
-    LONG = 4096     # when a list has more than these
+    LONG = 4096     # if a list has more entries than this
 
 cdef inline void fetchahead_init(atomic[uintptr_t]* recent, NodeEntry* head) noexcept nogil:
     """`recent` are the AHEAD entries appended last, roughly."""

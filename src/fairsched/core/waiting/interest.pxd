@@ -1,9 +1,9 @@
-"""The consumers of one queue, in lists that say what each of them is ready for, and so which is told of work.
+"""The consumers of one queue, in lists by their readiness, which decide the consumer that is told of work.
 
 Source: Qpid Broker-J's QueueConsumerManagerImpl. A node is in one state, and in the list of that state:
 INTERESTED and NOTIFIED (a list for each priority), NOT_INTERESTED, NON_ACQUIRING (browsers). SERVED nodes are in the
 list of the notified ones: their consumers have got something since they were notified. Every registered node is in All
-(a list for each priority) besides, since a node between two lists would be missed by who walks these. Every
+(a list for each priority) besides, since a thread that walks those lists would miss a node between two of them. Every
 move is a test and a move to the tail of the new list, one step for others: it is under a lock that belongs to the node
 only (node.pxd).
 
@@ -11,9 +11,9 @@ How to use it
     pin = interest_enter(m) ... interest_leave(pin)   around every use; one pin at a time in a thread, passed down.
         Nodes found inside stay what they are, though perhaps removed, until interest_leave. Never block inside.
     A node is the caller's memory, usually the head of a larger struct (`token` is free for its use): node_init, then
-        interest_add, then, after interest_remove, node_retire, which calls `dispose` when nobody can hold the node
-        any more. The node is complete before interest_add makes it reachable; whatever else the consumer needs has to
-        be as well.
+        interest_add, then, after interest_remove, node_retire, which calls `dispose` when no thread can hold the
+        node any more. The node, and all else that the consumer needs, is complete before interest_add makes it
+        reachable.
     interest_set(m, pin, node, desired), interest_notify(m, pin, node), interest_done(m, pin, node); in membership.pxd
         interest_add(m, pin, node, desired), interest_remove(m, pin, node). Each says MOVED, NOT_MOVED, or NO_MEMORY,
         and then nothing has changed. interest_move(m, pin, node, allowed, target, &state) is any move, and says where
@@ -88,7 +88,7 @@ cdef inline void interest_leave(Pin* pin) noexcept nogil:
     reclaim_leave(pin)
 
 cdef inline void interest_clear(Interest* m) noexcept nogil:
-    """Free everything. Nobody is inside; nodes still registered are their owners' to free."""
+    """Free everything. No thread is inside; the owners free nodes that are still registered."""
     cdef LevelTable* t = m.levels.load()
     cdef Pin* pin
     cdef uint32_t i
@@ -112,7 +112,7 @@ cdef inline void interest_enlist(
     Interest* m, Pin* pin, ConsumerNode* node, NodeEntry* entry, uint32_t state
 ) noexcept nogil:
     """Put a claimed node into the list of a state, and let go of it."""
-    # Release: for who reads the entry of this state, and so R6, below.
+    # Release: for a thread that reads the entry of this state, and so R6, below.
     node.state.store(state, memory_order_release)
     nodelist_append(interest_list(m, node.level, state), pin, entry, node)
     if state == INTERESTED:

@@ -2,16 +2,16 @@
 
 A table of levels is never changed: a priority that comes or goes means a new table, and the old one is retired. Beside
 the sorted levels stand two bitmaps, one for each list that is searched from the top (interested, notified), so that
-finding the first level with somebody in it does not touch the others.
+finding the first level with a consumer in it does not touch the others.
 
 A bit may be set for an empty list, never clear for one that holds a node whose move is complete:
-  - who appends, does so first and then reads the table, and sets the bit there unless it is set;
-  - a new table starts with all bits set, so a mover that still set it in the old one loses nothing; a finder who
+  - a thread that appends does so first, then reads the table, and sets the bit there unless it is set;
+  - a new table starts with all bits set, so a mover that still set it in the old one loses nothing; a finder that
     begins after the move has the mover's table, or a newer one;
-  - who finds a list empty under a set bit clears the bit, looks again, and sets it back if need be. In between the bit
-    is wrong: `clearing` counts those at work (low half) and all there ever were (high half). levels_next believes the
-    bits only if nobody was at work from before its look until after it. Otherwise it names the level it was asked to
-    start from, and its caller looks into the lists themselves.
+  - a thread that finds a list empty under a set bit clears the bit, checks the list again, and sets the bit back if
+    need be. In between the bit is wrong: `clearing` counts the threads that do this now (low half) and all that ever
+    did (high half). levels_next believes the bits only if no thread did so from before its check until after it.
+    Otherwise it returns the level it was asked to start from, and its caller checks the lists themselves.
 
 Thread safety: any, pinned; levels_obtain and levels_release by one thread at a time (interest.pxd locks). Nothing
 waits. Complexity: levels_next O(levels / 64); levels_mark O(1), O(log levels) while the table changes; a new or dropped
@@ -38,7 +38,7 @@ cdef struct Level:
     NodeList lists[3]
     int32_t priority          # fixed
     uint32_t members          # nodes registered; under the manager's lock
-    atomic[uint32_t] index    # where it stands in the current table: a hint, checked before use
+    atomic[uint32_t] index    # its place in the current table: a hint, checked before use
     LevelTablePointer* home   # fixed: whose level it is
 
 cdef struct LevelTable:
@@ -109,7 +109,7 @@ cdef inline void levels_publish(LevelTablePointer* current, Pin* pin, LevelTable
     cdef LevelTable* old = current.load()
     cdef uint32_t i
     for i in range(t.count):
-        t.levels[i].index.store(i, memory_order_relaxed)  # a hint: whoever uses it checks it
+        t.levels[i].index.store(i, memory_order_relaxed)  # a hint: checked before use
     current.store(t)
     reclaim_discard(pin, &old.garbage)
 
@@ -162,7 +162,7 @@ cdef inline void levels_mark(LevelTablePointer* current, Level* level, LevelInde
         word.fetch_or(<uint64_t> 1 << (at % 64))
 
 cdef inline uint32_t levels_next(LevelTable* t, LevelIndex which, uint32_t start) noexcept nogil:
-    """Index of the first level from `start` on whose list may hold somebody; t.count: there is none."""
+    """Return the index of the first level from `start` on whose list may hold a consumer; t.count: there is none."""
     cdef uint64_t clearing = t.clearing.load()
     cdef uint32_t at = start // 64, found = t.count
     cdef uint64_t word
@@ -179,7 +179,7 @@ cdef inline uint32_t levels_next(LevelTable* t, LevelIndex which, uint32_t start
     return found if t.clearing.load() == clearing else start
 
 cdef inline void levels_unmark(LevelTable* t, Pin* pin, LevelIndex which, uint32_t at) noexcept nogil:
-    """Clear the bit of a list that was found empty, unless somebody came meanwhile."""
+    """Clear the bit of a list that was found empty, unless a consumer came meanwhile."""
     cdef atomic[uint64_t]* word = &t.bits[<uint32_t> which * t.words + at // 64]
     cdef uint64_t bit = <uint64_t> 1 << (at % 64)
     if not word.load() & bit or nodelist_first(&t.levels[at].lists[<int> which], pin) != NULL:

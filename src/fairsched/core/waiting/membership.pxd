@@ -1,10 +1,10 @@
 """Add and remove consumers: how a node enters and leaves the lists of interest.pxd.
 
-A node enters All and the list of its state before its entry is known, so nobody moves it until it is in both; it
+A node enters All and the list of its state before its entry is known, so no thread moves it until it is in both; it
 leaves All first. Source: Qpid Broker-J's QueueConsumerManagerImpl.
 
-Thread safety: any, pinned; who adds or removes waits for others who do (they change the table of priorities), and for
-a move of the same node. Moves and walks wait for neither.
+Thread safety: any, pinned. A thread that adds or removes waits for others that do (they change the table of
+priorities), and for a move of the same node. Moves and walks wait for neither.
 Complexity: O(1), and O(priorities) for a priority that comes or goes with its only consumer.
 """
 
@@ -34,7 +34,7 @@ cdef inline int interest_register(
 ) noexcept nogil:
     cdef uint32_t state = NOT_INTERESTED
     cdef Level* level
-    if node.state.load() != REMOVED:  # only who holds the manager's lock, as we do, changes that
+    if node.state.load() != REMOVED:  # changes only under the manager's lock, which is held
         return NOT_MOVED
     level = levels_obtain(&m.levels, pin, node.priority, m.threshold)
     if level == NULL:
@@ -45,7 +45,7 @@ cdef inline int interest_register(
     level.members += 1
     m.count.fetch_add(1)
     node.place = place
-    # From here until interest_enlist has placed its entry, whoever wants to move the node waits.
+    # From here until interest_enlist has placed its entry, a thread that wants to move the node waits.
     node.state.store(state, memory_order_release)
     nodelist_append(&level.lists[<int> LEVEL_ALL], pin, place, node)
     interest_enlist(m, pin, node, entry, state)

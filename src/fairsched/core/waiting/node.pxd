@@ -1,17 +1,16 @@
-"""A consumer as its queue sees it: its state, and what makes a move between two lists one step for others.
+"""A consumer in its queue's lists: its state, and the lock that makes a move between two lists one step for others.
 
 The states are those of Broker-J's QueueConsumerNode, and SERVED; interest.pxd has the moves. The lock of a node is its
-entry: who
-marks the entry as dead, which one thread can, has the node to itself until it writes the next entry there. So locking
-costs nothing beside the delete that a move begins with anyway.
-  The state belongs to the entry it was read after. A mover writes the state, then the entry (R6). Who reads an entry
-  (A6), then the state, and then wins the mark, has the right state: had another written it since, then that one had
-  marked this entry before.
-  Who reads a state that does not allow its move has looked at the right time, too: the state was that, or was on the
-  way to it.
+entry: the one thread that marks the entry as dead has the node to itself until it writes the next entry there. So
+locking costs nothing beside the delete that a move begins with anyway.
+  The state belongs to the entry it was read after. A mover writes the state, then the entry (R6). A thread that reads
+  an entry (A6), then the state, and then wins the mark, has the right state: if another thread had written the state
+  since, it would have marked this entry before.
+  A thread that reads a state that does not allow its move has read it at the right time, too: the node was in that
+  state, or on the way to it.
 
 Thread safety: any, pinned. Claiming waits for another move of the same node, which never waits itself; node_place and
-the plain fields are of who has claimed the node. Complexity: O(1).
+the plain fields belong to the thread that has claimed the node. Complexity: O(1).
 """
 
 from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
@@ -28,13 +27,13 @@ cdef enum:  # states, one bit each, so that a set of them is a mask
     NOTIFIED = 4
     NOT_INTERESTED = 8
     NON_ACQUIRING = 16
-    SERVED = 32  # notified, and has got something since: nobody may count on its coming back
+    SERVED = 32  # notified, and has got work since: no thread may count on its coming back
     READY = INTERESTED | NOTIFIED | SERVED
     REGISTERED = READY | NOT_INTERESTED | NON_ACQUIRING
 
 cdef struct ConsumerNode:  # a cache line, if its owner aligns it; what a move reads comes first
     Garbage garbage            # must be first
-    atomic[uintptr_t] entry    # in the list of its state; 0: in none. Written by who claimed the node, read by all
+    atomic[uintptr_t] entry    # in the list of its state; 0: in none. Written by the claiming thread, read by all
     atomic[uint32_t] state     # likewise
     bint acquires              # fixed, as are priority and token
     Level* level               # under the manager's lock, as is place
@@ -77,6 +76,6 @@ cdef inline void node_place(ConsumerNode* node, NodeEntry* entry) noexcept nogil
 cdef inline void node_retire(
     Pin* pin, ConsumerNode* node, void (*dispose)(Garbage* garbage, Pin* pin) noexcept nogil
 ) noexcept nogil:
-    """Have `dispose` called, by some thread inside, when nobody can hold this removed node any more."""
+    """Have `dispose` called, by some thread inside, when no thread can hold this removed node any more."""
     node.garbage.dispose = dispose
     reclaim_discard(pin, &node.garbage)

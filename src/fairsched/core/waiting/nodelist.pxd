@@ -16,11 +16,12 @@ Caveats: what is appended or deleted during a walk may be missed or seen; what i
   delete                 -       -            -           -       of one entry: one winner
   walk, first, tidy      -       -            -           -
   init, valid, clear     X       X            X           X
-Everybody is pinned (reclaim_enter) from the first touch of an entry to the last; an iterator lives in one pin.
+Every thread is pinned (reclaim_enter) from the first touch of an entry to the last; an iterator lives in one pin.
 
-Progress: append and delete are lock-free (who finds the tail behind helps it on; delete does not even retry). A walk
-goes forward only, and ends unless others append as fast. The loser of an unlink leaves it to later walkers.
-Reclamation: who unlinks, retires. The tail may stand on an unlinked entry, for a moment: reclaim.pxd, E4.
+Progress: append and delete are lock-free (a thread that finds the tail behind moves it on; delete never retries). A
+walk goes forward only, and ends unless others append as fast. The loser of an unlink leaves it to later walkers.
+Reclamation: the thread that unlinks an entry retires it. The tail may stand on an unlinked entry, for a moment:
+reclaim.pxd, E4.
 Walkers unlink and, when more than `threshold` and more than half of what is linked is dead, one walk over all of it.
 (Broker-J walks after every `threshold` deletes: O(n / threshold) for each, with n alive.)
 Complexity: append O(1), delete O(1) amortised, a walk O(what is linked), first O(1) amortised, size O(PIN_SLOTS).
@@ -47,7 +48,7 @@ cdef struct NodeList:
     atomic[uint32_t] front         # the order of what nodelist_first found last: says whether the list is long
     char tail_padding[CACHE_LINE - 24]
     atomic[uintptr_t] recent[AHEAD]  # entries appended last, roughly: see fetchahead.pxd
-    atomic[uint32_t] deleted[PIN_SLOTS]  # deletes so far, modulo 2**32: each by who holds that pin, read by all
+    atomic[uint32_t] deleted[PIN_SLOTS]  # deletes so far, modulo 2**32: each by the thread with that pin, read by all
 
 cdef struct NodeIterator:          # of one thread, within one pin
     NodeList* list
@@ -79,7 +80,7 @@ cdef inline void nodelist_append(NodeList* l, Pin* pin, NodeEntry* entry, void* 
     while True:
         tail = l.tail.load()
         next = (<NodeEntry*> tail).next.load()
-        if entry_of(next) != NULL:  # somebody linked and has not moved the tail yet: do it for him
+        if entry_of(next) != NULL:  # another thread has linked, and not moved the tail yet
             l.tail.compare_exchange_strong(tail, <uintptr_t> entry_of(next))
             back_off(&pauses)
             continue
@@ -99,7 +100,7 @@ cdef inline void nodelist_count_dead(NodeList* l, int32_t change) noexcept nogil
     l.dead.store(<uint32_t> dead if dead > 0 else 0, memory_order_relaxed)
 
 cdef inline bint nodelist_mark(NodeEntry* entry) noexcept nogil:
-    """Mark an entry as dead: True for one caller only, who then buries it."""
+    """Mark an entry as dead: True for one caller only, which then unlinks it."""
     return not entry.next.fetch_or(DELETED) & DELETED
 
 cdef inline void nodelist_bury(NodeList* l, Pin* pin, NodeEntry* entry) noexcept nogil:
@@ -119,7 +120,7 @@ cdef inline bint nodelist_delete(NodeList* l, Pin* pin, NodeEntry* entry) noexce
     return True
 
 cdef inline int32_t nodelist_size(NodeList* l) noexcept nogil:
-    """Entries alive. Exact when nobody moves; deletes are counted first, so never below zero. O(PIN_SLOTS)."""
+    """Count live entries. Exact when no node moves; deletes are counted first, so never below 0. O(PIN_SLOTS)."""
     cdef uint32_t deleted = 0
     cdef int i
     for i in range(PIN_SLOTS):
@@ -136,7 +137,7 @@ cdef inline void nodelist_unlink(
     # A dead entry's pointer stays: from there nothing can be unlinked.
     if next & DELETED or not before.next.compare_exchange_strong(next, <uintptr_t> after):
         return
-    while victim != after:  # ours alone now; nobody writes to their pointers any more
+    while victim != after:  # this thread's alone: no other writes to their pointers any more
         following = entry_of(victim.next.load())
         reclaim_retire(pin, victim)
         victim = following
@@ -212,7 +213,7 @@ cdef inline void* nodeiterator_next(NodeIterator* i) noexcept nogil:
     return i.node
 
 cdef inline void nodelist_clear(NodeList* l, Pin* pin) noexcept nogil:
-    """Give all entries back. Nobody else holds any: the list is new, or out of reach for two epochs."""
+    """Give all entries back. No other thread holds any: the list is new, or out of reach for two epochs."""
     cdef NodeEntry* entry = entry_of(l.head.next.load())
     cdef NodeEntry* chain = NULL
     while entry != NULL:

@@ -1,4 +1,4 @@
-"""The invariants of nodelist.pxd, for tests: nobody else is inside. O(what is linked)."""
+"""The invariants of nodelist.pxd, for tests: no other thread is inside. O(what is linked)."""
 
 from libc.stdint cimport int32_t, uint64_t, uintptr_t
 

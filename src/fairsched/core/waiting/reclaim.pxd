@@ -14,8 +14,9 @@ Why nothing is used again too early. All steps below are seq_cst, so there is on
       there. That thread, M, is inside all the while. It found v, so the stamp is r >= v and the epoch at most v+1. A
       reader that gets the entry by its name entered by then: it holds the epoch at v+2 or below, and r+3 >= v+3.
       (With two epochs of grace, as in the source, this fails: tests/model has the schedule.)
-  E5  Four bags are enough: who steps from e to e+1 is pinned at e, so the epoch stays at e+1 while it empties the bag
-      of e-2, also that of e+2; who retires under stamp s is pinned at s-1 or s, so nobody fills the bag of e-2 then.
+  E5  Four bags are enough: a thread that steps from e to e+1 is pinned at e, so the epoch stays at e+1 while it empties
+      the bag of e-2, also that of e+2; a thread that retires under stamp s is pinned at s-1 or s, so none fills the bag
+      of e-2 then.
 No ABA: an address comes back only through a bag, so not while a thread that knew it is inside. So the pool of free
 batches is sound, too: reclaim_refill pops while pinned, and batches enter it from a bag or new.
 
@@ -25,8 +26,8 @@ batches is sound, too: reclaim_refill pops while pinned, and batches enter it fr
   init, clear              X        X      X        X
 Progress: leave, take and retire never wait (take may allocate); enter waits only while PIN_SLOTS threads are inside.
 Memory: entries in lists, + 2 * BATCH for each slot ever used, + the bags. These hold what was retired in four epochs,
-and an epoch lasts for BATCH retired entries; but who stays inside stops it, and what is retired meanwhile is not used
-again. Chunks go back to the system at clear.
+and an epoch lasts for BATCH retired entries; but a thread that stays inside stops it, and entries retired meanwhile are
+not used again. Chunks go back to the system at clear.
 Complexity: O(1); one call in BATCH looks at all slots.
 """
 
@@ -49,7 +50,7 @@ cdef struct NodeEntry:  # half a cache line
     atomic[uintptr_t] next    # address of the successor, and DELETED in the lowest bit: written by list operations
     atomic[uintptr_t] node    # the consumer node while alive, 0 when dead; in the pool, the next batch
     atomic[uint32_t] order    # position in the list, modulo 2**32; written before the entry is linked
-    atomic[uint32_t] hint     # where an entry further on is, perhaps: to be fetched ahead, never to be followed
+    atomic[uint32_t] hint     # address of a later entry, perhaps: to be fetched ahead, never to be followed
     NodeEntry* link           # next in a bag or batch: of the one thread that owns that
 
 cdef inline NodeEntry* entry_of(uintptr_t next) noexcept nogil:
@@ -60,7 +61,7 @@ cdef struct Garbage:
     void (*dispose)(Garbage* garbage, Pin* pin) noexcept nogil
 
 cdef struct Pin:  # a cache line: a thread's stay inside, and what it has to itself meanwhile
-    atomic[uint64_t] epoch    # 0: free. Claimed by compare-and-swap, read by whoever wants to step the epoch
+    atomic[uint64_t] epoch    # 0: free. Claimed by compare-and-swap, read by a thread that wants to step the epoch
     Reclaim* reclaim
     NodeEntry* cache          # free entries
     NodeEntry* retired        # unlinked, not yet in a bag
@@ -72,7 +73,7 @@ cdef struct Pin:  # a cache line: a thread's stay inside, and what it has to its
 cdef struct Reclaim:
     atomic[uint64_t] epoch            # from 1; stepped by compare-and-swap, read by all
     char padding[CACHE_LINE - 8]      # the bags' writers do not disturb the epoch's readers
-    atomic[uintptr_t] bags[BAGS]        # NodeEntry chains; pushed by any pinned thread, emptied by who stepped
+    atomic[uintptr_t] bags[BAGS]        # NodeEntry chains; pushed by any pinned thread, emptied by the one that stepped
     atomic[uintptr_t] garbage[BAGS]     # Garbage chains, likewise
     atomic[uintptr_t] pool            # batches of free entries, chained by `node`
     atomic[uintptr_t] chunks          # all memory of entries, chained; pushed only
@@ -104,7 +105,7 @@ cdef inline bint reclaim_init(Reclaim* r) noexcept nogil:  # False when memory i
 cdef inline bint reclaim_claim(Reclaim* r, Pin* pin) noexcept nogil:
     """Take a slot, if it is free: True for one caller only."""
     cdef uint64_t expected = 0
-    # A1: pairs with R1; whoever used this slot before is done with its cache.
+    # A1: pairs with R1; the thread that used this slot before is done with its cache.
     return pin.epoch.load() == 0 and pin.epoch.compare_exchange_strong(expected, r.epoch.load())
 
 cdef inline Pin* reclaim_enter(Reclaim* r) noexcept nogil:
@@ -122,7 +123,7 @@ cdef inline void reclaim_leave(Pin* pin) noexcept nogil:
     pin.epoch.store(0, memory_order_release)
 
 cdef inline void reclaim_give(Reclaim* r, NodeEntry* chain) noexcept nogil:
-    """Cut a chain of entries that nobody holds into batches for the pool."""
+    """Cut a chain of entries that no thread holds into batches for the pool."""
     cdef uintptr_t head
     cdef NodeEntry* batch
     cdef NodeEntry* last
@@ -141,7 +142,7 @@ cdef inline void reclaim_give(Reclaim* r, NodeEntry* chain) noexcept nogil:
             batch.node.store(head, memory_order_relaxed)
 
 cdef inline void reclaim_advance(Pin* pin) noexcept nogil:
-    """Step the epoch if everybody inside has seen it, and free what was retired GRACE epochs ago."""
+    """Step the epoch if every thread inside has seen it, and free what was retired GRACE epochs ago."""
     cdef Reclaim* r = pin.reclaim
     cdef uint64_t epoch = r.epoch.load(), seen
     cdef int i
@@ -183,7 +184,7 @@ cdef inline void reclaim_retire(Pin* pin, NodeEntry* entry) noexcept nogil:
         reclaim_flush(pin)
 
 cdef inline void reclaim_discard(Pin* pin, Garbage* garbage) noexcept nogil:
-    """Call garbage.dispose when no reader can hold it; nobody finds it any more."""
+    """Call garbage.dispose when no reader can hold it; no thread finds it any more."""
     cdef atomic[uintptr_t]* bag = &pin.reclaim.garbage[pin.reclaim.epoch.load() % BAGS]
     cdef uintptr_t head = bag.load()
     garbage.link = <Garbage*> head
@@ -220,7 +221,7 @@ cdef inline bint reclaim_refill(Pin* pin) noexcept nogil:
         batch = r.pool.load()
         if batch == 0:
             if r.capacity.load() >= CHUNK_ENTRIES_MAX:
-                thread_yield()  # perhaps to one who is inside and was preempted: that one holds up the epoch
+                thread_yield()  # perhaps to a preempted thread that is inside: it holds up the epoch
             if not reclaim_grow(r):
                 return False
         elif r.pool.compare_exchange_strong(batch, (<NodeEntry*> batch).node.load()):
@@ -241,7 +242,7 @@ cdef inline void reclaim_untake(Pin* pin, NodeEntry* entry) noexcept nogil:  # g
     pin.cache = entry
 
 cdef inline void reclaim_clear(Reclaim* r) noexcept nogil:
-    """Dispose of all garbage and free all entries. Nobody is inside, and no list is used again."""
+    """Dispose of all garbage and free all entries. No thread is inside, and no list is used again."""
     cdef int _i
     cdef Pin* pin
     cdef NodeEntry* chunk

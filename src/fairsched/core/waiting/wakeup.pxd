@@ -4,24 +4,25 @@ Source: Qpid Broker-J's AbstractQueue (notifyConsumer, noHigherPriorityWithCredi
 consumer is told, is the caller's. Where consumers of a queue may take different messages, core/queue/wake.pxd applies
 the policy to each message.
 
-How to use it. All calls are inside one pin. A claimed consumer is NOTIFIED; whoever claimed it tells it.
-    Who adds work, or makes some available again: makes it visible, and then calls wakeup_one.
-    Who becomes interested (interest_add, interest_set, interest_done): moves first, and then looks for work: by a
+Use. All calls are inside one pin. A claimed consumer is NOTIFIED; the thread that claimed it tells it.
+    A thread that adds work, or makes some available again: 1. makes it visible 2. wakeup_one.
+    A consumer that becomes interested (interest_add, interest_set, interest_done): 1. moves 2. checks for work: by a
         pull, or by wakeup_notify of its own node.
-    Who takes work: asks wakeup_outranked, and then acquires.
-    Who is no longer interested (interest_set, interest_remove), and a notified consumer that finds nothing it may take:
-        moves first, acquires first what it is still to get, and then, if work is left, calls wakeup_one (hand-over).
-        Before the move, or the acquire, the others would be judged by what is over: they would be outranked by a
-        consumer that is full, and stay asleep. (Broker-J may stall so.)
-`wants(context, node)` says whether a consumer could take the work in question; NULL: every one could. Of each candidate
-it is asked before it is asked of those who outrank it, so it may note in the context which work that candidate means.
+    A consumer that takes work: 1. wakeup_outranked 2. acquires.
+    A consumer that is no longer interested (interest_set, interest_remove), or was notified and finds nothing it may
+        take: 1. moves 2. acquires what it is still to get 3. if work is left, wakeup_one (hand-over). Before the first
+        two steps the others would be judged by an outdated state: they would be outranked by a consumer that is full,
+        and stay asleep. (Broker-J may stall so.)
+`wants(context, node)` returns whether a consumer could take the work in question; NULL: every one could. For each
+candidate it is called before it is called for the consumers that outrank that candidate, so it may note in the context
+the work that it means for the candidate.
 
-Why no work waits beside a consumer that sleeps and could take it. Lists change by sequentially consistent steps, so
-there is one order of them. Say that work was made visible (V), then a walk over Interested (R); that a consumer entered
-Interested (E), then looked (L). Then E < R, and the walk meets it; or V < R < E < L, and its look meets the work. What
-the walk meets, it claims; or another had claimed it, which then looks after that; or it is outranked by a consumer
-found interested or notified. That one looks for work, or hands over, in a step after it was found: as it came (its L),
-once it was notified, or as it left; and its hand-over is such a walk again.
+Why no work waits beside a sleeping consumer that could take it. Lists change by sequentially consistent steps, so there
+is one order of them. Say that work was made visible (V), then a walk over Interested (R); that a consumer entered
+Interested (E), then checked (L). Then E < R, and the walk meets it; or V < R < E < L, and its check meets the work. The
+walk claims each consumer that it meets; or another thread has claimed it, and it checks after that; or it is outranked
+by one found interested or notified. That one checks for work, or hands over, in a step after it was found: as it came
+(its L), once it was notified, or as it left; and its hand-over is such a walk again.
 What L reads has to be written so that V is a step in that order, too: by a sequentially consistent store or a
 read-modify-write, or under a lock that L also takes. A plain or a release store may still be under way to memory when R
 reads the lists, though V comes first in the program: R misses a consumer whose L then reads the old value, and the work
@@ -29,12 +30,12 @@ waits beside a sleeper. With the lock, either V had it before L, and is seen; or
 counters are release stores: so queue_offers, in queue/wake.pxd, takes its lock.)
 
   synchronization     any    X: needs external exclusion
-  all                  -     pinned; higher and possible also without a pin, where nobody adds or removes meanwhile
+  all                  -     pinned; higher and possible also without a pin, where no thread adds or removes meanwhile
 Nothing waits; wakeup_notify and wakeup_one claim, which waits for a move of the same node.
 A consumer on its way between Interested and Notified may be missed by wakeup_outranked with NULL: then one of lower
 priority takes the work. With `wants` it is not missed: All is walked, and states are read. (A state is written with
 release only; but the append that follows in the move is a step in the one order, and comes before the hand-over.)
-When memory is exhausted nobody can be claimed: NO_MEMORY, or NULL as though nobody were interested.
+When memory is exhausted no consumer can be claimed: NO_MEMORY, or NULL as though none were interested.
 Complexity: with NULL O(priorities / 64), and one or two loads where no priority is higher. With `wants` O(interested)
 and, for each candidate that wants the work, O(consumers of higher priority).
 """
@@ -51,7 +52,7 @@ from fairsched.core.waiting.reclaim cimport Pin
 from fairsched.core.waiting.walk cimport LIST_ALL, LIST_INTERESTED, InterestWalk, interestwalk_init, interestwalk_next
 
 cdef enum:
-    OUTRANKED = 2  # beside MOVED, NOT_MOVED and NO_MEMORY: not claimed, and whoever comes after it need not be asked
+    OUTRANKED = 2  # beside MOVED, NOT_MOVED and NO_MEMORY: not claimed, and consumers after it need not be asked
 
 ctypedef bint (*Wants)(void* context, ConsumerNode* node) noexcept nogil
 
@@ -61,7 +62,7 @@ cdef inline bint wakeup_higher(Interest* m, int32_t priority) noexcept nogil:
     return t.count != 0 and t.levels[0].priority > priority
 
 cdef inline bint wakeup_possible(Interest* m) noexcept nogil:
-    """False when nobody is interested; True when somebody may be. For a look before the work of a wake-up."""
+    """False when no consumer is interested; True when one may be. A check before the work of a wake-up."""
     cdef LevelTable* t = m.levels.load()
     return t.count != 0 and levels_next(t, LEVEL_INTERESTED, 0) < t.count
 
@@ -114,7 +115,7 @@ cdef inline int wakeup_notify(Interest* m, Pin* pin, ConsumerNode* node, Wants w
 cdef inline ConsumerNode* wakeup_one(Interest* m, Pin* pin, Wants wants, void* context) noexcept nogil:
     """Claim the first interested consumer that wants the work, by priority and then by age; it has to be told.
 
-    NULL: nobody wants it, or one of a higher priority than those who do is to have it.
+    NULL: no consumer wants it, or it is for one of a higher priority than those that do.
     """
     cdef ConsumerNode* node = interest_first(m, pin)
     cdef InterestWalk w

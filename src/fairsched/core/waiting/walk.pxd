@@ -44,7 +44,7 @@ cdef inline NodeList* interestwalk_single(Interest* m, InterestList which) noexc
 cdef inline bint interestwalk_seek(InterestWalk* w, uint32_t start) noexcept nogil:
     """Go to the beginning of the first level from `start` on; False when there is none left."""
     w.at = start
-    if w.which != LIST_ALL:  # has no bitmap: it holds somebody in every level
+    if w.which != LIST_ALL:  # has no bitmap: it holds a consumer in every level
         w.at = levels_next(w.table, <LevelIndex> w.which, start)
     if w.at >= w.table.count:
         return False
@@ -78,7 +78,7 @@ cdef inline NodeEntry* interestwalk_entry(ConsumerNode* node, InterestList which
     """The place of a node in a list, good inside; NULL: it has none, or is about to move.
 
     An entry that is alive after the state was read belongs to that state (node.pxd). The place in All is dead
-    before the state says so; but who removes the node stays inside until then, so it can still be looked at.
+    before the state says so; but the thread that removes the node stays inside until then, so it can still be read.
     """
     cdef NodeEntry* entry = <NodeEntry*> node.entry.load()  # A6: pairs with R6
     cdef uint32_t state = node.state.load()
@@ -126,7 +126,7 @@ cdef inline ConsumerNode* interestwalk_next(InterestWalk* w) noexcept nogil:
     return <ConsumerNode*> nodeiterator_next(&w.nodes)
 
 cdef inline int64_t interest_size(Interest* m, Pin* pin, InterestList which) noexcept nogil:
-    """Nodes in a list. Exact when nobody moves. O(priorities)."""
+    """Return the number of nodes in a list. Exact when no node moves. O(priorities)."""
     cdef NodeList* single = interestwalk_single(m, which)
     cdef LevelTable* t = m.levels.load()
     cdef int64_t size = 0
@@ -142,7 +142,7 @@ cdef inline int64_t interest_count(Interest* m) noexcept nogil:
     return m.count.load()
 
 cdef inline uint64_t interest_physical(Interest* m, InterestList which) noexcept nogil:
-    """Entries linked in a list, dead ones included. For tests: nobody else is inside."""
+    """Entries linked in a list, dead ones included. For tests: no other thread is inside."""
     cdef NodeList* single = interestwalk_single(m, which)
     cdef LevelTable* t = m.levels.load()
     cdef uint64_t count = 0
@@ -168,7 +168,7 @@ cdef inline bint interest_lists_valid(Interest* m, Pin* pin) noexcept nogil:
     return True
 
 cdef inline bint interest_valid(Interest* m, Pin* pin) noexcept nogil:
-    """True when lists, states and counters agree. For tests: nobody else is inside. O(linked)."""
+    """True when lists, states and counters agree. For tests: no other thread is inside. O(linked)."""
     cdef int64_t listed = 0
     cdef int which
     cdef InterestWalk w

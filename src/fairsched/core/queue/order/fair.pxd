@@ -1,8 +1,9 @@
 """The order of service of a fair queue: slots served by deficit weighted round robin (schedule/dwrr.pxd).
 
 A slot's FIFO holds exactly its messages that are available, so nothing that was taken another way is ever met. A
-message is acquired in its slot's turn, by anybody (turn.pxd, for who may not have everything), and charged its
-size, or 1, each time: a delivery that fails has cost the consumers as much. What leaves without service is not charged.
+message is acquired in its slot's turn, by any consumer (turn.pxd: by one that may not have every message), and charged
+its size, or 1, each time: a delivery that fails has cost the consumers as much. A message that leaves without service
+is not charged.
 
 Thread safety: none; the caller synchronizes. Complexity: in turn O(1), as in schedule/dwrr.pxd; from the middle of a
 slot, or back into it, O(the slot's messages before it).
@@ -22,7 +23,7 @@ cdef inline Message* fair_message(const Entry* entry) noexcept nogil:
     return <Message*> <uintptr_t> entry.token
 
 cdef inline Message* fair_first(SlotTable* t) noexcept nogil:
-    """The message whose turn it is; NULL: there is none. Grants quanta: to be asked by who takes what is found."""
+    """Return the message whose turn it is, or NULL. Grants quanta, so the caller must take the message."""
     if t.queued == 0:
         return NULL
     return fair_message(t.slots[dwrr_turn(t)].head)

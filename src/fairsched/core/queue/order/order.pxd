@@ -1,11 +1,11 @@
-"""The order of service: every message of a queue in its place, and which of them is the next that anybody may take.
+"""The order of service: every message of a queue in its place, and the next one that any consumer may take.
 
 Messages stand in levels (one, but in a priority queue), linked in the order of service; in a fair queue, whose order
 is a matter of whose turn it is, in that of arrival. They stay where they are while they are acquired, so that cursors
 (cursor.pxd) can walk, and what comes back is in its place again.
-Whoever takes any message walks nothing: each level has a front, which everything before has been passed; and what is
-available before it, because it came back or was inserted there, is in the heap `returned`. The front goes past each
-message once. In a fair queue the slots hold what is available.
+A consumer that takes any message does not walk: each level has a front, before which all messages have been passed.
+Messages available before it, which came back or were inserted there, are in the heap `returned`. The front passes each
+message once. In a fair queue the slots hold the available messages.
 
 Source: behaviour of Qpid Broker-J's queue kinds. Thread safety: none; the caller synchronizes.
 Complexity: first, taken, link O(1), O(log returned) for what came back, O(log n) in a sorted queue; a fair queue as in
@@ -144,18 +144,18 @@ cdef inline Message* order_fresh(Order* o) noexcept nogil:
     return NULL
 
 cdef inline Message* order_next(Order* o) noexcept nogil:
-    """The message that is next for anybody where there are no turns; NULL: none is available."""
+    """Return the message that is next for any consumer where there are no turns, or NULL."""
     cdef Message* m = order_fresh(o)
     return o.returned if o.returned != NULL and (m == NULL or message_before(o.returned, m)) else m
 
 cdef inline Message* order_look(Order* o) noexcept nogil:
-    """The message that is next for anybody, or, in a fair queue, some message; NULL: none is available."""
+    """Return the message that is next for any consumer, or, in a fair queue, some message; NULL: none is available."""
     if o.kind == KIND_FAIR:
         return o.returned if o.returned != NULL else fair_look(&o.slots)
     return order_next(o)
 
 cdef inline Message* order_first(Order* o) noexcept nogil:
-    """The message that is next for anybody; NULL: none is available. For who takes it: it may use up turns."""
+    """Return the message that is next for any consumer, or NULL. May use up turns, so the caller must take it."""
     if o.kind == KIND_FAIR:
         return o.returned if o.returned != NULL else fair_first(&o.slots)
     return order_next(o)
