@@ -17,20 +17,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.clock import ManualClock
 from support.threads import SOON, reach, result_of, start
 
 from fairsched import Batch, FairQueue, FairschedError, ShutDown
 from fairsched.pullqueue import PullQueue, Target
-
-
-class ManualClock:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class TestService:

@@ -7,7 +7,8 @@ import queue as queues
 from typing import Any
 
 import pytest
-from support.queue_engines import Engine, ManualClock, drain, items, lists_of, on_both, pulled
+from support.clock import ManualClock
+from support.queue_engines import Engine, drain, items, lists_of, on_both, pulled
 
 from fairsched import FairschedError, ShutDown
 

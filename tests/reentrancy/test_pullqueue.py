@@ -9,7 +9,20 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from support.history import History
-from support.intruders import BRIEF, Clock, Items, Number, Script, Seconds, Step, Truth, Visit, intruder, play, scripts
+from support.intruders import (
+    BRIEF,
+    IntrudedClock,
+    Items,
+    Number,
+    Script,
+    Seconds,
+    Step,
+    Truth,
+    Visit,
+    intruder,
+    play,
+    scripts,
+)
 
 from fairsched import ShutDown
 from fairsched.pullqueue import PullQueue, Target
@@ -67,7 +80,7 @@ class World:
         self.recipe = {"kind": kind, "groups": groups, "together": together, "credit": credit}
         self.history = History()
         self.items = Items()
-        self.clock = Clock()
+        self.clock = IntrudedClock()
         self.kind, self.groups, self.credit = kind, groups, credit
         self.inside: set[int] = set()
         self.acked: list[int] = []

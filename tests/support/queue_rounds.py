@@ -15,7 +15,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from support.queue_engines import ManualClock, lists_of
+from support.clock import ManualClock
+from support.queue_engines import lists_of
 
 KINDS = ("standard", "priority", "sorted", "last-value", "fair")
 GROUPS = (None, "shared", "standard")
