@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pamqp.commands import Queue
-from support.rabbitmq import eventually
+from support.waiting import eventually
 from support.wireclient import Server, WireClient
 
 

@@ -8,7 +8,7 @@ import ssl
 import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
-from support.rabbitmq import eventually
+from support.waiting import eventually
 
 import fairsched
 

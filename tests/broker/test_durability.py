@@ -19,7 +19,7 @@ from pathlib import Path
 import pika
 import pytest
 from support.outcomes import Outcomes
-from support.rabbitmq import eventually
+from support.waiting import eventually
 
 import fairsched
 from fairsched.broker._journal import Store

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.rabbitmq import EmbeddedNode, eventually
+from support.rabbitmq import EmbeddedNode
+from support.waiting import eventually
 
 import fairsched
 

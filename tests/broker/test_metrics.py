@@ -9,7 +9,7 @@ import sys
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from support.rabbitmq import eventually
+from support.waiting import eventually
 
 from fairsched import Broker, Consumer, Publisher
 from fairsched.broker import metrics

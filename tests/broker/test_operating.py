@@ -7,7 +7,7 @@ from typing import Any
 
 import pika
 import pytest
-from support.rabbitmq import eventually
+from support.waiting import eventually
 
 import fairsched
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from oracles.bands import ReferenceBands
 from support.clock import TICK, TICK_NS, TickingClock
 from support.draining import drained
-from support.rabbitmq import eventually
+from support.waiting import eventually
 
 from fairsched import ConfigurationError, FairQueue, Limit
 from fairsched.scheduling.bands import DEFAULT_BAND, LAST_BAND

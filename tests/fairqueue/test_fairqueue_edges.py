@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.threads import SOON, reach, result_of, start
+from support.threads import result_of, start
+from support.waiting import SOON, reach
 
 from fairsched import Dwrr, FairQueue, ShutDown
 

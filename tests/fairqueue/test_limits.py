@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from oracles.limits import ReferenceLimits
 from support.clock import TICK_NS, TickingClock
 from support.draining import drained
-from support.rabbitmq import eventually
+from support.waiting import eventually
 
 from fairsched import ConfigurationError, FairQueue, Limit, ShutDown
 from fairsched.delivery._delivery import Message, MessageSource

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from oracles.subkeys import ReferenceSubkeys
 from support.draining import drained
-from support.rabbitmq import eventually
+from support.waiting import eventually
 
 from fairsched import FairQueue, Limit
 

@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
 from support.running import busy
+from support.waiting import eventually
 
 from fairsched import CoDel, ConfigurationError, FairQueue, aio
 from fairsched.consumer import Consumer, consumer_counts

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
+from support.waiting import eventually, reach_in_loop
 
 from fairsched import aio
 
@@ -44,12 +45,6 @@ MOMENTS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110  # threads change what is waited for, and tell no event
-            await asyncio.sleep(0)
-
-
 @pytest.fixture
 def far(broker: Node) -> Iterator[str]:
     """The broker, so far away that there is time to cancel between its answers."""
@@ -77,7 +72,7 @@ def test_a_start_that_is_cancelled_leaves_nothing(
 
         task = asyncio.create_task(consume())
         await asyncio.sleep(0)
-        await until(lambda: MOMENTS[moment](consumer))
+        await reach_in_loop(lambda: MOMENTS[moment](consumer))
         for _ in range(times):
             task.cancel()
             await asyncio.sleep(0)

@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
 from support.running import busy
+from support.waiting import eventually
 
 from fairsched.consumer import App, Consumer, from_pika
 from fairsched.consumer.requeueing.pace import FIRST

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from support.rabbitmq import Broker, eventually, numbered
+from support.rabbitmq import Broker, numbered
+from support.waiting import eventually
 
 from fairsched import Consumer, Retry, aio
 

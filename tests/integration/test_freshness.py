@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import pytest
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
 from support.running import Running
+from support.waiting import eventually
 
 from fairsched import CoDel
 

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable
 import pika
 import pika.exceptions
 import pytest
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
+from support.waiting import eventually
 
 from fairsched import App, ConfigurationError, Consumer, aio
 

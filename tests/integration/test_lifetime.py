@@ -12,7 +12,8 @@ import warnings
 from collections.abc import Callable
 
 import pytest
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
+from support.waiting import eventually
 
 from fairsched import aio
 from fairsched.consumer import Consumer

@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 from support.outcomes import Outcomes
 from support.proxy import Proxy, behind
-from support.rabbitmq import Broker, eventually, make_broker, numbered
+from support.rabbitmq import Broker, make_broker, numbered
+from support.waiting import eventually
 
 WORKER = Path(__file__).parents[1] / "support" / "matrix_worker.py"
 WAYS = ["run", "iterator", "aio"]

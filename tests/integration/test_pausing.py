@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
 from support.running import Running
+from support.waiting import eventually
 
 from fairsched import App, ConfigurationError, Consumer, aio
 

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
+from support.waiting import eventually
 
 from fairsched import App, Consumer, FairQueue, Pool, aio
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
+from support.waiting import eventually
 from support.workshop import Workshop, undisturbed
 
 from fairsched.prefetch import analyse

@@ -16,7 +16,8 @@ import pika
 import pytest
 from support.outcomes import Outcomes
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
+from support.waiting import eventually
 
 from fairsched import App, ConnectionFailed, Message, MessageReturned, Publisher, PublishFailed, aio
 from fairsched.amqp.transport import Transport

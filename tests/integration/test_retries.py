@@ -21,7 +21,8 @@ import pika
 import pytest
 from support import retrying
 from support.outcomes import Outcomes
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
+from support.waiting import eventually
 from support.wiretables import Encoded, field, table
 
 from fairsched import App, ConfigurationError, Consumer, Retry, aio

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pytest
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
+from support.waiting import eventually
 
 from fairsched.consumer import Consumer
 

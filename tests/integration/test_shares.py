@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
 from support.running import busy, consume
+from support.waiting import eventually
 
 from fairsched.amqp.transport import Transport
 from fairsched.consumer import Consumer, Message

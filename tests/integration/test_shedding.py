@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
 from support.running import Running
+from support.waiting import eventually
 
 from fairsched import App, CoDel, ConfigurationError, aio
 from fairsched.consumer import Consumer, consumer_counts

@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable
 
 import pytest
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
 from support.running import Running, consume
+from support.waiting import eventually
 
 from fairsched import ConfigurationError, ConnectionFailed, QueueNotFound, aio
 from fairsched.consumer import Consumer

@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 from support.proxy import Proxy
-from support.rabbitmq import Node, eventually, free_ports, numbered
+from support.rabbitmq import Node, free_ports, numbered
 from support.running import Running
+from support.waiting import eventually
 
 from fairsched import App, Consumer, aio
 from fairsched.consumer import ConsumerState, client

@@ -16,8 +16,9 @@ from collections.abc import Callable
 
 import pytest
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
 from support.running import Running
+from support.waiting import eventually
 
 from fairsched import aio, from_pika
 from fairsched.consumer import Consumer

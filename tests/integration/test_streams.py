@@ -9,7 +9,8 @@ from typing import Any
 
 import pika
 import pytest
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
+from support.waiting import eventually
 
 from fairsched import CoDel, Consumer, Queue, Retry
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
 from support.running import Running
+from support.waiting import eventually
 
 Declare = Callable[..., str]
 #: Seconds of a handler; and what a connection lasts, so that it counts as one that lasts.

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from support.clock import ManualClock
-from support.threads import SOON, reach, result_of, start
+from support.threads import result_of, start
+from support.waiting import SOON, reach
 
 from fairsched import ShutDown
 from fairsched.pullqueue import Entry, PullQueue, Subscription, Target

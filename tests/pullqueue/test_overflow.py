@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from oracles.queue import ReferenceQueue
 from support.queue_engines import Engine, drain, items, on_both
-from support.threads import SOON, reach, result_of, start
+from support.threads import result_of, start
+from support.waiting import SOON, reach
 
 
 def content(queue: Any) -> list[Any]:

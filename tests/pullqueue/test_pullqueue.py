@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from support.clock import ManualClock
-from support.threads import SOON, reach, result_of, start
+from support.threads import result_of, start
+from support.waiting import SOON, reach
 
 from fairsched import ShutDown
 from fairsched.errors import ExistingConsumerPreventsExclusive, ExistingExclusiveConsumer

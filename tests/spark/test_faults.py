@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 from support.outcomes import Outcomes
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
 from support.spark.faulty import FaultySource, fault, reached
 from support.spark.launched import end
 from support.spark.queries import Rows, drain, into_files, load, query, rows_from_files
 from support.spark.refusing import REASON, STEPS, is_refused, refusing
 from support.spark.running import QUANTA, fill, options_of
+from support.waiting import eventually
 
 import fairsched
 from fairsched.spark import register

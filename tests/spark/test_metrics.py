@@ -14,10 +14,11 @@ import prometheus_client
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
 from support.spark.queries import Rows, into_files, load, query
 from support.spark.recipes import blocks_of
 from support.spark.running import fill, options_of
+from support.waiting import eventually
 
 from fairsched.spark import metrics, register
 from fairsched.spark.metrics import OTHER, QueryCollector

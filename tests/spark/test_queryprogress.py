@@ -12,10 +12,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
 from support.spark.queries import Rows, drain, load
 from support.spark.recipes import blocks_of
 from support.spark.running import fill, options_of
+from support.waiting import eventually
 
 from fairsched.spark import progress
 from fairsched.spark.source.options import source_options

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from oracles.dwrr import ReferenceDwrr
 from pyspark.errors import AnalysisException
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
 from support.spark.failing import failure
 from support.spark.faulty import FaultySource, fault, reached
 from support.spark.queries import Rows, drain, load, query
 from support.spark.running import QUANTA, fill, options_of, unique
+from support.waiting import eventually
 
 from fairsched.spark import register
 

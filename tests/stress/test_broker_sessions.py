@@ -18,8 +18,8 @@ import pytest
 from pamqp import base, frame
 from pamqp.commands import Basic, Channel, Connection, Queue
 from pamqp.header import ContentHeader
-from support.rabbitmq import eventually
 from support.sessions import Witness, attack
+from support.waiting import eventually
 
 import fairsched
 

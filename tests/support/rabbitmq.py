@@ -14,13 +14,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import pika
+from support.waiting import eventually
 
 REMEDY = (
     "RabbitMQ is needed for these tests and was not found. On Debian or Ubuntu: apt-get install rabbitmq-server; "
@@ -69,15 +69,6 @@ MESSAGES = """
 
 #: Returns once what was declared is on disk.
 SYNC = "mnesia:sync_log()."
-
-
-def eventually(condition: Callable[[], object], timeout: float = 30.0, what: str = "") -> None:
-    """Return once `condition()` is true; fail when that takes longer than `timeout` seconds."""
-    pause = threading.Event()
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what or condition}"
-        pause.wait(0.01)
 
 
 def numbered(count: int) -> list[bytes]:

@@ -21,7 +21,7 @@ from typing import Any
 import pika
 from pamqp import body, frame, header
 from pamqp.commands import Basic, Channel, Confirm, Connection, Exchange, Queue, Tx
-from support.rabbitmq import eventually
+from support.waiting import eventually
 
 QUEUES = [*(f"q{number}" for number in range(6)), "q0", "q1", "q3", "", "amq.rabbitmq.reply-to"]
 EXCHANGES = ["x0", "x1", "x2", "x3", "amq.topic", "amq.direct", "amq.fanout", "amq.match"]

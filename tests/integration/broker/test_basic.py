@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from pamqp.commands import Basic, Channel, Exchange, Queue
-from support.rabbitmq import eventually, numbered
+from support.rabbitmq import numbered
+from support.waiting import eventually
 from support.wireclient import CAPABILITIES, Dial, Name, WireChannel, WireClient, raw_method
 
 # Publish and get --------------------------------------------------------------------------------------------------

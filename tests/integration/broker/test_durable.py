@@ -9,7 +9,8 @@ from contextlib import contextmanager, suppress
 
 import pika
 import pytest
-from support.rabbitmq import EmbeddedNode, Node, eventually
+from support.rabbitmq import EmbeddedNode, Node
+from support.waiting import eventually
 
 Channel = pika.adapters.blocking_connection.BlockingChannel
 

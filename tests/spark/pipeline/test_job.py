@@ -20,9 +20,10 @@ from urllib.parse import unquote, urlsplit
 import pika
 import pyarrow.parquet as pq
 import pytest
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
 from support.spark.home import brief_jvm, with_brief_jvm
 from support.spark.launched import SLOW_START
+from support.waiting import eventually
 
 from fairsched.cli import exits
 from fairsched.cli.commands.pipeline import _run

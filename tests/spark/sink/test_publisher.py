@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
+from support.waiting import eventually
 
 from fairsched import PublishFailed
 from fairsched.errors import ConfigurationError, FairschedError

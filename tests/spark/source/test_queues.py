@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
 from support.spark.running import QUANTA, Driver, bodies, counts, fill, no_larger_files, options_of, unique
+from support.waiting import eventually
 
 from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError, QueueNotFound, RequestRefused
 from fairsched.spark.source import batch as batches

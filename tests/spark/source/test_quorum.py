@@ -10,8 +10,9 @@ from typing import Any
 
 import pika
 import pytest
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
 from support.spark.running import Driver
+from support.waiting import eventually
 
 pytestmark = [pytest.mark.rabbitmq("quorum queues with a delivery limit"), pytest.mark.slow]
 Declare = Callable[..., list[str]]

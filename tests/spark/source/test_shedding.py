@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
 from support.spark.queries import Rows, drain, load
 from support.spark.running import Driver, bodies, options_of, unique
+from support.waiting import eventually
 
 from fairsched import CoDel
 from fairsched.consumer.requeueing.shedding import MAX_RETURNS

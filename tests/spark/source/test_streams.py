@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
 from support.spark import running
 from support.spark.running import Driver, bodies, counts, schema_of, unique
 from support.streamprotocol import store_offset
+from support.waiting import eventually
 
 from fairsched.errors import ConnectionFailed, FairschedError
 from fairsched.spark.broker import open_session

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
 from support.spark.running import Driver, bodies, fill, options_of
+from support.waiting import eventually
 
 from fairsched.errors import ConnectionFailed
 from fairsched.spark.source import partition
