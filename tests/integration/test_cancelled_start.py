@@ -10,13 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from support.declare import Declare
 from support.proxy import Proxy, behind
 from support.rabbitmq import Node, numbered
 from support.waiting import eventually, reach_in_loop
 
 from fairsched import aio
-
-Declare = Callable[..., str]
 
 COUNT = 50
 

@@ -8,17 +8,15 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
+from support.declare import Declare
 from support.rabbitmq import Node
 from support.waiting import eventually
-
-Declare = Callable[..., str]
 
 MESSAGES = 300
 LONG = 200_000  # in two frames

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
+from support.declare import Declare
 from support.proxy import Proxy, behind
 from support.rabbitmq import Node
 from support.running import Running
@@ -22,7 +23,6 @@ from support.waiting import eventually
 from fairsched import CoDel
 
 pytestmark = pytest.mark.steady
-Declare = Callable[..., str]
 
 #: Messages a second, and for how many seconds; a quarter of them come to the slow consumer as long as it takes them.
 RATE, SECONDS = 100, 12.0

@@ -10,12 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.declare import Declare
 from support.rabbitmq import Node, numbered
 from support.waiting import eventually
 
 from fairsched import CoDel, Consumer, Limit, Queue, aio
-
-Declare = Callable[..., str]
 
 
 class Crew:

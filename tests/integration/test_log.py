@@ -5,16 +5,14 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.declare import Declare
 from support.rabbitmq import Broker, numbered
 from support.waiting import eventually
 
 from fairsched import Consumer, Publisher
-
-Declare = Callable[..., str]
 
 
 def story(caplog: pytest.LogCaptureFixture) -> list[str]:

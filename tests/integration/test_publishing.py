@@ -14,6 +14,7 @@ from typing import Any
 
 import pika
 import pytest
+from support.declare import Declare
 from support.outcomes import Outcomes
 from support.proxy import Proxy, behind
 from support.rabbitmq import Node, numbered
@@ -24,7 +25,6 @@ from fairsched.amqp.transport import Transport
 from fairsched.consumer import Consumer
 from fairsched.publisher.transport import PublisherTransport
 
-Declare = Callable[..., str]
 #: What a broker begins with.
 START = pika.frame.Method(0, pika.spec.Connection.Start(0, 9, {}, b"PLAIN", b"en_US")).marshal()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
+from support.declare import Declare
 from support.outcomes import Outcomes
 from support.proxy import Proxy, behind
 from support.rabbitmq import Node, numbered
@@ -15,9 +15,6 @@ from support.running import Running
 from support.waiting import eventually
 
 from fairsched.consumer import Consumer
-
-Declare = Callable[..., str]
-
 
 MESSAGES = 50_000
 

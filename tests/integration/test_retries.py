@@ -20,6 +20,7 @@ from typing import Any, Literal
 import pika
 import pytest
 from support import retrying
+from support.declare import Declare
 from support.outcomes import Outcomes
 from support.rabbitmq import Node, numbered
 from support.waiting import eventually
@@ -27,8 +28,6 @@ from support.wiretables import Encoded, field, table
 
 from fairsched import App, ConfigurationError, Consumer, Retry, aio
 from fairsched.consumer.handling import retries
-
-Declare = Callable[..., str]
 
 
 def letters(broker: Node, queue: str) -> list[tuple[bytes, pika.BasicProperties]]:

@@ -7,9 +7,9 @@ import select
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
+from support.declare import Declare
 from support.rabbitmq import Node, numbered
 from support.running import busy, consume
 from support.waiting import eventually
@@ -19,7 +19,6 @@ from fairsched.consumer import Consumer, Message
 from fairsched.fairness import jain
 
 pytestmark = pytest.mark.steady
-Declare = Callable[..., str]
 
 
 def test_the_seed_experiment_gives_every_queue_its_share(broker: Node, new_queue: Declare) -> None:

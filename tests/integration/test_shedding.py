@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
+from support.declare import Declare
 from support.rabbitmq import Node, numbered
 from support.running import Running
 from support.waiting import eventually
@@ -19,7 +20,6 @@ from fairsched import App, CoDel, ConfigurationError, aio
 from fairsched.consumer import Consumer, consumer_counts
 
 pytestmark = pytest.mark.steady
-Declare = Callable[..., str]
 
 #: A handler that is asked for more than it can do: 25 messages of 40 ms each are a second of waiting.
 LAW = CoDel(0.1, 0.1)

@@ -10,13 +10,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.declare import Declare
 from support.proxy import Proxy
 from support.rabbitmq import Node, free_ports, numbered
 from support.running import Running
@@ -24,8 +25,6 @@ from support.waiting import eventually
 
 from fairsched import App, Consumer, aio
 from fairsched.consumer import ConsumerState, client
-
-Declare = Callable[..., str]
 
 
 def test_the_state_from_before_the_start_to_the_end(broker: Node, new_queue: Declare) -> None:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from support.declare import Declare
 from support.proxy import Proxy, behind
 from support.rabbitmq import Node, numbered
 from support.running import Running
@@ -22,8 +23,6 @@ from support.waiting import eventually
 
 from fairsched import aio, from_pika
 from fairsched.consumer import Consumer
-
-Declare = Callable[..., str]
 
 
 @pytest.mark.usefixtures("either_way")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pika
 import pytest
+from support.declare import Declare
 from support.rabbitmq import Node, numbered
 from support.waiting import eventually
 
@@ -16,7 +17,6 @@ from fairsched import CoDel, Consumer, Queue, Retry
 
 pytestmark = pytest.mark.rabbitmq("streams")
 
-Declare = Callable[..., str]
 STREAM = {"x-queue-type": "stream"}
 COUNT = 30
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.declare import DeclareAll
 from support.outcomes import Outcomes
 from support.proxy import Proxy, behind
 from support.rabbitmq import Node
@@ -30,7 +31,6 @@ from fairsched.spark import register
 from fairsched.spark.pipeline.home import link
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos, pytest.mark.timeout(900)]
-Declare = Callable[..., list[str]]
 
 #: What the scripts import, and the queries refer to by name.
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -83,7 +83,7 @@ def check(
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_workers_that_end_in_three_batches(
-    stage: str, spark: Any, broker: Node, queues: Declare, tmp_path: Path, outcomes: Outcomes
+    stage: str, spark: Any, broker: Node, queues: DeclareAll, tmp_path: Path, outcomes: Outcomes
 ) -> None:
     names = queues(10)
     expected = fill(broker, names, 300)
@@ -106,7 +106,7 @@ def test_workers_that_end_in_three_batches(
 
 
 def test_drivers_that_are_killed(
-    spark: Any, launch: Any, broker: Node, queues: Declare, tmp_path: Path, outcomes: Outcomes
+    spark: Any, launch: Any, broker: Node, queues: DeclareAll, tmp_path: Path, outcomes: Outcomes
 ) -> None:
     register(spark)
     names: dict[str, list[str]] = {}
@@ -128,7 +128,7 @@ def test_drivers_that_are_killed(
 
 @pytest.mark.rabbitmq("streams")
 def test_a_driver_that_reads_streams_and_is_killed(
-    spark: Any, launch: Any, broker: Node, queues: Declare, tmp_path: Path, outcomes: Outcomes
+    spark: Any, launch: Any, broker: Node, queues: DeclareAll, tmp_path: Path, outcomes: Outcomes
 ) -> None:
     register(spark)
     (folder := tmp_path / "streams").mkdir()
@@ -148,7 +148,7 @@ def test_a_driver_that_reads_streams_and_is_killed(
 
 @pytest.mark.parametrize("kind", ["queues", pytest.param("streams", marks=pytest.mark.rabbitmq("streams"))])
 def test_a_driver_that_is_killed_while_it_refuses_rows(
-    kind: str, spark: Any, launch: Any, broker: Node, queues: Declare, tmp_path: Path, outcomes: Outcomes
+    kind: str, spark: Any, launch: Any, broker: Node, queues: DeclareAll, tmp_path: Path, outcomes: Outcomes
 ) -> None:
     """Between any two steps: each refused message arrives with its reason, each good one in its file."""
     register(spark)
@@ -236,7 +236,7 @@ def archive(folder: Path) -> Path:
 
 
 def test_executors_that_are_killed_and_have_us_from_an_archive(
-    spark: Any, launch: Any, broker: Node, queues: Declare, tmp_path: Path, outcomes: Outcomes
+    spark: Any, launch: Any, broker: Node, queues: DeclareAll, tmp_path: Path, outcomes: Outcomes
 ) -> None:
     places, names, expected = [], {}, {}
     for stage in STAGES:
