@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from support.wireclient import Name, Server
 
+# Some of the clients are compiled, or take long to start; `make test-quick` needs neither.
+pytestmark = pytest.mark.integration
+
 SCRIPTS = Path(__file__).parents[2] / "support" / "clients"
 
 
