@@ -84,7 +84,7 @@ def test_no_property_arrives_as_none(channel: WireChannel, queue: str) -> None:
     assert {key: getattr(got, key) for key in PROPERTIES} == dict.fromkeys(PROPERTIES)
 
 
-@pytest.mark.parametrize("size", [0, 1, 131064, 131065, 3_000_000])
+@pytest.mark.parametrize("size", [0, 1, 4088, 131064, 131065, 3_000_000])
 def test_bodies_of_any_size(channel: WireChannel, queue: str, size: int) -> None:
     content = bytes(range(256)) * (size // 256) + b"e" * (size % 256)
     channel.published(content, routing_key=queue)
