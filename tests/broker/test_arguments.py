@@ -1,4 +1,4 @@
-"""What x-arguments of a queue, and properties of a message, have the broker do."""
+"""The effects of x-arguments of a queue, and of properties of a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client does with queues and messages, through pika."""
+"""A client's operations on queues and messages, through pika."""
 
 from __future__ import annotations
 

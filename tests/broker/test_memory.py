@@ -1,4 +1,4 @@
-"""What the broker keeps of memory: little for a message, and nothing once it is gone."""
+"""The memory a broker keeps: little for a message, and nothing once it is gone."""
 
 from __future__ import annotations
 

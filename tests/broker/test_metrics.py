@@ -1,4 +1,4 @@
-"""What Prometheus is told of the embedded broker, against its own status."""
+"""The metrics Prometheus is told of the embedded broker, against its own status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Prometheus is told: by prometheus_client's own parser, against what the consumer says of itself."""
+"""The metrics Prometheus is told: by prometheus_client's own parser, against what the consumer says of itself."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ class TestPlaces:
         return found
 
     def may_be_taken(self, fair: FairQueue, name: str) -> int:
-        """How many more may be in hand."""
+        """Return how many more may be in hand."""
         fair.put_many(name, range(5))
         found = drained(fair)
         assert {one for one, _ in found} <= {name}

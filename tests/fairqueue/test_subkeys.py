@@ -454,7 +454,7 @@ TestSubkeysMachine = SubkeysMachine.TestCase
 
 
 def sums(served: list[tuple[Any, int]]) -> list[Counter[Any]]:
-    """What each was served after each message."""
+    """Return the service of each slot after each message."""
     so_far: Counter[Any] = Counter()
     found = [so_far.copy()]
     for who, cost in served:

@@ -1,4 +1,4 @@
-"""What is called round handlers, on a real broker: middleware, decoding, the time limit."""
+"""The calls around handlers, on a real broker: middleware, decoding, the time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a consumer does with messages, against a real broker."""
+"""A consumer's treatment of messages, against a real broker."""
 
 from __future__ import annotations
 

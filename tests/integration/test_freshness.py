@@ -33,7 +33,7 @@ ATTEMPTS = 3
 
 
 class Steady(NamedTuple):
-    """What was measured, once windows had filled: 99th percentiles in seconds, and messages handled a second."""
+    """The measurements, once windows had filled: 99th percentiles in seconds, and messages handled a second."""
 
     wait: float  # from arrival in a consumer to the start of the handler
     age: float  # from publication to that

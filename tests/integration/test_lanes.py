@@ -42,7 +42,7 @@ def account(message: object) -> str:
 
 
 class Journal:
-    """Who was handled when: the first deliveries of each key, and whether two of one key ran at once."""
+    """The order of handling: the first deliveries of each key, and whether two of one key ran at once."""
 
     def __init__(self) -> None:
         self.first: defaultdict[str, list[int]] = defaultdict(list)

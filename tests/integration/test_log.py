@@ -1,4 +1,4 @@
-"""What the log tells of a consumer and a publisher: an operator who has nothing else knows what happened."""
+"""The log of a consumer and a publisher: an operator who has nothing else knows what happened."""
 
 from __future__ import annotations
 

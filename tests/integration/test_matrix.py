@@ -111,7 +111,7 @@ class Cell:
         return self._together.wait(PATIENCE) == 0
 
     def again(self) -> int:
-        """How often messages were handled once more."""
+        """Return how often messages were handled once more."""
         return self.handled.total() - len(self.handled)
 
 
@@ -225,7 +225,7 @@ Played = Callable[[str], dict[tuple[str, str], Cell | BaseException]]
 
 @pytest.fixture(scope="module")
 def played(broker: Broker) -> Played:
-    """What became of all cells under a fault; they are played side by side, when the first of them is wanted."""
+    """Return the results of all cells under a fault; they are played side by side, when the first of them is wanted."""
     found: dict[str, dict[tuple[str, str], Cell | BaseException]] = {}
 
     def play(fault: str) -> dict[tuple[str, str], Cell | BaseException]:

@@ -1,4 +1,4 @@
-"""Who is served how much, against a real broker."""
+"""The share of each queue, against a real broker."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def deliveries(*consumers: Running) -> Counter[bytes]:
-    """How often each message was handled, by whichever consumer."""
+    """Return how often each message was handled, by any consumer."""
     total: Counter[bytes] = Counter()
     for one in consumers:
         # A copy is made in one step, whatever it counts meanwhile.

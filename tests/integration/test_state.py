@@ -1,4 +1,4 @@
-"""What a consumer says of its state, and what probes are told, on a real broker."""
+"""A consumer's reports of its state, and the answers to probes, on a real broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may subscribe, and who is live; callbacks that fail; closing; and what is refused."""
+"""The consumers that may subscribe, and those that are live; callbacks that fail; closing; and what is refused."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from fairsched.pullqueue import Entry, PullQueue, Subscription, Target
 
 
 class Interrupt(BaseException):
-    """What nobody may swallow."""
+    """An exception that no handler may swallow."""
 
 
 class Interrupter:

@@ -13,7 +13,7 @@ from support.waiting import SOON, reach
 
 
 def content(queue: Any) -> list[Any]:
-    """What a browser sees."""
+    """Return the messages a browser sees."""
     browser = queue.subscribe("content", acquires=False)
     seen = items(drain(browser))
     browser.cancel()

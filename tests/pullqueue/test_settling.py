@@ -1,4 +1,4 @@
-"""What becomes of a message that was pulled: ack, release, reject, expiry, attempts."""
+"""The fate of a message that was pulled: ack, release, reject, expiry, attempts."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Key:
 
 
 class Consumer:
-    """Who pulls, with a filter and a callback that are points."""
+    """A consumer that pulls, with a filter and a callback that are points."""
 
     def __init__(self, world: World, number: int, picky: bool) -> None:
         self.number, self.picky = number, picky

@@ -1,4 +1,4 @@
-"""What Prometheus is told of streaming queries: by real ones, over a real scrape."""
+"""The metrics Prometheus is told of streaming queries: by real ones, over a real scrape."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ ROUND, PAUSE = 50, 0.25
 
 
 def sample(driver: psutil.Process, port: int, folder: Path) -> Sample:
-    """What each of the processes holds now."""
+    """Return what each of the processes holds now."""
     found: Sample = {"broker connections": 0, "jvm heap: MB": int((folder / "heap").read_text()) / MEGABYTE}
     for kind, processes in family(driver).items():
         found[f"{kind}: processes"] = len(processes)

@@ -114,7 +114,7 @@ class Job:
         self.until(lambda: self.driver.poll() == 0, "the driver ends")
 
     def rows(self) -> pa.Table:
-        """What stands in the files; nothing while one of them is just replaced."""
+        """Return the contents of the files; nothing while one of them is just replaced."""
         try:
             return pq.read_table(self.folder / "rows", columns=["body", "redelivered", "batch"])
         except (OSError, pa.ArrowInvalid):

@@ -22,7 +22,7 @@ SLOTS, MOST = 4, 2
 
 
 class Hands:
-    """How many of each slot are in hand; each thread notes its own before it releases it."""
+    """The number of each slot in hand; each thread notes its own before it releases it."""
 
     def __init__(self) -> None:
         self.now: Counter[int] = Counter()

@@ -39,7 +39,7 @@ def delivery(channel: int, tag: int, body: bytes, redelivered: bool = False, pro
 
 
 def octets_kept(message: Message) -> int:
-    """How long that is what a message has its method and its content header in."""
+    """Return how long the frames are in which a message has its method and its content header in."""
     return max(len(found) for found in gc.get_referents(message) if type(found) is bytes)
 
 

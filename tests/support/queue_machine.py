@@ -53,7 +53,7 @@ class QueueMachine(RuleBasedStateMachine):
         dead.append((item, reason))
 
     def message(self, data: st.DataObject) -> dict[str, Any]:
-        """What else is put with a message."""
+        """The other arguments a message is put with."""
         what = data.draw(st.sampled_from(["plain", "plain", "plain", *self.times]))
         if what == "ttl":
             return {"ttl": data.draw(st.integers(0, 5))}

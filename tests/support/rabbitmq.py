@@ -119,7 +119,7 @@ USERS = {"guest": "guest", "app": "hush-hush"}
 
 
 class Broker(ABC):
-    """What tests do at a broker; it may be killed and started again over the same data."""
+    """A broker, and the operations of tests on it; it may be killed and started again over the same data."""
 
     port: int
     _process: subprocess.Popen[Any] | None = None
@@ -150,7 +150,7 @@ class Broker(ABC):
 
     @abstractmethod
     def channels(self) -> int:
-        """How many channels are open."""
+        """Return how many channels are open."""
 
     @abstractmethod
     def add_user(self, name: str, password: str) -> str:

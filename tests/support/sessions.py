@@ -251,7 +251,7 @@ class Sessions:
         return b"".join(frame.marshal(one, channel) for one in [method, *again])
 
     def session(self) -> list[bytes]:
-        """What a client sends: octets of the handshake, methods and messages."""
+        """Return what a client sends: octets of the handshake, methods and messages."""
         choice = self.choice
         parts = list(choice.choice(self._handshakes))
         if rarely(choice, 0.05):

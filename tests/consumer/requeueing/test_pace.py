@@ -1,4 +1,4 @@
-"""How long messages that fail again are held back, by a clock that tests move."""
+"""The time for which messages that fail again are held back, by a clock that tests move."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Timers:
 
     @property
     def next(self) -> float:
-        """When the next timer is due."""
+        """Return when the next timer is due."""
         return self._timers[0][0]
 
     @property

@@ -1,4 +1,4 @@
-"""Clients that nobody here wrote, unchanged, on both brokers. `make test` installs them."""
+"""Clients of other projects, unchanged, on both brokers. `make test` installs them."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ RULES = Shedding(0.05, 0.1, "flag")
 
 
 def by_law(sent: list[int], taken: list[int], rules: Shedding) -> list[bool]:
-    """What one law says about all messages of a queue, in microseconds."""
+    """The answers of one law about all messages of a queue, in microseconds."""
     law = CoDel(rules.target, rules.interval, max_returns=MAX_RETURNS)
     moments = np.array([sent, taken], np.int64).reshape(2, -1) * 1000
     return law.should_return_many(moments[0], moments[1], 2**31).tolist()
