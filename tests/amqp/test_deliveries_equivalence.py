@@ -280,7 +280,7 @@ HANDSHAKE = b"".join(
 
 
 class Session:
-    """What a broker might send: `frames` in their order, of `chance`.
+    """Output that a broker might send: `frames` in their order, of `chance`.
 
     A frame is at most as long as was agreed, contents of one channel do not overlap, and what is answered was asked.
     """

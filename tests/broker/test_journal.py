@@ -1,4 +1,4 @@
-"""What was on disk is there again, whatever ended the process; what was dropped is not, and its room is used again."""
+"""Batches on disk survive any end of the process; dropped ones do not, and their room is used again."""
 
 from __future__ import annotations
 

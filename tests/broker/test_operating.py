@@ -1,4 +1,4 @@
-"""What its operator does to a broker that runs: connections closed, the memory limit moved."""
+"""An operator's commands to a running broker: connections closed, the memory limit moved."""
 
 from __future__ import annotations
 

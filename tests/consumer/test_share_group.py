@@ -364,7 +364,7 @@ def test_a_slot_at_its_limit_stands_back_for_what_others_serve_of_it(monkeypatch
 
 
 def test_every_band_is_in_step_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is served after the others is behind them, always."""
+    """A slot served after the others is always behind them."""
     late = Queue("late", band=7)
     found = together([([late, "a", "b"], 400), (["a"], 400)], 80, monkeypatch)
     assert found == pytest.approx({"a": 400, "b": 400}, abs=20)

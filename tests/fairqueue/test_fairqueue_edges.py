@@ -209,7 +209,7 @@ class TestRoom:
 
 class TestArguments:
     def test_hold_asks_for_truth_before_it_begins(self) -> None:
-        """What is asked empties the tenant, which is forgotten."""
+        """A question empties the tenant, which is forgotten."""
         fair = FairQueue({"a": 1}, default_quantum=1)
 
         class Truth:

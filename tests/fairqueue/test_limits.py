@@ -210,7 +210,7 @@ class TestPlaces:
         assert not kept.settled
 
     def test_a_place_of_a_tenant_that_was_forgotten_is_none_of_another(self) -> None:
-        """Where there is only a rate, nobody counts what is in hand, and the tenant is forgotten meanwhile."""
+        """With a rate alone, messages in hand are not counted, and the tenant is forgotten meanwhile."""
         clock = TickingClock()
         fair = FairQueue(default_quantum=1, clock=clock, limit=Limit(rate=1))
         late = self.taken(fair, "late")

@@ -109,5 +109,5 @@ def test_codel_keeps_buffers_short_at_the_same_throughput(broker: Node, new_queu
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_small_windows_keep_messages_young_at_the_same_throughput(broker: Node, new_queue: Declare) -> None:
-    """What is not taken in need not be returned: five times younger, from publication on."""
+    """Messages that are not taken in need not be returned: five times younger, from publication on."""
     compare(broker, new_queue, lambda plain, fresh: plain.age >= 5 * fresh.age, prefetch="auto")

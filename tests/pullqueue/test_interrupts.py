@@ -1,4 +1,4 @@
-"""What a callback raises that is no Exception: everybody is told first, nothing is lost, and then it is raised."""
+"""A callback that raises no Exception: all waiters are told first, nothing is lost, and then it is raised."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_everybody_is_told_though_one_is_interrupted() -> None:
 
 
 def test_all_that_one_call_claims_are_told() -> None:
-    """What was held comes free at once, and claims a consumer for each: after an interrupt, puts still wake others."""
+    """Held messages come free at once, and claims a consumer for each: after an interrupt, puts still wake others."""
     clock = FailingClock()
     queue = PullQueue(clock=clock)
     told: list[str] = []

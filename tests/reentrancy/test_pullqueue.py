@@ -205,7 +205,7 @@ class World:
         assert sorted(lists) == [consumer.subscription.name for consumer in self.consumers]
 
     def finish(self) -> None:
-        """Who was told pulls until nothing is left for him; then nobody else finds anything. Then all is taken."""
+        """A consumer that was told pulls until nothing is left for it; then no other finds anything."""
         for entry in self.entries:
             entry.release()
         self.entries.clear()

@@ -1,4 +1,4 @@
-"""What is lost and what is repeated when workers, executors and drivers die: nothing, and little.
+"""Losses and repetitions when workers, executors and drivers die: nothing, and little.
 
 Ten queues of 300 messages, quanta 4 to 40, batches of 1100, two partitions. The sink overwrites the files of a batch,
 so it is idempotent by the number of the batch, and duplicates are those of the source.

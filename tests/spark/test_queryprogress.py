@@ -1,4 +1,4 @@
-"""What `fairsched.spark.progress` makes of a query's progress, and that the progress names what is read."""
+"""The reading by `fairsched.spark.progress` of a query's progress, and that the progress names what is read."""
 
 from __future__ import annotations
 

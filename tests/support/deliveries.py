@@ -44,7 +44,7 @@ def octets_kept(message: Message) -> int:
 
 
 class Channel(ChannelDeliveries):
-    """What one channel delivered; `broker` and `number` say where its settlements go."""
+    """The deliveries of one channel; `broker` and `number` say where its settlements go."""
 
     def __init__(self, queue: str, settlements: Settlements, intake: Intake, broker: Broker, number: int) -> None:
         super().__init__(queue, settlements, intake)

@@ -39,7 +39,7 @@ def note(*recipe: object) -> None:
 
 
 class Refusal(Exception):
-    """What a point raises when that is the visit."""
+    """The exception a point raises as its visit."""
 
 
 @dataclass(eq=False)

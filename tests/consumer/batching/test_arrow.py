@@ -378,7 +378,7 @@ def test_batches_are_taken_inside_the_block_only() -> None:
 
 
 class CArray(ctypes.Structure):
-    """What the specification says about struct ArrowArray."""
+    """The specification's layout of struct ArrowArray."""
 
 
 CArray._fields_ = [

@@ -686,7 +686,7 @@ def _with_name(method: Any, **names: str) -> Any:
 
 
 def test_breaks_of_lines_are_left_out_of_names(channel: WireChannel, name: Name) -> None:
-    """Where a name is declared, bound or deleted; elsewhere it is taken as it is."""
+    """Breaks are left out of names that are declared, bound or deleted; elsewhere it is taken as it is."""
     queue, exchange = name(), name()
     odd, odd_exchange = f"{queue[:3]}\r\n{queue[3:]}\n", f"\n{exchange[:3]}\r{exchange[3:]}"
     assert channel.call(_with_name(Queue.Declare(), queue=odd)).queue == queue

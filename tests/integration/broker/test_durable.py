@@ -1,4 +1,4 @@
-"""What outlives a broker that is killed, or restarted in good order: of RabbitMQ, and of the embedded one with a data
+"""State that survives a kill, or a restart in good order: of RabbitMQ, and of the embedded one with a data
 directory."""
 
 from __future__ import annotations

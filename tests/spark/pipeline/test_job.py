@@ -191,7 +191,7 @@ def finished(job: Any, *arguments: str, **changes: str) -> str:
 
 
 def written(folder: Path) -> Any:
-    """What stands in the sink's log: an attempt that ended with its JVM may leave a file of no bytes beside."""
+    """Return the contents of the sink's log: an attempt that ended with its JVM may leave a file of no bytes beside."""
     logs = [log.read_text().splitlines()[1:] for log in (folder / "_spark_metadata").glob("[0-9]*")]
     urls = {json.loads(line)["path"] for lines in logs for line in lines}
     return pq.read_table(sorted(unquote(urlsplit(url).path) for url in urls))

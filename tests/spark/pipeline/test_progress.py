@@ -1,4 +1,4 @@
-"""What a pipeline counts: every batch once, and those that could not be counted are known."""
+"""The counts of a pipeline: every batch once, and those that could not be counted are known."""
 
 from __future__ import annotations
 
